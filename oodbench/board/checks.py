@@ -1,6 +1,7 @@
 """Checks of results before they are frozen, and of a board's files."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pandas as pd
 
 from oodbench.algorithms import algorithms
 from oodbench.board.files import part_files
-from oodbench.board.parts import Part, read_part
+from oodbench.board.parts import Part, read_file
 from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
 from oodbench.board.summary import check_summary
 from oodbench.errors import UserError
@@ -21,8 +22,8 @@ from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import DamagedFile
 from oodbench.results.stale import stale_runs
 from oodbench.selection import sees_test
-from oodbench.sweep.cells import indices
-from oodbench.sweep.file import Component, Row, Sweep, training_of
+from oodbench.sweep.cells import indices, trials_of
+from oodbench.sweep.file import Component, Row, Sweep, Training, training_of
 from oodbench.sweep.plan import make_plan
 
 LARGEST = 10 * 2**20
@@ -112,10 +113,11 @@ def wrong_board(board: Path) -> list[str]:
     A board is compared with its protocol's file and its parts' records, not with this version's ranges,
     defaults and data: the version that trained it may have had others.
     """
-    parts, wrong = [], []
+    parts: list[Part] = []
+    wrong: list[str] = []
     for path in part_files(board):
         try:
-            parts.append(read_part(path))
+            parts += read_file(path)
         except DamagedFile as error:
             wrong.append(str(error))
     if not parts:
@@ -143,7 +145,10 @@ def wrong_rows(parts: Sequence[Part], known: Sequence[Part], protocol: Sweep) ->
     for part in known:
         beside.setdefault(part.dataset, []).append(part)
         sets.setdefault(part.dataset, {}).update(dict.fromkeys(part.test_sets))
-    wrong = []
+    trials = {name_of(entry): trials_of(protocol, _training(entry)) for entry in protocol.datasets}
+    places = Counter((part.label, part.dataset) for part in parts)
+    twice = (f"{label} on {dataset}" for (label, dataset), count in places.items() if count > 1)
+    wrong = [f"{row} stands there twice" for row in twice]
     for part in parts:
         try:
             part.specs()
@@ -154,16 +159,15 @@ def wrong_rows(parts: Sequence[Part], known: Sequence[Part], protocol: Sweep) ->
         unlike = _wrong_part(part, runs, beside.get(part.dataset, ()))
         unlike += _unlike_protocol(part, runs, protocol)
         wrong += [f"{row}: {text}" for text in unlike]
-        wrong += _wrong_cells(row, runs, list(sets.get(part.dataset, ())), protocol)
+        if part.dataset in trials:
+            draws = indices(protocol.hparam_draws, "hparam_draws")
+            planned = itertools.product(trials[part.dataset], draws, sets.get(part.dataset, ()))
+            wrong += _wrong_cells(row, runs, list(planned))
     return wrong
 
 
-def _wrong_cells(
-    row: str, runs: pd.DataFrame, sets: Sequence[tuple[str, ...]], protocol: Sweep
-) -> list[str]:
+def _wrong_cells(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
     """The mistakes of a row, which must have exactly one run for each trial, draw and test set."""
-    numbers = indices(protocol.trials, "trials"), indices(protocol.hparam_draws, "hparam_draws")
-    planned: list[Cell] = list(itertools.product(*numbers, sets))
     known = runs[["trial", "draw", "test_environments"]].apply(tuple, axis=1).isin(planned)
     if not known.all():
         strange = f"{(~known).sum()} of {len(runs)} runs are under another protocol, such as"
@@ -186,9 +190,10 @@ def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[st
     row = Row(name=row) if isinstance(row, str) else row
     entry = entries[part.dataset]
     options: dict[str, Any] = {} if isinstance(entry, str) else dict(entry)
-    training = training_of(options.pop("training", {}), f"the training on {part.dataset}")
+    training = _training(entry)
     ceiling = {**options.pop("ceiling", {}), **row.options} if row.ceiling else {}
-    options = {k: v for k, v in options.items() if k not in ("name", "label", "ceiling")} | ceiling
+    others = ("name", "label", "training")
+    options = {k: v for k, v in options.items() if k not in others} | ceiling
     network = protocol.network if training.network is None else training.network
     network = Component(name=network) if isinstance(network, str) else network
     average, recorded = (
@@ -213,6 +218,12 @@ def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[st
     pairs += [({**network.hparams, **row.network}, values) for values in runs["network_hparams"]]
     names = dict.fromkeys(name for pair in pairs for name in _unlike(*pair))
     return [f"{name.replace('_', ' ')} is not the protocol's" for name in names]
+
+
+def _training(dataset: str | dict[str, Any]) -> Training:
+    """The settings of the training on a dataset of a protocol."""
+    values = {} if isinstance(dataset, str) else dataset.get("training", {})
+    return training_of(values, f"the training on {name_of(dataset)}")
 
 
 def _adaptation(adapt: str | Mapping[str, Any]) -> str:

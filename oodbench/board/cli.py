@@ -66,13 +66,12 @@ Only = Annotated[
 @exit_on_user_error
 def list_() -> None:
     """List the boards: datasets, rows, runs, size and the code that trained them."""
-    from oodbench.board.parts import read_parts
+    from oodbench.board.parts import known_parts
     from oodbench.board.reported import read_reported
 
     rows = []
     for name in board_names():
-        files = list(part_files(find_board(name)))
-        parts = read_parts(find_board(name)) if files else []
+        files, parts = list(part_files(find_board(name))), known_parts(find_board(name))
         count = len({part.dataset for part in parts})
         labels = len({part.label for part in parts if not part.about.spec["ceiling"]})
         coming = len(datasets_to_come(find_board(name)))
@@ -219,7 +218,7 @@ def run(
     Datasets whose data or package are missing are left out, unless --dataset names them.
     """
     from oodbench.board.beside import beside_board, check_planned
-    from oodbench.board.parts import read_parts
+    from oodbench.board.parts import known_parts
     from oodbench.board.protocol import find_tier, possible, protocol_of, restricted
     from oodbench.board.show import ending_sheet
     from oodbench.registry import load_plugins
@@ -235,7 +234,7 @@ def run(
     if tier:
         trials, draws, dataset = find_tier(board, tier).narrowed(trials, draws, dataset)
     load_plugins(plugin or ())
-    parts = read_parts(board) if any(part_files(board)) else []
+    parts = known_parts(board)
     frozen = list(dict.fromkeys(part.dataset for part in parts))
     sweep = restricted(protocol_of(board), labels, trials, draws, dataset or frozen)
     if not dataset:

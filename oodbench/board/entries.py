@@ -1,7 +1,7 @@
 """The rows of a board that others entered: who, when, with which code, and whether a rerun verified them.
 
 BOARD/entries/ALGORITHM/ has the `submission.json` of the rows (see `About`), the method's file under
-method/ and, if they were verified, the receipt.
+method/, the rows' parts under parts/ and, if they were verified, the receipt.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from oodbench.board.files import entry_folders
 from oodbench.errors import UserError
 from oodbench.report.formats import Block
 from oodbench.results.schemas import parse_json
@@ -18,7 +19,6 @@ from oodbench.results.schemas import parse_json
 ABOUT = "submission.json"
 METHOD = "method"
 RECEIPT = "verified.json"
-ENTRIES = "entries"
 VERIFIED, SUBMITTED = "verified by rerun", "submitted"
 
 
@@ -108,9 +108,9 @@ def entry_of(about: About, receipt: Receipt | None) -> Entry:
 def entries(board: Path) -> list[Entry]:
     """The entries of a board; raises DamagedFile."""
     known = []
-    for file in sorted((board / ENTRIES).glob(f"*/{ABOUT}")):
+    for folder in entry_folders(board):
+        file, path = folder / ABOUT, folder / RECEIPT
         about = parse_json(file.read_bytes(), About, str(file))
-        path = file.with_name(RECEIPT)
         receipt = parse_json(path.read_bytes(), Receipt, str(path)) if path.is_file() else None
         known.append(entry_of(about, receipt))
     return known

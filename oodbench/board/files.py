@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from oodbench.errors import UserError, unknown
+from oodbench.files import is_temporary
 from oodbench.registry import checkout
 from oodbench.yaml_values import read_yaml
 
@@ -11,6 +12,8 @@ PROTOCOL_FILE = "protocol.yaml"
 """The sweep of a frozen board."""
 TIERS_FILE = "tiers.yaml"
 """The tiers of a frozen board: which datasets, draws and trials of its protocol each has."""
+ENTRIES = "entries"
+"""The folder of a board with a folder for each row that somebody else entered."""
 NUMBERS_FILE = "reported.csv"
 """The numbers of a reported board."""
 
@@ -38,9 +41,9 @@ def board_names() -> list[str]:
     return sorted(path.parent.name for path in frozen_folder().glob(f"*/{PROTOCOL_FILE}"))
 
 
-def part_path(board: Path, dataset: str, label: str) -> Path:
-    """The path of a part, given by its dataset and row as tables call them."""
-    return board / "parts" / _file_name(dataset) / f"{_file_name(label)}.parquet"
+def dataset_file(board: Path, dataset: str) -> Path:
+    """The file of a dataset's parts, on a board or in an entry; the dataset as tables call it."""
+    return board / "parts" / f"{_file_name(dataset)}.parquet"
 
 
 def _file_name(name: str) -> str:
@@ -53,8 +56,9 @@ def datasets_to_come(board: Path) -> list[str]:
     """The datasets of a board's protocol of which nothing is frozen yet, as tables call them."""
     entries = read_yaml(board / PROTOCOL_FILE).get("datasets", [])
     names = [e if isinstance(e, str) else str(e.get("label") or e.get("name")) for e in entries]
+    frozen = {path.relative_to(board / "parts").parts[0] for path in _own_files(board)}
     return [
-        name for name in names if not any(part_path(board, name, "ERM").parent.glob("*.parquet"))
+        name for name in names if not {_file_name(name), f"{_file_name(name)}.parquet"} & frozen
     ]
 
 
@@ -63,9 +67,21 @@ def to_come(datasets: Sequence[str]) -> str:
     return f"Not frozen yet: {'; '.join(datasets)}"
 
 
+def entry_folders(board: Path) -> list[Path]:
+    """The folders of the rows that others entered."""
+    return [path for path in sorted((board / ENTRIES).glob("*")) if not is_temporary(path)]
+
+
 def part_files(board: Path) -> Iterator[Path]:
-    """The files of a board's parts."""
-    yield from sorted((board / "parts").glob("*/*.parquet"))
+    """The files of a board's parts: its own, then those of its entries."""
+    yield from _own_files(board)
+    for entry in entry_folders(board):
+        yield from _own_files(entry)
+
+
+def _own_files(folder: Path) -> list[Path]:
+    """The files of a board or an entry, one for each dataset; a board of 0.2.0 has one for each row."""
+    return sorted([*(folder / "parts").glob("*.parquet"), *(folder / "parts").glob("*/*.parquet")])
 
 
 def reported_names() -> list[str]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 
 from oodbench.board.checks import refuse, wrong_results
-from oodbench.board.files import PROTOCOL_FILE, part_path
+from oodbench.board.files import PROTOCOL_FILE, dataset_file
 from oodbench.board.parts import (
     ADAPT,
     COUNT,
@@ -29,8 +29,9 @@ from oodbench.board.parts import (
     Part,
     PartProvenance,
     kept_metrics,
-    read_part,
-    write_part,
+    known_parts,
+    read_file,
+    write_parts,
 )
 from oodbench.board.protocol import protocol_of
 from oodbench.board.summary import write_summary
@@ -59,12 +60,12 @@ def frozen_rules() -> list[str]:
 
 @dataclass(frozen=True)
 class Frozen:
-    """The files that freezing wrote or left alone."""
+    """The parts that freezing added or left alone."""
 
-    added: tuple[Path, ...]
-    """The files that are new."""
-    there: tuple[Path, ...]
-    """The files that were there, with the same numbers, and were left alone."""
+    added: tuple[Part, ...]
+    """The parts that are new."""
+    there: tuple[Part, ...]
+    """The parts that were there, with the same numbers, and were left alone."""
 
 
 def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
@@ -75,23 +76,23 @@ def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
     """
     if not (board / PROTOCOL_FILE).is_file():
         raise UserError(f"{board} is no board yet: copy its sweep to {board / PROTOCOL_FILE}")
-    new: dict[Path, Part] = {}
-    there: list[Path] = []
+    frozen = {(part.dataset, part.label): part for part in known_parts(board)}
+    added: list[Part] = []
+    there: list[Part] = []
     for part in parts_of(results, board, data_dir):
-        path = part_path(board, part.dataset, part.label)
-        if not path.is_file():
-            new[path] = part
-        elif read_part(path).equal_numbers(part):
-            there.append(path)
-        else:
+        known = frozen.get((part.dataset, part.label))
+        if known is not None and not known.equal_numbers(part):
             raise UserError(
-                f"{path} is frozen with other numbers: what changes a part is a new version of the "
-                "board, under a new name"
+                f"{part.label} on {part.dataset} is frozen with other numbers: what changes a part is a "
+                "new version of the board, under a new name"
             )
-    for path, part in new.items():
-        write_part(part, path)
+        (added if known is None else there).append(part)
+    for dataset in dict.fromkeys(part.dataset for part in added):
+        path = dataset_file(board, dataset)
+        before = read_file(path) if path.is_file() else []
+        write_parts([*before, *(part for part in added if part.dataset == dataset)], path)
     write_summary(board)
-    return Frozen(tuple(new), tuple(there))
+    return Frozen(tuple(added), tuple(there))
 
 
 def parts_of(results: Path, board: Path, data_dir: Path | None = None) -> list[Part]:

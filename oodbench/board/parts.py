@@ -1,11 +1,11 @@
 """A board on disk: the frozen results of a protocol, part by part.
 
-BOARD/protocol.yaml             the sweep, with every row that may be a part
-BOARD/parts/DATASET/ROW.parquet a part: all runs of one row of a table on one dataset
+BOARD/protocol.yaml          the sweep, with every row that may be a part
+BOARD/parts/DATASET.parquet  the parts of a dataset: a part is all runs of one row of a table on it
 
-A part is a Parquet file with a row for each step of a run that a selection rule chooses, by run, then
-step. A rule never chooses among a run's steps again: of the rows of a run, the one with a score of
-the rule is its candidate. The columns:
+The parts of a dataset stand one after the other in its Parquet file. A part has a row of the file for each
+step of a run that a selection rule chooses, by run, then step. A rule never chooses among a run's steps
+again: of the rows of a run, the one with a score of the rule is its candidate. The columns:
 
 id, draw, trial                          the run; `id` is that of its spec
 test_environments, validation_environments, training_environments   lists of names
@@ -21,14 +21,15 @@ value/METRIC/ENVIRONMENT                 the value on the `in` split of a test e
 count/ENVIRONMENT                        the number of examples behind these values
 count_of/METRIC/ENVIRONMENT              that of a metric where it is another, such as a group's accuracy
 
-What all runs of a part share is JSON in the metadata of the file: see `About`. Under the key
-`oodbench.zlib` it is compressed and in base 85; in parts of earlier versions it is plain, under `oodbench`.
+A column that only other parts of the file have is null in a part, and left out when it is read. What all
+runs of a part share is JSON in the metadata of the file, compressed and in base 85: see `Packed`. Version
+0.2.0 wrote a file for each part, whose `About` is plain JSON under another key.
 """
 
 import json
 import zlib
 from base64 import b85decode, b85encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,6 +48,7 @@ from oodbench.results.run_spec import BEFORE, RunSpec
 from oodbench.results.schemas import Context, DamagedFile, parse_json
 
 SCHEMA = 1
+Schema = Annotated[int, Field(alias="schema", ge=SCHEMA, le=SCHEMA)]
 OF_A_RUN = (
     *("draw", "trial", "test_environments", "validation_environments"),
     *("hparams", "network_hparams"),
@@ -73,8 +75,8 @@ RUN = pa.schema(
 """The columns that every part has."""
 ADAPT = "adapt"
 WORST_GROUP = "worst_group_accuracy"
-ABOUT, PLAIN_ABOUT = "oodbench.zlib", "oodbench"
-"""The keys of a file's metadata that hold an `About`: today's, and that of earlier versions."""
+PACKED, ABOUT = "oodbench.parts", "oodbench"
+"""The keys of a file's metadata that hold a `Packed`, or, in a file of version 0.2.0, an `About`."""
 SCORE, VALUE, COUNT, OWN_COUNT = "score/", "value/", "count/", "count_of/"
 
 
@@ -120,7 +122,7 @@ class About(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    schema_: Annotated[int, Field(alias="schema", ge=SCHEMA, le=SCHEMA)] = SCHEMA
+    schema_: Schema = SCHEMA
     spec: dict[str, Any]
     """The fields of the specs but for `OF_A_RUN`."""
     context: Context
@@ -199,16 +201,41 @@ class Part:
         """Whether the other part has the same runs, scores and values, bit for bit."""
         unlike = ("seconds", "vectorized")
         first, second = (part.table.drop_columns(unlike).to_pandas() for part in (self, other))
-        return self.about.spec == other.about.spec and first.equals(second)
+        return self.about.spec == other.about.spec and first.sort_index(axis=1).equals(
+            second.sort_index(axis=1)
+        )
 
 
-def write_part(part: Part, path: Path) -> None:
-    """Write a part, whole or not at all.
+class OnePart(BaseModel):
+    """A part in a file of several."""
 
-    It has no dictionaries, no statistics and no copy of the schema: so files are a third smaller.
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    rows: Annotated[int, Field(ge=0)]
+    """The number of its rows in the file's table."""
+    about: About
+
+
+class Packed(BaseModel):
+    """The metadata of a file: its parts, in the order of their rows."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    schema_: Schema = SCHEMA
+    parts: list[OnePart]
+
+
+def write_parts(parts: Sequence[Part], path: Path) -> None:
+    """Write the parts of a dataset, whole or not at all.
+
+    One file has them all, since Parquet's own metadata would be a third of a file of one part, and since
+    the hyperparameters that rows share in a draw compress well beside each other. It has no dictionaries,
+    no statistics and no copy of the schema.
     """
-    about = b85encode(zlib.compress(part.about.model_dump_json(by_alias=True).encode(), 9))
-    table = part.table.replace_schema_metadata(None)
+    listed = [OnePart(rows=part.table.num_rows, about=part.about) for part in parts]
+    about = zlib.compress(Packed(parts=listed).model_dump_json(by_alias=True).encode(), 9)
+    tables = [part.table.replace_schema_metadata(None) for part in parts]
+    table = pa.concat_tables(tables, promote_options="default").combine_chunks()
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         whole_file(path) as file,
@@ -223,22 +250,21 @@ def write_part(part: Part, path: Path) -> None:
         ) as writer,
     ):
         writer.write_table(table)
-        writer.add_key_value_metadata({ABOUT: about})
+        writer.add_key_value_metadata({PACKED: b85encode(about)})
 
 
-def read_part(path: Path) -> Part:
-    """The part in a file; raises DamagedFile for one that is torn, foreign or of another schema."""
+def read_file(path: Path) -> list[Part]:
+    """The parts in a file; raises DamagedFile for one that is torn, foreign or of another schema."""
     try:
         with pq.ParquetFile(path) as file:
-            table = file.read(use_threads=False)
+            table = file.read(use_threads=False).combine_chunks()
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise DamagedFile(f"{path} is torn or no Parquet file") from error
-    text = _about(table.schema.metadata or {}, path)
-    if text is None:
-        raise DamagedFile(f"{path} is no part of a board: it has no metadata of oodbench")
-    about = parse_json(text, About, f"the metadata of {path}")
+    listed = _listed(table, path)
+    if sum(one.rows for one in listed) != table.num_rows:
+        raise DamagedFile(f"{path} is damaged: it has not as many rows as its metadata say")
     try:
         known = table.select(RUN.names).cast(RUN)
     except (KeyError, pa.ArrowException) as error:
@@ -246,23 +272,43 @@ def read_part(path: Path) -> Part:
     for name in table.column_names:
         if name not in RUN.names:
             known = known.append_column(name, table[name])
-    return Part(about, known)
+    parts, first = [], 0
+    for one in listed:
+        own = known.slice(first, one.rows)
+        others = [n for n in own.column_names if n not in RUN.names and _is_null(own[n])]
+        parts.append(Part(one.about, own.drop_columns(others)))
+        first += one.rows
+    return parts
 
 
-def _about(metadata: Mapping[bytes, bytes], path: Path) -> bytes | None:
-    """The JSON of `About` in the metadata of a file, None if there is none; raises DamagedFile."""
-    packed = metadata.get(ABOUT.encode())
+def _is_null(column: pa.ChunkedArray) -> bool:
+    return bool(column.null_count == len(column))
+
+
+def _listed(table: pa.Table, path: Path) -> list[OnePart]:
+    """The parts that the metadata of a file list; raises DamagedFile."""
+    metadata = table.schema.metadata or {}
+    what = f"the metadata of {path}"
+    if text := metadata.get(ABOUT.encode()):
+        return [OnePart(rows=table.num_rows, about=parse_json(text, About, what))]
+    packed = metadata.get(PACKED.encode())
     if packed is None:
-        return metadata.get(PLAIN_ABOUT.encode())
+        raise DamagedFile(f"{path} is no part of a board: it has no metadata of oodbench")
     try:
-        return zlib.decompress(b85decode(packed))
+        text = zlib.decompress(b85decode(packed))
     except (ValueError, zlib.error) as error:
-        raise DamagedFile(f"the metadata of {path} are damaged") from error
+        raise DamagedFile(f"{what} are damaged") from error
+    return parse_json(text, Packed, what).parts
+
+
+def known_parts(board: Path) -> list[Part]:
+    """The parts of a board, which may have none yet; raises DamagedFile."""
+    return [part for path in part_files(board) for part in read_file(path)]
 
 
 def read_parts(board: Path) -> list[Part]:
     """The parts of a board; raises DamagedFile, and UserError if it has none."""
-    parts = [read_part(path) for path in part_files(board)]
+    parts = known_parts(board)
     if not parts:
         raise UserError(f"the board {board.name} has no part yet")
     return parts

@@ -10,10 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from oodbench.board.files import PROTOCOL_FILE, TIERS_FILE
 from oodbench.errors import UserError, unknown
 from oodbench.selection import sees_test
+from oodbench.sweep.cells import indices
 from oodbench.sweep.file import Row, Sweep, validate
 from oodbench.sweep.plan import absent_data
 from oodbench.terminal import terminal
 from oodbench.yaml_values import read_yaml
+
+Numbers = int | list[int]
+"""Trials or draws: how many, or which."""
 
 
 def protocol_of(board: Path) -> Sweep:
@@ -60,7 +64,7 @@ def restricted(
 
     Each of `rows` is the label of a row of the protocol, the name of another method, or `all` for every
     row of the protocol. Without `datasets` all are kept. Raises UserError where the protocol has fewer
-    trials or draws, or no such dataset.
+    draws, no dataset with so many trials, or no such dataset.
     """
     listed = {label_of(item): item for item in protocol.algorithms}
     named = [label for row in rows for label in (listed if row == "all" else [row])]
@@ -68,11 +72,14 @@ def restricted(
     for name in datasets:
         if name not in entries:
             raise unknown("dataset", name, entries, f"the protocol {protocol.name}")
+    chosen = [entries[name] for name in dict.fromkeys(datasets or entries)]
+    _check_number(draws, [protocol.hparam_draws], "draws", protocol.name)
+    _check_number(trials, [protocol.trials, *map(_own_trials, chosen)], "trials", protocol.name)
     update = {
-        "datasets": [entries[name] for name in dict.fromkeys(datasets or entries)],
+        "datasets": [_cut(entry, trials) for entry in chosen],
         "algorithms": [listed.get(name, name) for name in dict.fromkeys(named)],
-        "trials": _first(protocol.trials, trials, "trials", protocol.name),
-        "hparam_draws": _first(protocol.hparam_draws, draws, "draws", protocol.name),
+        "trials": _first(protocol.trials, trials),
+        "hparam_draws": _first(protocol.hparam_draws, draws),
         "protocol": protocol.name,
     }
     return protocol.model_copy(update=update)
@@ -143,10 +150,27 @@ def name_of(dataset: str | dict[str, Any]) -> str:
     return str(dataset.get("label") or dataset.get("name"))
 
 
-def _first(planned: int | list[int], wanted: int | None, what: str, name: str) -> int | list[int]:
-    indices = list(range(planned)) if isinstance(planned, int) else planned
-    if wanted is None:
-        return planned
-    if wanted > len(indices):
-        raise UserError(f"the protocol {name} has {len(indices)} {what}, not {wanted}")
-    return indices[:wanted]
+def _own_trials(dataset: str | dict[str, Any]) -> Numbers | None:
+    """The trials that a dataset of a protocol has of its own, under `training`."""
+    return None if isinstance(dataset, str) else dataset.get("training", {}).get("trials")
+
+
+def _cut(dataset: str | dict[str, Any], wanted: int | None) -> str | dict[str, Any]:
+    """A dataset of a protocol with at most so many trials of its own."""
+    own = _own_trials(dataset)
+    if own is None or isinstance(dataset, str):
+        return dataset
+    return dataset | {"training": dataset["training"] | {"trials": _first(own, wanted)}}
+
+
+def _first(planned: Numbers, wanted: int | None) -> Numbers:
+    return planned if wanted is None else indices(planned, "numbers")[:wanted]
+
+
+def _check_number(
+    wanted: int | None, planned: Sequence[Numbers | None], what: str, name: str
+) -> None:
+    """Raise UserError if more trials or draws are wanted than any dataset has."""
+    most = max(len(indices(numbers, what)) for numbers in planned if numbers is not None)
+    if wanted is not None and wanted > most:
+        raise UserError(f"the protocol {name} has {most} {what}, not {wanted}")

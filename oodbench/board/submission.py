@@ -20,7 +20,6 @@ from oodbench.algorithms import algorithms
 from oodbench.board.checks import LARGEST, refuse, too_large, wrong_rows
 from oodbench.board.entries import (
     ABOUT,
-    ENTRIES,
     METHOD,
     RECEIPT,
     About,
@@ -30,9 +29,9 @@ from oodbench.board.entries import (
     receipt_file,
     sha256,
 )
-from oodbench.board.files import PROTOCOL_FILE, find_board, part_files, part_path
+from oodbench.board.files import ENTRIES, PROTOCOL_FILE, dataset_file, find_board, part_files
 from oodbench.board.freeze import parts_of
-from oodbench.board.parts import Part, read_parts, write_part
+from oodbench.board.parts import Part, known_parts, read_parts, write_parts
 from oodbench.board.protocol import label_of, protocol_of
 from oodbench.board.summary import write_summary
 from oodbench.errors import UserError
@@ -70,11 +69,9 @@ def submit(
 
     Raises UserError as `freeze` does, if there is no such row, and for rows of several methods.
     """
-    parts = [
-        part
-        for part in parts_of(results, board, data_dir)
-        if not part_path(board, part.dataset, part.label).is_file()
-    ]
+    frozen = {(part.dataset, part.label) for part in known_parts(board)}
+    made = parts_of(results, board, data_dir)
+    parts = [part for part in made if (part.dataset, part.label) not in frozen]
     methods = sorted({str(part.about.spec["algorithm"]) for part in parts})
     if not methods:
         raise UserError(f"{results} has no row that the board {board.name} has not")
@@ -84,8 +81,9 @@ def submit(
     assert source is not None
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        for part in parts:
-            write_part(part, part_path(folder, part.dataset, part.label))
+        for dataset in dict.fromkeys(part.dataset for part in parts):
+            of_dataset = [part for part in parts if part.dataset == dataset]
+            write_parts(of_dataset, dataset_file(folder, dataset))
         (folder / METHOD).mkdir()
         shutil.copy(source, folder / METHOD)
         about = About(
@@ -173,8 +171,8 @@ def _is_allowed(name: str) -> bool:
     if path.is_absolute() or ".." in path.parts or "\\" in name or str(path) != name or name == ".":
         return False
     first, *rest = path.parts
-    ends = {"parts": (2, ".parquet"), METHOD: (1, ".py")}
-    return first in ends and (len(rest), path.suffix) == ends[first]
+    ends = {"parts": ".parquet", METHOD: ".py"}
+    return first in ends and len(rest) == 1 and path.suffix == ends[first]
 
 
 def wrong_parts(submission: Submission, board: Path) -> list[str]:
@@ -188,26 +186,18 @@ def wrong_parts(submission: Submission, board: Path) -> list[str]:
         return ["its parts are not of the rows and the method that it names"]
     if not about.author.strip() or not about.pretraining.strip():
         return ["it names no author, or says nothing on pretraining"]
-    protocol = protocol_of(board)
-    taken = sorted({*labels} & {label_of(row) for row in protocol.algorithms})
-    taken = taken or [part.label for part in parts if _differs(part, board, submission.folder)]
-    if taken:
+    protocol, known = protocol_of(board), known_parts(board)
+    there = {part.label for part in known} | {label_of(row) for row in protocol.algorithms}
+    if taken := sorted(there.intersection(labels)):
         return [f"the board has a row {', '.join(taken)} already: a row never changes"]
     provenances = [dict(part.about.provenance) for part in parts]
     versions = sorted({str(made.get("oodbench")) for made in provenances} - {__version__})
     if versions:
         return [f"it was trained by oodbench {', '.join(versions)}, and this is {__version__}"]
-    for part in parts:
-        if not part_path(submission.folder, part.dataset, part.label).is_file():
-            return [f"the part of {part.label} on {part.dataset} stands under another name"]
-    files = [*part_files(board), *part_files(submission.folder)]
-    return [*wrong_rows(parts, read_parts(board), protocol), *too_large(files)]
-
-
-def _differs(part: Part, board: Path, folder: Path) -> bool:
-    """Whether the board has the part of a row with other content than a submission's folder."""
-    there, here = (part_path(place, part.dataset, part.label) for place in (board, folder))
-    return there.is_file() and there.read_bytes() != here.read_bytes()
+    files = list(part_files(submission.folder))
+    if {*files} != {dataset_file(submission.folder, part.dataset) for part in parts}:
+        return ["its files do not have the names of the datasets of their parts"]
+    return [*wrong_rows(parts, known, protocol), *too_large([*part_files(board), *files])]
 
 
 def add(archive: Path, board: Path) -> Entry:
@@ -222,16 +212,9 @@ def add(archive: Path, board: Path) -> Entry:
         place = board / ENTRIES / submission.about.algorithm
         if place.exists():
             raise UserError(f"{place} is there already: a method enters a board once")
-        for path in part_files(submission.folder):
-            to = board / path.relative_to(submission.folder)
-            to.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(to) as stream:
-                stream.write(path.read_bytes())
         place.parent.mkdir(exist_ok=True)
-        # after the parts, so that an `add` that was killed can be repeated
         with whole_folder(place) as folder:
-            shutil.copy(submission.folder / ABOUT, folder)
-            shutil.copytree(submission.folder / METHOD, folder / METHOD)
+            shutil.copytree(submission.folder, folder, dirs_exist_ok=True)
             if receipt:
                 shutil.copy(receipt_file(archive), folder / RECEIPT)
     write_summary(board)

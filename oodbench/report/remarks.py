@@ -24,8 +24,8 @@ PLACE = ["dataset_label", "test_environments", "trial"]
 
 def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[str, ...]:
     """The sentences of a caption: the selection rule, what the values are, and their directions."""
-    trials, draws = runs["trial"].nunique(), _draws(runs)
-    error = "mean ± standard error over trials (ddof=1); " if trials > 1 else ""
+    trials, draws = number_of_trials(runs), _draws(runs)
+    error = "" if trials == "1" else "mean ± standard error over trials (ddof=1); "
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
     description = find_rule(rule).description
     down = ", ".join(m for m, up in higher.items() if not up)
@@ -34,8 +34,8 @@ def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[st
         Note(
             f"Values: in split of the test environments; {error}"
             f"trials: {trials}, hparam draws: {draws}.",
-            ("Mean ± standard error over " if trials > 1 else "")
-            + f"{counted(trials, 'trial')}; draws: {_clause(draws)}.",
+            ("" if trials == "1" else "Mean ± standard error over ")
+            + f"{trials} trial{'s' * (trials != '1')}; draws: {_clause(draws)}.",
         ),
         *_tuned_once(runs),
         *(
@@ -143,6 +143,12 @@ def _mixed(runs: pd.DataFrame) -> list[Note]:
     start, items = "Trained differently, equal up to round-off", differences.items()
     text = f"{start}: {'; '.join(f'{name}: {values}' for name, values in items)}."
     return [Note(text, f"{start}: {', '.join(differences)}.")]
+
+
+def number_of_trials(runs: pd.DataFrame) -> str:
+    """The number of trials of the datasets, such as `10`, or `10 to 40` where datasets differ."""
+    counts = runs.groupby("dataset_label")["trial"].nunique()
+    return " to ".join(map(str, dict.fromkeys((counts.min(), counts.max()))))
 
 
 def _draws(runs: pd.DataFrame) -> str:

@@ -98,6 +98,11 @@ def indices(value: int | list[int], key: str) -> list[int]:
     return numbers
 
 
+def trials_of(sweep: Sweep, training: Training) -> list[int]:
+    """The trials of a dataset, given its settings: its own or the sweep's; raises as `indices`."""
+    return indices(sweep.trials if training.trials is None else training.trials, "trials")
+
+
 @dataclass(frozen=True)
 class Source:
     """A dataset of a sweep, with the file's settings for it."""
@@ -261,7 +266,7 @@ def _draws(
     sweep: Sweep, row: Row, source: Source, network: Component
 ) -> dict[tuple[int, int], Draw]:
     """The hyperparameters of a row by draw and trial."""
-    trials, draws = indices(sweep.trials, "trials"), indices(sweep.hparam_draws, "hparam_draws")
+    trials, draws = trials_of(sweep, source.training), indices(sweep.hparam_draws, "hparam_draws")
     drawn: dict[tuple[int, int], Draw] = {}
     for draw, trial in itertools.product(draws, trials):
         if sweep.draws == "shared" and trial != trials[0]:
@@ -285,7 +290,7 @@ def _chosen_draw(
             f"{short(row.label)} on {source.label}, which is {' '.join(here)} here"
         )
     values = spec.hparams, spec.network_hparams, spec.adapt
-    return {(spec.draw, trial): values for trial in indices(sweep.trials, "trials")}
+    return {(spec.draw, trial): values for trial in trials_of(sweep, source.training)}
 
 
 def _name(part: Mapping[str, Any] | str | None) -> str:

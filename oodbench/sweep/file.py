@@ -96,6 +96,8 @@ class Training(BaseModel):
         default=None, description=f"{TEST_SETS}, or a list of names, which are one set"
     )
     """The sets of test environments of this dataset."""
+    trials: Count | list[Index] | None = Field(default=None, description=COUNTED)
+    """The trials of this dataset, such as more where they differ much."""
 
 
 class Row(Component):

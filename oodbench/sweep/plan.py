@@ -18,9 +18,9 @@ from oodbench.selection import require_evidence
 from oodbench.sweep.cells import (
     Source,
     check_rows,
-    indices,
     rows_of,
     specs_of,
+    trials_of,
     with_environments,
 )
 from oodbench.sweep.chosen import Chosen, chosen_in
@@ -36,7 +36,7 @@ from oodbench.sweep.file import (
 from oodbench.sweep.launchers import layered_resources
 from oodbench.terminal import Terminal, printable
 
-MAX_RUNS = 100_000
+MAX_RUNS = 200_000
 """The most runs of one sweep."""
 NO_MEMORY = "allocate memory|Storage size|numel.*overflow|array is too big|allowed dimension"
 """Patterns in the errors of torch and numpy for arrays that are too large."""
@@ -93,13 +93,13 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     sources = _sources(sweep, data_dir, problems)
     chosen = None
     if sweep.hparams_from is not None:
-        trials = indices(sweep.trials, "trials")
-        chosen = chosen_in(Path(sweep.hparams_from), sweep.selection, trials)
+        trials = {trial for source in sources for trial in trials_of(sweep, source.training)}
+        chosen = chosen_in(Path(sweep.hparams_from), sweep.selection, sorted(trials))
     for i, source in enumerate(sources):
         with _noted(problems):
             sources[i] = replace(with_environments(sweep, source), chosen=chosen)
     with _noted(problems):
-        _check_size(sweep, sum(len(source.tests) for source in sources) * len(rows))
+        _check_size(sweep, sources, len(rows))
         cells = [_cells(sweep, rows, source, data_dir, problems) for source in sources]
     _raise(problems, sweep)
     if to_train:
@@ -292,17 +292,21 @@ def _cells(
     return list(itertools.chain.from_iterable(zip(*by_row, strict=True)))
 
 
-def _check_size(sweep: Sweep, cells: int) -> None:
-    """Raise UserError if a sweep with this number of cells has more than MAX_RUNS runs."""
-    trials, draws = (
-        value if isinstance(value, int) else len(value)
-        for value in (sweep.trials, 1 if sweep.hparams_from else sweep.hparam_draws)
-    )
-    if (runs := cells * draws * trials) > MAX_RUNS:
+def _check_size(sweep: Sweep, sources: Sequence[Source], rows: int) -> None:
+    """Raise UserError if a sweep with so many rows has more than MAX_RUNS runs."""
+    draws = 1 if sweep.hparams_from else _count(sweep.hparam_draws)
+    trials = [(len(source.tests), source.training.trials or sweep.trials) for source in sources]
+    if (runs := rows * draws * sum(tests * _count(value) for tests, value in trials)) > MAX_RUNS:
+        cells = rows * sum(tests for tests, _ in trials)
+        counts = " or ".join(map(str, sorted({_count(value) for _, value in trials})))
         raise UserError(
-            f"sweep '{sweep.name}' has {runs:,} runs ({cells} cells, {draws} draws, {trials} trials); "
+            f"sweep '{sweep.name}' has {runs:,} runs ({cells} cells, {draws} draws, {counts} trials); "
             f"one sweep has at most {MAX_RUNS:,}"
         )
+
+
+def _count(value: int | list[int]) -> int:
+    return value if isinstance(value, int) else len(value)
 
 
 def _add_cells(plan: Plan, source: Source, cells: Sequence[_Cell]) -> None:

@@ -3,6 +3,8 @@
 import io
 import re
 import shutil
+import zlib
+from base64 import b85encode
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.board.files import part_path
-from oodbench.board.parts import Part, read_part, write_part
+from oodbench.board.files import dataset_file
+from oodbench.board.parts import Part, read_file, read_parts
+from oodbench.board.summary import write_summary
 from oodbench.datasets import datasets
 from oodbench.errors import missing_package
 from oodbench.report.cli import app as report
-from tests.helpers.boards import invoke
+from tests.helpers.boards import change_part, frozen_part, invoke, remove_part
 
 PLUGIN = '''
 from oodbench.algorithms import Algorithm, Outputs, register
@@ -71,17 +74,14 @@ def test_frozen_runs_trained_again_are_equal_bit_for_bit(board: Path) -> None:
 
 
 def test_a_frozen_run_with_another_number_is_off(copy: Path) -> None:
-    for dataset in ("SEM", "digits"):
-        for row in ("ERM", "IRM"):
-            path = part_path(copy, dataset, row)
-            if (dataset, row) != ("digits", "ERM"):
-                path.unlink()
-                continue
-            part = read_part(path)
-            place = part.table.column_names.index("value/accuracy/0.9")
-            column = pa.array([2.0] * len(part.table))
-            table = part.table.set_column(place, "value/accuracy/0.9", column)
-            write_part(Part(part.about, table), path)
+    def wrong(part: Part) -> Part:
+        place = part.table.column_names.index("value/accuracy/0.9")
+        column = pa.array([2.0] * len(part.table))
+        return Part(part.about, part.table.set_column(place, "value/accuracy/0.9", column))
+
+    dataset_file(copy, "SEM").unlink()
+    remove_part(copy, "digits", "IRM")
+    change_part(copy, "digits", "ERM", wrong)
     text = invoke("rerun", copy, "--sample", 1, "--seed", 2, "--workers", 1, code=1)
     assert "off: ERM on digits, trial" in text
     assert "1 off" in text
@@ -93,10 +93,11 @@ def test_results_are_valid_as_far_as_they_go(board: Path, mine: Path) -> None:
 
 
 def test_what_a_board_lacks_is_said(copy: Path) -> None:
-    path = part_path(copy, "SEM", "ERM")
-    part = read_part(path)
-    few = part.table.filter(pa.compute.less(part.table["trial"], 3))
-    write_part(Part(part.about, few.drop_columns("score/val_env")), path)
+    def few(part: Part) -> Part:
+        table = part.table.filter(pa.compute.less(part.table["trial"], 3))
+        return Part(part.about, table.drop_columns("score/val_env"))
+
+    change_part(copy, "SEM", "ERM", few)
     text = invoke("validate", copy, code=1)
     assert "ERM on SEM: trial 3 missing (4 are planned)" in text
     assert "has the rules" in text
@@ -143,18 +144,37 @@ def test_rows_beside_a_board_are_compared_with_a_baseline(board: Path, mine: Pat
 
 
 def test_a_board_of_another_schema_is_one_sentence(copy: Path) -> None:
-    path = part_path(copy, "SEM", "ERM")
-    table = pq.read_table(path, partitioning=None)
-    about = read_part(path).about.model_dump_json(by_alias=True).replace('"schema":1', '"schema":2')
-    pq.write_table(table.replace_schema_metadata({"oodbench": about}), path)
-    assert "has schema 2, not 1: another version wrote it" in one_sentence("show", copy)
+    path = dataset_file(copy, "SEM")
+    part, table = read_file(path)[0], pq.read_table(path, partitioning=None)
+    about = part.about.model_dump_json(by_alias=True).replace('"schema":1', '"schema":2')
+    packed = b85encode(zlib.compress(b'{"schema": 2, "parts": []}'))
+    for key, text in (("oodbench", about), ("oodbench.parts", packed)):
+        pq.write_table(table.replace_schema_metadata({key: text}), path)
+        assert "has schema 2, not 1: another version wrote it" in one_sentence("show", copy)
+
+
+def test_a_board_of_version_0_2_0_has_a_file_for_each_part(board: Path, tmp_path: Path) -> None:
+    older = tmp_path / board.name
+    shutil.copytree(board, older)
+    shutil.rmtree(older / "parts")
+    for part in read_parts(board):
+        path = older / "parts" / part.dataset / f"{part.label}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        about = part.about.model_dump_json(by_alias=True)
+        pq.write_table(part.table.replace_schema_metadata({"oodbench": about}), path)
+    write_summary(older)
+    assert "is as it must be" in invoke("validate", older)
+    assert invoke("show", older) == invoke("show", board)
 
 
 def test_damaged_metadata_of_a_part_are_one_sentence(copy: Path) -> None:
-    path = part_path(copy, "SEM", "ERM")
+    path = dataset_file(copy, "SEM")
     table = pq.read_table(path, partitioning=None)
-    pq.write_table(table.replace_schema_metadata({"oodbench.zlib": "c$@"}), path)
+    pq.write_table(table.replace_schema_metadata({"oodbench.parts": "c$@"}), path)
     assert f"the metadata of {path} are damaged" in one_sentence("show", copy)
+    about = b85encode(zlib.compress(b'{"schema": 1, "parts": []}'))
+    pq.write_table(table.replace_schema_metadata({"oodbench.parts": about}), path)
+    assert "it has not as many rows as its metadata say" in one_sentence("show", copy)
 
 
 @pytest.mark.parametrize(
@@ -177,17 +197,17 @@ def test_a_mistake_in_the_arguments_is_one_sentence(
 
 @pytest.mark.parametrize("kept", [0, 4, 1000, -1])
 def test_a_torn_part_is_one_sentence(copy: Path, kept: int) -> None:
-    path = part_path(copy, "SEM", "ERM")
+    path = dataset_file(copy, "SEM")
     path.write_bytes(path.read_bytes()[:kept])
     assert f"{path} is torn or no Parquet file" in one_sentence("show", copy)
     assert "torn" in invoke("validate", copy, code=1)
 
 
 def test_a_parquet_file_of_something_else_is_one_sentence(copy: Path) -> None:
-    path = part_path(copy, "SEM", "ERM")
+    path = dataset_file(copy, "SEM")
     pq.write_table(pa.table({"a": [1]}), path)
     assert "no part of a board" in one_sentence("show", copy)
-    table = pq.read_table(part_path(copy, "SEM", "IRM"), partitioning=None)
+    table = pq.read_table(dataset_file(copy, "digits"), partitioning=None)
     pq.write_table(table.drop_columns("step"), path)
     assert "is damaged" in one_sentence("show", copy)
 
@@ -243,7 +263,7 @@ def test_a_board_may_be_trained_dataset_by_dataset(
     )
     assert ": 3 parts;" in invoke("freeze", out, empty)
     for row in ("ERM", "IRM"):
-        first, second = (read_part(part_path(b, "SEM", row)) for b in (board, empty))
+        first, second = (frozen_part(b, "SEM", row) for b in (board, empty))
         assert first.equal_numbers(second)
     text = one_sentence("run", empty, "--algorithm", "all", "--dataset", "SEN", "--out", out)
     assert "unknown dataset 'SEN' in the protocol tiny.v1; did you mean SEM?" in text

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 import pytest
 
 from oodbench.board.beside import beside_board
-from oodbench.board.files import find_board, part_files, part_path
+from oodbench.board.files import dataset_file, find_board, part_files
 from oodbench.board.freeze import data_digests
-from oodbench.board.parts import OF_A_RUN, Part, read_part, write_part
+from oodbench.board.parts import OF_A_RUN, Part, read_file, read_parts, write_parts
 from oodbench.board.summary import write_summary
 from oodbench.results.provenance import made_by
 from oodbench.results.run_spec import RunSpec
-from tests.helpers.boards import ONE_RUN, SEM, invoke, trained
+from tests.helpers.boards import ONE_RUN, SEM, change_part, invoke, remove_part, trained
 
 OLDER = {"oodbench": "0.1.9", "commit": "0123456789abcdef", "machine": "x86_64, A(R) Chip @ 2 GHz"}
 BOTH_SIDES = (
@@ -26,23 +26,26 @@ BOTH_SIDES = (
 )
 
 
-def rewritten(path: Path, provenance: Mapping[str, Any], columns: Mapping[str, pa.Array]) -> None:
-    """Write a part again with more provenance and with other columns."""
-    part = read_part(path)
-    about = part.about.model_copy(update={"provenance": {**part.about.provenance, **provenance}})
+def rewritten(part: Part, columns: Mapping[str, pa.Array]) -> Part:
+    """A part with the provenance of another version and with other columns."""
+    about = part.about.model_copy(update={"provenance": {**part.about.provenance, **OLDER}})
     table = part.table
     for name, column in columns.items():
         table = table.set_column(table.column_names.index(name), name, column)
-    write_part(Part(about, table), path)
+    return Part(about, table)
 
 
 @pytest.fixture
 def older(copy: Path) -> Path:
     """The board as another version might have frozen it elsewhere: accuracies are 25 points higher."""
-    for path in part_files(copy):
-        table = read_part(path).table
+
+    def moved(part: Part) -> Part:
+        table = part.table
         names = [name for name in table.column_names if name.startswith("value/accuracy/")]
-        rewritten(path, OLDER, {name: pc.add(table[name], pa.scalar(0.25)) for name in names})
+        return rewritten(part, {name: pc.add(table[name], pa.scalar(0.25)) for name in names})
+
+    for path in part_files(copy):
+        write_parts([moved(part) for part in read_file(path)], path)
     write_summary(copy)
     return copy
 
@@ -108,8 +111,7 @@ def test_to_train_it_again_takes_its_version(older: Path) -> None:
 
 
 def test_trained_again_by_this_version_its_runs_differ_for_a_reason(older: Path) -> None:
-    for row in ("ERM", "IRM"):
-        part_path(older, "SEM", row).unlink()
+    dataset_file(older, "SEM").unlink()
     text = invoke("rerun", older, "--anyway", "--sample", 3, "--workers", 1)
     text = " ".join(text.split())
     assert "0 equal bit for bit, 0 equal within round-off, 3 off, 0 without a result" in text
@@ -123,11 +125,7 @@ def test_trained_again_by_this_version_its_runs_differ_for_a_reason(older: Path)
 
 
 def test_a_run_that_this_version_cannot_train_is_a_failure(older: Path) -> None:
-    for path in part_files(older):
-        if path != part_path(older, "SEM", "ERM"):
-            path.unlink()
-            continue
-        part = read_part(path)
+    def unknown(part: Part) -> Part:
         runs = part.runs().to_dict(orient="records")
         values = {r["id"]: r | {"hparams": r["hparams"] | {"gone": 1.0}} for r in runs}
         ids = {
@@ -136,7 +134,11 @@ def test_a_run_that_this_version_cannot_train_is_a_failure(older: Path) -> None:
         }
         here = part.table["id"].to_pylist()
         hparams = pa.array([json.dumps(values[i]["hparams"], sort_keys=True) for i in here])
-        rewritten(path, {}, {"id": pa.array([ids[i] for i in here]), "hparams": hparams})
+        return rewritten(part, {"id": pa.array([ids[i] for i in here]), "hparams": hparams})
+
+    dataset_file(older, "digits").unlink()
+    remove_part(older, "SEM", "IRM")
+    change_part(older, "SEM", "ERM", unknown)
     text = " ".join(invoke("rerun", older, "--anyway", "--sample", 1, code=1).split())
     assert re.search(r"without a result: ERM on SEM, trial \d, draw \d \(run \w+\): .*gone", text)
     assert "none of 1 run has a result." in text
@@ -176,7 +178,8 @@ def test_a_label_of_another_method_is_still_refused_of_the_same_version(
 
 @pytest.mark.parametrize("dataset", ["colored digits", "SEM, FOU", "unit test 3", "spirals"])
 def test_the_data_of_the_packages_board_are_those_of_today(dataset: str) -> None:
-    part = read_part(part_path(find_board("small.v1"), dataset, "ERM"))
+    parts = read_parts(find_board("small.v1"))
+    (part,) = (part for part in parts if (part.dataset, part.label) == (dataset, "ERM"))
     spec = part.about.spec
     digests = data_digests(spec["dataset"], spec["options"], range(5), None)
     assert digests == part.about.provenance["data"]

@@ -13,17 +13,18 @@ import yaml
 
 from oodbench.board.beside import board_frames
 from oodbench.board.entries import ABOUT, read_receipt, sha256, statuses
-from oodbench.board.files import find_board, part_path
+from oodbench.board.files import dataset_file, find_board
 from oodbench.board.page.contents import contents
 from oodbench.board.page.markdown import markdown_page
-from oodbench.board.parts import Part, read_part, write_part
+from oodbench.board.parts import Part, write_parts
 from oodbench.board.protocol import protocol_of
 from oodbench.board.submission import unpack
 from oodbench.board.verification import _sample
 from oodbench.errors import UserError
+from oodbench.files import temporary_name
 from oodbench.selection import choose
 from oodbench.sweep.plan import absent_data
-from tests.helpers.boards import PROTOCOL, invoke, new_board
+from tests.helpers.boards import PROTOCOL, frozen_part, invoke, new_board
 from tests.helpers.plugins import METHOD_FILE
 
 SAYS = ("--author", "A. Author <a@example.org>", "--pretraining", "none")
@@ -118,11 +119,13 @@ def test_a_row_without_a_receipt_is_submitted_and_a_foreign_receipt_is_none(
     assert statuses(board) == {"Thrice": "submitted"}
 
 
-def test_an_interrupted_add_can_be_repeated(copy: Path, board: Path, tmp_path: Path) -> None:
-    submission = unpack(copy, tmp_path / "unpacked")
-    path = part_path(board, "SEM", "Thrice")
-    shutil.copy(part_path(submission.folder, "SEM", "Thrice"), path)
+def test_an_interrupted_add_can_be_repeated(copy: Path, board: Path) -> None:
+    left = temporary_name(board / "entries" / "Thrice")
+    left.mkdir(parents=True)
+    unpack(copy, left)
+    (left / ABOUT).unlink()
     assert "submitted" in invoke("add", copy, board)
+    assert statuses(board) == {"Thrice": "submitted"}
     assert "is as it must be" in invoke("validate", board)
 
 
@@ -180,13 +183,20 @@ def repacked(archive: Path, folder: Path, rehash: bool = True) -> None:
             packed.write(path, str(path.relative_to(folder)))
 
 
-def edited_part(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
-    def lie(folder: Path) -> None:
-        path = part_path(folder, "SEM", "Thrice")
-        part = read_part(path)
-        write_part(Part(part.about, change(part.table)), path)
+def thrice(folder: Path) -> Part:
+    """The part of a submission."""
+    return frozen_part(folder, "SEM", "Thrice")
 
-    return lie
+
+def rewrite(folder: Path, table: pa.Table | None = None, **changes: object) -> None:
+    """Write the part of a submission with another table, or saying something else of all of its runs."""
+    part = thrice(folder)
+    new = Part(part.about.model_copy(update=changes), part.table if table is None else table)
+    write_parts([new], dataset_file(folder, "SEM"))
+
+
+def edited_part(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
+    return lambda folder: rewrite(folder, change(thrice(folder).table))
 
 
 def replaced(name: str, change: Callable[[object], object]) -> Callable[[Path], None]:
@@ -200,98 +210,81 @@ def replaced(name: str, change: Callable[[object], object]) -> Callable[[Path], 
     return edited_part(edit)
 
 
-def spec(**changes: object) -> Callable[[Path], None]:
-    """A part whose runs have other specs, with ids that agree."""
+def reidentified(name: str, change: Callable[[object], object]) -> Callable[[Path], None]:
+    """A column of the part with other values, and the ids of these specs."""
 
     def lie(folder: Path) -> None:
-        path = part_path(folder, "SEM", "Thrice")
-        part = read_part(path)
-        about = part.about.model_copy(update={"spec": part.about.spec | changes})
-        reidentify(Part(about, part.table), path)
+        replaced(name, change)(folder)
+        identify(folder)
 
     return lie
 
 
-def reidentify(part: Part, path: Path) -> None:
-    """Write a part whose ids are those of its specs."""
+def identify(folder: Path) -> None:
+    """Write the part with the ids of its specs."""
     from oodbench.board.parts import OF_A_RUN
     from oodbench.results.run_spec import RunSpec
 
+    part = thrice(folder)
     runs = part.runs().to_dict(orient="records")
     specs = (part.about.spec | {n: run[n] for n in OF_A_RUN} for run in runs)
     new = {run["id"]: RunSpec.from_json(s).id for run, s in zip(runs, specs, strict=True)}
     ids = pa.array([new[i] for i in part.table["id"].to_pylist()])
-    write_part(Part(part.about, part.table.set_column(0, "id", ids)), path)
+    rewrite(folder, part.table.set_column(0, "id", ids))
+
+
+def spec(**changes: object) -> Callable[[Path], None]:
+    """A part whose runs have other specs, with ids that agree."""
+
+    def lie(folder: Path) -> None:
+        rewrite(folder, spec=thrice(folder).about.spec | changes)
+        identify(folder)
+
+    return lie
 
 
 def shared(**changes: object) -> Callable[[Path], None]:
     """A part that says something else of all of its runs."""
-
-    def lie(folder: Path) -> None:
-        path = part_path(folder, "SEM", "Thrice")
-        part = read_part(path)
-        write_part(Part(part.about.model_copy(update=changes), part.table), path)
-
-    return lie
+    return lambda folder: rewrite(folder, **changes)
 
 
 def context(**changes: object) -> Callable[[Path], None]:
-    def lie(folder: Path) -> None:
-        known = read_part(part_path(folder, "SEM", "Thrice")).about.context
-        shared(context={**known, **changes})(folder)
-
-    return lie
+    return lambda folder: rewrite(folder, context={**thrice(folder).about.context, **changes})
 
 
 def apart(folder: Path) -> None:
-    known = read_part(part_path(folder, "SEM", "Thrice")).about.spec
-    shared(spec={**known, "transductive": True})(folder)
+    rewrite(folder, spec={**thrice(folder).about.spec, "transductive": True})
 
 
 def on_another_dataset(folder: Path) -> None:
-    part = read_part(part_path(folder, "SEM", "Thrice"))
+    part = thrice(folder)
     spec = part.about.spec | {"dataset_label": "Spirals"}
     context = {**part.about.context, "dataset_label": "Spirals"}
     about = part.about.model_copy(update={"spec": spec, "context": context})
-    write_part(Part(about, part.table), part_path(folder, "Spirals", "Thrice"))
+    write_parts([Part(about, part.table)], dataset_file(folder, "Spirals"))
 
 
-def another_test_set(folder: Path) -> None:
-    path = part_path(folder, "SEM", "Thrice")
-    part = read_part(path)
-    place = part.table.column_names.index("test_environments")
-    other = pa.array([["4"]] * len(part.table), part.table["test_environments"].type)
-    reidentify(Part(part.about, part.table.set_column(place, "test_environments", other)), path)
+def under_another_name(folder: Path) -> None:
+    dataset_file(folder, "SEM").rename(dataset_file(folder, "other"))
+
+
+def part_twice(folder: Path) -> None:
+    write_parts([thrice(folder)] * 2, dataset_file(folder, "SEM"))
 
 
 def twice(folder: Path) -> None:
     """The runs once more under other ids, as their holdout is another."""
-    path = part_path(folder, "SEM", "Thrice")
-    part = read_part(path)
-    place = part.table.column_names.index("validation_environments")
-    other = pa.array([[]] * len(part.table), part.table["validation_environments"].type)
-    reidentify(
-        Part(part.about, part.table.set_column(place, "validation_environments", other)), path
-    )
-    write_part(Part(part.about, pa.concat_tables([part.table, read_part(path).table])), path)
+    first = thrice(folder).table
+    reidentified("validation_environments", lambda _: [])(folder)
+    rewrite(folder, pa.concat_tables([thrice(folder).table, first]))
 
 
-def hparams_picked(folder: Path) -> None:
-    path = part_path(folder, "SEM", "Thrice")
-    part = read_part(path)
-    place = part.table.column_names.index("hparams")
-    picked = [json.dumps(json.loads(v) | {"lr": 0.5}) for v in part.table["hparams"].to_pylist()]
-    reidentify(Part(part.about, part.table.set_column(place, "hparams", pa.array(picked))), path)
+another_test_set = reidentified("test_environments", lambda _: ["4"])
+hparams_picked = reidentified("hparams", lambda v: json.dumps(json.loads(str(v)) | {"lr": 0.5}))
 
 
 def provenance(**changes: object) -> Callable[[Path], None]:
-    def lie(folder: Path) -> None:
-        path = part_path(folder, "SEM", "Thrice")
-        part = read_part(path)
-        made = {**part.about.provenance, **changes}
-        write_part(Part(part.about.model_copy(update={"provenance": made}), part.table), path)
-
-    return lie
+    return lambda folder: rewrite(folder, provenance={**thrice(folder).about.provenance, **changes})
 
 
 def about(**changes: object) -> Callable[[Path], None]:
@@ -317,11 +310,7 @@ def one_more_file(folder: Path) -> None:
 
 
 def renamed_row(folder: Path) -> None:
-    part = read_part(part_path(folder, "SEM", "Thrice"))
-    spec = part.about.spec | {"label": "ERM"}
-    part_path(folder, "SEM", "Thrice").unlink()
-    path = part_path(folder, "SEM", "ERM")
-    write_part(Part(part.about.model_copy(update={"spec": spec}), part.table), path)
+    rewrite(folder, spec=thrice(folder).about.spec | {"label": "ERM"})
     about(rows=["ERM"])(folder)
 
 
@@ -355,6 +344,8 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "another test set": (another_test_set, "runs are under another protocol"),
     "each run twice": (twice, "12 runs, and 6 are planned"),
     "a folder elsewhere": (about(algorithm="/tmp/Thrice"), "algorithm: "),
+    "a file of another name": (under_another_name, "do not have the names of the datasets"),
+    "a part twice": (part_twice, "Thrice on SEM stands there twice"),
     "two methods": (one_more_file, "must have one file of a method"),
 }
 

@@ -3,17 +3,27 @@
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from oodbench.board.files import part_files, part_path
+from oodbench.board.files import dataset_file, part_files
 from oodbench.board.freeze import data_digests, freeze
-from oodbench.board.parts import Part, read_part, read_parts, write_part
+from oodbench.board.parts import Part, read_file, read_parts, write_parts
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
-from tests.helpers.boards import PROTOCOL, SEM, invoke, new_board, trained
+from tests.helpers.boards import (
+    PROTOCOL,
+    SEM,
+    change_part,
+    frozen_part,
+    invoke,
+    new_board,
+    remove_part,
+    trained,
+)
 from tests.helpers.sweeps import edited
 
 
@@ -27,8 +37,9 @@ def contents(board: Path) -> dict[str, bytes]:
 
 def test_every_row_of_every_dataset_is_a_part(board: Path) -> None:
     found = sorted(str(path.relative_to(board)) for path in part_files(board))
-    rows = ["ERM.parquet", "IRM.parquet"]
-    assert found == [f"parts/{dataset}/{row}" for dataset in ("SEM", "digits") for row in rows]
+    assert found == ["parts/SEM.parquet", "parts/digits.parquet"]
+    rows = [(part.dataset, part.label) for part in read_parts(board)]
+    assert rows == [(dataset, row) for dataset in ("SEM", "digits") for row in ("ERM", "IRM")]
     assert (board / "summary.json").is_file()
 
 
@@ -40,7 +51,7 @@ def test_a_part_has_the_specs_of_its_runs(board: Path, half: Path) -> None:
 @pytest.mark.parametrize("rule", ["train_val", "val_env", "oracle"])
 def test_a_part_has_the_chosen_step_score_and_values(board: Path, half: Path, rule: str) -> None:
     frames = load_frames(Results(half))
-    part = read_part(part_path(board, "digits", "IRM"))
+    part = frozen_part(board, "digits", "IRM")
     table = part.table.to_pandas().set_index(["id", "step"])
     chosen = choose(frames, rule).query("label == 'IRM' and dataset_label == 'digits'")
     for row in chosen.to_dict(orient="records"):
@@ -67,7 +78,7 @@ def test_a_row_that_adapts_keeps_the_draws_of_its_adaptation(tmp_path: Path) -> 
     results = trained(tmp_path, "out", **small)
     board = new_board(tmp_path, "adapts.v1", **small)
     freeze(results, board)
-    part = read_part(part_path(board, "digits", "ERM + T3A"))
+    part = frozen_part(board, "digits", "ERM + T3A")
     specs = part.specs()
     plan = Results(results).plan()["runs"]
     assert specs and set(specs) == {i for i, s in plan.items() if s["label"] == "ERM + T3A"}
@@ -79,7 +90,7 @@ def test_a_row_that_adapts_keeps_the_draws_of_its_adaptation(tmp_path: Path) -> 
 
 
 def test_a_part_says_what_made_it(board: Path) -> None:
-    part = read_part(part_path(board, "SEM", "ERM"))
+    part = frozen_part(board, "SEM", "ERM")
     made = part.about.provenance
     assert made["torch"] and made["machine"] and made["oodbench"] and len(made["source"]) == 16
     assert made["dates"][0] <= made["dates"][1]
@@ -96,21 +107,24 @@ def test_freezing_again_changes_nothing(board: Path, half: Path) -> None:
 
 
 def test_parts_are_added_and_others_left_alone(copy: Path, mine: Path) -> None:
-    before = contents(copy)
+    before = read_parts(copy)
     found = freeze(mine, copy)
-    assert [path.stem for path in found.added] == ["VREx", "VREx"]
-    after = contents(copy)
-    assert before.pop("summary.json") != after.pop("summary.json")
-    assert before.items() <= after.items()
+    assert [part.label for part in found.added] == ["VREx", "VREx"]
+    after = {(part.dataset, part.label): part for part in read_parts(copy)}
+    assert len(after) == len(before) + 2
+    for part in before:
+        now = after[part.dataset, part.label]
+        assert now.about == part.about and now.equal_numbers(part)
 
 
 def test_a_frozen_part_is_never_changed(copy: Path, half: Path) -> None:
-    path = part_path(copy, "SEM", "ERM")
-    part = read_part(path)
-    place = part.table.column_names.index("value/mse/5")
-    changed = part.table.set_column(place, "value/mse/5", [[1.0] * len(part.table)])
-    write_part(Part(part.about, changed), path)
-    part_path(copy, "digits", "IRM").unlink()
+    def changed(part: Part) -> Part:
+        place = part.table.column_names.index("value/mse/5")
+        table = part.table.set_column(place, "value/mse/5", [[1.0] * len(part.table)])
+        return Part(part.about, table)
+
+    change_part(copy, "SEM", "ERM", changed)
+    remove_part(copy, "digits", "IRM")
     before = contents(copy)
     with pytest.raises(UserError, match="new version of the board"):
         freeze(half, copy)
@@ -174,15 +188,39 @@ def test_digests_follow_the_data() -> None:
     assert first != data_digests("LinearSEM", {"num_examples": 40}, [0, 1], None)
 
 
-def test_a_part_is_small(board: Path) -> None:
+def test_the_parts_of_a_dataset_take_less_in_one_file(board: Path, tmp_path: Path) -> None:
     for path in part_files(board):
         metadata = pq.read_metadata(path)
-        assert metadata.num_row_groups == 1 and set(metadata.metadata) == {b"oodbench.zlib"}
-        assert path.stat().st_size < 13_000  # of 4 runs; one of 100 has 30,000 at most
+        assert metadata.num_row_groups == 1 and set(metadata.metadata) == {b"oodbench.parts"}
+        size = 0
+        for part in read_file(path):
+            write_parts([part], tmp_path / "one.parquet")
+            size += (tmp_path / "one.parquet").stat().st_size
+        assert path.stat().st_size < 0.7 * size < 15_000  # of 32 runs
+
+
+def test_a_dataset_of_a_board_may_have_more_trials(tmp_path: Path) -> None:
+    sem = SEM | {"training": {"trials": 3}}
+    small = {"algorithms": ["ERM", "IRM"], "hparam_draws": 2, "trials": 2}
+    board = new_board(tmp_path, "own.v1", **small, datasets=[sem, PROTOCOL["datasets"][1]])
+    invoke("run", board, "--algorithm", "all", "--out", tmp_path / "all", "--workers", 1)
+    assert "4 parts" in invoke("freeze", tmp_path / "all", board)
+    assert "is as it must be" in invoke("validate", board)
+    assert "trials: 2 to 3, hparam draws: 2" in invoke("show", board, "--notes")
+    run = ("run", board, "--algorithm", "VREx", "--workers", 1)
+    whole = invoke(*run, "--out", tmp_path / "whole")
+    assert "10 runs" in whole and "Partial" not in whole
+    cut = " ".join(invoke(*run, "--trials", 2, "--out", tmp_path / "cut").split())
+    assert "8 runs" in cut and "all rows are cut to 2 of 3 trials" in cut
+    assert "has 3 trials, not 4" in invoke(*run, "--trials", 4, "--out", "x", code=2)
+    few = frozen_part(board, "SEM", "IRM")
+    fewer = few.table.filter(pa.compute.less(few.table["trial"], 2))
+    change_part(board, "SEM", "IRM", lambda part: Part(part.about, fewer))
+    assert "IRM on SEM: trial 2 missing (3 are planned)" in invoke("validate", board, code=1)
 
 
 def test_a_board_that_is_frozen_in_part_says_what_is_to_come(copy: Path, tmp_path: Path) -> None:
-    shutil.rmtree(copy / "parts" / "digits")
+    dataset_file(copy, "digits").unlink()
     assert "Not frozen yet: digits" in invoke("show", copy, "--notes")
     invoke("summarize", copy)
     assert "1 dataset not frozen yet" in invoke("show", copy)

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from oodbench.board.beside import beside_board
-from oodbench.board.files import find_board, part_path
-from oodbench.board.parts import read_part
+from oodbench.board.files import find_board
+from oodbench.board.parts import read_parts
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.show import (
     ending_sheet,
@@ -14,7 +14,7 @@ from oodbench.board.show import (
 from oodbench.report.formats import FORMATS
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
-from tests.helpers.boards import trained
+from tests.helpers.boards import frozen_part, trained
 from tests.helpers.paths import ROOT
 
 
@@ -29,9 +29,8 @@ def test_the_protocol_of_the_board_plans_the_runs_that_are_frozen(dataset: str) 
     """Whatever the methods' ranges are now, in each family of data: those of then are written in it."""
     board, rows = find_board("small.v1"), ["IRM", "VREx", "MMREx", "IB_IRM", "JTT"]
     plan = make_plan(restricted(protocol_of(board), rows, trials=1, datasets=[dataset]))
-    frozen = {
-        k: s for row in rows for k, s in read_part(part_path(board, dataset, row)).specs().items()
-    }
+    parts = [p for p in read_parts(board) if p.dataset == dataset and p.label in rows]
+    frozen = {k: spec for part in parts for k, spec in part.specs().items()}
     assert set(plan.runs) == {k for k, spec in frozen.items() if spec.trial == 0}
 
 
@@ -62,7 +61,7 @@ def test_where_all_runs_are_the_boards_three_notes_say_all(
     frames = beside_board(str(board), [equal])
     shown = quickstart_sheet(frames, equal)
     text = FORMATS["markdown"](shown)
-    count = len(read_part(part_path(board, "SEM", "IRM")).specs())
+    count = len(frozen_part(board, "SEM", "IRM").specs())
     assert f"All {count} runs here are equal to the board's, bit for bit." in text
     assert (len(shown.notes), shown.remarks) == (3, ())
     errors = {row[0]: float(row[1].split(" ")[0]) for row in shown.blocks[-1].rows if row[0]}

@@ -13,7 +13,7 @@ from oodbench.board.summary import check_summary, read_summary, write_summary
 from oodbench.report.formats import FORMATS
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import sheet
-from tests.helpers.boards import invoke
+from tests.helpers.boards import invoke, remove_part
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -41,7 +41,7 @@ def test_a_stale_or_damaged_summary_is_named_and_not_used(copy: Path, damage: st
     file = copy / "summary.json"
     text = file.read_text()
     if damage == "part removed":
-        (copy / "parts" / "SEM" / "IRM.parquet").unlink()
+        remove_part(copy, "SEM", "IRM")
     elif damage == "protocol":
         (copy / "protocol.yaml").write_text((copy / "protocol.yaml").read_text() + "\n")
     elif damage == "older":

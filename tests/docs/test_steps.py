@@ -71,8 +71,8 @@ def test_the_steps_add_a_method_that_enters_the_board(copy: Path) -> None:
     printed = follow("enter_the_board", copy)
     assert "results/enter is as it must be." in printed
     assert "risk_range.zip has RiskRange for small.v2" in printed and "submitted." in printed
-    parts = copy / "oodbench" / "board" / "frozen" / "small.v2" / "parts"
-    assert (parts / "SEM, PES" / "RiskRange.parquet").is_file()
+    entry = copy / "oodbench" / "board" / "frozen" / "small.v2" / "entries" / "RiskRange"
+    assert (entry / "parts" / "SEM, PES.parquet").is_file()
 
 
 @pytest.mark.nightly

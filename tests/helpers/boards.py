@@ -1,5 +1,6 @@
 """A small sweep whose first rows are frozen."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import yaml
 from typer.testing import CliRunner
 
 from oodbench.board.cli import app
-from oodbench.board.files import PROTOCOL_FILE
+from oodbench.board.files import PROTOCOL_FILE, dataset_file
+from oodbench.board.parts import Part, read_file, write_parts
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 
@@ -63,3 +65,26 @@ def invoke(*arguments: object, code: int = 0) -> str:
     found = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert found.exit_code == code, found.output
     return found.output
+
+
+def frozen_part(board: Path, dataset: str, label: str) -> Part:
+    """The part of a row on a dataset."""
+    (part,) = (part for part in read_file(dataset_file(board, dataset)) if part.label == label)
+    return part
+
+
+def change_part(
+    board: Path, dataset: str, label: str, change: Callable[[Part], Part | None]
+) -> None:
+    """Write a dataset's file again with another part of a row, or without it."""
+    path = dataset_file(board, dataset)
+    parts = [change(part) if part.label == label else part for part in read_file(path)]
+    write_parts([part for part in parts if part is not None], path)
+
+
+def remove_part(board: Path, dataset: str, label: str) -> None:
+    """Write a dataset's file again without a row; the file of one row alone is removed."""
+    if len(read_file(dataset_file(board, dataset))) == 1:
+        dataset_file(board, dataset).unlink()
+    else:
+        change_part(board, dataset, label, lambda _: None)

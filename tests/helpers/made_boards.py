@@ -9,8 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import yaml
 
-from oodbench.board.files import part_path
-from oodbench.board.parts import COUNT, RUN, SCORE, VALUE, About, Part, write_part
+from oodbench.board.files import dataset_file
+from oodbench.board.parts import COUNT, RUN, SCORE, VALUE, About, Part, write_parts
 
 STEP = 7
 Means = Mapping[str, Mapping[str, float | None]]
@@ -22,16 +22,18 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
     A row without a mean has the numbers of its dataset's first. A run is chosen at one step by every
     rule. `about`: `rules` and `constant` by dataset, `lower` (the datasets measured by mse), `grouped`
     (those with a worst group), `sets` (test sets of several environments by dataset), `ceilings`,
-    `transductives` and `alone` (labels), `names` (of registered datasets by dataset).
+    `transductives` and `alone` (labels), `names` (of registered datasets by dataset),
+    `own_trials` (their number, by dataset, where it is another).
     """
     rows: list[dict[str, Any]] = []
     for place, (dataset, own) in enumerate(means.items()):
         up = dataset not in about.get("lower", ())
         first = next(iter(own.values())) or 0.0
+        parts = []
         for i, (label, mean) in enumerate(own.items()):
             rng = np.random.default_rng([place, 0 if mean is None else i])
             runs = []
-            for trial in range(trials):
+            for trial in range(about.get("own_trials", {}).get(dataset, trials)):
                 for draw in range(draws):
                     run: dict[str, Any] = {"dataset": dataset, "label": label, "up": up}
                     run |= {"trial": trial, "draw": draw, "id": f"{dataset}-{label}-{trial}-{draw}"}
@@ -42,8 +44,9 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
                         run["worst"] = run["t"] - rng.uniform(0, 0.3)
                     run |= {rule: rng.uniform() for rule in about["rules"][dataset]}
                     runs.append(run)
-            write_part(_part(pd.DataFrame(runs), about), part_path(board, dataset, label))
+            parts.append(_part(pd.DataFrame(runs), about))
             rows += runs
+        write_parts(parts, dataset_file(board, dataset))
     protocol = {"datasets": [{"name": "Any", "label": dataset} for dataset in means]}
     (board / "protocol.yaml").write_text(yaml.safe_dump(protocol | {"algorithms": []}))
     return pd.DataFrame(rows)

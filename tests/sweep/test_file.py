@@ -157,8 +157,11 @@ def test_equal_test_sets_are_one_run_in_the_order_of_the_dataset() -> None:
 
 @pytest.mark.parametrize("trials", [10**9, [*range(1000)]])
 def test_more_runs_than_anybody_can_train_are_refused_at_once(trials: Any) -> None:
-    with pytest.raises(UserError, match="has at most 100,000"):
+    with pytest.raises(UserError, match="has at most 200,000"):
         tiny(trials=trials, hparam_draws=1000)
+    own = TINY["datasets"][0] | {"training": {"trials": trials}}
+    with pytest.raises(UserError, match="has at most 200,000"):
+        tiny(datasets=[own], trials=1, hparam_draws=1000)
 
 
 SPIRALS = "datasets: [{name: Spirals, "

@@ -239,9 +239,24 @@ def test_a_dataset_may_say_how_it_is_trained_on() -> None:
     assert {(s.label, s.hparams["lr"]) for s in own} == {("ERM", 0.25), ("slow", 0.125)}
 
 
+def test_a_dataset_may_have_trials_of_its_own() -> None:
+    own = {"label": "more", "copies": 2, "training": {"trials": [0, 3, 4, 5]}}
+    datasets = [DIGITS | {"label": "usual"}, DIGITS | own]
+    runs = specs(datasets=datasets, algorithms=["ERM"], hparam_draws=2, draws="per trial")
+    trials = {s.dataset_label: set[int]() for s in runs}
+    for spec in runs:
+        trials[str(spec.dataset_label)].add(spec.trial)
+    assert trials == {"usual": {0, 1}, "more": {0, 3, 4, 5}} and len(runs) == 2 * (2 + 4)
+    more = specs(datasets=datasets[1:], algorithms=["ERM"], hparam_draws=2, draws="per trial")
+    assert {s.id for s in more} == {s.id for s in runs if s.dataset_label == "more"}
+    with pytest.raises(UserError, match="trials must be a list of different numbers"):
+        tiny(datasets=[DIGITS | {"training": {"trials": [1, 1]}}])
+
+
 @pytest.mark.parametrize(
     ("training", "message"),
     [
+        ({"trials": 0}, "trials must be a number from 1 on, or a list"),
         ({"step": 3}, "unknown key 'step'; did you mean steps"),
         ({"steps": 0}, "steps must be a number from 1 on"),
         ({"network": {"hparams": {}}}, "network"),

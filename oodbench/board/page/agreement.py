@@ -8,6 +8,7 @@ from oodbench.board.protocol import Tier
 from oodbench.report.formats import Block
 from oodbench.report.gaps import FLOOR, bounded_mean
 from oodbench.report.leaderboard import METHOD, kinds
+from oodbench.report.remarks import number_of_trials
 from oodbench.report.statistics import kendall, plain_mean
 from oodbench.report.traces import plain_means
 from oodbench.results.frames import Frames, subset, sweep_runs, test_values
@@ -72,8 +73,9 @@ def tiers_agree(gaps: Gaps, frames: Frames, tiers: Mapping[str, Tier]) -> Block:
         baseline = few.runs[few.runs["label"] == BASELINE]
         tau = kendall(one.means, gaps.means) if one else math.nan
         seconds = f"{baseline['training_seconds'].sum():.0f} s"
-        counts = [baseline[column].nunique() for column in ("dataset_label", "draw", "trial")]
-        rows.append([name, *map(str, (*counts, len(baseline))), seconds, _number(tau)])
+        datasets, draws = (str(baseline[c].nunique()) for c in ("dataset_label", "draw"))
+        counts = [datasets, draws, number_of_trials(baseline), str(len(baseline))]
+        rows.append([name, *counts, seconds, _number(tau)])
     header = ["tier", "datasets", "draws", "trials", f"runs of {BASELINE}", "their time"]
     title = "Tiers: Kendall's tau of the order of rows with the whole board's"
     return Block(title, [*header, "tau"], rows, len(rows))

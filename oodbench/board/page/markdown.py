@@ -16,6 +16,7 @@ from oodbench.board.protocol import tiers
 from oodbench.metrics import is_proportion
 from oodbench.report.formats import Block, Sheet, markdown
 from oodbench.report.leaderboard import leaderboard_by_rule
+from oodbench.report.remarks import number_of_trials
 from oodbench.report.statistics import block_table
 from oodbench.selection import USUAL
 
@@ -134,7 +135,7 @@ def about(contents: Contents) -> str:
     runs = contents.frames.runs
     of_rows = runs[~runs["ceiling"].eq(True)].groupby("label")["dataset_label"].nunique()
     rows, whole = len(of_rows), sum(of_rows == len(contents.datasets))
-    draws, trials = runs["draw"].nunique(), runs["trial"].nunique()
+    draws, trials = runs["draw"].nunique(), number_of_trials(runs)
     commits = sorted({str(made.get("commit", ""))[:12] for made in runs["provenance"]})
     missing = [dataset for dataset in contents.planned if dataset not in contents.datasets]
     to_come = f" Not frozen yet: {'; '.join(missing)}." if missing else ""

@@ -119,7 +119,7 @@ def precision(contents: Contents) -> Block:
 
     A gain that is *detectable* is found in 4 of 5 boards with as many trials, by a test at 5 %.
     """
-    gaps = contents.gaps.get(contents.rule)
+    gaps, runs = contents.gaps.get(contents.rule), contents.frames.runs
     rows = []
     for dataset in contents.datasets:
         of_rows = [d for (of, _), d in contents.gains.items() if of == dataset and not d.equal]
@@ -136,8 +136,9 @@ def precision(contents: Contents) -> Block:
         cells = (gain(v, metric, "") for v in (half, least, room))
         shares = ("-" if math.isnan(v / room) else f"{100 * v / room:.0f} %" for v in (half, least))
         narrow = f"{is_narrow.sum()} of {len(widths)}"
-        rows.append([dataset, contents.unit(dataset), *cells, *shares, narrow])
-    header = ["dataset", "unit", "half-width", "detectable", "head-room"]
+        trials = str(runs.loc[runs["dataset_label"] == dataset, "trial"].nunique())
+        rows.append([dataset, trials, contents.unit(dataset), *cells, *shares, narrow])
+    header = ["dataset", "trials", "unit", "half-width", "detectable", "head-room"]
     header += ["half-width / head-room", "detectable / head-room", "narrow rows"]
     return Block("Precision", header, rows, len(rows))
 

@@ -43,6 +43,7 @@ def kinds(folder: Path) -> pd.DataFrame:
         ceilings=("ceiling",),
         transductives=("T",),
         alone=("C",),
+        own_trials={"gamma": 8},
     )
 
 

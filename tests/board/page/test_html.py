@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
+from oodbench.board.files import dataset_file
 from oodbench.board.gap_tables import BASELINE, Gaps, gaps_of
 from oodbench.board.page import agreement
 from oodbench.board.page.contents import Contents, contents
@@ -17,6 +18,7 @@ from oodbench.board.page.markdown import markdown_page
 from oodbench.report.statistics import estimate
 from oodbench.results.frames import only
 from tests.board.page.conftest import DRAWS, KINDS, TRIALS
+from tests.helpers.boards import remove_part
 from tests.helpers.browser import Seen
 from tests.helpers.made_boards import made_board
 
@@ -261,9 +263,9 @@ def test_a_board_in_part_says_what_is_still_to_come(
 
     part = tmp_path / "kinds.v1"
     shutil.copytree(folder, part)
-    shutil.rmtree(part / "parts" / "gamma")
-    (part / "parts" / "delta" / "ceiling.parquet").unlink()
-    (part / "parts" / "delta" / "ERM.parquet").unlink()
+    dataset_file(part, "gamma").unlink()
+    for label in ("ceiling", "ERM"):
+        remove_part(part, "delta", label)
     board = contents(str(part))
     assert "Not frozen yet: gamma." in markdown_page(board)
     file = tmp_path / "page.html"

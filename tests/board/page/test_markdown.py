@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -397,6 +398,16 @@ def test_a_board_whose_rule_cannot_judge_a_dataset_has_no_page(tmp_path: Path) -
     made_board(tmp_path / "mixed.v1", means, 2, 3, rules=rules)
     with pytest.raises(UserError, match=r"cannot judge (alpha|beta): no page"):
         contents(str(tmp_path / "mixed.v1"))
+
+
+def test_datasets_may_have_other_numbers_of_trials(tmp_path: Path) -> None:
+    means: Means = {d: {"ERM": 0.5, "A": 0.6, "ceiling": 0.9} for d in ("few", "many")}
+    rules = dict.fromkeys(means, ("val_env",))
+    rest: dict[str, Any] = {"ceilings": ("ceiling",), "own_trials": {"many": 9}}
+    made_board(tmp_path / "b", means, 2, 4, rules=rules, **rest)
+    text = markdown_page(contents(str(tmp_path / "b")))
+    assert "2 rows on 2 datasets, 2 of them on all, 2 draws x 4 to 9 trials each: 78 runs." in text
+    assert [row["trials"] for row in table(text, "Precision").values()] == ["4", "9"]
 
 
 def test_many_rows_that_gain_are_counted(tmp_path: Path) -> None:
