@@ -244,25 +244,24 @@ def by_shift(gaps: Gaps) -> Block:
 
 
 def against_baseline(gaps: Gaps) -> Block:
-    """A table of each row's P(better), gains and losses, win rate, and place by mean rank."""
+    """A table of each row's P(better) and P(equal), gains and losses, win rate, and place by mean rank."""
     rates = win_rates(block_table(gaps.scores))
     rows = []
     for label in gaps.shares.columns:
         if label == BASELINE:
             continue
         signs = [sign for (_, other), sign in gaps.signs.items() if other == label]
-        probability = better_than(gaps.shares[label])
         rows.append(
             [
                 label,
-                "-" if math.isnan(probability) else f"{probability:.2f}",
+                *("-" if math.isnan(p) else f"{p:.2f}" for p in better_than(gaps.shares[label])),
                 str(signs.count(1)),
                 str(signs.count(-1)),
                 f"{rates[label]:.2f}" if label in rates else "-",
                 *_place(gaps.places_by_rank.get(label)),
             ]
         )
-    header = ["algorithm", f"P(better than {BASELINE})", "gains", "losses", "win rate"]
+    header = ["algorithm", f"P(better than {BASELINE})", "P(equal)", "gains", "losses", "win rate"]
     return Block(f"Against {BASELINE}", [*header, "place by mean rank"], rows, len(gaps.means) - 1)
 
 

@@ -32,6 +32,8 @@ FLOOR = -1.0
 """The lower bound of a dataset's share of the gap in means over datasets."""
 CLEAR = 2.0
 """A head-room is clear if it is larger than this number of its standard errors."""
+EQUAL = 0.01
+"""The largest share of the gap, gained or lost, that the Bayesian test takes for equal to the baseline."""
 DRAWN = 10_000
 """The number of samples of the Bayesian test's posterior."""
 
@@ -193,19 +195,21 @@ def win_rates(table: pd.DataFrame) -> "pd.Series[float]":
     return (table.shape[1] - ranks(table)).mean() / others if others else table.mean() * math.nan
 
 
-def better_than(shares: "pd.Series[float]") -> float:
-    """The probability that a label is better than the baseline on a dataset like these.
+def better_than(shares: "pd.Series[float]") -> tuple[float, float]:
+    """The probabilities that a label is better than the baseline, and equal to it, on a dataset like these.
 
-    By the Bayesian signed-rank test (Benavoli et al., ICML 2014) on the bounded shares of the datasets. NaN
-    where a share is missing or all are 0.
+    By the Bayesian signed-rank test (Benavoli et al., ICML 2014) on the bounded shares of the datasets, of
+    which those up to `EQUAL` on either side of 0 count as equal. NaN where a share is missing.
     """
     from baycomp import SignedRankTest
 
     values = shares.clip(lower=FLOOR).to_numpy()
-    if not len(values) or np.isnan(values).any() or not values.any():
-        return math.nan
-    _, right = SignedRankTest.probs(np.zeros(len(values)), values, nsamples=DRAWN, random_state=0)
-    return float(right)
+    if not len(values) or np.isnan(values).any():
+        return math.nan, math.nan
+    _, equal, better = SignedRankTest.probs(
+        np.zeros(len(values)), values, EQUAL, nsamples=DRAWN, random_state=0
+    )
+    return float(better), float(equal)
 
 
 def significant(differences: Sequence[Difference]) -> list[int]:

@@ -97,7 +97,7 @@ def test_what_is_equal_but_for_round_off_has_equal_shares(
     assert not near["A"].equals(near["ERM"])
     table = g.shares(near, rooms, "ERM")
     assert (table["A"] == 0).all() and table["B"].equals(table["C"])
-    assert math.isnan(g.better_than(table["A"]))
+    assert g.better_than(table["A"]) == (0, 1)
 
 
 def test_a_mean_share_is_bounded_below_on_each_dataset_and_needs_all() -> None:
@@ -211,25 +211,30 @@ def test_a_win_rate_is_the_share_of_rows_that_are_beaten(scores: pd.DataFrame) -
         assert rates[label] == pytest.approx(np.mean(wins))
 
 
-def test_the_probability_to_be_better_is_that_of_the_bayesian_signed_rank_test() -> None:
+def test_the_probabilities_are_those_of_the_bayesian_signed_rank_test() -> None:
     rng = np.random.default_rng(0)
-    for shares in (rng.normal(0.2, 0.3, 8), np.array([0.4, -39.0, 0.1])):
+    for shares in (rng.normal(0.2, 0.3, 8), np.array([0.4, -39.0, 0.1]), np.array([0, 0, 0.5])):
         found = g.better_than(pd.Series(shares))
         bounded = np.maximum(shares, -1)
-        wanted = baycomp.two_on_multiple(np.zeros(len(shares)), bounded, random_state=3)
-        assert found == pytest.approx(wanted[-1], abs=0.015)
+        _, equal, better = baycomp.two_on_multiple(
+            np.zeros(len(shares)), bounded, g.EQUAL, random_state=3
+        )
+        assert found == pytest.approx((better, equal), abs=0.015)
         weights = rng.dirichlet([0.5, *np.ones(len(shares))], 20_000)
-        sums = np.add.outer([0, *bounded], [0, *bounded])
-        above = (sums > 0) + 0.5 * (sums == 0)
-        brute = (np.einsum("si,ij,sj->s", weights, above, weights) > 0.5).mean()
-        assert found == pytest.approx(brute, abs=0.02)
+        means = np.add.outer([0, *bounded], [0, *bounded]) / 2
+        kinds = (means < -g.EQUAL, abs(means) <= g.EQUAL, means > g.EQUAL)
+        most = np.argmax([np.einsum("si,ij,sj->s", weights, k, weights) for k in kinds], axis=0)
+        assert found == pytest.approx(((most == 2).mean(), (most == 1).mean()), abs=0.02)
 
 
-@pytest.mark.parametrize("shares", [[0.0, 0.0], [0.1, math.nan], []])
-def test_without_a_difference_or_with_a_missing_one_there_is_no_probability(
-    shares: list[float],
-) -> None:
-    assert math.isnan(g.better_than(pd.Series(shares, dtype=float)))
+def test_rows_that_gain_on_one_dataset_alone_are_probably_equal() -> None:
+    better, equal = g.better_than(pd.Series([0.0] * 9 + [0.5]))
+    assert better < 0.1 and equal > 0.9
+
+
+@pytest.mark.parametrize("shares", [[0.1, math.nan], []])
+def test_with_a_missing_share_there_is_no_probability(shares: list[float]) -> None:
+    assert all(map(math.isnan, g.better_than(pd.Series(shares, dtype=float))))
 
 
 def test_gains_and_losses_are_those_that_holm_leaves() -> None:

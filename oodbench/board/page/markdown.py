@@ -15,6 +15,7 @@ from oodbench.board.parts import WORST_GROUP
 from oodbench.board.protocol import tiers
 from oodbench.metrics import is_proportion
 from oodbench.report.formats import Block, Sheet, markdown
+from oodbench.report.gaps import EQUAL
 from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.remarks import number_of_trials
 from oodbench.report.statistics import block_table
@@ -196,9 +197,10 @@ def _gap_closed(gaps: Gaps) -> str:
 
 def _against(gaps: Gaps) -> str:
     about = (
-        "P(better): by the Bayesian signed-rank test on the shares of the datasets. Gains and losses: "
-        "datasets on which the paired t-test finds one at 5 % after Holm's correction over all rows and "
-        "datasets. Win rate: the share of the other rows that a row beats, a mean over datasets."
+        "P(better) and P(equal): by the Bayesian signed-rank test on the shares of the datasets, of which "
+        f"those of at most {EQUAL:g} on either side of 0 count as equal. Gains and losses: datasets on "
+        "which the paired t-test finds one at 5 % after Holm's correction over all rows and datasets. Win "
+        "rate: the share of the other rows that a row beats, a mean over datasets."
     )
     tests = [gap_tables.against_baseline(gaps), gap_tables.by_shift(gaps)]
     return f"{about}\n\n{_titled(tests)}"
