@@ -37,7 +37,8 @@ def _of_dataset(contents: Contents, dataset: str) -> str:
     """Say which rows gain over the baseline on a dataset, how many lose, and which are equal to it."""
     gains = {label: d for (of, label), d in contents.gains.items() if of == dataset}
     better = sorted((x for x in gains if sign(gains[x]) > 0), key=lambda x: -gains[x].gain.mean)
-    lose = f"{sum(sign(d) < 0 for d in gains.values())} lose"
+    losers = sum(sign(d) < 0 for d in gains.values())
+    lose = f"{losers or 'none'} lose{'s' * (losers < 2)}"
     equal = [x for x in gains if gains[x].equal]
     if equal:
         lose += f"; exactly {BASELINE}'s numbers have {_listed(equal)}"
@@ -45,12 +46,10 @@ def _of_dataset(contents: Contents, dataset: str) -> str:
         return f"**{dataset}**: no row of {len(gains)} gains over {BASELINE}; {lose}."
     first, *others = better
     most = f"{first} ({gain_text(contents, dataset, first)} {contents.unit(dataset)})"
-    rest = f"; the others are {_listed(others[: NAMED - 1])}" if others else ""
+    rest = f", then {_listed(others[: NAMED - 1])}" if others else ""
     rest += f" and {len(better) - NAMED} more" if len(better) > NAMED else ""
-    return (
-        f"**{dataset}**: {len(better)} of {len(gains)} rows gain over {BASELINE}, most of all "
-        f"{most}{rest}; {lose}."
-    )
+    which = f"{len(better)} of {len(gains)} rows gain{'s' * (len(better) == 1)} over {BASELINE}"
+    return f"**{dataset}**: {which}: {most}{rest}; {lose}."
 
 
 def _of_ranks(contents: Contents) -> list[str]:

@@ -314,19 +314,20 @@ def test_findings_of_datasets_count_rows_beyond_zero(runs: pd.DataFrame, text: s
         labels = [x for x in "ABCDE" if x in MEANS[dataset]]
         found = {label: gains(runs, dataset, label) for label in labels}
         better = sorted((x for x in labels if found[x][1] > 0), key=lambda x: -found[x][0])
-        worse = sum(found[x][2] < 0 for x in labels)
+        worse = int(sum(found[x][2] < 0 for x in labels))
         (told,) = [s for s in sentences(text) if s.startswith(f"**{dataset}**")]
         equal = [x for x in labels if found[x] == (0, 0, 0)]
         same = f"; exactly ERM's numbers have {', '.join(equal)}" if equal else ""
-        assert told.endswith(f"; {worse} lose{same}.")
+        assert told.endswith(f"; {worse or 'none'} lose{'s' * (worse < 2)}{same}.")
         if not better:
             assert f"no row of {len(labels)} gains over ERM" in told
             continue
-        assert f"{len(better)} of {len(labels)} rows gain over ERM" in told
+        gain = "gains" if len(better) == 1 else "gain"
+        assert f"{len(better)} of {len(labels)} rows {gain} over ERM: " in told
         column = f"{dataset} ({'mse' if dataset == 'beta' else 'points'})"
         number = table(text, "Gains over ERM")[better[0]][column].strip("*")
-        assert f"most of all {better[0]} ({number} " in told
-        assert (f"the others are {', '.join(better[1:])};" in told) == (len(better) > 1)
+        assert f": {better[0]} ({number} " in told
+        assert (f", then {', '.join(better[1:])};" in told) == (len(better) > 1)
 
 
 def test_findings_of_rows_that_never_gain_or_never_lose(runs: pd.DataFrame, text: str) -> None:
@@ -416,8 +417,8 @@ def test_many_rows_that_gain_are_counted(tmp_path: Path) -> None:
     (told,) = [
         s for s in sentences(markdown_page(contents(str(tmp_path / "b")))) if s.startswith("**d**")
     ]
-    assert "8 of 8 rows gain over ERM, most of all R7 (" in told
-    assert told.endswith("; the others are R6, R5, R4, R3, R2 and 2 more; 0 lose.")
+    assert "8 of 8 rows gain over ERM: R7 (" in told
+    assert told.endswith(", then R6, R5, R4, R3, R2 and 2 more; none loses.")
 
 
 def test_the_page_says_what_there_is(text: str) -> None:
