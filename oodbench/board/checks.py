@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from oodbench.algorithms import algorithms
-from oodbench.board.files import part_files
-from oodbench.board.parts import Part, read_file
+from oodbench.board.entries import wrong_entry
+from oodbench.board.files import entry_folders, part_files
+from oodbench.board.parts import COUNT, SCORE, Part, read_file, value_column
 from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
 from oodbench.board.summary import check_summary
 from oodbench.errors import UserError
@@ -28,6 +30,12 @@ from oodbench.sweep.plan import make_plan
 
 LARGEST = 10 * 2**20
 """The most bytes that the parts of a board may have."""
+
+ALIKE = (
+    *("dataset", "options", "network", "steps", "evaluate_every", "holdout"),
+    *("precision", "channels_last", "arithmetic"),
+)
+"""The fields of specs that all rows of a dataset share, ceilings apart."""
 
 Cell = tuple[int, int, tuple[str, ...]]
 """A trial, a draw and a test set."""
@@ -124,6 +132,7 @@ def wrong_board(board: Path) -> list[str]:
         return [*wrong, f"{board} has no part that can be read"]
     wrong += too_large(part_files(board))
     wrong += wrong_rows(parts, parts, protocol_of(board))
+    wrong += [text for folder in entry_folders(board) for text in wrong_entry(folder)]
     try:
         check_summary(board)
     except UserError as error:
@@ -156,7 +165,7 @@ def wrong_rows(parts: Sequence[Part], known: Sequence[Part], protocol: Sweep) ->
             wrong.append(str(error))
             continue
         row, runs = f"{part.label} on {part.dataset}", part.runs()
-        unlike = _wrong_part(part, runs, beside.get(part.dataset, ()))
+        unlike = _wrong_numbers(part) + _wrong_part(part, beside.get(part.dataset, ()))
         unlike += _unlike_protocol(part, runs, protocol)
         wrong += [f"{row}: {text}" for text in unlike]
         if part.dataset in trials:
@@ -236,23 +245,59 @@ def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]
     return [n for n, value in declared.items() if value not in ("default", values.get(n, value))]
 
 
-def _wrong_part(part: Part, runs: pd.DataFrame, beside: Sequence[Part]) -> list[str]:
-    """The mistakes in a part's rules, context and environments, beside the parts of its dataset."""
+def _wrong_part(part: Part, beside: Sequence[Part]) -> list[str]:
+    """The mistakes in a part's settings, rules, environments and data, beside the parts of its dataset."""
     alike = [p for p in beside if p.about.spec["ceiling"] == part.about.spec["ceiling"]]
     if not alike:
         return [f"the board has no row on {part.dataset} yet"]
     first, wrong = alike[0], []
-    if part.rules != first.rules:
+    if {*part.rules} != {*first.rules}:
         wrong.append(f"has the rules {part.rules}, and {first.label} has {first.rules}")
     for what in ("context", "constants", "selection"):
         if getattr(part.about, what) != getattr(first.about, what):
             wrong.append(f"has not the {what} of {first.label}")
+    for name in ALIKE:
+        if part.about.spec.get(name) != first.about.spec.get(name):
+            wrong.append(f"{name.replace('_', ' ')} is not that of {first.label}")
     if part.rules and all(map(sees_test, part.rules)):
         seeing = " and ".join(part.rules)
         wrong.append(f"has no rule but {seeing}, which sees the test environments")
-    both = zip(runs["training_environments"], runs["validation_environments"], strict=True)
-    if any(set(training) & set(validation) for training, validation in both):
-        wrong.append("trains on validation environments")
+    if strange := _environments(part) - _environments(first):
+        wrong.append(f"has other environments than {first.label} in trial {min(strange)[0]}")
+    if {*first.about.provenance.get("data", ())} - {*part.about.provenance.get("data", ())}:
+        wrong.append("has no digest of its data")
+    return wrong
+
+
+def _environments(part: Part) -> set[tuple[Any, ...]]:
+    """The trials of a part, each with its test, validation and training environments."""
+    columns = (part.table[f"{name}_environments"] for name in ("test", "validation", "training"))
+    names = zip(*([tuple(row) for row in column.to_pylist()] for column in columns), strict=True)
+    return {(t, *of_run) for t, of_run in zip(part.table["trial"].to_pylist(), names, strict=True)}
+
+
+def _wrong_numbers(part: Part) -> list[str]:
+    """The mistakes in a part's numbers: steps that stand twice, and what is missing."""
+    table, wrong = part.table, []
+    places = table.select(["id", "step"]).to_pandas()
+    if places.duplicated().any():
+        wrong.append("has a step of a run twice")
+    for rule in part.rules:
+        given = pd.Series(table[f"{SCORE}{rule}"].is_valid().to_numpy())
+        if given.groupby(places["id"]).sum().ne(1).any():
+            wrong.append(f"has not one score by {rule} of each run")
+    tests = table["test_environments"].to_pylist()
+    for environment in sorted({name for names in tests for name in names}):
+        here = np.array([environment in names for names in tests])
+        value = value_column(str(part.about.context["metric"]), environment)
+        for name in (value, f"{COUNT}{environment}"):
+            missing = (
+                name not in table.column_names or not table[name].is_valid().to_numpy()[here].all()
+            )
+            wrong += [f"has runs without {name}"] * missing
+    seconds = table["seconds"].to_numpy()
+    if not (np.isfinite(seconds) & (seconds >= 0)).all():
+        wrong.append("has seconds that cannot be")
     return wrong
 
 

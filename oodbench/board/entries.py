@@ -53,7 +53,7 @@ class Receipt(BaseModel):
 
     submission: str
     """The SHA-256 of the file that was verified."""
-    runs: int
+    runs: Annotated[int, Field(ge=1)]
     """The number of runs that were trained again, all of which are equal bit for bit."""
     seed: int
     """The seed by which these runs were chosen."""
@@ -114,6 +114,21 @@ def entries(board: Path) -> list[Entry]:
         receipt = parse_json(path.read_bytes(), Receipt, str(path)) if path.is_file() else None
         known.append(entry_of(about, receipt))
     return known
+
+
+def wrong_entry(folder: Path) -> list[str]:
+    """The mistakes in an entry, a sentence each; raises DamagedFile."""
+    about = parse_json((folder / ABOUT).read_bytes(), About, str(folder / ABOUT))
+    files = {name: folder / name for name in about.files}
+    there = {path for path in folder.rglob("*") if path.is_file()}
+    strange = there - {*files.values(), folder / ABOUT, folder / RECEIPT}
+    unlike = [
+        name
+        for name, path in files.items()
+        if not path.is_file() or sha256(path) != about.files[name]
+    ]
+    unlike += sorted(str(path.relative_to(folder)) for path in strange)
+    return [f"{folder}: {name} is not the file that was submitted" for name in unlike]
 
 
 def statuses(board: Path) -> dict[str, str]:

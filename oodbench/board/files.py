@@ -1,6 +1,8 @@
 """Paths of frozen and reported boards, and the names of those that the package has."""
 
+import fcntl
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from oodbench.errors import UserError, unknown
@@ -16,6 +18,14 @@ ENTRIES = "entries"
 """The folder of a board with a folder for each row that somebody else entered."""
 NUMBERS_FILE = "reported.csv"
 """The numbers of a reported board."""
+
+
+@contextmanager
+def alone(board: Path) -> Iterator[None]:
+    """Wait until no other process writes to a board, and keep others waiting."""
+    with (board / PROTOCOL_FILE).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def find_board(name: str) -> Path:
@@ -69,7 +79,8 @@ def to_come(datasets: Sequence[str]) -> str:
 
 def entry_folders(board: Path) -> list[Path]:
     """The folders of the rows that others entered."""
-    return [path for path in sorted((board / ENTRIES).glob("*")) if not is_temporary(path)]
+    folders = (path for path in sorted((board / ENTRIES).glob("*")) if path.is_dir())
+    return [path for path in folders if not is_temporary(path)]
 
 
 def part_files(board: Path) -> Iterator[Path]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 
 from oodbench.board.checks import refuse, wrong_results
-from oodbench.board.files import PROTOCOL_FILE, dataset_file
+from oodbench.board.files import PROTOCOL_FILE, alone, dataset_file
 from oodbench.board.parts import (
     ADAPT,
     COUNT,
@@ -28,6 +28,7 @@ from oodbench.board.parts import (
     Constant,
     Part,
     PartProvenance,
+    escaped,
     kept_metrics,
     known_parts,
     read_file,
@@ -76,40 +77,42 @@ def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
     """
     if not (board / PROTOCOL_FILE).is_file():
         raise UserError(f"{board} is no board yet: copy its sweep to {board / PROTOCOL_FILE}")
-    frozen = {(part.dataset, part.label): part for part in known_parts(board)}
+    parts = parts_of(results, board, data_dir)
     added: list[Part] = []
     there: list[Part] = []
-    for part in parts_of(results, board, data_dir):
-        known = frozen.get((part.dataset, part.label))
-        if known is not None and not known.equal_numbers(part):
-            raise UserError(
-                f"{part.label} on {part.dataset} is frozen with other numbers: what changes a part is a "
-                "new version of the board, under a new name"
-            )
-        (added if known is None else there).append(part)
-    for dataset in dict.fromkeys(part.dataset for part in added):
-        path = dataset_file(board, dataset)
-        before = read_file(path) if path.is_file() else []
-        write_parts([*before, *(part for part in added if part.dataset == dataset)], path)
-    write_summary(board)
+    with alone(board):
+        frozen = {(part.dataset, part.label): part for part in known_parts(board)}
+        for part in parts:
+            known = frozen.get((part.dataset, part.label))
+            if known is not None and not known.equal_numbers(part):
+                raise UserError(
+                    f"{part} is frozen with other numbers: what changes a part is a new version of the "
+                    "board, under a new name"
+                )
+            (added if known is None else there).append(part)
+        for dataset in dict.fromkeys(part.dataset for part in added):
+            path = dataset_file(board, dataset)
+            before = read_file(path) if path.is_file() else []
+            write_parts([*before, *(part for part in added if part.dataset == dataset)], path)
+        write_summary(board)
     return Frozen(tuple(added), tuple(there))
 
 
 def parts_of(results: Path, board: Path, data_dir: Path | None = None) -> list[Part]:
     """Make the parts of a board from a results directory, but write none; raises UserError as `freeze`."""
     refuse(wrong_results(results, protocol_of(board), data_dir), f"{results} cannot be frozen")
-    return list(_parts(load_frames(Results(results)), _Digests(data_dir)))
+    digests, made = _Digests(data_dir), made_of(load_frames(Results(results)))
+    return [part.with_data(digests.of(part.specs().values())) for part in made]
 
 
-def _parts(frames: Frames, digests: "_Digests") -> Iterable[Part]:
-    """The part of each row of each dataset."""
-    chosen = _chosen(frames)
+def made_of(frames: Frames) -> list[Part]:
+    """The part of each row of each dataset, without digests of the data."""
+    chosen, made = _chosen(frames), []
     for _, runs in frames.runs.groupby(["dataset_label", "label"], sort=False):
         ids = runs["id"]
         row = Frames(runs, records_of(frames.metrics, ids))
-        provenance = _provenance(runs)
-        provenance["data"] = digests.of([spec_of(run) for _, run in runs.iterrows()])
-        yield part_of(row, chosen[chosen["id"].isin(ids)], provenance)
+        made.append(part_of(row, chosen[chosen["id"].isin(ids)], _provenance(runs)))
+    return made
 
 
 def _chosen(frames: Frames) -> pd.DataFrame:
@@ -233,7 +236,7 @@ def _value_arrays(frames: Frames, places: "pd.Index[Any]") -> dict[str, pa.Array
         columns[f"{COUNT}{environment}"] = _counts(counts.droplevel("environment"), places)
     for (metric, environment), group in records.groupby(["metric", "environment"], sort=True):
         of_metric = group.set_index(["id", "step"])
-        place = f"{metric.replace('%', '%25').replace('/', '%2f')}/{environment}"
+        place = f"{escaped(metric)}/{environment}"
         values = of_metric["value"].reindex(places).to_numpy(float)
         columns[f"{VALUE}{place}"] = _floats(values, ~places.isin(of_metric.index))
         usual = most.xs(environment, level="environment").reindex(of_metric.index)

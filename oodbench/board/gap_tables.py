@@ -300,7 +300,7 @@ def findings(gaps: Gaps) -> list[str]:
         "Rows that are first in at least 5 % of the resamples: "
         + _listed(f"{x} ({first[x]:.2f})" for x in sorted(first, key=lambda x: -first[x]))
         + f"; {BASELINE} is at place {_place(gaps.places[BASELINE])[0]} of {len(gaps.means)}.",
-        "The most that a ranked row closes: "
+        "The most that a row closes: "
         + "; ".join(f"{d} {best[d]:z.2f} ({won[d]})" for d in tops)
         + ".",
         f"After Holm's correction over {counted(tests, 'test')}, rows that gain somewhere: "

@@ -29,16 +29,17 @@ runs of a part share is JSON in the metadata of the file, compressed and in base
 import json
 import zlib
 from base64 import b85decode, b85encode
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from oodbench.board.files import part_files
@@ -78,6 +79,21 @@ WORST_GROUP = "worst_group_accuracy"
 PACKED, ABOUT = "oodbench.parts", "oodbench"
 """The keys of a file's metadata that hold a `Packed`, or, in a file of version 0.2.0, an `About`."""
 SCORE, VALUE, COUNT, OWN_COUNT = "score/", "value/", "count/", "count_of/"
+NUMBERS = {SCORE: pa.float64(), VALUE: pa.float64(), COUNT: pa.int32(), OWN_COUNT: pa.int32()}
+OTHERS = {ADAPT: pa.string(), **NUMBERS}
+"""The types of the other columns, by the beginnings of their names."""
+LARGEST = 2**26
+"""The most bytes of a file, and of its metadata, when they are read."""
+
+
+def value_column(metric: str, environment: str) -> str:
+    """The column of a metric's values on an environment."""
+    return f"{VALUE}{escaped(metric)}/{environment}"
+
+
+def escaped(metric: str) -> str:
+    """A metric's name as it stands in a column's."""
+    return metric.replace("%", "%25").replace("/", "%2f")
 
 
 def kept_metrics(ranking: Iterable[str]) -> list[str]:
@@ -117,13 +133,23 @@ class Constant(TypedDict):
     """By metric, environment and split."""
 
 
+def _checked_spec(spec: dict[str, Any]) -> dict[str, Any]:
+    """Raise ValueError for values that no spec can have, whatever its runs are."""
+    of_a_run = {"draw": 0, "trial": 0, "hparams": {}, "network_hparams": {}}
+    TypeAdapter(RunSpec).validate_python({"test_environments": []} | of_a_run | spec)
+    missing = {"dataset_label", "ceiling"} - spec.keys()
+    if missing:
+        raise ValueError(f"it has no {' and '.join(sorted(missing))}")
+    return spec
+
+
 class About(BaseModel):
     """The values that all runs of a part share."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     schema_: Schema = SCHEMA
-    spec: dict[str, Any]
+    spec: Annotated[dict[str, Any], AfterValidator(_checked_spec)]
     """The fields of the specs but for `OF_A_RUN`."""
     context: Context
     constants: list[Constant]
@@ -150,6 +176,9 @@ class Part:
         """The label of the row."""
         return str(self.about.spec["label"])
 
+    def __str__(self) -> str:
+        return f"{self.label} on {self.dataset}"
+
     @property
     def rules(self) -> tuple[str, ...]:
         """The selection rules that have scores."""
@@ -171,12 +200,14 @@ class Part:
         specs = {}
         for row in self.runs().to_dict(orient="records"):
             values = self.about.spec | {n: row[n] for n in (*OF_A_RUN, ADAPT) if n in row}
-            spec = RunSpec.from_json(values)
-            if spec.id != row["id"]:
-                raise DamagedFile(
-                    f"run {row['id']} of {self.label} on {self.dataset} has the spec of {spec.id}"
-                )
-            specs[spec.id] = spec
+            spec, run = RunSpec.from_json(values), f"run {row['id']} of {self}"
+            try:
+                found = spec.id
+            except (TypeError, ValueError, AttributeError, RecursionError) as error:
+                raise DamagedFile(f"{run} has no spec that can be: {error}") from error
+            if found != row["id"]:
+                raise DamagedFile(f"{run} has the spec of {found}")
+            specs[found] = spec
         return specs
 
     def runs(self) -> pd.DataFrame:
@@ -191,19 +222,35 @@ class Part:
         table = self.table.select([*RUN.names[:-1], *adapts]).take(pa.array(first))
         columns: dict[str, list[Any]] = {n: table[n].to_pylist() for n in table.column_names}
         for name in ("hparams", "network_hparams", *adapts):
-            values = {text: json.loads(text) for text in dict.fromkeys(columns[name])}
+            values = {text: self._mapping(text, name) for text in dict.fromkeys(columns[name])}
             columns[name] = [values[text] for text in columns[name]]
         for name in ("test_environments", "validation_environments", "training_environments"):
             columns[name] = [tuple(names) for names in columns[name]]
         return columns
 
+    def with_data(self, digests: dict[str, str]) -> "Part":
+        """The same part with the digests of its data."""
+        provenance: PartProvenance = {**self.about.provenance, "data": digests}
+        return replace(self, about=self.about.model_copy(update={"provenance": provenance}))
+
+    def _mapping(self, text: str, what: str) -> dict[str, Any]:
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict):
+            raise DamagedFile(f"a run of {self} has {what} that are not names with values")
+        return values
+
     def equal_numbers(self, other: "Part") -> bool:
         """Whether the other part has the same runs, scores and values, bit for bit."""
-        unlike = ("seconds", "vectorized")
-        first, second = (part.table.drop_columns(unlike).to_pandas() for part in (self, other))
-        return self.about.spec == other.about.spec and first.sort_index(axis=1).equals(
-            second.sort_index(axis=1)
-        )
+        return self.about.spec == other.about.spec and self._numbers().equals(other._numbers())
+
+    def _numbers(self) -> pd.DataFrame:
+        """What a training gives again, in an order that it cannot change."""
+        frame: pd.DataFrame = self.table.drop_columns(["seconds", "vectorized"]).to_pandas()
+        frame = frame.sort_values(["id", "step"], ignore_index=True)
+        return frame.sort_index(axis=1)
 
 
 class OnePart(BaseModel):
@@ -257,6 +304,8 @@ def read_file(path: Path) -> list[Part]:
     """The parts in a file; raises DamagedFile for one that is torn, foreign or of another schema."""
     try:
         with pq.ParquetFile(path) as file:
+            if sum(_unpacked(file.metadata)) > LARGEST:
+                raise DamagedFile(f"{path} unpacks to more than {LARGEST >> 20} MB")
             table = file.read(use_threads=False).combine_chunks()
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
@@ -266,23 +315,38 @@ def read_file(path: Path) -> list[Part]:
     if sum(one.rows for one in listed) != table.num_rows:
         raise DamagedFile(f"{path} is damaged: it has not as many rows as its metadata say")
     try:
-        known = table.select(RUN.names).cast(RUN)
+        arrays = {name: table[name].cast(kind) for name, kind in _columns(table).items()}
     except (KeyError, pa.ArrowException) as error:
         raise DamagedFile(f"{path} is damaged: {error}") from error
-    for name in table.column_names:
-        if name not in RUN.names:
-            known = known.append_column(name, table[name])
+    if empty := [name for name in RUN.names if _has_nulls(arrays[name])]:
+        raise DamagedFile(f"{path} is damaged: {', '.join(empty)} of some run is missing")
     parts, first = [], 0
     for one in listed:
-        own = known.slice(first, one.rows)
-        others = [n for n in own.column_names if n not in RUN.names and _is_null(own[n])]
-        parts.append(Part(one.about, own.drop_columns(others)))
+        own = {name: column.slice(first, one.rows) for name, column in arrays.items()}
+        kept = {n: c for n, c in own.items() if n in RUN.names or c.null_count < len(c)}
+        parts.append(Part(one.about, pa.table(kept)))
         first += one.rows
     return parts
 
 
-def _is_null(column: pa.ChunkedArray) -> bool:
-    return bool(column.null_count == len(column))
+def _unpacked(metadata: pq.FileMetaData) -> Iterator[int]:
+    """The bytes of each group of rows of a file when it is read."""
+    for group in range(metadata.num_row_groups):
+        yield metadata.row_group(group).total_byte_size
+
+
+def _columns(table: pa.Table) -> dict[str, pa.DataType]:
+    """The columns that a table should have, with their types; raises KeyError for an unknown one."""
+    types = {field.name: field.type for field in RUN}
+    for name in table.column_names:
+        if name not in types:
+            types[name] = OTHERS[name if name == ADAPT else name.partition("/")[0] + "/"]
+    return types
+
+
+def _has_nulls(column: pa.ChunkedArray) -> bool:
+    lists = pa.types.is_list(column.type)
+    return bool(column.null_count or (lists and pa.compute.list_flatten(column).null_count))
 
 
 def _listed(table: pa.Table, path: Path) -> list[OnePart]:
@@ -295,9 +359,12 @@ def _listed(table: pa.Table, path: Path) -> list[OnePart]:
     if packed is None:
         raise DamagedFile(f"{path} is no part of a board: it has no metadata of oodbench")
     try:
-        text = zlib.decompress(b85decode(packed))
+        unpack = zlib.decompressobj()
+        text = unpack.decompress(b85decode(packed), LARGEST)
     except (ValueError, zlib.error) as error:
         raise DamagedFile(f"{what} are damaged") from error
+    if not unpack.eof:
+        raise DamagedFile(f"{what} are damaged")
     return parse_json(text, Packed, what).parts
 
 

@@ -74,7 +74,9 @@ def restricted(
             raise unknown("dataset", name, entries, f"the protocol {protocol.name}")
     chosen = [entries[name] for name in dict.fromkeys(datasets or entries)]
     _check_number(draws, [protocol.hparam_draws], "draws", protocol.name)
-    _check_number(trials, [protocol.trials, *map(_own_trials, chosen)], "trials", protocol.name)
+    own = [_own_trials(entry) for entry in chosen]
+    planned = [protocol.trials if numbers is None else numbers for numbers in own]
+    _check_number(trials, planned, "trials", protocol.name)
     update = {
         "datasets": [_cut(entry, trials) for entry in chosen],
         "algorithms": [listed.get(name, name) for name in dict.fromkeys(named)],
@@ -167,10 +169,8 @@ def _first(planned: Numbers, wanted: int | None) -> Numbers:
     return planned if wanted is None else indices(planned, "numbers")[:wanted]
 
 
-def _check_number(
-    wanted: int | None, planned: Sequence[Numbers | None], what: str, name: str
-) -> None:
+def _check_number(wanted: int | None, planned: Sequence[Numbers], what: str, name: str) -> None:
     """Raise UserError if more trials or draws are wanted than any dataset has."""
-    most = max(len(indices(numbers, what)) for numbers in planned if numbers is not None)
+    most = max(len(indices(numbers, what)) for numbers in planned)
     if wanted is not None and wanted > most:
         raise UserError(f"the protocol {name} has {most} {what}, not {wanted}")

@@ -14,7 +14,7 @@ from datetime import date
 from importlib.metadata import version as installed
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 from oodbench.algorithms import algorithms
 from oodbench.board.checks import LARGEST, refuse, too_large, wrong_rows
@@ -29,7 +29,7 @@ from oodbench.board.entries import (
     receipt_file,
     sha256,
 )
-from oodbench.board.files import ENTRIES, PROTOCOL_FILE, dataset_file, find_board, part_files
+from oodbench.board.files import ENTRIES, PROTOCOL_FILE, alone, dataset_file, find_board, part_files
 from oodbench.board.freeze import parts_of
 from oodbench.board.parts import Part, known_parts, read_parts, write_parts
 from oodbench.board.protocol import label_of, protocol_of
@@ -140,6 +140,8 @@ def unpack(archive: Path, folder: Path) -> Submission:
                 raise UserError(
                     f"{archive} has other files than it names: {', '.join(strange) or 'one twice'}"
                 )
+            if any(m.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for m in members):
+                raise UserError(f"{archive} is compressed otherwise than `board submit` does")
             if any(stat.S_ISLNK(member.external_attr >> 16) for member in members):
                 raise UserError(f"{archive} has links")
             packed.extractall(folder)
@@ -207,15 +209,21 @@ def add(archive: Path, board: Path) -> Entry:
     """
     with TemporaryDirectory() as scratch:
         submission = unpack(archive, Path(scratch))
-        refuse(wrong_parts(submission, board), f"{archive} is refused")
         receipt = read_receipt(archive)
         place = board / ENTRIES / submission.about.algorithm
-        if place.exists():
-            raise UserError(f"{place} is there already: a method enters a board once")
-        place.parent.mkdir(exist_ok=True)
-        with whole_folder(place) as folder:
-            shutil.copytree(submission.folder, folder, dirs_exist_ok=True)
-            if receipt:
-                shutil.copy(receipt_file(archive), folder / RECEIPT)
-    write_summary(board)
+        with alone(board):
+            if place.exists():
+                write_summary(board)  # which an `add` that was killed has not written
+                raise UserError(f"{place} is there already: a method enters a board once")
+            refuse(wrong_parts(submission, board), f"{archive} is refused")
+            place.parent.mkdir(exist_ok=True)
+            with whole_folder(place) as folder:
+                shutil.copytree(submission.folder, folder, dirs_exist_ok=True)
+                if receipt:
+                    shutil.copy(receipt_file(archive), folder / RECEIPT)
+            try:
+                write_summary(board)
+            except BaseException:
+                shutil.rmtree(place)
+                raise
     return entry_of(submission.about, receipt)

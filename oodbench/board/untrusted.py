@@ -6,6 +6,7 @@ and compares what it leaves in the results directory.
 """
 
 import sys
+from inspect import getsourcefile
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,12 @@ def check_rows(task: Task) -> None:
 def main(file: str) -> None:
     """Load the method, check its rows and train the runs."""
     task = Task.model_validate_json(Path(file).read_text())
-    plugins = () if algorithms.find(task.algorithm) else (task.method.stem,)
+    known = algorithms.find(task.algorithm)
+    if known and Path(str(getsourcefile(known))).read_bytes() != task.method.read_bytes():
+        raise UserError(
+            f"the method's file is not the code of {task.algorithm}, which is registered"
+        )
+    plugins = () if known else (task.method.stem,)
     load_plugins(plugins)
     check_rows(task)
     runs = [(RunSpec.from_json(values), together) for values, together in task.specs]

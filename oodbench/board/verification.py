@@ -10,12 +10,17 @@ from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from oodbench.arithmetic import variables
 from oodbench.board.beside import board_frames
 from oodbench.board.checks import refuse
 from oodbench.board.differences import Agreement, compared, named, outcome
 from oodbench.board.entries import Receipt, receipt_file, sha256
 from oodbench.board.files import PROTOCOL_FILE
+from oodbench.board.freeze import made_of
+from oodbench.board.parts import Part
 from oodbench.board.rerun import Runs, changed_data, runs_of
 from oodbench.board.submission import Submission, unpack, wrong_parts
 from oodbench.board.untrusted import Task
@@ -151,3 +156,9 @@ def _compare(archive: Path, submission: Submission, sample: Runs, out: Path) -> 
             f"{archive} is refused: of {len(table)} runs that were trained again {outcome(table)} "
             f"(such as {first})"
         )
+    made = {(part.dataset, part.label): part for part in made_of(again)}
+    for part in submission.parts:
+        place = part.dataset, part.label
+        own = Part(part.about, part.table.filter(pc.is_in(part.table["id"], pa.array(sorted(ids)))))
+        if own.table.num_rows and not own.equal_numbers(made[place]):
+            raise UserError(f"{archive} is refused: runs of {part} give other rows of its part")

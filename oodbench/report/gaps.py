@@ -196,10 +196,11 @@ def win_rates(table: pd.DataFrame) -> "pd.Series[float]":
 
 
 def better_than(shares: "pd.Series[float]") -> tuple[float, float]:
-    """The probabilities that a label is better than the baseline, and equal to it, on a dataset like these.
+    """The probabilities that a label is better than the baseline, and equal to it.
 
-    By the Bayesian signed-rank test (Benavoli et al., ICML 2014) on the bounded shares of the datasets, of
-    which those up to `EQUAL` on either side of 0 count as equal. NaN where a share is missing.
+    By the Bayesian signed-rank test (Benavoli et al., ICML 2014) on the bounded shares of the datasets:
+    that the averages of two datasets' shares are more often above `EQUAL`, or within `EQUAL` of 0, than
+    elsewhere. NaN where a share is missing.
     """
     from baycomp import SignedRankTest
 

@@ -1,5 +1,6 @@
 """A sweep file: its keys and its protocol, read and checked."""
 
+import copy
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -250,6 +251,8 @@ def read_sweep(
     values = _file(path)
     for key, value in assignments("--set", settings).items():
         _assign(values, key, value)
+        if key == "trials":
+            _drop_own_trials(values)
     if values.get("protocol") is not None:
         values = under(_file(find_sweep(str(values["protocol"]))), values, str(path))
     return validate(values, str(path), plugins, any_rule=any_rule)
@@ -289,6 +292,13 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
             at = inner
 
 
+def _drop_own_trials(values: dict[str, Any]) -> None:
+    """Let the trials of a sweep be those of all its datasets."""
+    for dataset in values.get("datasets", []):
+        if isinstance(dataset, dict) and isinstance(dataset.get("training"), dict):
+            dataset["training"].pop("trials", None)
+
+
 def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) -> dict[str, Any]:
     """The values of a sweep, completed by those of the protocol that it names.
 
@@ -320,7 +330,10 @@ def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) ->
                 "give yours another `label`"
             )
         rows.append(row)
-    return {**protocol, **values, "algorithms": rows or listed}
+    completed = copy.deepcopy({**protocol, **values, "algorithms": rows or listed})
+    if "trials" in values:
+        _drop_own_trials(completed)
+    return completed
 
 
 def _label(item: Any) -> str | None:

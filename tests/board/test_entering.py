@@ -268,6 +268,31 @@ def under_another_name(folder: Path) -> None:
     dataset_file(folder, "SEM").rename(dataset_file(folder, "other"))
 
 
+def left_out(name: str) -> Callable[[Path], None]:
+    """The column is null in the first row that has a number."""
+
+    def edit(table: pa.Table) -> pa.Table:
+        values = table[name].to_pylist()
+        values[next(i for i, value in enumerate(values) if value is not None)] = None
+        place = table.column_names.index(name)
+        return table.set_column(place, name, pa.array(values, table[name].type))
+
+    return edited_part(edit)
+
+
+def as_texts(name: str) -> Callable[[Path], None]:
+    def edit(table: pa.Table) -> pa.Table:
+        texts = pa.array([f"{value} of it" for value in table[name].to_pylist()])
+        return table.set_column(table.column_names.index(name), name, texts)
+
+    return edited_part(edit)
+
+
+def each_step_twice(folder: Path) -> None:
+    table = thrice(folder).table
+    rewrite(folder, table.take([i // 2 for i in range(2 * len(table))]))
+
+
 def part_twice(folder: Path) -> None:
     write_parts([thrice(folder)] * 2, dataset_file(folder, "SEM"))
 
@@ -331,7 +356,21 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "picked hyperparameters": (hparams_picked, "other hyperparameters than its draws"),
     "a row of the board": (renamed_row, "the board has a row ERM already"),
     "another version": (provenance(oodbench="9.9"), "was trained by oodbench 9.9, and this is"),
-    "other data": (provenance(data={"5": "0" * 16}), "environment 5 has another digest"),
+    "other data": (
+        provenance(data=dict.fromkeys(("0.2", "1", "2", "5"), "0")),
+        "has another digest",
+    ),
+    "no digests of data": (provenance(data={}), "has no digest of its data"),
+    "a value left out": (left_out("value/mse/5"), "has runs without value/mse/5"),
+    "a score left out": (left_out("score/val_env"), "has not one score by val_env of each run"),
+    "each step twice": (each_step_twice, "has a step of a run twice"),
+    "a run that diverged": (replaced("diverged", lambda _: True), "give other rows of its part"),
+    "other counts": (replaced("count/5", lambda _: 10**9), "give other rows of its part"),
+    "texts as values": (as_texts("value/mse/5"), "is damaged"),
+    "texts as hyperparameters": (replaced("hparams", lambda _: "{"), "not names with values"),
+    "no label": (shared(spec={"algorithm": "Thrice"}), "is damaged: parts.0.about.spec"),
+    "another holdout": (spec(holdout=0.1), "holdout is not that of ERM"),
+    "years of training": (replaced("seconds", lambda _: float("inf")), "seconds that cannot be"),
     "another protocol": (about(protocol="0" * 64), "of another protocol than that of the board"),
     "no word on pretraining": (about(pretraining=" "), "says nothing on pretraining"),
     "other rows": (about(rows=["Thrice", "Best"]), "not of the rows and the method that it names"),
@@ -341,7 +380,7 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "another constant answer": (shared(constants=[]), "has not the constants of ERM"),
     "ranked apart": (apart, "Thrice is not transductive, and its part on SEM says otherwise"),
     "a dataset that the board has not": (on_another_dataset, "has no row on Spirals yet"),
-    "another test set": (another_test_set, "runs are under another protocol"),
+    "another test set": (another_test_set, "has other environments than ERM in trial 0"),
     "each run twice": (twice, "12 runs, and 6 are planned"),
     "a folder elsewhere": (about(algorithm="/tmp/Thrice"), "algorithm: "),
     "a file of another name": (under_another_name, "do not have the names of the datasets"),

@@ -8,6 +8,7 @@ from oodbench.board.protocol import Tier
 from oodbench.report.formats import Block
 from oodbench.report.gaps import FLOOR, bounded_mean
 from oodbench.report.leaderboard import METHOD, kinds
+from oodbench.report.numbers import counted
 from oodbench.report.remarks import number_of_trials
 from oodbench.report.statistics import kendall, plain_mean
 from oodbench.report.traces import plain_means
@@ -36,7 +37,8 @@ def rules_agree(gaps: Mapping[str, Gaps]) -> Block:
         for other in gaps.values():
             both = one.shares.index.intersection(other.shares.index)
             a, b = (bounded_mean(g.shares.loc[both]).dropna() for g in (one, other))
-            cells.append("" if one is other else f"{_number(kendall(a, b))} ({len(both)} datasets)")
+            tau = f"{_number(kendall(a, b))} ({counted(len(both), 'dataset')})"
+            cells.append("" if one is other else tau)
         rows.append([rule, *cells])
     return Block("Rules: Kendall's tau of the orders of rows", ["rule", *gaps], rows, len(rows))
 
@@ -85,8 +87,9 @@ def of_tier(frames: Frames, tier: Tier) -> Frames:
     """The frames of the datasets, draws and trials of a tier."""
     runs = frames.runs
     kept = runs["dataset_label"].isin(tier.datasets or runs["dataset_label"].unique())
-    kept &= runs["draw"] < (tier.draws or math.inf)
-    kept &= runs["trial"] < (tier.trials or math.inf)
+    for column, most in (("draw", tier.draws), ("trial", tier.trials)):
+        places = runs.groupby("dataset_label")[column].rank(method="dense")
+        kept &= places <= (most or math.inf)
     return subset(frames, runs[kept])
 
 

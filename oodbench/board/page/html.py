@@ -58,7 +58,7 @@ def html_page(board: Contents) -> str:
 
 def _html(text: str) -> str:
     """Turn Markdown into HTML, in which a wide table scrolls by itself and a long one is folded."""
-    body = MarkdownIt("commonmark").enable("table").render(text)
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     body = re.sub(
         r' style="text-align:(\w+)"', r' class="\1"', body
     )  # the policy allows no style here

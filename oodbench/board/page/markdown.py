@@ -197,10 +197,11 @@ def _gap_closed(gaps: Gaps) -> str:
 
 def _against(gaps: Gaps) -> str:
     about = (
-        "P(better) and P(equal): by the Bayesian signed-rank test on the shares of the datasets, of which "
-        f"those of at most {EQUAL:g} on either side of 0 count as equal. Gains and losses: datasets on "
-        "which the paired t-test finds one at 5 % after Holm's correction over all rows and datasets. Win "
-        "rate: the share of the other rows that a row beats, a mean over datasets."
+        "P(better) and P(equal): the probabilities, by the Bayesian signed-rank test on the shares of the "
+        f"datasets, that averages of two datasets' shares are mostly above {EQUAL:g}, and mostly within "
+        f"{EQUAL:g} of 0. Gains and losses: datasets on which the paired t-test finds one at 5 % after "
+        "Holm's correction over all rows and datasets. Win rate: the share of the other rows that a row "
+        "beats, a mean over datasets."
     )
     tests = [gap_tables.against_baseline(gaps), gap_tables.by_shift(gaps)]
     return f"{about}\n\n{_titled(tests)}"
