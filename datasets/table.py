@@ -332,11 +332,11 @@ class Table(Listed):
         for name in options.categorical:
             if name not in features:
                 raise unknown("column", name, features, f"`categorical`, {self.path}")
-        if not options.missing:
-            for name in features:
-                self.rows.texts(name, FILL)
         table = {name: self._values(name) for name in features}
         numbers = [name for name in features if table[name].dtype != object]
+        if not options.missing:
+            for name in numbers:
+                self.rows.texts(name, FILL)
         self.columns = Columns(
             numbers=tuple(numbers),
             gaps=tuple(name for name in numbers if np.isnan(table[name]).any()),

@@ -31,5 +31,5 @@ class Asked:
         from oodbench.board.beside import beside_board  # brings pandas, which takes half a second
         from oodbench.results.frames import only
 
-        frames = beside_board(self.name, self.directories)
-        return only(frames, self.datasets, self.rows, self.baseline)
+        frames = beside_board(self.name, self.directories, self.datasets)
+        return only(frames, (), self.rows, self.baseline)

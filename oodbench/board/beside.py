@@ -17,7 +17,7 @@ from oodbench.board.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_part
 from oodbench.errors import UserError
 from oodbench.notes import Note
 from oodbench.report.numbers import counted
-from oodbench.results.frames import Frames, stacked, stacked_runs, subset
+from oodbench.results.frames import Frames, only, stacked, stacked_runs, subset
 from oodbench.results.join import completed, joined
 from oodbench.results.provenance import method_digest, versions
 from oodbench.results.read import COSTS
@@ -52,22 +52,28 @@ def frozen(name: str) -> Frames:
     return replace(frames, runs=runs, notes=(note,) * bool(coming))
 
 
-def beside_board(name: str, directories: Sequence[Path]) -> Frames:
-    """The frames of a board and of results directories under its protocol.
+def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str] = ()) -> Frames:
+    """The frames of a board and of results directories under its protocol, on `datasets` or all.
 
-    All rows are cut to the datasets that have results in the directories, and to the trials and draws
-    that every row of them has; a note says so. Further notes name the rows with other search ranges, and
-    the code and machines that trained the board and the rows here. A row that is also frozen is shown
-    once if both have the same values, else twice. Raises UserError for results under another protocol,
-    and for a label that the board has for another method.
+    Results on datasets of which nothing is frozen yet are left out. All rows are cut to the datasets that
+    have results in the directories, and to the trials and draws that every row of them has; a note says so.
+    Further notes name the rows with other search ranges, and the code and machines that trained the board
+    and the rows here. A row that is also frozen is shown once if both have the same values, else twice.
+    Raises UserError for an unknown dataset, for results under another protocol, and for a label that the
+    board has for another method.
     """
-    board = frozen(name)
+    board = only(frozen(name), datasets)
     if not directories:
         return replace(board, notes=(*board.notes, *range_notes(board.runs), origin(board.runs)))
     local = joined(directories, allow_mixed=True)  # `_check` compares each with the protocol
     here = ", ".join(map(str, directories))
     title = f"the board {Path(name).name}"
     local = replace(local, runs=completed(local).drop(columns="helper").assign(frozen=False))
+    left_out = datasets_to_come(find_board(name))
+    shown = local.runs["dataset_label"].isin(datasets or set(local.runs["dataset_label"]))
+    local = subset(local, local.runs[shown & ~local.runs["dataset_label"].isin(left_out)])
+    if local.runs.empty:
+        raise UserError(f"{here} has no runs of {', '.join(datasets) or f'what {title} has'}")
     _check(local.runs, board.runs, here, title)
     local, shown, notes = _cut(local, board, here, title)
     notes += range_notes(board.runs, local.runs)

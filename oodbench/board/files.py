@@ -41,6 +41,11 @@ def find_board(name: str) -> Path:
     return frozen_folder() / name
 
 
+def called(board: Path) -> str:
+    """What a user types for a board: its name, or the folder of one that the package has not."""
+    return board.name if board.parent == frozen_folder() else str(board)
+
+
 def frozen_folder() -> Path:
     """The folder of the boards that the package has."""
     return checkout() / "oodbench" / "board" / "frozen"

@@ -13,6 +13,7 @@ from oodbench.board.beside import board_frames
 from oodbench.board.differences import Agreement, compared, distance, means, named, origin, outcome
 from oodbench.board.freeze import data_digests
 from oodbench.board.parts import Part, read_parts
+from oodbench.board.protocol import name_of, possible, protocol_of
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames, subset
@@ -49,11 +50,12 @@ def runs_of(parts: Sequence[Part]) -> Runs:
 def rerun(board: Path, count: int, seed: int, options: LaunchOptions, anyway: bool) -> Rerun:
     """Train random frozen runs again, vectorized or alone as they were, and compare.
 
-    A vectorized run has the same bits whichever runs share its program: here the others of the sample.
-    Raises UserError for a method that is not registered and, unless `anyway`, for another version than
-    the board's and for changed data.
+    Datasets that lack data or a package are left out. A vectorized run has the same bits whichever runs
+    share its program: here the others of the sample. Raises UserError for a method that is not registered
+    and, unless `anyway`, for another version than the board's and for changed data.
     """
-    parts = read_parts(board)
+    kept = {name_of(entry) for entry in possible(protocol_of(board), options.data_dir).datasets}
+    parts = [part for part in read_parts(board) if part.dataset in kept]
     ids = [(i, run_id) for i, part in enumerate(parts) for run_id in part.ids]
     sample = dict.fromkeys(random.Random(seed).sample(ids, min(count, len(ids))))
     parts = [parts[i] for i in sorted({i for i, _ in sample})]

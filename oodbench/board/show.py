@@ -38,6 +38,7 @@ OWN = 12
 """The most comparisons with the board that `board run` prints at its end."""
 IN_PERCENT = "datasets in %"
 """The name in tables of the mean over all datasets whose metric is a proportion."""
+AMONG = "Ranks, places and the best row are those among the rows that are shown."
 SUMMED_UP = ("mean", "mean (%)", "mean rank")
 """The columns of a leaderboard that a run prints at its end."""
 
@@ -53,6 +54,8 @@ def shown_sheet(asked: Asked) -> Sheet:
     tables = sheet(leaderboard(frames, asked.rule, asked.metric))
     tables = with_gaps(tables, frames, asked.rule, asked.metric)
     local = compare_own_rows(frames, asked.rule, asked.baseline) if asked.directories else None
+    if asked.rows:
+        tables = replace(tables, notes=(*tables.notes, AMONG))
     return replace(tables, blocks=[*tables.blocks, local]) if local else tables
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.board.asked import Asked
-from oodbench.board.files import PROTOCOL_FILE, part_files
+from oodbench.board.files import PROTOCOL_FILE, called, part_files
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.notes import Note, brief
@@ -56,7 +56,7 @@ def read_summary(board: Path) -> Sheet | None:
     values: dict[str, Any] = json.loads(text) if digest == _digest(board, text) else {}
     if values.keys() != {field.name for field in fields(Sheet)}:
         raise StaleSummary(
-            f"{path} is damaged or of other parts: `board summarize {board.name}` writes it again"
+            f"{path} is damaged or of other parts: `board summarize {called(board)}` writes it again"
         )
     blocks = [
         Block(**block | {name: set(map(tuple, block[name])) for name in ("best", "near", "second")})
@@ -78,7 +78,7 @@ def check_summary(board: Path) -> None:
     if stored is not None and stored.blocks != _sheet_of_parts(board).blocks:
         raise StaleSummary(
             f"{board / SUMMARY_FILE} is not what the parts give with this version of oodbench: "
-            f"`board summarize {board.name}` writes it again"
+            f"`board summarize {called(board)}` writes it again"
         )
 
 

@@ -389,6 +389,33 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+def test_a_file_of_another_method_is_no_file_of_one_that_is_registered(
+    protocol: Path, board: Path, tmp_path: Path
+) -> None:
+    run = ("run", protocol, "--algorithm", "SD", "--out", tmp_path / "sd", *ONE)
+    invoke(*run)
+    out = tmp_path / "sd.zip"
+    invoke("submit", tmp_path / "sd", board, "--as", out, *SAYS)
+    with ZipFile(out) as packed:
+        packed.extractall(tmp_path / "lie")
+    (tmp_path / "lie" / "method" / "sd.py").write_text("raise SystemExit")
+    repacked(out, tmp_path / "lie")
+    text = invoke("verify", out, board, "--run-code", "--sample", 1, "--workers", 1, code=2)
+    assert "the method's file is not the code of SD, which is registered" in " ".join(text.split())
+
+
+def test_an_edited_entry_is_no_longer_what_was_submitted(copy: Path, board: Path) -> None:
+    invoke("add", copy, board)
+    entry = board / "entries" / "Thrice"
+    replaced("value/mse/5", lambda v: 0.5 * float(str(v)))(entry)
+    invoke("summarize", board)
+    text = " ".join(invoke("validate", board, code=1).split())
+    assert "parts/SEM.parquet is not the file that was submitted" in text
+    (entry / "method" / "thrice.py").unlink()
+    text = " ".join(invoke("validate", board, code=1).split())
+    assert "method/thrice.py is not the file that was submitted" in text
+
+
 RETRAINED = ("a changed score", "another file")
 """Lies that are found by training again, as others are that are not left to the night."""
 

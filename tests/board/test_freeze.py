@@ -232,6 +232,26 @@ def test_a_board_that_is_frozen_in_part_says_what_is_to_come(copy: Path, tmp_pat
     assert "Not frozen yet: digits; they are left out" in run and "4 runs" in run
 
 
+def test_results_of_what_is_not_frozen_yet_are_left_out(copy: Path, mine: Path) -> None:
+    dataset_file(copy, "digits").unlink()
+    shown = invoke("show", copy, mine)
+    assert "VREx" in shown and "digits:" not in shown
+    only_digits = ("show", copy, mine, "--dataset", "digits")
+    assert "unknown dataset 'digits'" in invoke(*only_digits, code=2)
+    text = " ".join(invoke("validate", copy, code=1).split())
+    assert f"`board summarize {copy}` writes it again" in text
+
+
+def test_notes_are_on_the_datasets_that_are_shown(copy: Path, tmp_path: Path) -> None:
+    run = ("run", copy, "--algorithm", "VREx", "--workers", 1, "--out", tmp_path / "out")
+    invoke(*run, "--dataset", "SEM")
+    invoke(*run, "--dataset", "digits", "--trials", 2, "--draws", 2)
+    both = " ".join(invoke("show", copy, tmp_path / "out", "--notes").split())
+    assert "Partial: all rows are cut to 2 of 4 trials, 2 of 4 draws" in both
+    sem = invoke("show", copy, tmp_path / "out", "--dataset", "SEM", "--notes")
+    assert "trials: 4, hparam draws: 4" in sem and "Partial" not in sem
+
+
 def test_a_board_without_a_part_says_so(folder: Path, tmp_path: Path) -> None:
     board = new_board(tmp_path, "empty.v1")
     for command in ("show", "compare", "page", "rerun"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from oodbench.board import entries, gap_tables
 from oodbench.board.beside import range_notes
 from oodbench.board.differences import origin
+from oodbench.board.files import called, frozen_folder
 from oodbench.board.gap_tables import BASELINE, Gaps
 from oodbench.board.page import agreement, claims, tables
 from oodbench.board.page.contents import Contents
@@ -142,12 +143,13 @@ def about(contents: Contents) -> str:
     to_come = f" Not frozen yet: {'; '.join(missing)}." if missing else ""
     portable = all("arithmetic" in made for made in runs["provenance"])
     to_come += "" if portable else f" {NOT_PORTABLE}"
-    count, name = len(contents.datasets), contents.name
+    count, name = len(contents.datasets), called(contents.folder)
+    guide = "; the [guide](../guide/boards.md) says how to put a method of your own beside these"
+    guide *= contents.folder.parent == frozen_folder()
     return (
         f"{rows} rows on {count} dataset{'s' * (count > 1)}, {whole} of them on all, {draws} draws x "
         f"{trials} trials each: {len(runs):,} runs. {origin(runs)} Commit: {', '.join(commits)}."
-        f"{to_come} `python -m oodbench.board page {name}` writes this page; "
-        "the [guide](../guide/boards.md) says how to put a method of your own beside these."
+        f"{to_come} `python -m oodbench.board page {name}` writes this page{guide}."
     )
 
 

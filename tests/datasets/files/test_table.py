@@ -117,6 +117,12 @@ def test_gaps_and_categories_are_fitted_on_what_a_run_trains_on(
     assert violet.unique().tolist() == [0.0 if held_out == "west" else 1.0]
 
 
+def test_an_empty_category_needs_no_option(tmp_path: Path) -> None:
+    data = frame().assign(colour=["red", None] * (len(frame()) // 2))
+    columns = facts.columns(table(tmp_path, data))
+    assert columns is not None and "colour: (empty)" in columns.inputs
+
+
 def test_options_that_a_table_of_numbers_does_not_need_leave_its_runs_alone(tmp_path: Path) -> None:
     table(tmp_path, frame())
     plain = single(MINE, {"name": "ERM"}, tmp_path)
