@@ -8,7 +8,7 @@ import typer
 from oodbench.board.files import find_board
 from oodbench.board.keeping import DataDir
 from oodbench.errors import UserError
-from oodbench.terminal import commands, exit_on_user_error, terminal
+from oodbench.terminal import commands, terminal
 
 app = commands(__doc__)
 
@@ -19,7 +19,6 @@ Board = Annotated[
 
 
 @app.command()
-@exit_on_user_error
 def submit(
     results: Annotated[Path, typer.Argument(metavar="DIR", help="A results directory.")],
     board: Board = None,
@@ -50,7 +49,6 @@ def submit(
 
 
 @app.command()
-@exit_on_user_error
 def verify(
     archive: Archive,
     board: Board = None,
@@ -87,7 +85,6 @@ def verify(
 
 
 @app.command()
-@exit_on_user_error
 def add(archive: Archive, board: Board = None) -> None:
     """Add the rows of a submission to its board, as verified if its receipt stands beside it."""
     from oodbench.board.submission import add as add_rows

@@ -10,7 +10,7 @@ from oodbench.board.files import datasets_to_come, find_board, frozen_folder, to
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.report.options import Plugins
-from oodbench.terminal import commands, exit_on_user_error, terminal
+from oodbench.terminal import commands, terminal
 
 app = commands(__doc__)
 
@@ -20,7 +20,6 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per cor
 
 
 @app.command()
-@exit_on_user_error
 def rerun(
     name: Name,
     count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
@@ -58,7 +57,6 @@ def rerun(
 
 
 @app.command()
-@exit_on_user_error
 def freeze(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results directory.")],
     name: Name,
@@ -82,7 +80,6 @@ def freeze(
 
 
 @app.command()
-@exit_on_user_error
 def validate(
     what: Annotated[
         str, typer.Argument(metavar="NAME_OR_RESULTS", help="A board, or a results directory.")
@@ -120,7 +117,6 @@ def validate(
 
 
 @app.command()
-@exit_on_user_error
 def summarize(name: Name) -> None:
     """Write the summary of a board's parts, which `show` prints; `freeze` writes it, too."""
     from oodbench.board.summary import SUMMARY_FILE, write_summary
@@ -131,7 +127,6 @@ def summarize(name: Name) -> None:
 
 
 @app.command()
-@exit_on_user_error
 def page(
     name: Name,
     out: Annotated[

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from oodbench.terminal import commands, exit_on_user_error, terminal
+from oodbench.terminal import commands, terminal
 
 app = commands()
 
@@ -15,7 +15,6 @@ Plugins = Annotated[
 
 
 @app.command(name="conformance", help=__doc__)
-@exit_on_user_error
 def conformance(name: Name, plugin: Plugins = None) -> None:
     """Print which requirements a method keeps, and end with 1 and a sentence for each broken one."""
     from oodbench.conformance import check_algorithm

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oodbench.list.catalogue import has_entry_points, listing, markdown, own_entries
-from oodbench.terminal import commands, exit_on_user_error, printable
+from oodbench.terminal import commands, printable
 
 app = commands()
 
@@ -32,7 +32,6 @@ Formats = Annotated[Format, typer.Option("--format", help="markdown: as docs/cat
 
 
 @app.command(name="list", help=__doc__)
-@exit_on_user_error
 def list_(name: Name = None, plugin: Plugins = None, format_: Formats = Format.TERMINAL) -> None:
     """Print the catalogue, or the page of one class."""
     width = shutil.get_terminal_size().columns

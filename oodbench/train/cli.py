@@ -10,7 +10,7 @@ from oodbench.errors import UserError, unknown
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.terminal import DefaultCommands, commands, exit_on_user_error, terminal
+from oodbench.terminal import DefaultCommands, commands, terminal
 from oodbench.train.settings import TrainSettings
 
 app = commands(__doc__, cls=DefaultCommands)
@@ -31,7 +31,6 @@ Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to
 
 
 @app.command("run")
-@exit_on_user_error
 def train(
     spec: Source,
     out: Out = None,
@@ -57,7 +56,6 @@ def train(
 
 
 @app.command("average")
-@exit_on_user_error
 def average(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="The results of a sweep.")],
     rule: Annotated[
