@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar, cast
 
 import typer
 from rich import box
@@ -76,6 +76,14 @@ class DefaultCommands(_Commands):
         if not args or args[0] not in (*self.commands, *ctx.help_option_names):
             args = [next(iter(self.commands)), *args]
         return super().parse_args(ctx, args)
+
+
+Plugins = Annotated[
+    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
+]
+"""The option by which a command imports a user's modules."""
+DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
+"""The option by which a command finds data."""
 
 
 class _App(typer.Typer):

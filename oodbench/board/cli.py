@@ -18,7 +18,7 @@ from oodbench.board.files import (
     reported_names,
     to_come,
 )
-from oodbench.board.keeping import DataDir, Name, Workers
+from oodbench.board.keeping import Name, Workers
 from oodbench.errors import UserError
 from oodbench.report.options import (
     Baseline,
@@ -30,7 +30,7 @@ from oodbench.report.options import (
     Rows,
     Selection,
 )
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import DataDir, commands, terminal
 
 if TYPE_CHECKING:
     from oodbench.report.formats import Sheet

@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from oodbench.board.files import find_board
-from oodbench.board.keeping import DataDir
 from oodbench.errors import UserError
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import DataDir, Plugins, commands, terminal
 
 app = commands(__doc__)
 
@@ -27,9 +26,7 @@ def submit(
     pretraining: Annotated[
         str, typer.Option(help="What the networks had seen before, such as 'none'.")
     ] = "",
-    plugin: Annotated[
-        list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
-    ] = None,
+    plugin: Plugins = None,
     data_dir: DataDir = None,
 ) -> None:
     """Write the rows of a method as one file: parts, the method's file, versions, paper, pretraining."""

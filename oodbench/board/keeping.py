@@ -10,12 +10,11 @@ from oodbench.board.files import datasets_to_come, find_board, frozen_folder, to
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.report.options import Plugins
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import DataDir, commands, terminal
 
 app = commands(__doc__)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
 
 

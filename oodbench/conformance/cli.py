@@ -4,14 +4,11 @@ from typing import Annotated
 
 import typer
 
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import Plugins, commands, terminal
 
 app = commands()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A method.")]
-Plugins = Annotated[
-    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
-]
 
 
 @app.command(name="conformance", help=__doc__)

@@ -10,7 +10,7 @@ import typer
 from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.report.numbers import counted
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import Plugins, commands, terminal
 from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
 DataDirOrNone = Annotated[Path | None, typer.Option("--data-dir", help="Where the files are.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads that read; one per core.")]
-Plugins = Annotated[
-    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
-]
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oodbench.list.catalogue import has_entry_points, listing, markdown, own_entries
-from oodbench.terminal import commands, printable
+from oodbench.terminal import Plugins, commands, printable
 
 app = commands()
 
@@ -24,9 +24,6 @@ class Format(StrEnum):
 
 Name = Annotated[
     str | None, typer.Argument(help="Show everything about this class.", show_default=False)
-]
-Plugins = Annotated[
-    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
 ]
 Formats = Annotated[Format, typer.Option("--format", help="markdown: as docs/catalogue.md.")]
 

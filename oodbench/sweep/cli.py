@@ -21,7 +21,7 @@ from oodbench.sweep.plan import make_plan, show_plan
 from oodbench.sweep.stale import choice
 from oodbench.sweep.stored_plan import continued
 from oodbench.sweep.weights import weights_files
-from oodbench.terminal import commands, confirmed, terminal
+from oodbench.terminal import DataDir, Plugins, commands, confirmed, terminal
 from oodbench.train.settings import TrainSettings, large_bundles
 from oodbench.yaml_values import assignments
 
@@ -51,10 +51,6 @@ class _Launch(TyperCommand):
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
 Out = Annotated[Path | None, typer.Option(help="The results directory; results/NAME by default.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
-Plugins = Annotated[
-    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
-]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file.")
 ]
