@@ -6,15 +6,15 @@ prepare()  # before numpy and torch are loaded
 
 from oodbench.bench.cli import app as bench
 from oodbench.board.cli import app as board
-from oodbench.conformance.cli import conformance
+from oodbench.conformance.cli import app as conformance
 from oodbench.data.cli import app as data
 from oodbench.diagnose.cli import app as diagnose
-from oodbench.list.cli import list_
+from oodbench.list.cli import app as list_
 from oodbench.report.cli import app as report
 from oodbench.sweep.cli import app as sweep
 from oodbench.terminal import commands
 from oodbench.train.cli import app as train
-from oodbench.verify.cli import verify
+from oodbench.verify.cli import app as verify
 
 main = commands(__doc__, no_args_is_help=True)
 main.add_typer(sweep, name="sweep")
@@ -24,9 +24,8 @@ main.add_typer(data, name="data")
 main.add_typer(diagnose, name="diagnose")
 main.add_typer(train, name="train")
 main.add_typer(bench, name="bench")
-main.command("conformance")(conformance)
-main.command("list")(list_)
-main.command("verify")(verify)
+for command in (conformance, list_, verify):
+    main.add_typer(command)  # its only command has the name of its room
 
 if __name__ == "__main__":
     main()

@@ -139,7 +139,7 @@ def load_plugins(modules: Iterable[str]) -> None:
     The working directory stays what it was, with a warning where a module has changed it. Raises
     UserError for a module that is not there or cannot be imported.
     """
-    here = _directory()
+    here = working_directory()
     if here is not None and "" not in sys.path and str(here) not in sys.path:
         sys.path.insert(0, str(here))
     for module in modules:
@@ -184,11 +184,11 @@ def _problem(error: BaseException) -> str:
 @contextmanager
 def _same_directory(plugin: str) -> Iterator[None]:
     """Go back to the working directory that a plug-in leaves, as the user's paths start there."""
-    before = _directory()
+    before = working_directory()
     try:
         yield
     finally:
-        left = _directory()
+        left = working_directory()
         if before is not None and left != before:
             os.chdir(before)
             warnings.warn(
@@ -198,7 +198,7 @@ def _same_directory(plugin: str) -> Iterator[None]:
             )
 
 
-def _directory() -> Path | None:
+def working_directory() -> Path | None:
     """The working directory, or None if it has been deleted."""
     try:
         return Path.cwd()

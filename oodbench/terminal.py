@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar, cast
 
 import typer
 from rich import box
@@ -31,6 +31,7 @@ from oodbench.errors import UserError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=Callable[..., Any])
 
 RENAMED = {"--selection": "--rule", "--rules": "--rule"}
 """Options of version 0.2.0 -> their present names, in every command that has the new one."""
@@ -77,6 +78,27 @@ class DefaultCommands(_Commands):
         return super().parse_args(ctx, args)
 
 
+Plugins = Annotated[
+    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
+]
+"""The option by which a command imports a user's modules."""
+DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
+"""The option by which a command finds data."""
+
+
+class _App(typer.Typer):
+    """An app in which a user's mistake ends every command as `exit_on_user_error` says."""
+
+    def command(self, *args: Any, **settings: Any) -> Callable[[C], C]:
+        """A decorator that registers a command, wrapped, and returns it so."""
+        register = super().command(*args, **settings)
+
+        def decorate(command: C) -> C:
+            return cast(C, register(exit_on_user_error(command)))
+
+        return decorate
+
+
 def commands(
     help: str | None = None,
     *,
@@ -84,13 +106,15 @@ def commands(
     renamed: Mapping[str, str] = MappingProxyType({}),
     **settings: Any,
 ) -> typer.Typer:
-    """A `typer.Typer` whose help and errors are plain text; `settings` are further ones of Typer's.
+    """An app whose help and errors are plain text; `settings` are further ones of Typer's.
+
+    A user's mistake ends each of its commands as `exit_on_user_error` says.
 
     `renamed` says what to type instead of what is gone, by `COMMAND` or `COMMAND --OPTION`.
     """
     cls = type(cls.__name__, (cls,), {"renamed": renamed})
     plain: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
-    return typer.Typer(cls=cls, help=help, add_completion=False, **plain, **settings)
+    return _App(cls=cls, help=help, add_completion=False, **plain, **settings)
 
 
 def confirmed(question: str) -> bool:

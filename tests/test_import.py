@@ -1,10 +1,8 @@
 """What importing the package does to the process that imports it: nothing."""
 
-import subprocess
-import sys
-
 import pytest
 
+from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
 PROGRAM = """
@@ -57,7 +55,5 @@ print("unchanged")
 @pytest.mark.slow
 def test_importing_everything_changes_nothing_in_the_process() -> None:
     """A fresh process imports the package, its methods and datasets, and the engine."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = python(ROOT, "-c", PROGRAM)
     assert (done.returncode, done.stdout, done.stderr) == (0, "unchanged\n", "")

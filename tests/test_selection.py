@@ -1,6 +1,5 @@
 import math
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames, sweep_runs
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import choose, rule_names, usual
+from tests.helpers.commands import python
 from tests.helpers.made import write_run
 from tests.helpers.packages import installed
 
@@ -458,11 +458,9 @@ def test_an_installed_package_brings_a_rule_in_one_class(tmp_path: Path) -> None
 
     def oodbench(*words: str) -> str:
         path = os.pathsep.join([str(tmp_path), *sys.path])
-        command = [sys.executable, "-m", "oodbench", *words]
-        environment = os.environ | {"PYTHONPATH": path}
-        return subprocess.run(
-            command, env=environment, cwd=tmp_path, check=True, capture_output=True, text=True
-        ).stdout
+        done = python(tmp_path, "-m", "oodbench", *words, PYTHONPATH=path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     oodbench("sweep", "launch", "toy.yaml", "--out", "out", "--keep-weights", "seen")
     assert list(tmp_path.glob("out/runs/*/weights/seen*"))

@@ -13,7 +13,7 @@ from tabulate import tabulate
 from oodbench.bench import Row
 from oodbench.bench.race import race
 from oodbench.errors import unknown
-from oodbench.terminal import DefaultCommands, commands, exit_on_user_error
+from oodbench.terminal import DefaultCommands, commands
 
 app = commands(__doc__, cls=DefaultCommands)
 
@@ -35,7 +35,6 @@ MEASUREMENTS = {
 
 
 @app.command("measure")
-@exit_on_user_error
 def measure(
     part: Annotated[
         list[str] | None, typer.Argument(metavar="[PART]...", help=f"{', '.join(MEASUREMENTS)}.")

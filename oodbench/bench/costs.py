@@ -28,7 +28,7 @@ from tabulate import tabulate
 from oodbench.bench import spirals_sweep
 from oodbench.bench.race import ALGORITHMS, NETWORK, launched, machine
 from oodbench.report.figures import Finding, save_finding
-from oodbench.terminal import commands, exit_on_user_error
+from oodbench.terminal import commands
 
 BLOCKS = 5
 """A figure is the median over this many blocks of calls."""
@@ -199,7 +199,6 @@ app = commands(__doc__)
 
 
 @app.command()
-@exit_on_user_error
 def costs(
     launch: Annotated[
         list[str] | None,

@@ -25,7 +25,7 @@ from tabulate import tabulate
 
 from oodbench.bench import Row, paired
 from oodbench.errors import UserError
-from oodbench.terminal import commands, exit_on_user_error
+from oodbench.terminal import commands
 
 app = commands(__doc__)
 
@@ -253,7 +253,6 @@ FasterRCNN wait in their own passes."""
 
 
 @app.command()
-@exit_on_user_error
 def gpu(
     device: Annotated[
         str, typer.Option(help="cuda:N, or cpu at small sizes to try it.")

@@ -32,7 +32,6 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 from oodbench.results.run_spec import State
-from oodbench.terminal import exit_on_user_error
 
 ALGORITHMS = ("ERM", "IRM", "VREx", "ANDMask")
 DRAWS, TRIALS, EVALUATE_EVERY, WORKERS = 2, 2, 15, 2
@@ -240,7 +239,6 @@ def table(laps: Sequence[Lap]) -> str:
     )
 
 
-@exit_on_user_error
 def race(
     domainbed: Annotated[
         Path | None, typer.Option(help="A checkout of DomainBed; without it only our side runs.")

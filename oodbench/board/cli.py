@@ -18,7 +18,7 @@ from oodbench.board.files import (
     reported_names,
     to_come,
 )
-from oodbench.board.keeping import DataDir, Name, Workers
+from oodbench.board.keeping import Name, Workers
 from oodbench.errors import UserError
 from oodbench.report.options import (
     Baseline,
@@ -30,7 +30,7 @@ from oodbench.report.options import (
     Rows,
     Selection,
 )
-from oodbench.terminal import commands, exit_on_user_error, terminal
+from oodbench.terminal import DataDir, commands, terminal
 
 if TYPE_CHECKING:
     from oodbench.report.formats import Sheet
@@ -63,7 +63,6 @@ Only = Annotated[
 
 
 @app.command("list")
-@exit_on_user_error
 def list_() -> None:
     """List the boards: datasets, rows, runs, size and the code that trained them."""
     from oodbench.board.parts import known_parts
@@ -93,7 +92,6 @@ def list_() -> None:
 def _prints(sheets: Callable[[Asked], Iterable["Sheet"]]) -> None:
     """Register a command of this function's name and help that prints its sheets."""
 
-    @exit_on_user_error
     def command(
         name: Name,
         directories: Directories = None,
@@ -146,7 +144,6 @@ def compare(asked: Asked) -> Iterable["Sheet"]:
 
 
 @app.command()
-@exit_on_user_error
 def figure(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, scatter, ranks or gains.")],
     name: Name,
@@ -169,7 +166,6 @@ def figure(
 
 
 @app.command()
-@exit_on_user_error
 def html(
     name: Name,
     directories: Directories = None,
@@ -191,7 +187,6 @@ def html(
 
 
 @app.command()
-@exit_on_user_error
 def run(
     name: Name,
     algorithms: Annotated[
@@ -260,7 +255,6 @@ def run(
 
 
 @app.command()
-@exit_on_user_error
 def quickstart(
     out: Annotated[Path, typer.Option(help="The results directory.")] = Path("results/quickstart"),
     workers: Workers = None,

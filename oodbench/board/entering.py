@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from oodbench.board.files import find_board
-from oodbench.board.keeping import DataDir
 from oodbench.errors import UserError
-from oodbench.terminal import commands, exit_on_user_error, terminal
+from oodbench.terminal import DataDir, Plugins, commands, terminal
 
 app = commands(__doc__)
 
@@ -19,7 +18,6 @@ Board = Annotated[
 
 
 @app.command()
-@exit_on_user_error
 def submit(
     results: Annotated[Path, typer.Argument(metavar="DIR", help="A results directory.")],
     board: Board = None,
@@ -28,9 +26,7 @@ def submit(
     pretraining: Annotated[
         str, typer.Option(help="What the networks had seen before, such as 'none'.")
     ] = "",
-    plugin: Annotated[
-        list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
-    ] = None,
+    plugin: Plugins = None,
     data_dir: DataDir = None,
 ) -> None:
     """Write the rows of a method as one file: parts, the method's file, versions, paper, pretraining."""
@@ -50,7 +46,6 @@ def submit(
 
 
 @app.command()
-@exit_on_user_error
 def verify(
     archive: Archive,
     board: Board = None,
@@ -87,7 +82,6 @@ def verify(
 
 
 @app.command()
-@exit_on_user_error
 def add(archive: Archive, board: Board = None) -> None:
     """Add the rows of a submission to its board, as verified if its receipt stands beside it."""
     from oodbench.board.submission import add as add_rows

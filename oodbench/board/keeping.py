@@ -10,17 +10,15 @@ from oodbench.board.files import datasets_to_come, find_board, frozen_folder, to
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.report.options import Plugins
-from oodbench.terminal import commands, exit_on_user_error, terminal
+from oodbench.terminal import DataDir, commands, terminal
 
 app = commands(__doc__)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
 
 
 @app.command()
-@exit_on_user_error
 def rerun(
     name: Name,
     count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
@@ -58,7 +56,6 @@ def rerun(
 
 
 @app.command()
-@exit_on_user_error
 def freeze(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results directory.")],
     name: Name,
@@ -82,7 +79,6 @@ def freeze(
 
 
 @app.command()
-@exit_on_user_error
 def validate(
     what: Annotated[
         str, typer.Argument(metavar="NAME_OR_RESULTS", help="A board, or a results directory.")
@@ -120,7 +116,6 @@ def validate(
 
 
 @app.command()
-@exit_on_user_error
 def summarize(name: Name) -> None:
     """Write the summary of a board's parts, which `show` prints; `freeze` writes it, too."""
     from oodbench.board.summary import SUMMARY_FILE, write_summary
@@ -131,7 +126,6 @@ def summarize(name: Name) -> None:
 
 
 @app.command()
-@exit_on_user_error
 def page(
     name: Name,
     out: Annotated[

@@ -4,18 +4,14 @@ from typing import Annotated
 
 import typer
 
-from oodbench.terminal import commands, exit_on_user_error, terminal
+from oodbench.terminal import Plugins, commands, terminal
 
 app = commands()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A method.")]
-Plugins = Annotated[
-    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
-]
 
 
 @app.command(name="conformance", help=__doc__)
-@exit_on_user_error
 def conformance(name: Name, plugin: Plugins = None) -> None:
     """Print which requirements a method keeps, and end with 1 and a sentence for each broken one."""
     from oodbench.conformance import check_algorithm

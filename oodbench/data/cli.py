@@ -10,7 +10,7 @@ import typer
 from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.report.numbers import counted
-from oodbench.terminal import commands, exit_on_user_error, terminal
+from oodbench.terminal import Plugins, commands, terminal
 from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:
@@ -38,13 +38,9 @@ DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
 DataDirOrNone = Annotated[Path | None, typer.Option("--data-dir", help="Where the files are.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads that read; one per core.")]
-Plugins = Annotated[
-    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
-]
 
 
 @app.command()
-@exit_on_user_error
 def download(
     name: Name,
     data_dir: DataDir,
@@ -69,7 +65,6 @@ def download(
 
 
 @app.command()
-@exit_on_user_error
 def make(
     name: Name,
     data_dir: DataDir,
@@ -88,14 +83,12 @@ def make(
 
 
 @app.command()
-@exit_on_user_error
 def verify(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Say whether the files of a dataset are there and have the right checksums."""
     _verify(_dataset(name, data_dir, set_, plugin))
 
 
 @app.command()
-@exit_on_user_error
 def check(
     name: Name,
     data_dir: DataDirOrNone = None,
@@ -198,7 +191,6 @@ def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:
 
 
 @app.command()
-@exit_on_user_error
 def cache(
     name: Name,
     data_dir: DataDir,
@@ -212,7 +204,6 @@ def cache(
 
 
 @app.command("list")
-@exit_on_user_error
 def list_(plugin: Plugins = None) -> None:
     """Show which files each dataset reads under the data directory."""
     from oodbench.datasets import datasets

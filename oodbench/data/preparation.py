@@ -205,13 +205,13 @@ class Contents:
     """A summary of each input of a table: mean and deviation, or the share of ones."""
 
 
-def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
-    """Read every example of a trial once; returns the contents of the environments in their order.
+def inspect(dataset: Dataset) -> list[Contents]:
+    """Read every example of the first trial once; returns the contents of the environments in their order.
 
     Raises UserError for data that cannot be loaded at all, or that do not fit their task.
     """
     every, hashes = [], {}
-    environments = load_checked(dataset, trial)
+    environments = load_checked(dataset, 0)
     for name, environment in environments.items():
         unreadable: list[str] = []
         read = [hash_ for hash_ in _hashes(environment, unreadable) if hash_ is not None]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oodbench.errors import UserError
-from oodbench.terminal import commands, exit_on_user_error
+from oodbench.terminal import commands
 
 if TYPE_CHECKING:
     from oodbench.report.figures import Finding
@@ -20,7 +20,6 @@ OUT = Path("results/diagnose")
 
 
 @app.command()
-@exit_on_user_error
 def kept(
     run: Annotated[Path | None, typer.Option(help="A recorded run: RESULTS/runs/ID.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps of the new run, without --run.")] = 300,
@@ -34,7 +33,6 @@ def kept(
 
 
 @app.command("random-gradients")
-@exit_on_user_error
 def random_gradients(
     environments: Counts = "2,3,5,7,10,15,20,30,40,60,80,100,150,200",
     tau: Tau = 0.6,
@@ -49,7 +47,6 @@ def random_gradients(
 
 
 @app.command()
-@exit_on_user_error
 def correlation(
     environments: Annotated[int, typer.Option(min=2)] = 16,
     trials: Annotated[int, typer.Option(min=2, help="Networks and data sets.")] = 10,
@@ -62,7 +59,6 @@ def correlation(
 
 
 @app.command()
-@exit_on_user_error
 def consistency(out: Out = OUT) -> None:
     """Consistency scores of minima where they are known: diagonal Hessians and the patchwork."""
     from oodbench.diagnose import consistency as examples
@@ -71,7 +67,6 @@ def consistency(out: Out = OUT) -> None:
 
 
 @app.command()
-@exit_on_user_error
 def environments(
     environments: Counts = "2,4,8,16,32",
     trials: Annotated[int, typer.Option(min=1)] = 3,
@@ -86,7 +81,6 @@ def environments(
 
 
 @app.command()
-@exit_on_user_error
 def memorization(
     results: Annotated[
         Path, typer.Argument(help="The results of a sweep on NoisyLabels or CIFARNoise.")
@@ -100,7 +94,6 @@ def memorization(
 
 
 @app.command()
-@exit_on_user_error
 def trials(
     results: Annotated[Path, typer.Argument(help="The results of a sweep on one dataset.")],
     selection: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oodbench.list.catalogue import has_entry_points, listing, markdown, own_entries
-from oodbench.terminal import commands, exit_on_user_error, printable
+from oodbench.terminal import Plugins, commands, printable
 
 app = commands()
 
@@ -25,14 +25,10 @@ class Format(StrEnum):
 Name = Annotated[
     str | None, typer.Argument(help="Show everything about this class.", show_default=False)
 ]
-Plugins = Annotated[
-    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
-]
 Formats = Annotated[Format, typer.Option("--format", help="markdown: as docs/catalogue.md.")]
 
 
 @app.command(name="list", help=__doc__)
-@exit_on_user_error
 def list_(name: Name = None, plugin: Plugins = None, format_: Formats = Format.TERMINAL) -> None:
     """Print the catalogue, or the page of one class."""
     width = shutil.get_terminal_size().columns

@@ -26,7 +26,7 @@ from oodbench.report.prediction_metrics import with_prediction_metric
 from oodbench.report.sheet import print_leaderboard
 from oodbench.results.frames import only
 from oodbench.results.join import joined
-from oodbench.terminal import commands, exit_on_user_error, terminal
+from oodbench.terminal import commands, terminal
 
 app = commands(
     "Leaderboards, figures and pages of results.",
@@ -45,7 +45,6 @@ DOMAINBED = "domainbed"
 
 
 @app.command()
-@exit_on_user_error
 def table(
     directories: Directories,
     selection: Selection = None,
@@ -73,7 +72,6 @@ def table(
 
 
 @app.command()
-@exit_on_user_error
 def export(
     directories: Directories,
     out: Annotated[Path, typer.Option(help="The file, or for tensorboard the folder, to write.")],
@@ -96,7 +94,6 @@ def export(
 
 
 @app.command()
-@exit_on_user_error
 def merge(
     directories: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Results directories of one sweep.")
@@ -115,7 +112,6 @@ def merge(
 
 
 @app.command()
-@exit_on_user_error
 def import_domainbed(
     folder: Annotated[Path, typer.Argument(metavar="SWEEP_DIR", help="DomainBed's output folder.")],
     out: Annotated[Path, typer.Option(help="The results directory to write.")],
@@ -128,7 +124,6 @@ def import_domainbed(
 
 
 @app.command()
-@exit_on_user_error
 def compare(
     directories: Directories,
     baseline: Baseline = "ERM",
@@ -151,7 +146,6 @@ def compare(
 
 
 @app.command()
-@exit_on_user_error
 def ensemble(
     directories: Directories,
     over: Annotated[
@@ -175,7 +169,6 @@ def ensemble(
 
 
 @app.command()
-@exit_on_user_error
 def hparams(
     directories: Directories,
     selection: Selection = None,
@@ -194,7 +187,6 @@ def hparams(
 
 
 @app.command()
-@exit_on_user_error
 def bibtex(directories: Directories, dataset: Datasets = None, algorithms: Rows = None) -> None:
     """Print the BibTeX entries of all methods, datasets and networks of the results."""
     from oodbench.report import bibtex as room
@@ -207,7 +199,6 @@ def bibtex(directories: Directories, dataset: Datasets = None, algorithms: Rows 
 
 
 @app.command()
-@exit_on_user_error
 def figure(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, scatter, ranks or gains.")],
     directories: Directories,
@@ -230,7 +221,6 @@ def figure(
 
 
 @app.command()
-@exit_on_user_error
 def html(
     directories: Directories,
     out: Annotated[
@@ -254,7 +244,6 @@ def html(
 
 
 @app.command()
-@exit_on_user_error
 def why(
     directories: Directories,
     dataset: Annotated[str | None, typer.Option(help="As the table names it.")] = None,

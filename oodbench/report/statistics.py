@@ -165,9 +165,7 @@ def plain_mean(values: "pd.Series[float]") -> float:
     return float(np.mean(values.to_numpy(float))) if len(values) else math.nan
 
 
-def hierarchical_bootstrap(
-    pairs: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0
-) -> Numbers:
+def hierarchical_bootstrap(pairs: pd.DataFrame, resamples: int = RESAMPLES) -> Numbers:
     """Mean gains (resamples,) when datasets, their environments and the trials of these are resampled.
 
     Resampling the lower levels too counts their noise twice (Davison and Hinkley 1997, section
@@ -181,7 +179,7 @@ def hierarchical_bootstrap(
     ]
     if not nested:
         return np.empty(0)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     environments = np.array([len(e) for e in nested])
     trials = np.zeros((len(nested), environments.max()), dtype=int)
     values = np.zeros((*trials.shape, max(len(v) for e in nested for v in e)))
@@ -321,9 +319,9 @@ def holm(p: "pd.Series[float]") -> "pd.Series[float]":
     return steps.clip(upper=1.0).reindex(p.index)
 
 
-def critical_difference(labels: int, blocks: int, alpha: float = 0.05) -> float:
-    """The difference of mean ranks beyond which two labels differ by Nemenyi's test."""
-    q = float(scipy.stats.studentized_range.ppf(1 - alpha, labels, np.inf)) / math.sqrt(2)
+def critical_difference(labels: int, blocks: int) -> float:
+    """The difference of mean ranks beyond which two labels differ by Nemenyi's test at 5 %."""
+    q = float(scipy.stats.studentized_range.ppf(LEVEL, labels, np.inf)) / math.sqrt(2)
     return q * math.sqrt(labels * (labels + 1) / (6 * blocks))
 
 

@@ -21,7 +21,7 @@ from oodbench.sweep.plan import make_plan, show_plan
 from oodbench.sweep.stale import choice
 from oodbench.sweep.stored_plan import continued
 from oodbench.sweep.weights import weights_files
-from oodbench.terminal import commands, confirmed, exit_on_user_error, terminal
+from oodbench.terminal import DataDir, Plugins, commands, confirmed, terminal
 from oodbench.train.settings import TrainSettings, large_bundles
 from oodbench.yaml_values import assignments
 
@@ -51,10 +51,6 @@ class _Launch(TyperCommand):
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
 Out = Annotated[Path | None, typer.Option(help="The results directory; results/NAME by default.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
-Plugins = Annotated[
-    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
-]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file.")
 ]
@@ -101,7 +97,6 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 @app.command(cls=_Launch)
-@exit_on_user_error
 def plan(
     sweep: Name = "quickstart",
     out: Annotated[
@@ -199,7 +194,6 @@ def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> It
 
 
 @app.command(cls=_Launch)
-@exit_on_user_error
 def launch(
     sweep: Name = "quickstart",
     out: Out = None,
@@ -250,7 +244,6 @@ def launch(
 
 
 @app.command(cls=_Launch)
-@exit_on_user_error
 def retry(
     sweep: Name = "quickstart",
     out: Out = None,
@@ -290,7 +283,6 @@ def retry(
 
 
 @app.command()
-@exit_on_user_error
 def status(
     sweep: Name = "quickstart",
     out: Out = None,
@@ -309,7 +301,6 @@ def status(
 
 
 @app.command()
-@exit_on_user_error
 def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
     """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
     results = _results(sweep, out)
@@ -318,7 +309,6 @@ def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
 
 
 @app.command()
-@exit_on_user_error
 def pack(sweep: Name = "quickstart", out: Out = None) -> None:
     """Make the folders of ended runs one file, packed.zip, which every command reads."""
     from oodbench.results.pack import pack as pack_runs
@@ -337,7 +327,6 @@ def pack(sweep: Name = "quickstart", out: Out = None) -> None:
 
 
 @app.command()
-@exit_on_user_error
 def clean(
     sweep: Name = "quickstart",
     out: Out = None,

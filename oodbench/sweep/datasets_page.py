@@ -16,7 +16,7 @@ from oodbench.metrics import is_proportion
 from oodbench.report.numbers import gain
 from oodbench.sweep.head_room import HeadRoom, has_choice, head_room, show, value_text
 from oodbench.sweep.launchers import LaunchOptions
-from oodbench.terminal import commands, exit_on_user_error, terminal
+from oodbench.terminal import commands, terminal
 
 DOCS = Path("docs")
 MEASURED = "datasets/measured.json"
@@ -32,7 +32,6 @@ app = commands(__doc__)
 
 
 @app.command()
-@exit_on_user_error
 def write_page(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME...", help="Datasets to measure.")

@@ -10,7 +10,7 @@ from oodbench.errors import UserError, unknown
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.terminal import DefaultCommands, commands, exit_on_user_error, terminal
+from oodbench.terminal import DataDir, DefaultCommands, commands, terminal
 from oodbench.train.settings import TrainSettings
 
 app = commands(__doc__, cls=DefaultCommands)
@@ -24,14 +24,12 @@ Source = Annotated[
 Out = Annotated[
     Path | None, typer.Option(help="The results directory; a new one, train/ID, by default.")
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
 Device = Annotated[str, typer.Option(help="cpu, or a device such as cuda:0.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads; changes the last bits.")]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
 
 
 @app.command("run")
-@exit_on_user_error
 def train(
     spec: Source,
     out: Out = None,
@@ -57,7 +55,6 @@ def train(
 
 
 @app.command("average")
-@exit_on_user_error
 def average(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="The results of a sweep.")],
     rule: Annotated[

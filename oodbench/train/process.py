@@ -15,6 +15,7 @@ import torch
 from torch.backends import cudnn
 
 from oodbench.errors import UserError
+from oodbench.registry import working_directory
 
 TF32_CAPABILITY = 8, 0
 """The compute capability of the first devices with TF32 (NVIDIA Ampere)."""
@@ -31,15 +32,7 @@ class _Setting(NamedTuple):
     """The setting's value where runs are trained; None leaves it unchanged."""
 
 
-def _directory() -> str | None:
-    """The working directory, or None if it has been deleted."""
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        return None
-
-
-def _enter(directory: str | None) -> None:
+def _enter(directory: Path | None) -> None:
     if directory is not None:
         os.chdir(directory)
 
@@ -55,7 +48,7 @@ def _flushes_subnormals() -> bool:
 
 
 _SETTINGS = {
-    "working directory": _Setting(_directory, _enter),
+    "working directory": _Setting(working_directory, _enter),
     "default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     # None and not the CPU, which torch would keep as a mode that slows every call
     "default device": _Setting(

@@ -11,7 +11,7 @@ from oodbench.report.formats import FORMATS, print_sheet
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions
 from oodbench.sweep.plan import check_requirements
-from oodbench.terminal import commands, exit_on_user_error, terminal
+from oodbench.terminal import commands, terminal
 from oodbench.verify.measure import results, train
 from oodbench.verify.targets import Experiment, experiment_names, load_experiment
 from oodbench.verify.verdicts import compare_targets, verdict_sheet
@@ -20,7 +20,6 @@ app = commands(__doc__)
 
 
 @app.command()
-@exit_on_user_error
 def verify(
     name: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from oodbench.errors import UserError
 from oodbench.report.figures import COLOURS, STYLE
 from oodbench.report.formats import markdown
-from oodbench.terminal import commands, exit_on_user_error
+from oodbench.terminal import commands
 from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.targets import Experiment, Target, experiment_names, load_experiment
 from oodbench.verify.verdicts import Comparison, compare_targets, verdict_sheet
@@ -29,7 +29,6 @@ app = commands(__doc__)
 
 
 @app.command()
-@exit_on_user_error
 def write_pages(
     docs: Annotated[
         Path, typer.Argument(help="The folder with results/NAME.json, for the pages.")

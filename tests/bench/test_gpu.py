@@ -1,19 +1,17 @@
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from oodbench.bench.gpu import page
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers.commands import python
+from tests.helpers.paths import ROOT
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "oodbench.bench.gpu", *options]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    return python(ROOT, "-m", "oodbench.bench.gpu", *options)
 
 
 @pytest.mark.slow

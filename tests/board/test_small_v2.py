@@ -1,8 +1,5 @@
 """small.v2: one range on all datasets, for all rows; its runs have the same bits anywhere."""
 
-import subprocess
-import sys
-
 import pandas as pd
 import pytest
 
@@ -10,6 +7,7 @@ from oodbench.board.beside import range_notes
 from oodbench.board.files import find_board
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.sweep.plan import make_plan
+from tests.helpers.commands import python
 from tests.helpers.paths import GOLDEN, ROOT
 
 RUNS = GOLDEN / "board_runs.json"
@@ -31,7 +29,5 @@ def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows() -> None:
 
 @pytest.mark.nightly
 def test_forty_runs_have_the_bits_that_they_have_where_the_board_is_trained() -> None:
-    made = subprocess.run(
-        [sys.executable, "-m", "tests.golden_board"], cwd=ROOT, capture_output=True, text=True
-    )
+    made = python(ROOT, "-m", "tests.golden_board")
     assert "40 of 40 runs equal" in made.stdout, made.stdout + made.stderr

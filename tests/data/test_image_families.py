@@ -14,10 +14,8 @@ from oodbench.data import facts
 from oodbench.datasets import IMAGENET, datasets, make
 from oodbench.hparams import draw
 from oodbench.networks.base import build
-from oodbench.results.directory import RunDirectory
 from oodbench.sweep.plan import single
-from oodbench.train.execute import execute
-from oodbench.train.settings import TrainSettings
+from tests.helpers.sweeps import ended
 
 SIDE = 16
 NAMES = ("zero", "one", "two", "three")
@@ -127,10 +125,7 @@ def test_the_defaults_beat_the_constant_answer(
     if network != "ConvNet":
         value = weights if network == "pretrained" else "none"
         component = {"name": "ResNet18", "hparams": {"weights": value}}
-    spec = planned(scans, component)
-    directory = RunDirectory(tmp_path / "run")
-    assert execute(spec, directory, TrainSettings(data_dir=scans))[0] == "done"
-    *_, last = directory.records()
+    *_, last = ended(planned(scans, component), tmp_path / "run", data_dir=scans).records()
     accuracy = {
         e["environment"]: e["value"]
         for e in last["evaluations"]

@@ -30,6 +30,7 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import checkpoint_every
 from tests.helpers.stored_data import rows, write
+from tests.helpers.sweeps import ended, records_of
 
 CPU = torch.device("cpu")
 
@@ -251,19 +252,14 @@ def spec(folder: Path, algorithm: str = "ERM", **options: object) -> RunSpec:
     return single({"name": "Speckles", **options}, entry, folder, steps=30, **keys)
 
 
-def records(directory: RunDirectory) -> list[dict[str, Any]]:
-    return [{k: v for k, v in r.items() if k != "cost"} for r in directory.records()]
-
-
 @pytest.mark.parametrize("algorithm", ["ERM", "TemporalANDMask"])
 def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
     tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path)
     checkpoint_every(7, monkeypatch)
-    memory = RunDirectory(tmp_path / "memory")
     run = spec(tmp_path, algorithm, stored=False)
-    assert execute(run, memory, TrainSettings(data_dir=tmp_path, vectorize=1)) == ("done", "")
+    memory = ended(run, tmp_path / "memory", data_dir=tmp_path, vectorize=1)
     assert all(r["cost"]["waiting_seconds"] == 0 for r in memory.records())
 
     def die(step: int) -> None:
@@ -278,7 +274,7 @@ def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
             execute(spec(tmp_path, algorithm), directory, settings, die)
         waited = list(directory.records())[-1]["cost"]["waiting_seconds"]
         assert execute(spec(tmp_path, algorithm), directory, settings) == ("done", "")
-        assert records(directory) == records(memory)
+        assert records_of(directory) == records_of(memory)
         cost = list(directory.records())[-1]["cost"]
         assert 0 < waited < cost["waiting_seconds"] < cost["training_seconds"]
 

@@ -1,9 +1,8 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.commands import python
 from tests.helpers.memory import SIDE
 from tests.helpers.paths import ROOT
 from tests.helpers.stored_data import write
@@ -12,10 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def peak(folder: Path, kind: str) -> float:
-    command = [sys.executable, "-m", "tests.helpers.memory", str(folder), kind]
-    root = ROOT
-    done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
-    return float(done.stdout)
+    return float(python(ROOT, "-m", "tests.helpers.memory", str(folder), kind).stdout)
 
 
 @pytest.mark.nightly

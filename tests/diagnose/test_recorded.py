@@ -19,11 +19,9 @@ from oodbench.results.frames import load_frames
 from oodbench.steps import outputs, update
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan, single
-from oodbench.train.execute import execute
-from oodbench.train.settings import TrainSettings
 from tests.diagnose.test_cli import call
 from tests.helpers.commands import run
-from tests.helpers.sweeps import tiny_file
+from tests.helpers.sweeps import ended, tiny_file, trained
 
 PNG = b"\x89PNG\r\n"
 
@@ -70,9 +68,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         steps=6,
         evaluate_every=2,
     )
-    path = tmp_path_factory.mktemp("results") / "runs" / spec.id
-    assert execute(spec, RunDirectory(path), TrainSettings()) == ("done", "")
-    return path
+    return ended(spec, tmp_path_factory.mktemp("results") / "runs" / spec.id).path
 
 
 def test_the_curves_of_a_recorded_run(recorded: Path) -> None:
@@ -115,23 +111,19 @@ def test_a_run_without_a_mask_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def trained(path: Path, dataset: dict[str, object], methods: list[object], trials: int) -> Results:
+def sweep_of(path: Path, dataset: dict[str, object], methods: list[object], trials: int) -> Results:
     """A sweep on disk, all its runs ended."""
     sweep = {"name": "m", "datasets": [dataset], "algorithms": methods, "trials": trials}
     sweep |= {"steps": 6, "evaluate_every": 2, "holdout": 0, "network": "MLP"}
     plan = make_plan(validate(sweep, "test"))
-    results = Results(path)
-    results.write_plan("m", {}, plan.runs)
-    for run_id, spec in plan.runs.items():
-        assert execute(spec, results.run(run_id), TrainSettings()) == ("done", "")
-    return results
+    return trained(path, plan)
 
 
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory: pytest.TempPathFactory) -> Results:
     data = {"name": "NoisyLabels", "base": "digits", "num_examples": 300}
     path = tmp_path_factory.mktemp("memorization") / "mine"
-    return trained(path, data, ["ERM", {"name": "ExampleANDMask", "label": "mask"}], 2)
+    return sweep_of(path, data, ["ERM", {"name": "ExampleANDMask", "label": "mask"}], 2)
 
 
 def test_it_shows_the_accuracies_at_the_end(noisy: Results) -> None:
@@ -180,7 +172,7 @@ def test_the_command_plots_it(noisy: Results, tmp_path: Path) -> None:
 
 
 def test_other_sweeps_have_nothing_to_show(noisy: Results, tmp_path: Path) -> None:
-    other = trained(tmp_path / "other", {"name": "LinearSEM", "num_examples": 20}, ["ERM"], 1)
+    other = sweep_of(tmp_path / "other", {"name": "LinearSEM", "num_examples": 20}, ["ERM"], 1)
     with pytest.raises(UserError, match="holds no ended run on NoisyLabels or CIFARNoise"):
         memorization(other.path)
     with pytest.raises(UserError, match="holds no sweep"):

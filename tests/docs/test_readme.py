@@ -1,10 +1,7 @@
 """What README.md shows works as it stands there."""
 
-import os
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -60,9 +57,7 @@ def test_its_leaderboard_is_the_boards() -> None:
 
 @pytest.mark.nightly
 def test_its_leaderboard_is_what_quickstart_prints(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "oodbench.board", "quickstart"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = python(tmp_path, "-m", "oodbench.board", "quickstart", COLUMNS="80")
     assert done.returncode == 0, done.stderr
     (shown,) = blocks("text")
     printed = [line.split() for line in done.stdout.splitlines()]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Outputs, algorithms
+from oodbench.algorithms import Batch, Outputs, algorithms
 from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_problem
 from oodbench.tasks import Task
 
@@ -19,6 +19,13 @@ def tiny(name: str, task: Task = BINARY, environments: int = 5, **values: Any) -
     """A method on a tiny problem, at some hyperparameters."""
     problem = tiny_problem(task, tuple(f"e{i}" for i in range(environments)))
     return tiny_algorithm(algorithms.get(name), problem, values)
+
+
+def half(batch: Batch, step: int) -> Batch:
+    """Three of the six examples of each environment, others at every other step."""
+    part = slice(3) if step % 2 else slice(3, 6)
+    assert batch.index is not None
+    return Batch(batch.x[:, part], batch.y[:, part], index=batch.index[:, part])
 
 
 def objective_of(name: str, risks: Tensor, step: int = LAST, **values: Any) -> Tensor:

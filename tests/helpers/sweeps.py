@@ -56,11 +56,18 @@ def planned(path: Path, plan: Plan) -> Results:
     return results
 
 
+def ended(spec: RunSpec, path: Path, **settings: Any) -> RunDirectory:
+    """The directory of a run that is trained to its end without a break."""
+    directory = RunDirectory(path)
+    assert execute(spec, directory, TrainSettings(**settings)) == ("done", ""), directory.failure()
+    return directory
+
+
 def trained(path: Path, plan: Plan, **settings: Any) -> Results:
     """A results directory with every run of a plan trained to its end."""
     results = planned(path, plan)
     for run_id, spec in plan.runs.items():
-        assert execute(spec, results.run(run_id), TrainSettings(**settings)) == ("done", "")
+        ended(spec, results.run(run_id).path, **settings)
     return results
 
 

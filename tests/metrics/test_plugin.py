@@ -1,7 +1,6 @@
 """A metric of a user's own is one class in one file, recorded or computed from predictions."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from oodbench.results.directory import Results
 from oodbench.results.join import joined
 from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
+from tests.helpers.commands import python
 from tests.helpers.packages import installed
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import tiny_file
@@ -163,10 +163,7 @@ def test_an_entry_point_registers_metrics_and_directions_import_no_torch(tmp_pat
         "assert up('accuracy[0, red]') and not up('loss') and not up('distance_to_truth')\n"
         "assert 'torch' not in sys.modules"
     )
-    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd="/", capture_output=True, text=True
-    )
+    done = python(Path("/"), "-c", code, PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert done.returncode == 0, done.stderr
 
 

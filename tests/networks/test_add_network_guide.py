@@ -8,12 +8,10 @@ import yaml
 
 from oodbench.networks.base import networks
 from oodbench.registry import load_plugins
-from oodbench.results.directory import RunDirectory
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
-from oodbench.train.execute import execute
-from oodbench.train.settings import TrainSettings
 from tests.helpers.paths import ROOT
+from tests.helpers.sweeps import ended
 
 TEXT = (ROOT / "docs" / "guide" / "add_network.md").read_text()
 
@@ -32,4 +30,4 @@ def test_its_network_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     load_plugins(["guide_network"])
     values = yaml.safe_load(block("yaml")) | {"steps": 5}
     first = next(iter(make_plan(validate(values, "add_network.md")).runs.values()))
-    assert execute(first, RunDirectory(tmp_path / "run"), TrainSettings())[0] == "done"
+    ended(first, tmp_path / "run")

@@ -9,11 +9,9 @@ import oodbench
 from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.networks.base import build
-from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
-from oodbench.train.execute import execute
-from oodbench.train.settings import TrainSettings
+from tests.helpers.sweeps import ended
 from tests.helpers.wilds_images import globalwheat
 
 SMALL = {"weights": "none", "body": "resnet18"}
@@ -123,9 +121,8 @@ def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path:
     torch.save(FasterRCNN(backbone, 2).state_dict(), file)
     with pytest.raises(UserError, match=r"wheat\.pth is not the file of weights with SHA-256 0a"):
         planned(file, sha256="0a")
-    spec, directory = planned(file), RunDirectory(tmp_path / "run")
-    settings = TrainSettings(data_dir=tmp_path, keep_weights=("last",))
-    assert execute(spec, directory, settings) == ("done", ""), directory.failure()
+    spec = planned(file)
+    directory = ended(spec, tmp_path / "run", data_dir=tmp_path, keep_weights=("last",))
     file.unlink()
     with pytest.raises(UserError, match="there is no file"):
         planned(file)

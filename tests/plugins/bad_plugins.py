@@ -1,5 +1,8 @@
 """Plug-ins that raise or return nonsense in one hook each, as the texts of modules."""
 
+import re
+import textwrap
+
 METHOD = '''
 import torch
 from torch import Tensor
@@ -99,189 +102,129 @@ class Bad(Network):
 
 {body}
 '''
-RAISES = "raise KeyError('on purpose')"
-
-BAD: dict[str, tuple[str, str]] = {
-    **{
-        f"method, {name} raises": (METHOD, f"    {line}\n        {RAISES}")
-        for name, line in {
-            "skip": "@classmethod\n    def skip(cls, problem):",
-            "constructor": "def __init__(self, network, problem, hparams):",
-            "noise": "def noise(self, batch, generator):",
-            "prepare": "def prepare(self, batch):",
-            "next_buffers": "def next_buffers(self, out):",
-            "objective": "def objective(self, out):",
-            "combine": "def combine(self, gradients):",
-            "predict": "def predict(self, x):",
-        }.items()
-    },
-    **{
-        f"own step, {name} raises": (METHOD, f"    {line}\n        {RAISES}")
-        for name, line in {
-            "update": "def update(self, batch, step):",
-            "configure": "def configure(self):",
-            "schedule": "def schedule(self, step, rates):",
-            "environments_at": "def environments_at(self, step):",
-        }.items()
-    },
-    "method, skip returns a number": (
-        METHOD,
-        "    @classmethod\n    def skip(cls, problem):\n        return 3",
-    ),
-    "method, noise returns None": (
-        METHOD,
-        "    def noise(self, batch, generator):\n        return None",
-    ),
-    "method, prepare returns None": (METHOD, "    def prepare(self, batch):\n        return None"),
-    "method, next_buffers names none": (
-        METHOD,
-        "    def next_buffers(self, out):\n        return {'nothing': out.risks}",
-    ),
-    "method, objective returns None": (METHOD, "    def objective(self, out):\n        pass"),
-    "method, objective returns a vector": (
-        METHOD,
-        "    def objective(self, out):\n        return out.risks",
-    ),
-    "method, objective returns a constant": (
-        METHOD,
-        "    def objective(self, out):\n        return torch.ones(())",
-    ),
-    "method, objective leaves the directory": (
-        METHOD,
-        "    def objective(self, out):\n        import os\n        os.chdir('/')\n"
-        "        return out.risks.max()",
-    ),
-    "method, combine keeps the environments": (
-        METHOD,
-        "    def combine(self, gradients):\n        return gradients",
-    ),
-    "method, predict gives one number": (
-        METHOD,
-        "    def predict(self, x):\n        return x.sum()",
-    ),
-    "method, needs is no Needs": (METHOD, "    needs = {'index'}"),
-    "own step, update returns None": (METHOD, "    def update(self, batch, step):\n        pass"),
-    "own step, update returns no loss": (
-        METHOD,
-        "    def update(self, batch, step):\n        return {'other': torch.ones(())}",
-    ),
-    "own step, configure returns a list": (
-        METHOD,
-        "    def configure(self):\n        return [1]",
-    ),
-    "own step, reduction is a number": (
-        METHOD,
-        "    @property\n    def reduction(self):\n        return 3",
-    ),
-    **{
-        f"dataset, {name} raises": (DATASET, f"    {line}\n        {RAISES}")
-        for name, line in {
-            "constructor": "def __init__(self, options, data_dir=None):",
-            "load": "def load(self, trial):",
-            "transform": "def transform(self, x, generator):",
-            "fit": "def fit(self, training):",
-            "label": "@property\n    def label(self):",
-        }.items()
-    },
-    "dataset, load gives None": (DATASET, "    def load(self, trial):\n        pass"),
-    "dataset, load gives tensors": (
-        DATASET,
-        "    def load(self, trial):\n        return {n: torch.ones(2) for n in 'abc'}",
-    ),
-    "dataset, load gives a list": (DATASET, "    def load(self, trial):\n        return [*'abc']"),
-    "dataset, load gives lists": (
-        DATASET,
-        "    def load(self, trial):\n        return {n: Environment([1], [1]) for n in 'abc'}",
-    ),
-    "dataset, load changes the default type": (
-        DATASET,
-        "    def load(self, trial):\n        torch.set_default_dtype(torch.float64)\n"
-        "        x = torch.ones(8, 2)\n"
-        "        return {n: Environment(x, x[:, 0]) for n in 'abc'}",
-    ),
-    "dataset, transform gives other shapes": (
-        DATASET,
-        "    def transform(self, x, generator):\n        return x[:, 0]",
-    ),
-    "dataset, transform gives None": (
-        DATASET,
-        "    def transform(self, x, generator):\n        pass",
-    ),
-    "dataset, fit gives None": (DATASET, "    def fit(self, training):\n        pass"),
-    "dataset, no environments": (DATASET, "    environments = None"),
-    "dataset, a task that is a word": (DATASET, "    task = 'binary'"),
-    "rule, evidence raises": (RULE, f"    def evidence(self, runs):\n        {RAISES}"),
-    "rule, evidence gives None": (RULE, "    def evidence(self, runs):\n        pass"),
-    "rule, evidence lacks columns": (
-        RULE,
-        "    def evidence(self, runs):\n        return runs[['id']]",
-    ),
-    "rule, evidence asks for what runs have not": (
-        RULE,
-        "    def evidence(self, runs):\n        return runs.state",
-    ),
-    "rule, is_usual raises": (
-        RULE,
-        f"    @classmethod\n    def is_usual(cls, runs):\n        {RAISES}",
-    ),
-    "rule, no summary": (RULE, "    summary = needs = None"),
-    "metric, of_examples raises": (
-        METRIC,
-        f"    def of_examples(self, examples):\n        {RAISES}",
-    ),
-    "metric, of_examples gives a number": (
-        METRIC,
-        "    def of_examples(self, examples):\n        return 0.5",
-    ),
-    "metric, of_examples gives one value": (
-        METRIC,
-        "    def of_examples(self, examples):\n        return examples.losses.mean()",
-    ),
-    "metric, of_predictions raises": (
-        METRIC,
-        f"    def of_predictions(self, p):\n        {RAISES}",
-    ),
-    "metric, of_predictions gives text": (
-        METRIC,
-        "    def of_predictions(self, p):\n        return 'good'",
-    ),
-    **{
-        f"launcher, {name} raises": (LAUNCHER, f"    {line}\n        {RAISES}")
-        for name, line in {
-            "constructor": "def __init__(self):",
-            "warm_up": "def warm_up(self):",
-            "check": "def check(self, job):",
-            "launch": "def launch(self, job):",
-            "states": "def states(self, results, ids):",
-        }.items()
-    },
-    "launcher, launch gives None": (LAUNCHER, "    def launch(self, job):\n        pass"),
-    "launcher, states gives None": (LAUNCHER, "    def states(self, results, ids):\n        pass"),
-    "launcher, Resources is a mapping": (LAUNCHER, "    Resources = {}"),
-    "network, constructor raises": (
-        NETWORK,
-        f"    def __init__(self, input_shape, num_outputs, hparams):\n        {RAISES}",
-    ),
-    "network, resolved raises": (
-        NETWORK,
-        f"    @classmethod\n    def resolved(cls, values, dataset):\n        {RAISES}",
-    ),
-    "network, no parts": (
-        NETWORK,
-        "    def __init__(self, input_shape, num_outputs, hparams):\n        super().__init__()",
-    ),
-    "network, the classifier's shape": (
-        NETWORK,
-        "    def __init__(self, input_shape, num_outputs, hparams):\n"
-        "        super().__init__()\n"
-        "        self.hparams, self.num_features = hparams, 3\n"
-        "        self.featurizer, self.classifier = nn.Linear(2, 3), nn.Linear(2, 3)",
-    ),
+TEMPLATES = {
+    "method": METHOD,
+    "own step": METHOD,
+    "dataset": DATASET,
+    "rule": RULE,
+    "metric": METRIC,
+    "launcher": LAUNCHER,
+    "network": NETWORK,
 }
-"""Plug-ins by what is bad about them: the text of a module and what is put into its class."""
+"""The text of a module by the kind of its class."""
+NETWORK_INIT = "def __init__(self, input_shape, num_outputs, hparams):"
+
+
+def raising(kind: str, *hooks: str) -> dict[str, str]:
+    """What is put into a class so that one of these hooks raises, by what is bad about it."""
+    names = [re.findall(r"def (\w+)", hook)[0] for hook in hooks]
+    bodies = [f"{hook}\n    raise KeyError('on purpose')" for hook in hooks]
+    return {f"{kind}, {name} raises": body for name, body in zip(names, bodies, strict=True)}
+
+
+BAD: dict[str, str] = {
+    **raising(
+        "method",
+        "@classmethod\ndef skip(cls, problem):",
+        "def __init__(self, network, problem, hparams):",
+        "def noise(self, batch, generator):",
+        "def prepare(self, batch):",
+        "def next_buffers(self, out):",
+        "def objective(self, out):",
+        "def combine(self, gradients):",
+        "def predict(self, x):",
+    ),
+    **raising(
+        "own step",
+        "def update(self, batch, step):",
+        "def configure(self):",
+        "def schedule(self, step, rates):",
+        "def environments_at(self, step):",
+    ),
+    "method, skip returns a number": "@classmethod\ndef skip(cls, problem):\n    return 3",
+    "method, noise returns None": "def noise(self, batch, generator):\n    return None",
+    "method, prepare returns None": "def prepare(self, batch):\n    return None",
+    "method, next_buffers names none": "def next_buffers(self, out):\n"
+    "    return {'nothing': out.risks}",
+    "method, objective returns None": "def objective(self, out):\n    pass",
+    "method, objective returns a vector": "def objective(self, out):\n    return out.risks",
+    "method, objective returns a constant": "def objective(self, out):\n    return torch.ones(())",
+    "method, objective leaves the directory": "def objective(self, out):\n"
+    "    import os\n"
+    "    os.chdir('/')\n"
+    "    return out.risks.max()",
+    "method, combine keeps the environments": "def combine(self, gradients):\n    return gradients",
+    "method, predict gives one number": "def predict(self, x):\n    return x.sum()",
+    "method, needs is no Needs": "needs = {'index'}",
+    "own step, update returns None": "def update(self, batch, step):\n    pass",
+    "own step, update returns no loss": "def update(self, batch, step):\n"
+    "    return {'other': torch.ones(())}",
+    "own step, configure returns a list": "def configure(self):\n    return [1]",
+    "own step, reduction is a number": "@property\ndef reduction(self):\n    return 3",
+    **raising(
+        "dataset",
+        "def __init__(self, options, data_dir=None):",
+        "def load(self, trial):",
+        "def transform(self, x, generator):",
+        "def fit(self, training):",
+        "@property\ndef label(self):",
+    ),
+    "dataset, load gives None": "def load(self, trial):\n    pass",
+    "dataset, load gives tensors": "def load(self, trial):\n"
+    "    return {n: torch.ones(2) for n in 'abc'}",
+    "dataset, load gives a list": "def load(self, trial):\n    return [*'abc']",
+    "dataset, load gives lists": "def load(self, trial):\n"
+    "    return {n: Environment([1], [1]) for n in 'abc'}",
+    "dataset, load changes the default type": "def load(self, trial):\n"
+    "    torch.set_default_dtype(torch.float64)\n"
+    "    x = torch.ones(8, 2)\n"
+    "    return {n: Environment(x, x[:, 0]) for n in 'abc'}",
+    "dataset, transform gives other shapes": "def transform(self, x, generator):\n"
+    "    return x[:, 0]",
+    "dataset, transform gives None": "def transform(self, x, generator):\n    pass",
+    "dataset, fit gives None": "def fit(self, training):\n    pass",
+    "dataset, no environments": "environments = None",
+    "dataset, a task that is a word": "task = 'binary'",
+    **raising("rule", "def evidence(self, runs):"),
+    "rule, evidence gives None": "def evidence(self, runs):\n    pass",
+    "rule, evidence lacks columns": "def evidence(self, runs):\n    return runs[['id']]",
+    "rule, evidence asks for what runs have not": "def evidence(self, runs):\n"
+    "    return runs.state",
+    **raising("rule", "@classmethod\ndef is_usual(cls, runs):"),
+    "rule, no summary": "summary = needs = None",
+    **raising("metric", "def of_examples(self, examples):"),
+    "metric, of_examples gives a number": "def of_examples(self, examples):\n    return 0.5",
+    "metric, of_examples gives one value": "def of_examples(self, examples):\n"
+    "    return examples.losses.mean()",
+    **raising("metric", "def of_predictions(self, p):"),
+    "metric, of_predictions gives text": "def of_predictions(self, p):\n    return 'good'",
+    **raising(
+        "launcher",
+        "def __init__(self):",
+        "def warm_up(self):",
+        "def check(self, job):",
+        "def launch(self, job):",
+        "def states(self, results, ids):",
+    ),
+    "launcher, launch gives None": "def launch(self, job):\n    pass",
+    "launcher, states gives None": "def states(self, results, ids):\n    pass",
+    "launcher, Resources is a mapping": "Resources = {}",
+    **raising(
+        "network",
+        NETWORK_INIT,
+        "@classmethod\ndef resolved(cls, values, dataset):",
+    ),
+    "network, no parts": f"{NETWORK_INIT}\n    super().__init__()",
+    "network, the classifier's shape": f"{NETWORK_INIT}\n"
+    "    super().__init__()\n"
+    "    self.hparams, self.num_features = hparams, 3\n"
+    "    self.featurizer, self.classifier = nn.Linear(2, 3), nn.Linear(2, 3)",
+}
+"""What is put into the class of a plug-in, by its kind and what is bad about it."""
 
 
 def module(name: str) -> str:
     """The text of the module of a bad plug-in."""
-    template, body = BAD[name]
-    return template.format(base="CustomStep" if name.startswith("own") else "Algorithm", body=body)
+    kind = name.partition(",")[0]
+    base = "CustomStep" if kind == "own step" else "Algorithm"
+    return TEMPLATES[kind].format(base=base, body=textwrap.indent(BAD[name], "    "))

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from oodbench.__main__ import main
 from oodbench.sweep.plan import show_plan
 from oodbench.terminal import Terminal
+from tests.helpers.commands import python
 from tests.helpers.made import Made, any_version, rising
 from tests.helpers.paths import GOLDEN, ROOT
 from tests.helpers.sweeps import tiny
@@ -99,11 +100,7 @@ def screen(name: str, width: int) -> str:
     if name in PLANS:
         return plan(width, **PLANS[name])
     if name == "data-list":  # in a process without the datasets that other tests register
-        command = [sys.executable, "-m", "oodbench", *SCREENS[name]]
-        environment = os.environ | {"COLUMNS": str(width), "PYTHONPATH": str(ROOT)}
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, env=environment
-        ).stdout
+        return python(Path.cwd(), "-m", "oodbench", *SCREENS[name], COLUMNS=str(width)).stdout
     result = CliRunner().invoke(
         main, SCREENS[name], prog_name="oodbench", env={"COLUMNS": str(width)}
     )

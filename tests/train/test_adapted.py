@@ -14,18 +14,16 @@ import oodbench
 from oodbench.adaptations import adaptations
 from oodbench.errors import UserError
 from oodbench.report.leaderboard import leaderboard
-from oodbench.results.directory import RunDirectory
 from oodbench.results.frames import load_frames
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import BEFORE, RunSpec
 from oodbench.train.adapted import stream_of
-from oodbench.train.execute import execute
 from oodbench.train.models import load_model
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
-from tests.helpers.sweeps import DIGITS, SPIRALS, tiny, trained
+from tests.helpers.sweeps import DIGITS, SPIRALS, ended, tiny, trained
 
 CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
@@ -117,9 +115,8 @@ def test_a_vectorized_run_adapts_as_one_alone_and_beside_others(average: str) ->
 
 def test_kept_predictions_and_weights_are_those_after_and_before(tmp_path: Path) -> None:
     (spec,) = specs({"name": "T3A", "order": "stored"})
-    directory = RunDirectory(tmp_path / "runs" / spec.id)
-    settings = TrainSettings(keep_predictions=True, keep_weights=("last",))
-    assert execute(spec, directory, settings) == ("done", "")
+    path = tmp_path / "runs" / spec.id
+    directory = ended(spec, path, keep_predictions=True, keep_weights=("last",))
     records = {
         (e["environment"], e["split"], e["metric"]): e["value"]
         for e in [*directory.records()][-1]["evaluations"]

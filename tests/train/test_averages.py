@@ -23,7 +23,7 @@ from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.bundles import in_bundles
 from tests.helpers.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
-from tests.helpers.sweeps import DIGITS, SPIRALS, tiny
+from tests.helpers.sweeps import DIGITS, SPIRALS, ended, tiny
 
 THREE = SPIRALS | {"num_environments": 3}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
@@ -336,10 +336,8 @@ def test_a_run_without_validation_examples_says_so() -> None:
 @pytest.mark.parametrize("average", [*AVERAGES])
 def test_kept_weights_are_the_evaluated_ones(average: str, vectorize: int, tmp_path: Path) -> None:
     """The last ones give the last record's values to a run without an average."""
-    settings = TrainSettings(keep_weights=("last",), vectorize=vectorize)
     for spec in specs(average, trials=2):
-        directory = RunDirectory(tmp_path / spec.id)
-        assert execute(spec, directory, settings) == ("done", "")
+        directory = ended(spec, tmp_path / spec.id, keep_weights=("last",), vectorize=vectorize)
         other = Run(replace(spec, average=None), TrainSettings())
         (path,) = kept_weights(directory).values()
         other.algorithm.load_state_dict(load_file(path))

@@ -9,9 +9,7 @@ from typer.testing import CliRunner, Result
 import oodbench
 from oodbench.results.directory import Results
 from oodbench.train.cli import app
-from oodbench.train.execute import execute
-from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import first, outcome, tiny
+from tests.helpers.sweeps import ended, first, outcome, tiny
 from tests.helpers.sweeps import planned as planned_sweep
 
 
@@ -24,7 +22,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     """A sweep of two runs, of which the first is trained."""
     monkeypatch.chdir(tmp_path)
     results, spec = planned_sweep(Path("sweep"), tiny(trials=1)), first(trials=1)
-    assert execute(spec, results.run(spec.id), TrainSettings()) == ("done", "")
+    ended(spec, results.run(spec.id).path)
     return results
 
 

@@ -19,19 +19,12 @@ from oodbench.train.loop import Training
 from oodbench.train.run import Run, build_algorithm
 from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at, killed_and_resumed
-from tests.helpers.sweeps import DIGITS, ODD_METHODS, first, records_of, tiny
+from tests.helpers.sweeps import DIGITS, ODD_METHODS, ended, first, records_of, tiny
 
 SETTINGS = TrainSettings()
 load_plugins([ODD_METHODS])
 SMALL = {"network": {"name": "MLP", "hparams": {"width": 8, "dropout": 0.5}}}
 GROUPED = {"datasets": [DIGITS]}
-
-
-def finished(spec: RunSpec, path: Path) -> RunDirectory:
-    """The directory of a run that is trained to its end without a break."""
-    directory = RunDirectory(path)
-    assert execute(spec, directory, SETTINGS) == ("done", "")
-    return directory
 
 
 @pytest.fixture
@@ -67,7 +60,7 @@ def test_a_killed_run_goes_on_to_the_same_records(
 
 def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> None:
     spec, asked, interrupts = first(), RunDirectory(tmp_path / "b"), Interrupts()
-    undisturbed = finished(spec, tmp_path / "a")
+    undisturbed = ended(spec, tmp_path / "a")
 
     def ask(step: int) -> None:
         if step >= 40:
@@ -94,7 +87,7 @@ def test_a_run_of_slow_steps_stops_between_two_looks_at_its_losses(
     spec, asked, interrupts = (
         first(algorithms=["Slow"]), RunDirectory(tmp_path / "b"), Interrupts(),
     )  # fmt: skip
-    undisturbed = finished(spec, tmp_path / "a")
+    undisturbed = ended(spec, tmp_path / "a")
     monkeypatch.setenv("SLOW_SECONDS", "0.3")
     timer = threading.Timer(1.0, interrupts.ask_to_stop)
     timer.start()
@@ -137,7 +130,7 @@ def test_checkpoints_take_their_share_of_the_time(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("always_checkpoint")
 def test_what_was_written_by_halves_is_redone(tmp_path: Path) -> None:
     spec, torn = first(), RunDirectory(tmp_path / "b")
-    undisturbed = finished(spec, tmp_path / "a")
+    undisturbed = ended(spec, tmp_path / "a")
     kill_at(90, spec, torn)
     with (torn.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 100, "evaluat')
@@ -186,7 +179,7 @@ def test_an_error_is_kept_with_its_traceback(tmp_path: Path) -> None:
 def test_a_run_that_another_process_holds_or_that_has_ended_is_left_alone(tmp_path: Path) -> None:
     with RunDirectory(tmp_path / "a").lock():
         assert execute(first(), RunDirectory(tmp_path / "a"), SETTINGS) == ("elsewhere", "")
-    directory = finished(first(), tmp_path / "a")
+    directory = ended(first(), tmp_path / "a")
     before = (directory.path / "metrics.jsonl").read_bytes()
     assert execute(first(), directory, SETTINGS) == ("done", "")
     assert (directory.path / "metrics.jsonl").read_bytes() == before
@@ -232,7 +225,7 @@ def test_build_is_the_same_every_time() -> None:
 
 
 def test_provenance_and_context_are_recorded(tmp_path: Path) -> None:
-    info = finished(first(), tmp_path).info()
+    info = ended(first(), tmp_path).info()
     assert info is not None and info.spec.id == first().id
     assert info.context["metric"] == "mse"
     assert info.context["training_environments"] == ["0.2", "2"]

@@ -18,11 +18,9 @@ from oodbench.report.cli import app
 from oodbench.results.directory import Results, kept_weights
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
-from oodbench.train.execute import execute
 from oodbench.train.process import generator_states
-from oodbench.train.settings import TrainSettings
 from tests.helpers.pictures import draw
-from tests.helpers.sweeps import planned, tiny, trained
+from tests.helpers.sweeps import ended, planned, tiny, trained
 from tests.networks.test_vision import resnet_file
 
 RULES = ("train_val", "last")
@@ -118,8 +116,7 @@ def test_a_sweep_that_has_not_ended_has_no_model_yet(tmp_path: Path) -> None:
     plan = tiny(algorithms=["ERM"], trials=1, hparam_draws=2, steps=4, evaluate_every=2)
     first, _ = plan.runs.values()
     results = planned(tmp_path, plan)
-    settings = TrainSettings(keep_weights=RULES)
-    assert execute(first, results.run(first.id), settings) == ("done", "")
+    ended(first, results.run(first.id).path, keep_weights=RULES)
     with pytest.raises(
         UserError, match=r"chooses nothing yet for ERM on LinearSEM.* in trial 0: not"
     ):

@@ -30,12 +30,11 @@ def write(
     directories: Sequence[Path],
     out: Path,
     baseline: str = BASELINE,
-    allow_mixed: bool = False,
     metric: str | None = None,
     beside: tuple[str, Frames] | None = None,
 ) -> None:
     """Write the report of results directories; raises UserError as `contents.contents` does."""
-    write_whole(out, render(contents(directories, baseline, allow_mixed, metric, beside)))
+    write_whole(out, render(contents(directories, baseline, metric, beside)))
 
 
 def render(tree: dict[str, Any]) -> str:

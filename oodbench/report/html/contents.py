@@ -52,7 +52,6 @@ BASELINE = "ERM"
 def contents(
     directories: Sequence[Path],
     baseline: str = BASELINE,
-    allow_mixed: bool = False,
     metric: str | None = None,
     beside: tuple[str, Frames] | None = None,
 ) -> dict[str, Any]:
@@ -64,7 +63,7 @@ def contents(
     from kept predictions has values where a rule chose. Raises UserError if there is no sweep, for an
     unknown baseline or metric, and as `join.joined` does.
     """
-    title, frames = beside or ("", joined(directories, allow_mixed))
+    title, frames = beside or ("", joined(directories))
     frames = with_prediction_metric(frames, served(frames), metric)
     runs = sweep_runs(frames)
     if metric is not None:

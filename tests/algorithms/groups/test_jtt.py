@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, algorithms
+from oodbench.algorithms import Algorithm, algorithms
 from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
@@ -16,20 +16,12 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.steps import CustomStep, outputs, rates, update
-from tests.helpers.methods import descend, require_same_weights
+from tests.helpers.methods import descend, half, require_same_weights
 
 JTT: Any = algorithms.get("JTT")
 TASK = TASKS["multiclass"]
 PROBLEM = replace(tiny_problem(TASK), steps=6)
 VALUES = {**PLAIN, "lr": 0.1, "first_stage": 0.5, "upweight": 7.0}
-
-
-def halves(step: int) -> Batch:
-    """Three of the six examples of each environment, others at every other step."""
-    batch = tiny_batch(TASK)
-    part = slice(3) if step % 2 else slice(3, 6)
-    assert batch.index is not None
-    return Batch(batch.x[:, part], batch.y[:, part], index=batch.index[:, part])
 
 
 def weights(algorithm: Algorithm) -> list[Tensor]:
@@ -47,7 +39,7 @@ def test_both_stages_are_those_of_the_paper() -> None:
     twin = tiny_algorithm(algorithms.get("ERM"), PROBLEM, {**PLAIN, "lr": 0.1})
     start, wrong = weights(algorithm), torch.zeros(5, 6, dtype=torch.float64)
     for step in range(3):
-        batch = halves(step)
+        batch = half(tiny_batch(TASK), step)
         assert batch.index is not None
         predicted = twin.network(batch.x.flatten(0, 1)).argmax(-1).view(5, 3)
         wrong.scatter_(1, batch.index, (predicted != batch.y).double())
@@ -58,7 +50,7 @@ def test_both_stages_are_those_of_the_paper() -> None:
     for p, value in zip(twin.network.parameters(), start, strict=True):
         p.data.copy_(value)
     for step in range(3, 6):
-        batch = halves(step)
+        batch = half(tiny_batch(TASK), step)
         assert batch.index is not None
         losses = outputs(twin, batch, step).losses
         total = torch.zeros((), dtype=torch.float64)
@@ -76,10 +68,10 @@ def test_the_second_stage_starts_with_a_new_optimizer_and_running_statistics() -
     algorithm = tiny_algorithm(JTT, PROBLEM, {**VALUES, "optimizer": "adam"})
     start = weights(algorithm)
     for step in range(3):
-        update(algorithm, halves(step), step)
+        update(algorithm, half(tiny_batch(TASK), step), step)
     assert isinstance(algorithm, CustomStep)
     algorithm.start_stage(3)
     assert all(map(torch.equal, weights(algorithm), start))
     before = algorithm.optimizers["main"]
-    update(algorithm, halves(3), 3)
+    update(algorithm, half(tiny_batch(TASK), 3), 3)
     assert algorithm.optimizers["main"] is not before

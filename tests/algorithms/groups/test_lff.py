@@ -7,25 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, algorithms
-from oodbench.conformance.tiny_problems import (
-    PLAIN,
-    TASKS,
-    tiny_algorithm,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
 from oodbench.steps import update
-from tests.helpers.methods import descend, require_same_weights
+from tests.helpers.methods import descend, half, require_same_weights, tiny
 
 E, N, Q, EMA = 5, 6, 0.6, 0.7
-
-
-def part(batch: Batch, step: int) -> Batch:
-    """Three of the six examples of each environment, others at every other step."""
-    some = slice(3) if step % 2 else slice(3, 6)
-    assert batch.index is not None
-    return Batch(batch.x[:, some], batch.y[:, some], index=batch.index[:, some])
 
 
 def log_shares(network: Any, x: Tensor) -> Tensor:
@@ -40,12 +26,12 @@ def log_shares(network: Any, x: Tensor) -> Tensor:
 def test_both_networks_follow_the_equations(kind: str) -> None:
     task = TASKS[kind]
     batch, values = tiny_batch(task), {**PLAIN, "lr": 0.5, "q": Q, "ema": EMA}
-    algorithm: Any = tiny_algorithm(algorithms.get("LfF"), tiny_problem(task), values)
+    algorithm = tiny("LfF", task, **values)
     debiased = copy.deepcopy(algorithm.network)
     biased = copy.deepcopy(algorithm.biased_network)
     means: dict[tuple[int, int], tuple[float, float, int]] = {}
     for step in range(5):
-        now = part(batch, step)
+        now = half(batch, step)
         assert now.index is not None
         terms: list[tuple[Tensor, Tensor, tuple[int, int]]] = []
         for e in range(E):

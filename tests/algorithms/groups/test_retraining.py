@@ -19,14 +19,12 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.hparams import defaults
-from oodbench.results.directory import RunDirectory
 from oodbench.steps import outputs, rates, update
-from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from tests.helpers.methods import descend, require_same_weights
-from tests.helpers.sweeps import DIGITS, first
+from tests.helpers.sweeps import DIGITS, ended, first
 
 TASK = TASKS["multiclass"]
 PROBLEM = replace(tiny_problem(TASK), steps=6, counts=((9, 1, 4, 0, 2, 2),) * 5)
@@ -161,5 +159,4 @@ def test_groups_that_there_are_none_of_are_told() -> None:
 
 
 def test_a_run_with_both_stages_ends(tmp_path: Path) -> None:
-    run = run_of("DFR")
-    assert execute(run.spec, RunDirectory(tmp_path / "run"), TrainSettings()) == ("done", "")
+    ended(run_of("DFR").spec, tmp_path / "run")

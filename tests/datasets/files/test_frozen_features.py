@@ -16,12 +16,10 @@ from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.networks.weights import sha256
-from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
-from oodbench.train.execute import execute
-from oodbench.train.settings import TrainSettings
 from tests.helpers.pictures import draw
+from tests.helpers.sweeps import ended
 from tests.networks.test_vision import resnet_file
 
 
@@ -86,8 +84,7 @@ def test_heads_train_on_them(options: dict[str, object], tmp_path: Path) -> None
         data = {"name": "FrozenFeatures", **options}
         run = single(data, {"name": algorithm}, tmp_path, steps=200)
         assert run.network == "Head"
-        directory = RunDirectory(tmp_path / run.algorithm)
-        assert execute(run, directory, TrainSettings(data_dir=tmp_path)) == ("done", "")
+        directory = ended(run, tmp_path / run.algorithm, data_dir=tmp_path)
         last = list(directory.records())[-1]["evaluations"]
         fit = [e["value"] for e in last if e["metric"] == "accuracy" and e["environment"] != "c"]
         assert run.algorithm != "ERM" or min(fit[::2]) > 0.9
@@ -181,8 +178,7 @@ def test_features_have_the_splits_and_metrics_of_a_set_of_wilds(
     facts.require_files(make("FrozenFeatures", options | data, tmp_path)).cache(1)
     run = planned(tmp_path, steps=2)
     assert run.validation_environments == ("val",) and run.holdout == 0
-    directory = RunDirectory(tmp_path / "run")
-    assert execute(run, directory, TrainSettings(data_dir=tmp_path)) == ("done", "")
+    directory = ended(run, tmp_path / "run", data_dir=tmp_path)
     last = list(directory.records())[-1]["evaluations"]
     images = make("Waterbirds", {"size": 32}, tmp_path)
     assert {facts.metric(images), "worst_group_accuracy"} <= {e["metric"] for e in last}
@@ -216,10 +212,8 @@ def test_a_run_is_known_by_the_weights_not_by_their_place(tmp_path: Path) -> Non
     assert run(other).id != first.id
     with pytest.raises(UserError, match=r"b\.pth is not the file of weights with SHA-256 0a"):
         run(moved, sha256="0a")
-    settings = TrainSettings(data_dir=tmp_path, keep_weights=("last",))
-    directory = RunDirectory(tmp_path / "run")
     moved.rename(tmp_path / "c.pth")
-    assert execute(first, directory, settings) == ("done", "")
+    directory = ended(first, tmp_path / "run", data_dir=tmp_path, keep_weights=("last",))
     model: Any = oodbench.load_model(directory.path, data_dir=tmp_path)
     scans = model.dataset.images.load(0)["75"].x
     (tmp_path / "c.pth").rename(tmp_path / "a.pth")

@@ -10,12 +10,10 @@ from oodbench.data import facts
 from oodbench.data.images import Suite
 from oodbench.datasets import datasets, make
 from oodbench.errors import UserError
-from oodbench.results.directory import RunDirectory
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.sweep.plan import single
-from oodbench.train.execute import execute
-from oodbench.train.settings import TrainSettings
 from tests.helpers.pictures import draw
+from tests.helpers.sweeps import ended
 
 LAYOUTS = {
     "PACS": ("PACS", "art_painting cartoon photo sketch"),
@@ -165,9 +163,8 @@ def test_a_suite_trains_from_files_and_from_the_cache_to_the_same_records(tmp_pa
     run = single({"name": "PACS", **options}, algorithm, tmp_path, steps=3, network=network)
     found = []
     for workers in (0, 2):
-        directory = RunDirectory(tmp_path / str(workers))
-        settings = TrainSettings(data_dir=tmp_path, loader_workers=workers)
-        assert execute(run, directory, settings) == ("done", "")
+        path = tmp_path / str(workers)
+        directory = ended(run, path, data_dir=tmp_path, loader_workers=workers)
         found.append([r["evaluations"] for r in directory.records()])
         facts.require_files(make("PACS", options, tmp_path)).cache(1)
     assert found[0] == found[1]

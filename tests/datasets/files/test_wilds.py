@@ -30,8 +30,7 @@ from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan, single
-from oodbench.train.execute import execute
-from oodbench.train.settings import TrainSettings
+from tests.helpers.sweeps import ended
 from tests.helpers.transformers_copies import small_distilbert
 from tests.helpers.wilds_copies import COPIES, SMALL, TEXT, opened, right, rows
 
@@ -284,9 +283,7 @@ def test_what_can_be_trained_on_tokens_and_boxes(
     )
     assert len(plan.runs) == len(LATER["algorithms"]) - len(reasons)
     for run in list(plan.runs.values())[: 5 if name == "Py150" else 1]:  # detectors are slow
-        directory = Results(tmp_path).run(run.id)
-        settings = TrainSettings(data_dir=wilds_dir, keep_predictions=True)
-        assert execute(run, directory, settings) == ("done", ""), directory.failure()
+        directory = ended(run, tmp_path / run.id, data_dir=wilds_dir, keep_predictions=True)
         (record,) = directory.records()
         found = {(e["environment"], e["metric"]): e["value"] for e in record["evaluations"]}
         dataset = opened(name, wilds_dir)
@@ -300,11 +297,7 @@ def test_what_can_be_trained_on_tokens_and_boxes(
 def test_encode_learns_and_reads_ahead(wilds_dir: Path, tmp_path: Path) -> None:
     vrex = {"name": "VREx", "hparams": {"batch_size": 2}}
     run = single({"name": "ENCODE"}, vrex, wilds_dir, steps=1)
-    directory = Results(tmp_path).run(run.id)
-    assert execute(run, directory, TrainSettings(data_dir=wilds_dir, loader_workers=2)) == (
-        "done",
-        "",
-    )
+    ended(run, tmp_path / run.id, data_dir=wilds_dir, loader_workers=2)
 
 
 SWEEP: dict[str, Any] = {

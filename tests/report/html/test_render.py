@@ -4,8 +4,6 @@ import base64
 import hashlib
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.report.html import embedded, render
 from oodbench.report.html.contents import contents
+from tests.helpers.commands import python
 from tests.helpers.made import Made, flat, report
 from tests.helpers.paths import ROOT
 from tests.report.html.conftest import NASTY
@@ -54,7 +53,8 @@ def test_its_rooms_do_without_torch() -> None:
     code = (
         "import sys, oodbench.report.html, oodbench.report.why; assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    done = python(ROOT, "-c", code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_command_writes_one_file(made: Made, tmp_path: Path) -> None:

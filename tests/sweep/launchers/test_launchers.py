@@ -1,8 +1,5 @@
 """The contract that every launcher keeps."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job, launchers
 from oodbench.sweep.launchers.local import Debug
 from oodbench.train.settings import MIN_TO_VECTORIZE, large_bundles
+from tests.helpers.commands import python
 from tests.helpers.packages import installed
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
@@ -141,11 +139,10 @@ def test_a_launcher_is_one_file_of_another_package(tmp_path: Path) -> None:
     (tmp_path / "spool.py").write_text(SPOOL)
     installed(tmp_path, "launchers", "spool")
     tiny_file(tmp_path, algorithms=["ERM"])
-    path = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "COLUMNS": "1000"}
-    printed = subprocess.run(
-        [sys.executable, "-c", COMMANDS], cwd=tmp_path, env=os.environ | path, check=True,
-        capture_output=True, text=True,
-    ).stdout  # fmt: skip
+    path = f"{ROOT}:{tmp_path}"
+    done = python(tmp_path, "-c", COMMANDS, PYTHONPATH=path, COLUMNS="1000")
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout
     told = ("would spool 2", "2 runs queued", "queued: 2 runs: in blue", "2 jobs cancelled")
     places = [printed.index(text) for text in told]
     assert places == sorted(places)
