@@ -118,7 +118,7 @@ def test_gaps_and_categories_are_fitted_on_what_a_run_trains_on(
 
 
 def test_an_empty_category_needs_no_option(tmp_path: Path) -> None:
-    data = frame().assign(colour=["red", None] * (len(frame()) // 2))
+    data = frame().assign(colour=["red", ""] * (len(frame()) // 2))
     columns = facts.columns(table(tmp_path, data))
     assert columns is not None and "colour: (empty)" in columns.inputs
 
