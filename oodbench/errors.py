@@ -55,14 +55,14 @@ def unknown(
 
     `what` is named, such as `algorithm`; `hint` ends the sentence.
     """
-    names = [str(k) for k in known]
+    names = [str(k) for k in known if str(k)]
     folded = {n.casefold(): n for n in reversed(names)}
     near = [folded[n] for n in difflib.get_close_matches(str(name).casefold(), folded, 3, 0.5)]
     where = f" in {place}" if place else ""
     if str(name) in near:  # it is a number
         return UserError(f"unknown {what} {name}{where}; did you mean the text '{name}'?")
     if near:
-        nearest = f"did you mean {' or '.join(near)}?"
+        nearest = "did you mean " + " or ".join(f"'{n}'" if "," in n else n for n in near) + "?"
     elif names:
         ends = accumulate(len(n) + len(", ") for n in names)
         count = max(1, sum(end <= LONGEST_LIST for end in ends))

@@ -218,14 +218,14 @@ def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Lead
     here, there = (
         number(far[f"mean{s}"], far[f"stderr{s}"], far["metric"]) for s in ("", "_other")
     )
-    rows = table.index.nunique() - 1
-    more = f", and {rows} more row{'s differ' if rows > 1 else ' differs'} so" if rows else ""
+    cells = table.index.nunique() - 1
+    more = f", and {cells} more cell{'s differ' if cells > 1 else ' differs'} so" if cells else ""
     finding = (
         f"The selection rule matters: {label} on {dataset} has {here} by {far['rule']} and {there} by "
         f"{far['other']}, a difference beyond both errors{more}."
     )
-    verb = "differ" if rows else "differs"
-    short = f"The selection rule matters: {counted(rows + 1, 'row')} {verb} beyond both errors."
+    verb = "differ" if cells else "differs"
+    short = f"The selection rule matters: {counted(cells + 1, 'cell')} {verb} beyond both errors."
     return replace(shown, findings=(*shown.findings, Note(finding, short)))
 
 

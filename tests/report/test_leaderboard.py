@@ -47,7 +47,7 @@ def test_a_finding_says_where_two_rules_differ_beyond_both_errors(tmp_path: Path
     (finding,) = leaderboard(frames).findings
     assert finding == (
         "The selection rule matters: ERM on D has 39.9 ± 0.1 by val_env and 19.7 ± 0.2 by train_val, "
-        "a difference beyond both errors, and 1 more row differs so."
+        "a difference beyond both errors, and 1 more cell differs so."
     )
     (turned,) = leaderboard(frames, "train_val").findings
     assert "19.7 ± 0.2 by train_val and 39.9 ± 0.1 by val_env" in turned

@@ -70,10 +70,10 @@ def _of_selection(contents: Contents) -> list[str]:
     sentences = []
     for rule, by_rule in costs.groupby("rule", sort=False):
         of_datasets = by_rule.groupby("dataset")["cost"].mean().sort_values()
-        most = f"; most on {of_datasets.index[-1]} ({of_datasets.iloc[-1]:.1f})"
+        several = len(of_datasets) > 1
+        most = f"; most on {of_datasets.index[-1]} ({of_datasets.iloc[-1]:.1f})" * several
         sentences.append(
-            f"Selection by {rule} costs {of_datasets.mean():.1f} points on the mean over rows, then "
-            f"over the datasets on which accuracy can be selected by the test environment itself"
-            f"{most if len(of_datasets) > 1 else ''}."
+            f"Selection by {rule} costs {of_datasets.mean():.1f} points of accuracy beside selection by "
+            f"the test environment itself, a mean over rows, then datasets{most}."
         )
     return sentences
