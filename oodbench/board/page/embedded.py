@@ -192,7 +192,7 @@ def _behind(runs: pd.DataFrame, by_rule: Mapping[str, pd.DataFrame]) -> dict[str
             part["rules"][rule] = {
                 "run": [int(v) for v in group["run"]],
                 "step": [int(v) for v in group["step"]],
-                "score": significant(group["score"], 5),
+                "score": significant(group["score"], 4),
                 "value": significant(group["value"], 5),
             }
             for run in group.loc[group["chosen"], "run"]:
@@ -201,7 +201,7 @@ def _behind(runs: pd.DataFrame, by_rule: Mapping[str, pd.DataFrame]) -> dict[str
 
 
 def _short(hparams: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in hparams.items()}
+    return {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in hparams.items()}
 
 
 def _column(values: list[Any]) -> Any:
