@@ -8,8 +8,8 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 from oodbench.board.beside import frozen
-from oodbench.board.gap_tables import BASELINE, gaps_of
 from oodbench.datasets import datasets
+from oodbench.report.gap_tables import BASELINE, gaps_of
 
 BOARD, RULE = "small.v2", "val_env"
 LEAST = -0.5

@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 from oodbench.board.asked import Asked
-from oodbench.board.gap_tables import about, gaps_of, headline
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
 from oodbench.notes import Note
 from oodbench.report.comparison import comparison
 from oodbench.report.formats import Block, Sheet
+from oodbench.report.gap_tables import about, gaps_of, headline
 from oodbench.report.leaderboard import (
     METHOD,
     is_mean,

@@ -6,11 +6,11 @@ import pytest
 import scipy.stats
 
 from oodbench.board.beside import frozen
-from oodbench.board.gap_tables import Gaps, gaps_of
 from oodbench.board.page import agreement
 from oodbench.board.page.contents import contents
 from oodbench.board.page.markdown import markdown_page
 from oodbench.board.protocol import Tier, tiers
+from oodbench.report.gap_tables import Gaps, gaps_of
 from oodbench.results.frames import subset
 from tests.helpers.boards import invoke
 from tests.helpers.made_boards import Means, made_board

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from oodbench.board.beside import frozen
-from oodbench.board.gap_tables import gaps_of
 from oodbench.board.show import QUICK_BOARD, QUICK_DATASET, QUICK_ROWS
+from oodbench.report.gap_tables import gaps_of
 from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.numbers import number
 from oodbench.sweep.file import validate

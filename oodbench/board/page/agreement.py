@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 
-from oodbench.board.gap_tables import BASELINE, Gaps, gaps_of
 from oodbench.board.protocol import Tier
 from oodbench.report.formats import Block
+from oodbench.report.gap_tables import BASELINE, Gaps, gaps_of
 from oodbench.report.gaps import FLOOR, bounded_mean
 from oodbench.report.leaderboard import METHOD, kinds
 from oodbench.report.numbers import counted

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from oodbench.board.gap_tables import BASELINE, Gaps
 from oodbench.board.page.contents import Contents
 from oodbench.board.page.tables import sign
 from oodbench.datasets import datasets as registered
 from oodbench.errors import UserError
 from oodbench.report.formats import Block
+from oodbench.report.gap_tables import BASELINE, Gaps
 from oodbench.report.numbers import counted
 
 HOLDS, IN_PART, OPEN, NOT = "holds", "holds in part", "undecided", "does not hold"

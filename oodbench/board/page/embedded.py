@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from oodbench.board.gap_tables import BASELINE, serving
 from oodbench.board.page.contents import Contents
 from oodbench.datasets import datasets as registered
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
+from oodbench.report.gap_tables import BASELINE, serving
 from oodbench.report.gaps import CLEAR, FLOOR
 from oodbench.report.html import to_json
 from oodbench.report.leaderboard import constant_values, kinds

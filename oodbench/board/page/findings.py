@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Iterable
 
-from oodbench.board.gap_tables import BASELINE
 from oodbench.board.page.contents import Contents
 from oodbench.board.page.tables import critical, gain_text, selection_costs, sign
+from oodbench.report.gap_tables import BASELINE
 from oodbench.report.statistics import mean_ranks
 
 NAMED = 6

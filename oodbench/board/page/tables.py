@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from oodbench.board.gap_tables import BASELINE, serving
 from oodbench.board.page.contents import Contents
 from oodbench.board.parts import WORST_GROUP
 from oodbench.metrics import is_proportion
 from oodbench.report.formats import Block
+from oodbench.report.gap_tables import BASELINE, serving
 from oodbench.report.leaderboard import (
     CEILING,
     FROM,

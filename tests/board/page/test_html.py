@@ -10,11 +10,11 @@ import pytest
 import scipy.stats
 
 from oodbench.board.files import dataset_file
-from oodbench.board.gap_tables import BASELINE, Gaps, gaps_of
 from oodbench.board.page import agreement
 from oodbench.board.page.contents import Contents, contents
 from oodbench.board.page.html import ASSETS, html_page
 from oodbench.board.page.markdown import markdown_page
+from oodbench.report.gap_tables import BASELINE, Gaps, gaps_of
 from oodbench.report.statistics import estimate
 from oodbench.results.frames import only
 from tests.board.page.conftest import DRAWS, KINDS, TRIALS

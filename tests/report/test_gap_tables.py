@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from oodbench.board import gap_tables
 from oodbench.board.beside import frozen
-from oodbench.board.gap_tables import Gaps, gaps_of
 from oodbench.board.page import agreement
 from oodbench.board.page.contents import contents
 from oodbench.board.page.markdown import markdown_page
+from oodbench.report import gap_tables
 from oodbench.report.formats import Block
+from oodbench.report.gap_tables import Gaps, gaps_of
 from oodbench.report.gaps import by_trial
 from oodbench.results.frames import Frames, subset
 from tests.helpers.boards import invoke
