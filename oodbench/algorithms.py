@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import scipy
 import torch
@@ -43,37 +43,6 @@ HOOKS = (
     *("trains_head_only", "trains_network", "update", "validated"),
 )
 """Hooks that only methods derived from `oodbench.steps.CustomStep` may define."""
-RENAMED = {
-    **dict.fromkeys(HOOKS, "belongs to `oodbench.steps.CustomStep`: derive the method from it"),
-    "draw": "is now called `noise`",
-    "drawn": "is now `oodbench.steps.noise_at(self, batch, step)`",
-    "outputs": "is now `oodbench.steps.outputs(self, batch, step)`; what a method makes of the "
-    "outputs belongs in `next_buffers` or `objective`",
-    "packages": "is now `needs = Needs(packages=...)`",
-    "prepared": "is now `oodbench.steps.prepared(self, batch, step)`",
-    "rates": "is now `oodbench.steps.rates(self, step)`; a method changes them in the hook "
-    "`schedule` of `CustomStep`",
-    "restarts": "is now part of the hook `schedule` of `oodbench.steps.CustomStep`",
-    "step_optimizer": "is now `oodbench.steps.descend(self, step)`",
-    "units": "is now `oodbench.steps.units(self, batch, step)`",
-    "weight_decay": "is now part of the hook `schedule` of `oodbench.steps.CustomStep`",
-}
-"""Names that methods had in version 0.2.0 or that plain methods do not have, and what to write instead."""
-
-
-class _FormerNames:
-    """Data of a step, which tell what to write instead of a name of version 0.2.0."""
-
-    _former: ClassVar[Mapping[str, str]] = {
-        "draws": "it is now called `noise`",
-        "made": "what `next_buffers` makes of the outputs stands in `buffers`",
-    }
-
-    if not TYPE_CHECKING:  # which is to find names that there never were
-
-        def __getattr__(self, name: str) -> Any:
-            data, advice = type(self).__name__, self._former.get(name)
-            raise AttributeError(f"`{data}` has no `{name}`" + (f": {advice}" if advice else ""))
 
 
 def register(name: str, *, paper: str) -> Callable[[A], A]:
@@ -152,7 +121,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Batch(_FormerNames):
+class Batch:
     """B examples of each of E training environments."""
 
     x: Tensor
@@ -193,7 +162,7 @@ class Batch(_FormerNames):
 
 
 @dataclass(frozen=True)
-class Outputs(_FormerNames):
+class Outputs:
     """The results of a forward pass, stacked over the E training environments of B examples each."""
 
     logits: Tensor
@@ -374,15 +343,16 @@ class Algorithm(nn.Module):
         self._trained = {n for n, p in names if p.requires_grad}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Raises UserError for a name of an earlier version, and for an unknown `changes`."""
+        """Raises UserError for a hook of `CustomStep`, and for an unknown `changes` or `needs`."""
         super().__init_subclass__(**keywords)
-        for name, advice in RENAMED.items():
+        for name in HOOKS:
             if hasattr(cls, name) and name not in cls._hooks:
-                raise UserError(f"the method {cls.__name__}: `{name}` {advice}")
+                raise UserError(
+                    f"the method {cls.__name__}: `{name}` belongs to `oodbench.steps.CustomStep`: "
+                    "derive the method from it"
+                )
         if cls.changes not in CHANGES:
             raise unknown("value", cls.changes, CHANGES, f"`changes` of the method {cls.__name__}")
-        if isinstance(cls.needs, frozenset):  # of version 0.2.0
-            cls.needs = Needs(attributes="attributes" in cls.needs, index="index" in cls.needs)
         if not isinstance(cls.needs, Needs):
             raise UserError(
                 f"`needs` of the method {cls.__name__} is `Needs(...)`, not {cls.needs}"
@@ -433,13 +403,6 @@ class Algorithm(nn.Module):
         """Logits (N, C) of inputs (N, *input_shape)."""
         logits: Tensor = self.network(x)
         return logits
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in RENAMED:
-                raise AttributeError(f"the method {type(self).__name__}: `{name}` {RENAMED[name]}")
-            return super().__getattr__(name)
 
 
 def why_skipped(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -76,40 +76,16 @@ class Environment:
     others are there where it is trained on. So environments can have drawings, faces or people in common
     of which a run is tested on none that it has seen. None: all examples, in both cases."""
 
-    if not TYPE_CHECKING:
-
-        def __new__(cls, *values: object, **fields: object) -> "Environment":
-            """Refuse the `groups` of version 0.2.0."""
-            if "groups" in fields:
-                cls.__getattr__(cls, "groups")
-            return super().__new__(cls)
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Raise AttributeError, which says what the `groups` of version 0.2.0 are called now."""
-            renamed = ": it is now called `clusters`" if name == "groups" else ""
-            raise RenamedError(f"an environment has no `{name}`{renamed}")
-
 
 def register(name: str, metadata: Metadata) -> Callable[[D], D]:
     """Register a dataset under `name`."""
 
     def decorate(cls: D) -> D:
-        _refuse_old_hooks(cls)
         cls.name, cls.metadata = name, metadata
         datasets.add(name)(cls)
         return cls
 
     return decorate
-
-
-def _refuse_old_hooks(cls: type["Dataset"]) -> None:
-    """Raise UserError for a dataset that defines what the engine of version 0.2.0 asked for."""
-    for base in cls.__mro__:
-        for name in vars(base) if base not in (FileDataset, Dataset) else ():
-            if name in REPLACED_HOOKS:
-                raise UserError(f"{cls.__name__} defines `{name}`: {REPLACED_HOOKS[name]}")
-            if name in FILE_HOOKS and not issubclass(cls, FileDataset):
-                raise UserError(f"{cls.__name__} defines `{name}`: {USE_FILES}")
 
 
 class Normalization(NamedTuple):
@@ -131,38 +107,6 @@ def _on(normalization: Normalization, device: torch.device) -> tuple[Tensor, Ten
 
 IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """The mean and standard deviation of ImageNet's images, by channel."""
-
-
-class RenamedError(UserError, AttributeError):
-    """A name of version 0.2.0 that datasets no longer have, with what has its place."""
-
-
-FILE_HOOKS = {"checksums", "file", "command", "check", "download", "make", "cache", "read"}
-USE_FILES = "derive the dataset from `oodbench.datasets.FileDataset`, which has it"
-REPLACED_HOOKS = {
-    "usual_options": "define `label` instead, the whole name in tables",
-    "run_options": "define `resolved_options(pretrained)` instead, of the options that differ alone",
-    "has_split_metrics": "leave it out, and define `split_metrics` only where there are some",
-}
-MOVED = {
-    **REPLACED_HOOKS,
-    **{
-        name: f"ask `oodbench.data.facts.{name}(dataset)`"
-        for name in (
-            *("label", "network", "network_hparams", "metric", "higher_is_better", "holdout"),
-            *("repeats", "normalization", "evaluation_environments", "split_metrics"),
-            "predictor_metrics",
-        )
-    },
-    "groups": "ask `oodbench.data.facts.group_names(dataset)`",
-    "trained_on": "ask `oodbench.data.facts.training_environments(dataset, held_out)`",
-    "permutation": "call `oodbench.datasets.permutation(dataset, count, trial)`",
-    **dict.fromkeys(
-        ("given_label", "given_training", "given_ceiling"),
-        "what a sweep file says of a dataset is in `oodbench.sweep.cells.Source`",
-    ),
-}
-"""Names that datasets of version 0.2.0 had -> a sentence on what replaces them."""
 
 
 class Dataset(ABC):
@@ -220,17 +164,6 @@ class Dataset(ABC):
     def seed(self, trial: int, *names: object) -> int:
         """A seed for the noise of a trial, which no algorithm or hyperparameter changes."""
         return derive("data", self.name, trial, *names)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Raise AttributeError, which says for a name of version 0.2.0 what has its place."""
-            message = f"a dataset has no `{name}`"
-            if name in FILE_HOOKS:
-                message += f": {USE_FILES}"
-            elif name in MOVED:
-                message += f" any more: {MOVED[name]}"
-            raise RenamedError(f"{type(self).__name__}: {message}")
 
 
 class FileDataset(Dataset):

@@ -33,10 +33,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=Callable[..., Any])
 
-RENAMED = {"--selection": "--rule", "--rules": "--rule"}
-"""Options of version 0.2.0 -> their present names, in every command that has the new one."""
-
-
 VMAP_IS_SLOW = "There is a performance drop"
 """The beginning of torch's warning that `vmap` has no rule for a function, which no user can change."""
 
@@ -52,11 +48,8 @@ class _Commands(TyperGroup):
         if sentence := self.renamed.get(args[0]):
             ctx.fail(f"{args[0]} is gone: {sentence}")
         name, command, rest = super().resolve_command(ctx, args)
-        options = {option for param in command.params for option in param.opts} if command else ()
         for argument in rest:
             option, _, _ = argument.partition("=")
-            if RENAMED.get(option) in options:
-                ctx.fail(f"{option} is now {RENAMED[option]}")
             if sentence := self.renamed.get(f"{name} {option}"):
                 ctx.fail(f"{option} is gone: {sentence}")
         return name, command, rest

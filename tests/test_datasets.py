@@ -15,7 +15,6 @@ from oodbench.datasets import (
     Metadata,
     datasets,
     make,
-    register,
 )
 from oodbench.errors import UserError
 from oodbench.tasks import Task
@@ -171,8 +170,7 @@ def test_check_of_files(tmp_path: Path) -> None:
         facts.check(dataset)
 
 
-OLD_FILE_NAMES = ("checksums", "file", "command", "check", "download", "cache", "read")
-OLD_FACTS = {
+STATED = {
     "label": "mine",
     "network": "ConvNet",
     "network_hparams": {"width": 4},
@@ -183,55 +181,33 @@ OLD_FACTS = {
     "normalization": IMAGENET,
     "evaluation_environments": ("b",),
 }
-OLD_REPLACED = ("usual_options", "run_options", "has_split_metrics")
-OLD_MOVED = ("groups", "trained_on", "permutation", "given_label", "given_training")
 
 
-def old_plugin(**names: object) -> Any:
-    """A dataset of version 0.2.0 with further names."""
+def stating(**names: object) -> Any:
+    """A dataset that states further facts."""
     usual = {name: value for name, value in vars(Filed).items() if name[0] != "_"}
-    return type("Old", (Dataset,), {**usual, **names})
+    return type("Stating", (Dataset,), {**usual, **names})
 
 
 def test_the_interface_has_sixteen_names() -> None:
     names = {name for name in (*dir(Dataset), *Dataset.__annotations__) if name[0] != "_"}
-    assert len(names | vars(old_plugin()(None)).keys()) == 16
+    assert len(names | vars(stating()(None)).keys()) == 16
 
 
-@pytest.mark.parametrize("name", OLD_FACTS)
-def test_a_fact_that_an_old_dataset_states_still_holds(name: str) -> None:
-    cls = old_plugin(**{name: OLD_FACTS[name]})
-    assert getattr(facts, name)(cls(cls.Options())) == OLD_FACTS[name]
+@pytest.mark.parametrize("name", STATED)
+def test_a_fact_that_a_dataset_states_holds(name: str) -> None:
+    cls = stating(**{name: STATED[name]})
+    assert getattr(facts, name)(cls(cls.Options())) == STATED[name]
 
 
-def test_metrics_of_an_old_dataset_are_still_measured() -> None:
+def test_metrics_of_a_dataset_s_own_are_measured() -> None:
     def split_metrics(self: object, *given: object) -> dict[str, float]:
         return {"worst": 0.5}
 
-    cls = old_plugin(split_metrics=split_metrics, predictor_metrics=split_metrics)
+    cls = stating(split_metrics=split_metrics, predictor_metrics=split_metrics)
     whole = facts.split_metrics(cls(None))
     assert whole is not None and whole("a", torch.arange(1), torch.zeros(1)) == {"worst": 0.5}
     assert facts.predictor_metrics(cls(None), lambda x: x, 0) == {"worst": 0.5}
-
-
-@pytest.mark.parametrize("name", [*OLD_FILE_NAMES, *OLD_REPLACED])
-def test_an_old_dataset_is_told_what_to_define_instead(name: str) -> None:
-    with pytest.raises(UserError, match=f"^Old defines `{name}`: [^\\n]*(derive|define)"):
-        register("Old", Filed.metadata)(old_plugin(**{name: None}))
-
-
-@pytest.mark.parametrize("name", [*OLD_FILE_NAMES, *OLD_FACTS, *OLD_REPLACED, *OLD_MOVED])
-def test_an_old_dataset_is_told_what_to_ask_instead(name: str) -> None:
-    with pytest.raises(UserError, match=f"^Old: a dataset has no `{name}`[^:]*: [^\\n]*`"):
-        getattr(old_plugin()(None), name)
-
-
-def test_an_old_dataset_is_told_that_groups_of_an_environment_are_clusters() -> None:
-    y: Any = torch.zeros(2)
-    with pytest.raises(UserError, match=r"no `groups`: it is now called `clusters`$"):
-        Environment(y, y, **{"groups": y})
-    with pytest.raises(AttributeError, match=r"no `groups`: it is now called `clusters`$"):
-        getattr(Environment(y, y), "groups")  # noqa: B009
 
 
 @pytest.mark.parametrize("option", COLORED)

@@ -24,7 +24,7 @@ from oodbench.results.read import COSTS
 from oodbench.results.run_spec import COMPLETE, RunSpec, State
 from oodbench.yaml_values import read_yaml
 
-FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric", "search")
+FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric")
 """The columns, besides the environments, in which a dataset's runs must equal the board's."""
 BATCH = ("batch_size", "environments_per_step")
 """The hyperparameters that say how many examples a step sees: fixed where all frozen runs agree."""
@@ -363,7 +363,6 @@ def _run_columns(part: Part) -> dict[str, list[Any]]:
         **dict.fromkeys(COSTS),
         "dataset_label": part.dataset,
         "error": "",
-        "search": "random",
         "selection": about.selection,
         "frozen": True,
     }

@@ -58,8 +58,6 @@ def planned_rows(
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
     """The reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
     runs = sweep_runs(load_frames(Results(results))).assign(directory=str(results))
-    if (runs["search"] != "random").any():
-        return ["the draws of a search depend on its own runs: they cannot be frozen"]
     labels = [str(label) for label in runs["label"].unique()]
     entries = {name_of(entry) for entry in protocol.datasets}  # others may lack their data here
     trained = [str(name) for name in runs["dataset_label"].unique() if name in entries]

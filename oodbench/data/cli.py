@@ -21,17 +21,7 @@ MAX_GROUPS = 12
 MAX_INPUTS = 60
 """Of a table with more inputs the first are shown."""
 
-SET = "--set {}=VALUE says it"
-app = commands(
-    __doc__,
-    no_args_is_help=True,
-    renamed={
-        "make --levels": SET.format("levels"),
-        "make --states": SET.format("states"),
-        "make --test-levels": SET.format("test_levels"),
-        "make --expert": "--from FILE says it",
-    },
-)
+app = commands(__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]

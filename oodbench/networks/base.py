@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.datasets import Dataset
-from oodbench.errors import UserError
 from oodbench.hparams import checked, neutral_values
 from oodbench.registry import Registry
 
@@ -20,8 +19,6 @@ def register(name: str) -> Callable[[type["Network"]], type["Network"]]:
     """Register a network under `name`."""
 
     def decorate(cls: type["Network"]) -> type["Network"]:
-        if "is_tried" in vars(cls):  # a network of version 0.2.0
-            raise UserError(f"the network {name} has `is_tried`: call it `check_by_building`")
         return networks.add(name)(cls)
 
     return decorate

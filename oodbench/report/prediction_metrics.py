@@ -3,26 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from oodbench.errors import UserError
 from oodbench.metrics import of_predictions
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames, plugins_of, stacked
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import choose, served
-
-
-def __getattr__(name: str) -> Any:
-    """Tell the author of a plug-in of version 0.2.0 what a metric is now."""
-    if name == "register_metric":
-        raise UserError(
-            "`register_metric` is now a class: @oodbench.metrics.register('NAME') on a Metric"
-        )
-    raise AttributeError(name)
 
 
 def with_prediction_metric(

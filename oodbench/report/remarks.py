@@ -152,11 +152,11 @@ def number_of_trials(runs: pd.DataFrame) -> str:
 
 
 def _draws(runs: pd.DataFrame) -> str:
-    """The number of draws of the hyperparameters of a row, and how they were chosen."""
+    """The number of random draws of the hyperparameters of a row."""
     texts = {}
     for label, group in runs.groupby("label", sort=False):
-        count, search = str(group["draw"].nunique()), group["search"].dropna()
-        texts[label] = count + (f" ({', '.join(search.unique())})" if count != "1" else "")
+        count = group["draw"].nunique()
+        texts[label] = "1" if count == 1 else f"{count} (random)"
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return ", ".join(f"{label} {text}" for label, text in texts.items())

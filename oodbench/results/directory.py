@@ -3,7 +3,6 @@
 OUT/sweep.json           the sweep and its planned runs
 OUT/sweep.lock           held by a process that adds runs to them
 OUT/data/<digest>.json   the files that runs read, see `oodbench.results.data_files`
-OUT/searches/<id>.jsonl  what a search of version 0.2.0 has chosen since: one draw a line
 OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
               metrics.jsonl     one record an evaluation
               checkpoint.pt     what a resumed run needs
@@ -42,13 +41,11 @@ from oodbench.results.schemas import (
     DoneFile,
     FailedFile,
     Heartbeat,
-    JournalLine,
     Provenance,
     RunFile,
     SweepFile,
     check_ids,
     parse_file,
-    parse_json,
     read_bytes,
     read_file,
     sealed,
@@ -297,7 +294,7 @@ class RunDirectory:
         run = self.info()
         if run is None:
             return f"{self.path / 'run.json'} is missing"
-        for name, run_id in (("run.json", run.spec.id), ("done.json", end.id or self.id)):
+        for name, run_id in (("run.json", run.spec.id), ("done.json", end.id)):
             if run_id != self.id:
                 return f"{self.path / name} is of another run: {run_id[:20]}"
         reason = wrong_records(self.read("metrics.jsonl") or b"", run, end)
@@ -351,7 +348,7 @@ class Results:
         return RunDirectory(self.path / "runs" / run_id)
 
     def plan(self) -> dict[str, Any]:
-        """The plan: sweep.json's `name`, `settings` and `runs` (id to spec), and what searches chose since.
+        """The plan: sweep.json's `name`, `settings` and `runs` (id to spec).
 
         Raises UserError if it is not there or damaged.
         """
@@ -364,7 +361,7 @@ class Results:
         check_ids(sweep.runs, str(path))
         stored: dict[str, Any] = from_json(read_bytes(path) or b"{}")
         stored.pop("checksum", None)
-        return stored | {"runs": stored["runs"] | self._chosen()}
+        return stored
 
     def plan_lock(self) -> FileLock:
         """The lock of a process that adds runs to the plan; raises UserError for a foreign folder."""
@@ -385,18 +382,3 @@ class Results:
         specs = {run_id: asdict(spec) for run_id, spec in runs.items()}
         text = _dumps({"schema": SCHEMA, "name": name, "settings": settings, "runs": specs})
         write_whole(self.path / "sweep.json", sealed(text))
-
-    def _chosen(self) -> dict[str, Any]:
-        """The runs (id to spec) that searches have chosen; a torn last line is left out.
-
-        Raises DamagedFile for any other line that is no draw.
-        """
-        runs: dict[str, RunSpec] = {}
-        for path in sorted((self.path / "searches").glob("*.jsonl")):
-            whole, _, _ = (read_bytes(path) or b"").rpartition(b"\n")
-            for number, line in enumerate(whole.splitlines(), 1):
-                place = f"{path}: line {number}"
-                draw = parse_json(line, JournalLine, place).runs
-                check_ids(draw, place)
-                runs |= draw
-        return {run_id: asdict(spec) for run_id, spec in runs.items()}

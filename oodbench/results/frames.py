@@ -26,9 +26,9 @@ class Frames:
     `dataset_label`, `training_environments`, `classes`, `metric`, `higher_is_better` (missing if never
     started);
     `error` (of a failed run, or empty), `last_step`, `training_seconds`, `waiting_seconds`,
-    `evaluation_seconds` and `memory_mb` as recorded up to then; `search` (how its draw was
-    chosen), `selection` (the rule that the sweep names for its tables; missing if it names none) and
-    `plugins` (the modules that the sweep imports; missing of frozen runs)."""
+    `evaluation_seconds` and `memory_mb` as recorded up to then; `selection` (the rule that the sweep
+    names for its tables; missing if it names none) and `plugins` (the modules that the sweep imports;
+    missing of frozen runs)."""
     metrics: Any
     """Evaluations, one a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
     a value that was not finite is NaN. `id` and the three names are categorical."""

@@ -38,7 +38,6 @@ PROTOCOL = (
     "network",
     "network_hparams",
     "metric",
-    "search",
     "validation_environments",
     "draws",
 )
@@ -181,7 +180,7 @@ def merge(directories: Sequence[Path], out: Path) -> Merged:
     """Write the runs of results directories of one sweep into a new one, whole or not at all.
 
     Of a run that several have, the copy that has got furthest is taken. Raises UserError if `out` is
-    there, and if the sweeps have different names, settings or runs in one place, or search.
+    there, and if the sweeps have different names, settings or runs in one place.
     """
     if out.exists():
         raise UserError(f"{out} is there already; use another --out")
@@ -235,10 +234,6 @@ def _check_settings(directories: Sequence[Path], plans: Sequence[dict[str, Any]]
             raise UserError(
                 f"{directories[0]} holds the sweep '{plans[0]['name']}' and {directory} "
                 f"'{plan['name']}'; `table` and `compare` take directories of several sweeps"
-            )
-        if plan["settings"].get("search"):
-            raise UserError(
-                f"{directory} holds a search, whose draws depend on its own runs: it cannot be merged"
             )
         first, other = plans[0]["settings"].get("sweep", {}), plan["settings"].get("sweep", {})
         for key in sorted({*first, *other}):

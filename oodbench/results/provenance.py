@@ -85,9 +85,9 @@ def begun_by(made_by: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, 
 
 
 def method_digest(provenance: Mapping[str, Any]) -> str | None:
-    """A digest of the source of the method that trained a run; of runs of 0.2.0, of its whole file."""
+    """A digest of the source of the method that trained a run; None where it was not recorded."""
     method = provenance.get("digests", {}).get("method")
-    return combined(method) if method else provenance.get("source")
+    return combined(method) if method else None
 
 
 def code(provenance: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from oodbench.files import read_regular, whole_file
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.packed import FILES, UNREADABLE, open_pack
 from oodbench.results.records import Column, Record, whole_records
-from oodbench.results.run_spec import DIWA, RunSpec, State
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile
 
 CHUNK = 250
@@ -48,8 +48,6 @@ CHECKSUM = 8
 """The bytes of the cache's checksum, which come first."""
 LARGEST_CACHE = 2**35
 """The most bytes of a cache that is read."""
-NO_SEARCH: dict[str, Any] = {"search": "random"}
-"""The column `search` of runs that no search of version 0.2.0 has chosen."""
 KNOWN = {"context", "provenance", "state", "error", "stamp", "last_step", *COSTS}
 """The columns that the cache keeps of a run beside its metrics."""
 REWRITE = 0.01
@@ -195,8 +193,6 @@ def _checksum(data: memoryview) -> bytes:
 def _frames(
     plan: Mapping[str, Any], parsed: ParsedRuns, settings: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    search = settings.get("search")
-    how = {"search": _search_label(search)} if search else NO_SEARCH
     plugins = tuple(settings.get("plugins", ()))
     of_all = {"selection": settings.get("selection"), "plugins": plugins}
     if chosen := settings.get("sweep", {}).get("hparams_from"):
@@ -206,7 +202,6 @@ def _frames(
         | {"dataset_label": spec.get("dataset_label") or info["context"].get("dataset_label")}
         | {"state": info["state"], "provenance": info["provenance"], "error": info["error"]}
         | {name: info[name] for name in ("last_step", *COSTS)}
-        | (NO_SEARCH if (spec.get("average") or {}).get("name") == DIWA else how)
         | of_all
         for (run_id, spec), info in zip(plan.items(), parsed.runs.values(), strict=True)
     ]
@@ -218,12 +213,6 @@ def _frames(
     run = metrics.pop("run").to_numpy()
     metrics.insert(0, "id", pd.Categorical.from_codes(run, pd.Index(list(plan))))
     return frame, metrics
-
-
-def _search_label(search: Mapping[str, Any]) -> str:
-    """How a search of version 0.2.0 chose the draws, for a footer."""
-    text = f"{search['method'].upper()} by {search['objective']}, {search['runs']:,} runs a cell"
-    return text + ("; it has seen the test environments" if search["objective"] == "oracle" else "")
 
 
 def chosen_once(about: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ them, as `columns`, only where they differ from those of the line before:
     {"step":40,"values":[640,0.3011]}
 
 A `counted` metric is a proportion: its number is how many of the `count` examples are right, 581 of 720.
-A line of version 0.2.0 has `evaluations` instead, with all names beside every number.
 """
 
 import hashlib
@@ -36,14 +35,6 @@ class _Block(TypedDict):
     splits: list[tuple[str | None, str | None, list[Count]]]
 
 
-class _Evaluation(TypedDict):
-    environment: str | None
-    split: str | None
-    metric: str
-    value: float | None
-    count: Count
-
-
 class Cost(TypedDict, total=False):
     """The cost of a run up to a record."""
 
@@ -62,7 +53,6 @@ class _Line(TypedDict):
     columns: NotRequired[list[_Block]]
     counted: NotRequired[list[str]]
     values: NotRequired[list[float | None]]
-    evaluations: NotRequired[list[_Evaluation]]
 
 
 LINE = TypeAdapter(_Line)
@@ -107,12 +97,6 @@ def read_records(text: bytes) -> Iterator[Record]:
     for number, bare in enumerate(text.splitlines(), 1):
         place = f"in line {number}"
         line = parse_json(bare, LINE, place)
-        if "evaluations" in line:
-            columns = _columns(line["evaluations"])
-            if columns != layout.columns:  # the records of a run share their columns
-                layout = Layout(columns)
-            yield Record(line, layout, [e["value"] for e in line["evaluations"]])
-            continue
         if "columns" in line:
             layout = Layout(_flat(line["columns"], place), frozenset(line.get("counted", ())))
         yield Record(line, layout, _values(line, layout, place))
@@ -209,16 +193,15 @@ def _grouped(columns: Sequence[Column]) -> list[_Block]:
 def wrong_records(text: bytes, run: RunFile, end: DoneFile) -> str:
     """What is wrong with the records of a run that has ended; empty if nothing is.
 
-    The records must be those that done.json counts and hashes, where it does, at exactly the steps that
-    are due; a diverged run has one more, at its end. Another program's results may have any steps.
+    The records must be those that done.json counts and hashes, at exactly the steps that are due; a
+    diverged run has one more, at its end. Another program's results may have any steps.
     """
     lines = text.splitlines()
-    if end.sha256 is not None:
-        if end.records != len(lines):
-            return f"has {len(lines)} records; the run ended with {end.records}"
-        if hashlib.sha256(text).hexdigest() != end.sha256:
-            return "is not what the run ended with"
-    steps = [int(step) for step in STEP.findall(text)] if end.sha256 is not None else []
+    if end.records != len(lines):
+        return f"has {len(lines)} records; the run ended with {end.records}"
+    if hashlib.sha256(text).hexdigest() != end.sha256:
+        return "is not what the run ended with"
+    steps = [int(step) for step in STEP.findall(text)]
     if len(steps) != len(lines):
         try:
             steps = [record.line["step"] for record in read_records(text)]

@@ -79,16 +79,16 @@ class RunFile(_File):
 
 
 class DoneFile(_File):
-    """done.json: how a run ended. Runs of 0.1 have no `id`, `records` and `sha256`."""
+    """done.json: how a run ended."""
 
     status: Literal[State.DONE, State.DIVERGED]
     step: Count
     seconds: float | None
-    id: str | None = None
+    id: str
     """The run's id."""
-    records: Count | None = None
+    records: Count
     """The number of lines of metrics.jsonl."""
-    sha256: str | None = None
+    sha256: str
     """The hash of the bytes of metrics.jsonl."""
 
 
@@ -112,16 +112,6 @@ class Heartbeat(_File):
     node: str | None = None
 
 
-class Search(TypedDict):
-    """The search that chooses the draws of a sweep."""
-
-    __pydantic_config__ = OPEN  # type: ignore[misc]
-    method: str
-    objective: str
-    runs: Count
-    draws: Count
-
-
 class LaunchSettings(TypedDict, total=False):
     """Decisions of a launch for all runs of a sweep."""
 
@@ -134,7 +124,6 @@ class LaunchSettings(TypedDict, total=False):
     keep_checkpoints: bool
     launcher: str
     resources: dict[str, Any]
-    search: Search
 
 
 class SweepFile(_File):
@@ -143,12 +132,6 @@ class SweepFile(_File):
     schema_: Literal[1] = Field(alias="schema")
     name: str
     settings: LaunchSettings
-    runs: dict[str, RunSpec]
-
-
-class JournalLine(_File):
-    """One draw that a search has chosen."""
-
     runs: dict[str, RunSpec]
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
@@ -16,7 +15,7 @@ from oodbench.report.numbers import counted, duration
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import find_sweep, from_commas, read_sweep, several
-from oodbench.sweep.launchers import LaunchOptions, launchers, submitters
+from oodbench.sweep.launchers import LaunchOptions, submitters
 from oodbench.sweep.plan import make_plan, show_plan
 from oodbench.sweep.stale import choice
 from oodbench.sweep.stored_plan import continued
@@ -32,21 +31,6 @@ SLOW_RUN = 20.0
 """Seconds of a run above which the plan warns that its full batches are expensive."""
 
 app = commands(__doc__, no_args_is_help=True)
-
-
-class _Launch(TyperCommand):
-    """A command with the options of a launch, which names the successor of a former option."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse the arguments; raises BadParameter for options of version 0.2.0."""
-        for option in (arg.partition("=")[0] for arg in args if arg.startswith("--")):
-            key = option.removeprefix("--").replace("-", "_")
-            if key == "batch_runs":
-                raise typer.BadParameter("--batch-runs is now --vectorize", ctx)
-            if any(key in launchers.get(name).Resources.model_fields for name in launchers):
-                now = "slurm.KEY" if key == "slurm" else key
-                raise typer.BadParameter(f"{option} is now --resource {now}=VALUE", ctx)
-        return super().parse_args(ctx, args)
 
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
@@ -96,7 +80,7 @@ KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of chan
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
-@app.command(cls=_Launch)
+@app.command()
 def plan(
     sweep: Name = "quickstart",
     out: Annotated[
@@ -193,7 +177,7 @@ def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> It
         )
 
 
-@app.command(cls=_Launch)
+@app.command()
 def launch(
     sweep: Name = "quickstart",
     out: Out = None,
@@ -243,7 +227,7 @@ def launch(
         raise SystemExit(1)
 
 
-@app.command(cls=_Launch)
+@app.command()
 def retry(
     sweep: Name = "quickstart",
     out: Out = None,

@@ -54,8 +54,6 @@ def _chosen(value: Any) -> Any:
     return [f"{KIND}{v['kind']}" if is_kind else v for v, is_kind in zip(value, kinds, strict=True)]
 
 
-SEARCH_GUIDE = "docs/guide/search.md shows a parallel search by optuna around `oodbench.run`"
-"""The error on the key `search` of version 0.2.0, with what replaces it."""
 KIND = "kind: "
 """The beginning of a text that stands for all methods of a kind, see `oodbench.registry.CHANGES`."""
 Place = tuple[str | int, ...]
@@ -214,10 +212,7 @@ MODELS: Models = {"": Sweep, "network": Component, "algorithms": Row}
 
 
 def find_sweep(sweep: str) -> Path:
-    """The file of a sweep given as a path or as a name in sweeps/; raises UserError.
-
-    Names are written with hyphens; those with underscores of version 0.1.0 still find theirs.
-    """
+    """The file of a sweep given as a path or as a name in sweeps/; raises UserError."""
     path = Path(sweep)
     try:
         if path.is_file():
@@ -227,9 +222,9 @@ def find_sweep(sweep: str) -> Path:
     if path.suffix in (".yaml", ".yml"):
         raise UserError(f"there is no sweep file {path}")
     known = named_sweeps()
-    if sweep.replace("_", "-") not in known:
+    if sweep not in known:
         raise unknown("sweep", sweep, known, "sweeps/")
-    return known[sweep.replace("_", "-")]
+    return known[sweep]
 
 
 def named_sweeps() -> dict[str, Path]:
@@ -367,8 +362,6 @@ def validate(
     them, and where something is wrong: unknown names are then listed, too. With `any_rule` the rule may be
     one that is not known.
     """
-    if "search" in values:
-        raise UserError(f"{place}: there is no key 'search' any more: {SEARCH_GUIDE}")
     try:
         sweep = Sweep.model_validate(values)
     except ValidationError as error:

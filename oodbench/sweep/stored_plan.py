@@ -7,7 +7,7 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.chosen import Chosen
-from oodbench.sweep.file import SEARCH_GUIDE, Sweep
+from oodbench.sweep.file import Sweep
 from oodbench.train.settings import TrainSettings
 
 SHARED_KEYS = {
@@ -22,10 +22,6 @@ SHARED_KEYS = {
 """Keys of a sweep file in which all launches into one results directory agree."""
 
 
-BEFORE = {"draws": "shared", "shared_quantiles": False}
-"""The values of these keys in results directories that were written before the keys existed."""
-
-
 def continued(sweep: Sweep, results: Results) -> Sweep:
     """The sweep, with the plug-ins and the kind of draws that its results directory, if any, has.
 
@@ -35,9 +31,9 @@ def continued(sweep: Sweep, results: Results) -> Sweep:
         return sweep
     settings = results.plan()["settings"]
     kept = {
-        key: settings.get("sweep", {}).get(key, value)
-        for key, value in BEFORE.items()
-        if key not in sweep.model_fields_set
+        key: settings["sweep"][key]
+        for key in ("draws", "shared_quantiles")
+        if key in settings.get("sweep", {}) and key not in sweep.model_fields_set
     }
     plugins = list(dict.fromkeys([*settings.get("plugins", ()), *sweep.plugins]))
     return sweep.model_copy(update=kept | {"plugins": plugins})
@@ -94,12 +90,7 @@ def _check_same(
             f"{results.path} holds the sweep '{stored['name']}', not '{sweep.name}'; "
             "use another directory"
         )
-    if stored["settings"].get("search"):
-        raise UserError(
-            f"{results.path} holds a search, which `report`, `status` and `retry` read but no launch "
-            f"continues: {SEARCH_GUIDE}"
-        )
-    earlier = BEFORE | stored["settings"].get("sweep", {})
+    earlier = stored["settings"].get("sweep", {})
     for key in (*shared, "hparams_from"):
         if earlier.get(key) != shared.get(key):
             raise UserError(

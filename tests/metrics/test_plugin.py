@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from oodbench.errors import UserError
 from oodbench.metrics import metrics
-from oodbench.registry import load_plugins
 from oodbench.report import cli as report
 from oodbench.report.html.contents import contents
 from oodbench.results.directory import Results
@@ -165,14 +163,3 @@ def test_an_entry_point_registers_metrics_and_directions_import_no_torch(tmp_pat
     )
     done = python(Path("/"), "-c", code, PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert done.returncode == 0, done.stderr
-
-
-def test_a_plugin_of_an_older_version_is_told_what_a_metric_is_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "old_metric.py").write_text(
-        "from oodbench.report.prediction_metrics import register_metric\n"
-    )
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    with pytest.raises(UserError, match=r"old_metric.*is now a class: @oodbench.metrics.register"):
-        load_plugins(["old_metric"])

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.errors import UserError
-from oodbench.networks.base import Network, build, networks, register
+from oodbench.networks.base import build, networks
 
 IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
 TEXTS = ("DistilBERT", "TextCNN")
@@ -51,8 +51,3 @@ def test_mistakes_are_named() -> None:
         build("MLP", {"widht": 3}, (4,), 1, 0)
     with pytest.raises(UserError, match=r"'width' in .* must be at least 1, not 0"):
         build("MLP", {"width": 0}, (4,), 1, 0)
-
-
-def test_a_network_of_version_0_2_is_told_the_new_name_of_its_check() -> None:
-    with pytest.raises(UserError, match="has `is_tried`: call it `check_by_building`"):
-        register("Old")(type("Old", (Network,), {"is_tried": True}))

@@ -106,5 +106,3 @@ def test_the_commands(tmp_path: Path) -> None:
     assert made.exit_code == 0 and "holds 24 runs of" in made.stdout
     shown = run(app, ["table", str(tmp_path / "out"), "--rule", "domainbed", "--format", "latex"])
     assert shown.exit_code == 0 and "Debug28: test-domain validation set" in shown.stdout
-    renamed = run(app, ["table", str(tmp_path / "out"), "--rules", "domainbed"])
-    assert renamed.exit_code == 2 and "--rules is now --rule" in renamed.stderr

@@ -24,7 +24,7 @@ from oodbench.train import loop
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import Killed
-from tests.helpers.sweeps import ODD_METHODS, edited, outcome, records_of
+from tests.helpers.sweeps import ODD_METHODS, outcome, records_of
 
 MIDDLE = 2
 SWEEP: dict[str, Any] = {
@@ -63,8 +63,8 @@ OTHERS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
     "launch": (sweep, ["launch", "{sweep}", "--out", "{dir}", "--yes", *LAUNCHER]),
 }
 COMMANDS = REPORTS | OTHERS
-OF_ALL_RUNS = ("sweep.json", "journal")
-"""The files without which not even the healthy runs are known."""
+OF_ALL_RUNS = "sweep.json"
+"""The file without which not even the healthy runs are known."""
 FILES = (
     *(
         "run.json",
@@ -76,7 +76,7 @@ FILES = (
         "checkpoint.pt",
     ),
     *("predictions/examples.npz", "predictions/4.npz", "cache.arrow", "submission.json"),
-    *OF_ALL_RUNS,
+    OF_ALL_RUNS,
 )
 
 
@@ -151,7 +151,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes] | str] = {
 
 @dataclass(frozen=True)
 class Healthy:
-    """A trained sweep with runs in most states, predictions, a cache, a journal and a submission."""
+    """A trained sweep with runs in most states, predictions, a cache and a submission."""
 
     folder: Path
     file: Path
@@ -167,8 +167,6 @@ class Healthy:
         """Where a kind of file lies in a copy: of the done run, unless only another has one."""
         if name in ("sweep.json", "cache.arrow"):
             return copy / name
-        if name == "journal":
-            return copy / "searches" / "study.jsonl"
         if name == "submission.json":
             return copy / "jobs" / "name" / name
         run = {"failed.json": "failed", "heartbeat": "running", "checkpoint.pt": "running"}
@@ -249,23 +247,19 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
     with pytest.MonkeyPatch.context() as patch:
         train_half(RunSpec.from_json(plan["runs"][ids["running"]]), results, patch)
     results.run(ids["running"]).beat(MIDDLE)
-    add_jobs_and_journal(results, ids["planned"])
+    add_jobs(results, ids["planned"])
     load_frames(results)
     table = invoke(*REPORTS["table"], dir=out)
     (row,) = (line for line in table.stdout.splitlines() if line.startswith("IRM"))
     return Healthy(out, file, ids, " ".join(row.split()), undisturbed)
 
 
-def add_jobs_and_journal(results: Results, run_id: str) -> None:
-    """Have a planned run be one that a search has chosen, and that is in a job of a cluster."""
+def add_jobs(results: Results, run_id: str) -> None:
+    """Have a planned run be in a job of a cluster."""
     folder = results.path / "jobs" / "name"
     folder.mkdir(parents=True)
     submission = {"name": "name", "packs": [[run_id]], "time": 1.0, "commit": None, "job": "5"}
     (folder / "submission.json").write_text(json.dumps(submission | {"cancelled": False}))
-    (results.path / "searches").mkdir()
-    with edited(results.path / "sweep.json") as stored:
-        line = {"runs": {run_id: stored["runs"].pop(run_id)}}
-    (results.path / "searches" / "study.jsonl").write_text(json.dumps(line) + "\n")
 
 
 def may_refuse(case: str, command: str) -> bool:

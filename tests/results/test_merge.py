@@ -47,17 +47,13 @@ def test_the_complete_copy_of_a_run_is_taken(tmp_path: Path) -> None:
     assert set(load_frames(Results(tmp_path / "out")).runs["state"]) == {"done"}
 
 
-SEARCH = {"method": "tpe", "objective": "train_val", "runs": 4, "draws": 2}
-
-
 def test_sweeps_that_differ_are_not_merged(tmp_path: Path) -> None:
     first = half(tmp_path / "1", (0,)).results.path
     steps = half(tmp_path / "2", (1,), sweep={"steps": 5}).results.path
-    search = half(tmp_path / "3", (1,), search=SEARCH).results.path
     other = half(tmp_path / "4", (1,)).results.path
     with edited(other / "sweep.json") as plan:
         plan["name"] = "other"
-    for second, words in ((steps, "differ in steps"), (search, "a search"), (other, "'other'")):
+    for second, words in ((steps, "differ in steps"), (other, "'other'")):
         with pytest.raises(UserError, match=words):
             merge([first, second], tmp_path / "out")
     with pytest.raises(UserError, match="there already"):

@@ -13,8 +13,8 @@ LARGEST = 2**31 - 1
 
 
 def line(step: int, count: int) -> str:
-    names = {"environment": "t", "split": "in", "metric": "accuracy"}
-    return json.dumps({"step": step, "evaluations": [names | {"value": 0.5, "count": count}]})
+    columns = [{"metrics": ["accuracy"], "splits": [["t", "in", [count]]]}]
+    return json.dumps({"step": step, "columns": columns, "values": [0.5]})
 
 
 def test_the_first_step_and_the_largest_numbers_are_read(tmp_path: Path) -> None:

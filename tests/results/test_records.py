@@ -77,14 +77,6 @@ def test_a_metric_that_is_no_proportion_once_is_not_counted_again() -> None:
     assert ["columns" in line for line in lines(*records)] == [True, True, False, False]
 
 
-def test_lines_of_an_earlier_version_may_stand_before_and_between() -> None:
-    new, newer = lines(record(10, FULL), record(20, FULL))
-    records = [record(step, FULL) for step in (5, 10, 15, 20)]
-    assert repr(read(records[0], new, records[2], lines(records[3])[0])) == repr(records)
-    with pytest.raises(DamagedFile, match="line 4 is damaged: not a value for each column"):
-        read(records[0], new, record(15, FULL[:2]), newer)
-
-
 @pytest.mark.parametrize(
     "line",
     [

@@ -11,7 +11,6 @@ from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, draw, hparam, uniform
 from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
@@ -147,27 +146,14 @@ def test_draw_0_is_the_defaults_and_others_are_drawn_once_or_per_trial() -> None
         assert all(a == b for a, b in weights[1:]) == (draws == "shared")
 
 
-FORMER_SEARCH = {"method": "tpe", "objective": "train_val", "runs": 8, "draws": 4}
-"""What sweep.json says of a search of version 0.2.0."""
-
-
 def test_a_stored_sweep_goes_on_with_the_draws_that_it_has(tmp_path: Path) -> None:
     changes = {"algorithms": ["ERM", "IRM"], "hparam_draws": 3, "steps": 4, "evaluate_every": 2}
     options = LaunchOptions(out=tmp_path / "out", launcher="debug")
     launch(read_sweep(tiny_file(tmp_path, **changes, shared_quantiles=False)), options)
     results = Results(tmp_path / "out")
-    stored = results.plan()
-    for key in ("draws", "shared_quantiles"):  # as it was before there were these keys
-        del stored["settings"]["sweep"][key]
-    runs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
-    results.write_plan("tiny", stored["settings"], runs)
+    runs = results.plan()["runs"]
     launch(read_sweep(tiny_file(tmp_path, **changes)), options)
     assert results.plan()["runs"].keys() == runs.keys()
-    results.write_plan("tiny", stored["settings"] | {"search": FORMER_SEARCH}, runs)
-    assert set(load_frames(results).runs["search"]) == {"TPE by train_val, 8 runs a cell"}
-    with pytest.raises(UserError, match="holds a search, which `report`"):
-        launch(read_sweep(tiny_file(tmp_path, **changes)), options)
-    results.write_plan("tiny", stored["settings"], runs)
     with pytest.raises(UserError, match="with shared_quantiles False, not True"):
         launch(read_sweep(tiny_file(tmp_path, **changes, shared_quantiles=True)), options)
 
