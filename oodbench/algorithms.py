@@ -39,7 +39,7 @@ BALANCED = {"uniform": "", "rwy": "classes", "rwg": "groups", "subg": "groups"}
 """The values of `sampling`, and what each balances."""
 
 HOOKS = (
-    *("configure", "drawing_at", "environments_at", "reduction", "start_stage"),
+    *("configure", "drawing_at", "environments_at", "fit_examples", "reduction", "start_stage"),
     *("trains_head_only", "trains_network", "update", "validated"),
 )
 """Hooks that only methods derived from `oodbench.steps.CustomStep` may define."""

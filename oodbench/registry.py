@@ -28,6 +28,7 @@ CHANGES = {
     "step": "the step from gradients to parameters",
     "group": "what groups of examples count for",
     "estimator": "a predictor of its own in place of the network",
+    "reference": "nothing: an estimator of another kind, to compare with",
 }
 """The values of `Algorithm.changes`, with what each means; the first is the default."""
 

@@ -55,6 +55,13 @@ class CustomStep(Algorithm):
         """The optimizers by name; called once the parameters are on their device."""
         return {"main": optimizer_of(self, self.parameters())}
 
+    def fit_examples(self, x: Tensor, y: Tensor) -> None:
+        """Fit a predictor to all examples that the run trains on, pooled, before the first step.
+
+        Inputs are (N, *input_shape) as networks get them, targets (N, ...). A predictor that is no tensor
+        is fitted again where the run resumes and where its weights are loaded.
+        """
+
     def schedule(self, step: int, rates: Rates) -> Rates:
         """Learning rate, weight decay and whether the optimizers start anew at `step`, from the usual."""
         return rates
@@ -104,6 +111,11 @@ def update(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Tensor]:
 def trains_network(cls: type[Algorithm]) -> bool:
     """Whether a method trains the run's network; otherwise it fits a predictor of its own."""
     return not issubclass(cls, CustomStep) or cls.trains_network
+
+
+def fits_examples(cls: type[Algorithm]) -> bool:
+    """Return whether a method is fitted to all examples at once."""
+    return issubclass(cls, CustomStep) and cls.fit_examples is not CustomStep.fit_examples
 
 
 def has_stages(cls: type[Algorithm]) -> bool:

@@ -32,7 +32,7 @@ from oodbench.conformance.tiny_problems import (
 )
 from oodbench.errors import UserError
 from oodbench.hparams import Value, checked, defaults, distributions, draw
-from oodbench.steps import trains_network, update
+from oodbench.steps import CustomStep, trains_network, update
 from oodbench.tasks import Task
 
 SHORT = 60
@@ -104,6 +104,9 @@ def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
     """Losses, metrics and parameters stay finite, the network moves, and it predicts."""
     algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
     before = parameters_to_vector(algorithm.network.parameters()).detach().clone()
+    if isinstance(algorithm, CustomStep):
+        batch = _float32(tiny_batch(task))
+        algorithm.fit_examples(batch.x.flatten(0, 1), batch.y.flatten(0, 1))
     for step in (0, 1, 2, LAST):
         _require_finite_update(algorithm, tiny_batch(task, step), step)
     after = parameters_to_vector(algorithm.network.parameters()).detach()

@@ -20,7 +20,7 @@ from oodbench.hparams import neutral_values
 from oodbench.metrics import Groups
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
-from oodbench.steps import CustomStep, Drawing, environments_at, has_stages
+from oodbench.steps import CustomStep, Drawing, environments_at, fits_examples, has_stages
 from oodbench.train.batches import Batches, StagedBatches
 from oodbench.train.settings import TrainSettings
 
@@ -214,6 +214,16 @@ def batches(
     if isinstance(algorithm, CustomStep) and has_stages(type(algorithm)):
         return StagedBatches(drawn, algorithm.drawing_at)
     return drawn(Drawing(algorithm.hparams.sampling))
+
+
+def fit_to_examples(algorithm: Algorithm, data: Data, names: Sequence[str]) -> None:
+    """Fit a method that asks for it to all examples of the training environments `names`, pooled."""
+    if not isinstance(algorithm, CustomStep) or not fits_examples(type(algorithm)):
+        return
+    pooled = [part(data.environments[name], data.splits[name]["in"]) for name in names]
+    inputs = [e.x.read(torch.arange(len(e.y))) if isinstance(e.x, Stored) else e.x for e in pooled]
+    x = data.dataset.transform(torch.cat(inputs), None)
+    algorithm.fit_examples(x, torch.cat([e.y for e in pooled]))
 
 
 def drawn_places(spec: RunSpec, data: Data, name: str, drawing: Drawing) -> Tensor:

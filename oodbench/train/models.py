@@ -22,10 +22,11 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import LAST, Results, RunDirectory, kept_weights
 from oodbench.results.run_spec import Evaluation
 from oodbench.results.schemas import RunFile
+from oodbench.steps import fits_examples
 from oodbench.tasks import Task
 from oodbench.train.evaluate import evaluate as evaluate_splits
 from oodbench.train.kept_weights import ABOUT
-from oodbench.train.loading import Data, input_change, load_environments
+from oodbench.train.loading import Data, fit_to_examples, input_change, load_data, load_environments
 from oodbench.train.process import check_device, clean_process, kept_generators
 from oodbench.train.run import build_algorithm, problem_of
 from oodbench.train.settings import TrainSettings
@@ -214,6 +215,9 @@ def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
         f"{file} holds no weights of {spec.algorithm} with the network {spec.network} as it is now"
     )
     load_fitting(algorithm, weights, mistake)
+    if fits_examples(type(algorithm)):
+        names = facts.training_environments(dataset, spec.held_out)
+        fit_to_examples(algorithm, load_data(spec, settings), names)
     return Model(algorithm, dataset, info, about["step"], settings).eval()
 
 

@@ -26,7 +26,7 @@ from oodbench.steps import CustomStep, configure, trains_head_only, update
 from oodbench.train.adapted import adapted_outputs, with_adaptation
 from oodbench.train.averages import make_average
 from oodbench.train.evaluate import constant_answer, evaluate, logits, mean_loss
-from oodbench.train.loading import batches, drawn_places, load_data, trained_counts
+from oodbench.train.loading import batches, drawn_places, fit_to_examples, load_data, trained_counts
 from oodbench.train.process import (
     AUTOCAST,
     check_precision,
@@ -131,6 +131,7 @@ class Run:
         }
         with unchanged(f"the algorithm {spec.algorithm} or the network {spec.network}"):
             self.algorithm = build_algorithm(spec, self.problem, settings.device)
+            fit_to_examples(self.algorithm, self.data, self.names)
         self.average = None
         if spec.average is not None:
             numbers = (spec.average, self.algorithm, spec.steps, spec.evaluate_every)

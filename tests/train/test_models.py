@@ -30,13 +30,13 @@ RULES = ("train_val", "last")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     network = {"name": "MLP", "hparams": {"width": 8}}
     hparams = {"lr": [0.01, 0.1], "batch_size": 64}
-    rows = [{"name": name, "hparams": hparams} for name in ("ERM", "DANN")]
+    rows = [{"name": name, "hparams": hparams} for name in ("ERM", "DANN", "Neighbours")]
     keys = {"trials": 1, "hparam_draws": 2, "steps": 12, "evaluate_every": 4, "network": network}
     plan = tiny(datasets=["ColoredDigits"], algorithms=rows, **keys)
     return trained(tmp_path_factory.mktemp("models"), plan, keep_weights=RULES)
 
 
-@pytest.mark.parametrize("algorithm", ["ERM", "DANN"])
+@pytest.mark.parametrize("algorithm", ["ERM", "DANN", "Neighbours"])
 def test_a_loaded_model_has_the_numbers_of_the_chosen_record(
     results: Results, algorithm: str
 ) -> None:
