@@ -18,7 +18,7 @@ from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.board.summary import whole_board
 from oodbench.list.details import details, registered_entries
 
-BOARD = "small.v1"
+BOARD = "small.v2"
 GREY = ("constant", "ceiling")
 KINDS = {
     "algorithm": "Algorithms",

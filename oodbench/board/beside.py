@@ -11,7 +11,6 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from oodbench.board.differences import Agreement, Repeats, compared, origin
-from oodbench.board.entries import statuses
 from oodbench.board.files import PROTOCOL_FILE, datasets_to_come, find_board, to_come
 from oodbench.board.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_parts
 from oodbench.errors import UserError
@@ -45,8 +44,6 @@ def frozen(name: str) -> Frames:
     path = find_board(name)
     frames = board_frames(_in_order(read_parts(path), path))
     runs = frames.runs.assign(directory=path.name)
-    if entered := statuses(path):
-        runs["entry"] = runs["label"].map(entered)
     coming = datasets_to_come(path)
     note = Note(f"{to_come(coming)}.", f"{counted(len(coming), 'dataset')} not frozen yet.")
     return replace(frames, runs=runs, notes=(note,) * bool(coming))

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from oodbench.algorithms import algorithms
-from oodbench.board.entries import wrong_entry
-from oodbench.board.files import entry_folders, part_files
+from oodbench.board.files import ENTRIES_FILE, part_files
 from oodbench.board.parts import COUNT, SCORE, Part, read_file, value_column
 from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
 from oodbench.board.summary import check_summary
@@ -31,6 +30,8 @@ from oodbench.sweep.plan import make_plan
 LARGEST = 10 * 2**20
 """The most bytes that the parts of a board may have."""
 
+ENTRY = ("row", "author", "date", "paper", "pretraining")
+"""The columns of a board's entries.csv."""
 ALIKE = (
     *("dataset", "options", "network", "steps", "evaluate_every", "holdout"),
     *("precision", "channels_last", "arithmetic"),
@@ -130,12 +131,27 @@ def wrong_board(board: Path) -> list[str]:
         return [*wrong, f"{board} has no part that can be read"]
     wrong += too_large(part_files(board))
     wrong += wrong_rows(parts, parts, protocol_of(board))
-    wrong += [text for folder in entry_folders(board) for text in wrong_entry(folder)]
+    wrong += _wrong_entries(board, {part.label for part in parts})
     try:
         check_summary(board)
     except UserError as error:
         wrong.append(str(error))
     return wrong
+
+
+def _wrong_entries(board: Path, labels: set[str]) -> list[str]:
+    """Return a sentence on the lines of `entries.csv` that are no entry of a row of the board."""
+    file = board / ENTRIES_FILE
+    if not file.is_file():
+        return []
+    try:
+        entries = pd.read_csv(file, dtype=str, keep_default_na=False)
+    except (ValueError, OSError) as error:
+        return [f"{file} is no table: {error}"]
+    if tuple(entries) != ENTRY:
+        return [f"{file} must have the columns {', '.join(ENTRY)}"]
+    strange = [row for row in entries["row"] if row not in labels]
+    return [f"{file} names rows that the board has not: {', '.join(strange)}"] * bool(strange)
 
 
 def too_large(paths: Iterable[Path]) -> list[str]:

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oodbench.board import entering, keeping
+from oodbench.board import keeping
 from oodbench.board.asked import Asked
 from oodbench.board.files import (
     board_names,
     datasets_to_come,
     find_board,
-    find_reported,
-    frozen_folder,
     part_files,
-    reported_names,
     to_come,
 )
 from oodbench.board.keeping import Name, Workers
@@ -39,6 +36,10 @@ app = commands(
     __doc__,
     no_args_is_help=True,
     renamed={
+        "submit": "an entry is a pull request; docs/tutorials/enter_the_board.md has its steps",
+        "verify": "`board rerun NAME --algorithm ROW` trains frozen runs of a row again",
+        "add": "`board freeze RESULTS NAME` adds rows to a board",
+        "rerun --anyway": "`board rerun` trains frozen runs whatever version trained them",
         "freeze --as": "type the board after the results: `freeze RESULTS NAME`",
         "freeze --protocol": "copy the sweep of a new board to its folder, as protocol.yaml",
         "validate --board": "type the board after the results: `validate RESULTS NAME`",
@@ -46,7 +47,6 @@ app = commands(
 )
 
 app.add_typer(keeping.app)
-app.add_typer(entering.app)
 
 Directories = Annotated[
     list[Path] | None,
@@ -66,7 +66,6 @@ Only = Annotated[
 def list_() -> None:
     """List the boards: datasets, rows, runs, size and the code that trained them."""
     from oodbench.board.parts import known_parts
-    from oodbench.board.reported import read_reported
 
     rows = []
     for name in board_names():
@@ -80,10 +79,6 @@ def list_() -> None:
         made = [part.about.provenance for part in parts]
         codes = sorted({f"{p.get('oodbench', '?')}, {str(p.get('commit'))[:12]}" for p in made})
         rows.append((name, of_all, str(labels), f"{runs:,}", f"{size:.1f} MB", "; ".join(codes)))
-    for name in reported_names():
-        table = read_reported(frozen_folder() / name).table
-        datasets, methods = (str(table[column].nunique()) for column in ("dataset", "method"))
-        rows.append((name, datasets, methods, "reported", "-", "-"))
     header = ("board", "datasets", "rows", "runs", "size", "version, commit")
     console = terminal()
     console.print(console.tables(header, rows, prose=(5,)), soft_wrap=True)
@@ -119,13 +114,6 @@ def _prints(sheets: Callable[[Asked], Iterable["Sheet"]]) -> None:
 @_prints
 def show(asked: Asked) -> Iterable["Sheet"]:
     """Print a board, and beside it the runs of results directories, as if all had been run together."""
-    if reported := find_reported(asked.name):
-        from oodbench.board.reported import read_reported, sheets_with_reported
-
-        board = read_reported(reported)
-        return sheets_with_reported(
-            board, asked.directories, asked.rule, asked.datasets, asked.rows
-        )
     if asked.is_whole:
         from oodbench.board.summary import whole_board
 

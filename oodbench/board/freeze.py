@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 
 from oodbench.board.checks import refuse, wrong_results
-from oodbench.board.files import PROTOCOL_FILE, alone, dataset_file
+from oodbench.board.files import PROTOCOL_FILE, dataset_file, lock
 from oodbench.board.parts import (
     ADAPT,
     COUNT,
@@ -80,7 +80,7 @@ def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
     parts = parts_of(results, board, data_dir)
     added: list[Part] = []
     there: list[Part] = []
-    with alone(board):
+    with lock(board):
         frozen = {(part.dataset, part.label): part for part in known_parts(board)}
         for part in parts:
             known = frozen.get((part.dataset, part.label))

@@ -9,7 +9,7 @@ import typer
 from oodbench.board.files import datasets_to_come, find_board, frozen_folder, to_come
 from oodbench.errors import UserError
 from oodbench.files import write_whole
-from oodbench.report.options import Plugins
+from oodbench.report.options import Plugins, Rows
 from oodbench.terminal import DataDir, commands, terminal
 
 app = commands(__doc__)
@@ -23,12 +23,7 @@ def rerun(
     name: Name,
     count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
     seed: Annotated[int, typer.Option(help="The seed of that choice.")] = 0,
-    anyway: Annotated[
-        bool,
-        typer.Option(
-            "--anyway", help="Train with this version although another one trained the board."
-        ),
-    ] = False,
+    algorithms: Rows = None,
     out: Annotated[Path | None, typer.Option(help="Keep the results here.")] = None,
     plugin: Plugins = None,
     workers: Workers = None,
@@ -36,11 +31,12 @@ def rerun(
 ) -> None:
     """Train random frozen runs again, as they were, and say how many equal the board's.
 
-    Exits with 1 if a run has no result or, with the version that trained the board, is off.
+    Exits with 1 if a run is off or has no result.
     """
     from oodbench.board.rerun import rerun as train_again
     from oodbench.sweep.launch import LaunchOptions
 
+    rows = [row.strip() for text in algorithms or () for row in text.split(",")]
     with tempfile.TemporaryDirectory() as scratch:
         options = LaunchOptions(
             out=out or Path(scratch) / "rerun",
@@ -48,7 +44,7 @@ def rerun(
             workers=workers,
             data_dir=data_dir,
         )
-        reruns = train_again(find_board(name), count, seed, options, anyway)
+        reruns = train_again(find_board(name), count, seed, options, rows)
     for sentence in reruns.sentences:
         terminal().say(sentence)
     if not reruns.agree:

@@ -22,8 +22,7 @@ count/ENVIRONMENT                        the number of examples behind these val
 count_of/METRIC/ENVIRONMENT              that of a metric where it is another, such as a group's accuracy
 
 A column that only other parts of the file have is null in a part, and left out when it is read. What all
-runs of a part share is JSON in the metadata of the file, compressed and in base 85: see `Packed`. Version
-0.2.0 wrote a file for each part, whose `About` is plain JSON under another key.
+runs of a part share is JSON in the metadata of the file, compressed and in base 85: see `Packed`.
 """
 
 import json
@@ -76,8 +75,8 @@ RUN = pa.schema(
 """The columns that every part has."""
 ADAPT = "adapt"
 WORST_GROUP = "worst_group_accuracy"
-PACKED, ABOUT = "oodbench.parts", "oodbench"
-"""The keys of a file's metadata that hold a `Packed`, or, in a file of version 0.2.0, an `About`."""
+PACKED = "oodbench.parts"
+"""The key of a file's metadata that holds a `Packed`."""
 SCORE, VALUE, COUNT, OWN_COUNT = "score/", "value/", "count/", "count_of/"
 NUMBERS = {SCORE: pa.float64(), VALUE: pa.float64(), COUNT: pa.int32(), OWN_COUNT: pa.int32()}
 OTHERS = {ADAPT: pa.string(), **NUMBERS}
@@ -119,7 +118,7 @@ class PartProvenance(TypedDict, total=False):
     dates: list[str]
     """The first and the last day on which a run was started."""
     source: str
-    """A digest of the method's source, until 0.2.0 of the file that defines it."""
+    """A digest of the method's source."""
     data: dict[str, str]
     """A digest of each environment's examples over the trials of the part."""
 
@@ -353,8 +352,6 @@ def _listed(table: pa.Table, path: Path) -> list[OnePart]:
     """The parts that the metadata of a file list; raises DamagedFile."""
     metadata = table.schema.metadata or {}
     what = f"the metadata of {path}"
-    if text := metadata.get(ABOUT.encode()):
-        return [OnePart(rows=table.num_rows, about=parse_json(text, About, what))]
     packed = metadata.get(PACKED.encode())
     if packed is None:
         raise DamagedFile(f"{path} is no part of a board: it has no metadata of oodbench")

@@ -14,14 +14,12 @@ from oodbench.board.differences import Agreement, compared, distance, means, nam
 from oodbench.board.freeze import data_digests
 from oodbench.board.parts import Part, read_parts
 from oodbench.board.protocol import name_of, possible, protocol_of
-from oodbench.errors import UserError
+from oodbench.errors import unknown
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames, subset
-from oodbench.results.provenance import versions
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.train.settings import MAX_VECTORIZED
-from oodbench.version import __version__
 
 Runs = list[tuple[RunSpec, bool]]
 """Frozen runs: the spec, and whether the run was vectorized."""
@@ -35,7 +33,7 @@ class Rerun:
     """The runs, as `compared` has them."""
     sentences: list[str]
     agree: bool
-    """Whether every run has a result and, where the version is the board's, none is off."""
+    """Whether every run has a result, and none is off."""
 
 
 def runs_of(parts: Sequence[Part]) -> Runs:
@@ -47,32 +45,33 @@ def runs_of(parts: Sequence[Part]) -> Runs:
     return runs
 
 
-def rerun(board: Path, count: int, seed: int, options: LaunchOptions, anyway: bool) -> Rerun:
-    """Train random frozen runs again, vectorized or alone as they were, and compare.
+def rerun(
+    board: Path, count: int, seed: int, options: LaunchOptions, rows: Sequence[str] = ()
+) -> Rerun:
+    """Train random frozen runs again, of `rows` or all, vectorized or alone as they were, and compare.
 
     Datasets that lack data or a package are left out. A vectorized run has the same bits whichever runs
-    share its program: here the others of the sample. Raises UserError for a method that is not registered
-    and, unless `anyway`, for another version than the board's and for changed data.
+    share its program: here the others of the sample. Raises UserError for an unknown row, and for a method
+    that is not registered.
     """
     kept = {name_of(entry) for entry in possible(protocol_of(board), options.data_dir).datasets}
-    parts = [part for part in read_parts(board) if part.dataset in kept]
+    parts = read_parts(board)
+    labels = {part.label for part in parts}
+    for row in rows:
+        if row not in labels:
+            raise unknown("algorithm", row, labels, f"the board {board.name}")
+    parts = [p for p in parts if p.dataset in kept and (not rows or p.label in rows)]
     ids = [(i, run_id) for i, part in enumerate(parts) for run_id in part.ids]
     sample = dict.fromkeys(random.Random(seed).sample(ids, min(count, len(ids))))
     parts = [parts[i] for i in sorted({i for i, _ in sample})]
-    other_version = _other_version(parts, board)
-    if other_version and not anyway:
-        raise UserError(other_version)
     changed = changed_data(parts, options.data_dir)
-    if changed and not anyway:
-        raise UserError("; ".join(changed))
     chosen = {run_id for _, run_id in sample}
     runs = [(spec, vectorized) for spec, vectorized in runs_of(parts) if spec.id in chosen]
     again = load_frames(train_frozen(board, runs, options))
     frozen = board_frames(parts)
     frozen = subset(frozen, frozen.runs[frozen.runs["id"].isin(chosen)])
     table = compared(frozen, again)
-    failures = (Agreement.MISSING, *((Agreement.OFF,) if not other_version else ()))
-    failed = table[table["agreement"].isin(failures)]
+    failed = table[table["agreement"].isin((Agreement.MISSING, Agreement.OFF))]
     errors = again.runs.set_index("id")["error"]
     sentences = [
         *(_failure(run, str(errors.get(run["id"], ""))) for _, run in failed.iterrows()),
@@ -104,22 +103,6 @@ def train_frozen(board: Path, runs: Runs, options: LaunchOptions) -> Results:
         if ids:
             launch_specs(board.name, specs, left, replace(options, vectorize=vectorize))
     return results
-
-
-def _other_version(parts: Sequence[Part], board: Path) -> str:
-    """A sentence on the version that trained these parts, if it is another one than this."""
-    made = [part.about.provenance for part in parts]
-    others = [dict(p) for p in made if p.get("oodbench", __version__) != __version__]
-    if not others:
-        return ""
-    commit = str(others[0].get("commit") or "").rstrip("+")[:12]
-    version = versions(others[:1])[0]
-    way = f"`git worktree add ../oodbench-{version} {commit}`" if commit else "another installation"
-    return (
-        f"{board.name} was trained by oodbench {version}, and this is {__version__}: {way} has that "
-        f"version, whose `python -m oodbench.board rerun {board}` trains these runs as they were; "
-        "--anyway trains them with this one"
-    )
 
 
 def changed_data(parts: Sequence[Part], data_dir: Path | None) -> list[str]:

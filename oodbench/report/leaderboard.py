@@ -39,7 +39,6 @@ no rank."""
 MEAN = "mean"
 FROM = "from"
 PRETRAINING = "pretraining"
-ENTRY = "entry"
 UNADAPTED = "before"
 """The column of a row's mean before adaptation."""
 
@@ -99,7 +98,6 @@ COLUMNS: tuple[Column, ...] = (
         needs=PRETRAINING,
     ),
     Column(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM),
-    Column(ENTRY, lambda row: str(row[ENTRY]), overall=True, needs=ENTRY),
 )
 """The last columns of a table. All formats print what these two lists declare, so that a new column is
 one new entry."""
@@ -186,8 +184,6 @@ def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) ->
     if weights := pretraining(runs):
         named = zip(frame["dataset"], frame["label"], strict=True)
         frame[PRETRAINING] = [weights.get(row, "") for row in named]
-    if ENTRY in runs:  # of a board that others have entered
-        frame[ENTRY] = frame["label"].map(runs.groupby("label")[ENTRY].first()).fillna("")
     declared = [s.note for s in SUMMARIES] + [c.note for c in COLUMNS if c.needs in frame]
     caption = (*notes(frames.runs, rule, higher), *filter(None, declared))
     findings = (*frames.notes, *findings)

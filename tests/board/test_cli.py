@@ -15,8 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.board.files import dataset_file
-from oodbench.board.parts import Part, read_file, read_parts
-from oodbench.board.summary import write_summary
+from oodbench.board.parts import Part
 from oodbench.datasets import datasets
 from oodbench.errors import missing_package
 from oodbench.report.cli import app as report
@@ -87,6 +86,14 @@ def test_a_frozen_run_with_another_number_is_off(copy: Path) -> None:
     assert "1 off" in text
 
 
+def test_runs_of_named_rows_alone_are_trained_again(board: Path) -> None:
+    dataset = ("rerun", board, "--sample", 40, "--workers", 1)
+    assert "Of 32 runs" in invoke(*dataset, "--algorithm", "IRM")
+    assert "unknown algorithm 'IRMM' in the board tiny.v1; did you mean IRM" in one_sentence(
+        *dataset, "--algorithm", "IRMM"
+    )
+
+
 def test_results_are_valid_as_far_as_they_go(board: Path, mine: Path) -> None:
     assert "is as it must be" in invoke("validate", mine, board)
     assert "names no protocol" in invoke("validate", mine, code=2)
@@ -101,6 +108,19 @@ def test_what_a_board_lacks_is_said(copy: Path) -> None:
     text = invoke("validate", copy, code=1)
     assert "ERM on SEM: trial 3 missing (4 are planned)" in text
     assert "has the rules" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("row,author\nERM,me\n", "must have the columns row, author, date, paper, pretraining"),
+        ("row,author,date,paper,pretraining\nERN,me,,,none\n", "that the board has not: ERN"),
+        ("row,author,date,paper,pretraining\nERM,me,,,none\n", "is as it must be"),
+    ],
+)
+def test_the_entries_of_a_board_are_checked(copy: Path, text: str, message: str) -> None:
+    (copy / "entries.csv").write_text(text)
+    assert message in invoke("validate", copy, code=int("must be" not in message))
 
 
 def test_a_page_of_a_board_is_written(board: Path, tmp_path: Path) -> None:
@@ -145,26 +165,10 @@ def test_rows_beside_a_board_are_compared_with_a_baseline(board: Path, mine: Pat
 
 def test_a_board_of_another_schema_is_one_sentence(copy: Path) -> None:
     path = dataset_file(copy, "SEM")
-    part, table = read_file(path)[0], pq.read_table(path, partitioning=None)
-    about = part.about.model_dump_json(by_alias=True).replace('"schema":1', '"schema":2')
+    table = pq.read_table(path, partitioning=None)
     packed = b85encode(zlib.compress(b'{"schema": 2, "parts": []}'))
-    for key, text in (("oodbench", about), ("oodbench.parts", packed)):
-        pq.write_table(table.replace_schema_metadata({key: text}), path)
-        assert "has schema 2, not 1: another version wrote it" in one_sentence("show", copy)
-
-
-def test_a_board_of_version_0_2_0_has_a_file_for_each_part(board: Path, tmp_path: Path) -> None:
-    older = tmp_path / board.name
-    shutil.copytree(board, older)
-    shutil.rmtree(older / "parts")
-    for part in read_parts(board):
-        path = older / "parts" / part.dataset / f"{part.label}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        about = part.about.model_dump_json(by_alias=True)
-        pq.write_table(part.table.replace_schema_metadata({"oodbench": about}), path)
-    write_summary(older)
-    assert "is as it must be" in invoke("validate", older)
-    assert invoke("show", older) == invoke("show", board)
+    pq.write_table(table.replace_schema_metadata({"oodbench.parts": packed}), path)
+    assert "has schema 2, not 1: another version wrote it" in one_sentence("show", copy)
 
 
 def test_damaged_metadata_of_a_part_are_one_sentence(copy: Path) -> None:
@@ -279,7 +283,9 @@ def test_a_board_may_be_trained_dataset_by_dataset(
     ("arguments", "now"),
     [
         (("freeze", "results", "--as", "mine.v1"), "`freeze RESULTS NAME`"),
-        (("validate", "results", "--board", "small.v1"), "`validate RESULTS NAME`"),
+        (("validate", "results", "--board", "small.v2"), "`validate RESULTS NAME`"),
+        (("submit", "results"), "an entry is a pull request"),
+        (("rerun", "small.v2", "--anyway"), "whatever version trained them"),
     ],
 )
 def test_an_option_that_is_gone_says_what_to_type(arguments: tuple[str, ...], now: str) -> None:
@@ -290,6 +296,6 @@ def test_an_option_that_is_gone_says_what_to_type(arguments: tuple[str, ...], no
     ("verb", "now"), [("table", "show"), ("compare", "compare"), ("html", "html")]
 )
 def test_the_reports_board_is_a_command_of_boards(verb: str, now: str) -> None:
-    refused = CliRunner().invoke(report, [verb, "results/mine", "--board", "small.v1"])
+    refused = CliRunner().invoke(report, [verb, "results/mine", "--board", "small.v2"])
     assert refused.exit_code == 2
     assert f"`oodbench board {now} NAME DIR`" in " ".join(refused.output.split())

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from oodbench.board import entries
 from oodbench.board.beside import range_notes
 from oodbench.board.differences import origin
 from oodbench.board.files import called, frozen_folder
@@ -81,8 +80,6 @@ def sections(board: Contents) -> list[Section]:
         ),
         Section("Cost", lambda: f"{ABOUT_COSTS}\n\n{_tables([tables.costs(board)])}", drawn=True),
     ]
-    if (entered := entries.table(board.folder)).rows:
-        in_order.append(Section("Rows that others entered", lambda: _tables([entered])))
     if groups := tables.worst_group(board):
         about_groups = f"Accuracy of the worst group, selected by {board.rule}:{WORST_GROUP}."
         in_order.append(Section("The worst group", lambda: f"{about_groups}\n\n{_tables(groups)}"))
