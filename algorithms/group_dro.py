@@ -9,6 +9,18 @@ from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
 
+LARGEST = 80.0
+"""The largest exponent whose exponential single precision holds with room for a sum."""
+
+
+def exponentials(exponents: Tensor) -> Tensor:
+    """exp(exponents) along the last dimension, up to a factor of all that keeps them finite.
+
+    What is over LARGEST is subtracted from all; below it nothing is, so that the values are exact.
+    """
+    excess: Tensor = exponents.amax(-1, keepdim=True) - LARGEST
+    return (exponents - excess.clamp(min=0)).exp()
+
 
 @register("GroupDRO", paper="arXiv:1911.08731")
 class GroupDRO(Algorithm):
@@ -59,11 +71,11 @@ class GroupDRO(Algorithm):
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """q after this step's risks."""
         if self.hparams.over == "groups":
-            factors = (self.hparams.eta * self.group_risks(out).detach()).exp()
+            exponents = self.hparams.eta * self.group_risks(out).detach()
         else:
-            factors = (self.hparams.eta * out.risks.detach()).exp()
-            factors = out.over_environments(factors, torch.ones_like(self.weights))
-        weights = self.weights * factors
+            exponents = self.hparams.eta * out.risks.detach()
+            exponents = out.over_environments(exponents, torch.zeros_like(self.weights))
+        weights = self.weights * exponentials(exponents)
         return {"weights": weights / weights.sum()}
 
     def objective(self, out: Outputs) -> Tensor:

@@ -15,10 +15,12 @@ from oodbench.steps import CustomStep
 
 
 class LinearMethod(CustomStep, ABC):
-    """A linear predictor of its own, without intercept: the run's network stays as it is.
+    """A linear predictor of its own: the run's network stays as it is.
 
     A subclass gives `fit`. What hyperparameters say of networks and optimizers has no effect here
-    unless the subclass says so. `weights` are (D, C), for D inputs and C outputs.
+    unless the subclass says so. `weights` are (D, C), for D inputs and C outputs. The `intercept` is that
+    of least squares: inputs and targets are fitted less their means over all environments. The linear
+    studies of the papers have none.
     """
 
     changes = "estimator"
@@ -29,13 +31,16 @@ class LinearMethod(CustomStep, ABC):
         """A fit sees all examples (of environments of one size) at once."""
 
         batch_size: int = hparam(0, low=0)
+        intercept: bool = hparam(True, by_family={"linear": (False, None)}, neutral=False)
 
     weights: Tensor
+    bias: Tensor
 
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
         super().__init__(network, problem, hparams)
         shape = (math.prod(problem.input_shape), problem.task.num_outputs)
         self.register_buffer("weights", torch.zeros(shape, dtype=torch.double))
+        self.register_buffer("bias", torch.zeros(shape[1], dtype=torch.double))
         self._last: tuple[Batch, Tensor] | None = None
 
     @classmethod
@@ -58,13 +63,19 @@ class LinearMethod(CustomStep, ABC):
         """Fit the batch, unless it was the last one's; `loss` is the mean squared error after it."""
         if self._last is None or self._last[0] is not batch:
             x, y = batch.x.flatten(2).double(), batch.y.double()
+            means = x.mean((0, 1)), y.mean((0, 1))
+            if self.hparams.intercept:
+                x, y = x - means[0], y - means[1]
             self.weights.copy_(self.fit(x, y))
+            if self.hparams.intercept:
+                self.bias.copy_(means[1] - means[0] @ self.weights)
             self._last = batch, (x @ self.weights.double() - y).square().mean()
         return {"loss": self._last[1]}
 
     def predict(self, x: Tensor) -> Tensor:
         """Predictions (N, C) of inputs (N, *input_shape)."""
-        return x.flatten(1) @ self.weights.to(x.dtype)
+        outputs = x.flatten(1) @ self.weights.to(x.dtype)
+        return outputs + self.bias.to(x.dtype) if self.hparams.intercept else outputs
 
 
 @register("LeastSquares", paper="Legendre, Nouvelles methodes (1805)")

@@ -11,6 +11,8 @@ from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, first_step, 
 from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
 
+from .group_dro import exponentials
+
 FITS, RATE = 30, 0.1
 """Steps of every environment's head in an update, and their size."""
 TERMS, LIMIT = 10, 10.0
@@ -94,9 +96,11 @@ class TRM(Algorithm):
         for _ in range(FITS):
             slopes = rate * self._slopes(out, features, heads, biases)
             heads, biases = heads - slopes.mT @ features, biases - slopes.sum(1)
-        factors = self.hparams.eta * self._shared(out, self._logits(features, heads, biases))
+        exponents = self.hparams.eta * self._shared(out, self._logits(features, heads, biases))
         before = out.of_step(out.of_step(self.shares).mT).mT
-        shares = torch.lerp(before, self._normalised(out) * factors.exp(), self._started(out))
+        shares = torch.lerp(
+            before, self._normalised(out) * exponentials(exponents), self._started(out)
+        )
         rows = out.over_environments(shares.mT, out.of_step(self.shares).mT).mT
         return {
             "heads": out.over_environments(heads, self.heads),

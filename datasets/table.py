@@ -218,6 +218,7 @@ class Listed(Dataset):
                 )
         self.test_environments = options.test_environments or self.environments[-1:]
         self.task, self.targets, self.classes = self._targets()
+        self.standardises_targets = options.kind == "real"
         self.split = self._split()
         self.attribute_of_rows: Tensor | None = None
         if options.attribute:
@@ -255,7 +256,7 @@ class Listed(Dataset):
         """The task, the targets of all rows and the names of the classes."""
         column = self.options.target
         if self.options.kind == "real":
-            numbers = torch.from_numpy(self.rows.numbers(column)).float()
+            numbers = torch.from_numpy(self.rows.numbers(column))
             return Task("regression"), numbers.unsqueeze(1), ()
         texts = self.rows.texts(column)
         classes = _numbered(texts)

@@ -25,7 +25,7 @@ class Task:
     (..., num_outputs); the targets are (...) floats in {0, 1} for `binary` (one output), (...)
     class numbers for `multiclass`, (..., num_outputs) floats in {0, 1} or NaN (not known) for
     `multilabel`, (..., num_outputs) probabilities for `distribution` and (..., num_outputs) real
-    numbers for `regression`.
+    numbers for `regression`, which may be in double precision.
 
     Two kinds have more dimensions. Of `tokens` the logits are (..., length, num_outputs), the targets
     (..., length) class numbers as floats, or NaN (not asked for). Of `boxes` the predictions are
@@ -141,7 +141,8 @@ class Task:
         if shape != wanted:
             return f"a target has the shape {shape}, and that of the task {self.kind} is {wanted}"
         dtype = torch.int64 if self.kind == "multiclass" else torch.float32
-        if targets.dtype != dtype:
+        is_double = self.kind == "regression" and targets.dtype == torch.float64
+        if targets.dtype != dtype and not is_double:
             return f"targets of the task {self.kind} are {dtype}, not {targets.dtype}"
         wrong, allowed = self._wrong(targets)
         if not wrong.any():

@@ -104,6 +104,15 @@ def holdout(dataset: "Dataset") -> float:
     return float(getattr(dataset, "holdout", 0.2))
 
 
+def standardises_targets(dataset: "Dataset") -> bool:
+    """Return whether runs train on real targets in standard units of their training environments.
+
+    Metrics and predictions are in the targets' own units either way. A dataset whose units have a meaning,
+    such as a structural equation model, leaves it out.
+    """
+    return bool(getattr(dataset, "standardises_targets", False))
+
+
 def repeats(dataset: "Dataset") -> bool:
     """Whether inputs repeat by design, so that `data check` does not report repeated ones."""
     return bool(getattr(dataset, "repeats", False))

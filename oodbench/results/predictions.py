@@ -31,7 +31,7 @@ class Predictions:
     """The `Task`'s kind."""
     logits: Array
     """Logits (N, C), float16, as `Task` describes them, clipped to what float16 can hold. Of `tokens`
-    (N, length) integers, see `Task.kept`."""
+    (N, length) integers, see `Task.kept`; of targets in a user's units float64."""
     targets: Array
     """The targets: (N,) classes, or (N, C) probabilities, labels or real numbers."""
     out: Array
@@ -69,7 +69,8 @@ def write_predictions(run: RunDirectory, step: int, logits: Mapping[str, Array])
     arrays = {"names": np.array(list(logits))}
     for i, values in enumerate(logits.values()):
         half = np.clip(values, -LARGEST, LARGEST).astype(np.float16)
-        arrays[f"logits{i}"] = values if values.dtype.kind == "i" else half
+        is_exact = values.dtype.kind == "i" or values.dtype == np.float64
+        arrays[f"logits{i}"] = values if is_exact else half
     _save(run.path / "predictions" / f"{step}.npz", arrays)
 
 

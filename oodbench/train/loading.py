@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import BALANCED, Algorithm
-from oodbench.data.facts import training_environments
+from oodbench.data.facts import standardises_targets, training_environments
 from oodbench.data.preparation import fit, fits, fitted, load_checked, part
 from oodbench.data.streams import Stored, Subset
 from oodbench.datasets import Dataset, Environment, datasets, make
@@ -26,6 +26,24 @@ from oodbench.train.settings import TrainSettings
 
 
 @dataclass(frozen=True)
+class Units:
+    """The units of real targets: a run trains on (target - mean) / scale, and is scored on targets."""
+
+    mean: Tensor
+    """The mean of the targets that a run trains on, (C,) in double precision."""
+    scale: Tensor
+    """Their standard deviation, (C,) in double precision; 1 where they do not vary."""
+
+    def standard(self, targets: Tensor) -> Tensor:
+        """Return targets (N, C) in standard units, as a run trains on them, in single precision."""
+        return ((targets - self.mean) / self.scale).float()
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return the outputs (N, C) of a predictor in the units of the targets."""
+        return outputs * self.scale + self.mean
+
+
+@dataclass(frozen=True)
 class Data:
     """A dataset's environments on the device of a run, with their splits."""
 
@@ -34,8 +52,14 @@ class Data:
     splits: dict[str, dict[str, Tensor]]
     groups: dict[str, dict[str, Groups]]
     """The groups of the splits' examples, see `groups_of`."""
+    units: Units | None = None
+    """The units of targets; None: runs train on targets as they are."""
     constants: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
     """The constant answers so far, by training environments, see `oodbench.train.evaluate`."""
+
+    def standard(self, targets: Tensor) -> Tensor:
+        """Return targets (N, ...) of the environments as a run trains on them."""
+        return targets if self.units is None else self.units.standard(targets)
 
 
 _Source = tuple[str, str, int, float, Path | None, str]
@@ -61,7 +85,9 @@ def load_environments(
     """
     source = dataset, json.dumps(options, sort_keys=True), trial, holdout, data_dir, device
     data = _load(*source)
-    depends = _has_unseen(data) or (changed and fits(data.dataset))
+    depends = (
+        _has_unseen(data) or (changed and fits(data.dataset)) or standardises_targets(data.dataset)
+    )
     return _prepared(source, tuple(sorted(held_out)) if depends else (), changed)
 
 
@@ -70,15 +96,21 @@ def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
     return load_environments(spec.dataset, spec.options, spec.held_out, **_origin(spec, settings))
 
 
-def input_change(
+def estimated(
     spec: RunSpec, dataset: Dataset, settings: TrainSettings
-) -> Callable[[Tensor], Tensor]:
-    """The change of a run's inputs before `Dataset.transform`; data are read only if it is fitted."""
-    if not fits(dataset):
-        return lambda x: x
+) -> tuple[Callable[[Tensor], Tensor], Units | None]:
+    """Return what a run estimates from the examples that it trains on.
+
+    These are the change of inputs before `Dataset.transform`, and the units of targets. Data are read only
+    if there is something to estimate.
+    """
+    if not fits(dataset) and not standardises_targets(dataset):
+        return (lambda x: x), None
     origin = _origin(spec, settings)
     data = load_environments(spec.dataset, spec.options, spec.held_out, changed=False, **origin)
-    return fit(dataset, data.environments, _trained_on(data, spec.held_out))
+    if not fits(dataset):
+        return (lambda x: x), data.units
+    return fit(dataset, data.environments, _trained_on(data, spec.held_out)), data.units
 
 
 def _origin(spec: RunSpec, settings: TrainSettings) -> dict[str, Any]:
@@ -113,6 +145,8 @@ def _prepared(source: _Source, held_out: tuple[str, ...], changed: bool) -> Data
     data = _load(*source)
     if _has_unseen(data):
         data = _by_role(data, held_out)
+    if standardises_targets(data.dataset):
+        data = replace(data, units=_units(data, held_out))
     if not changed:
         return data
     seen = _trained_on(data, held_out) if fits(data.dataset) else {}
@@ -134,6 +168,14 @@ def _by_role(data: Data, held_out: Collection[str]) -> Data:
             splits[name] = {half: place[i[there[i]]] for half, i in data.splits[name].items()}
     groups = groups_of(data.dataset, environments, splits)
     return Data(data.dataset, environments, splits, groups)
+
+
+def _units(data: Data, held_out: Collection[str]) -> Units:
+    """The units of the targets of the `in` splits of the training environments."""
+    trained = _trained_on(data, held_out).items()
+    targets = torch.cat([data.environments[name].y[index] for name, index in trained]).double()
+    varies = targets.amin(0) < targets.amax(0)
+    return Units(targets.mean(0), torch.where(varies, targets.std(0, correction=0), 1.0))
 
 
 def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:
@@ -223,7 +265,7 @@ def fit_to_examples(algorithm: Algorithm, data: Data, names: Sequence[str]) -> N
     pooled = [part(data.environments[name], data.splits[name]["in"]) for name in names]
     inputs = [e.x.read(torch.arange(len(e.y))) if isinstance(e.x, Stored) else e.x for e in pooled]
     x = data.dataset.transform(torch.cat(inputs), None)
-    algorithm.fit_examples(x, torch.cat([e.y for e in pooled]))
+    algorithm.fit_examples(x, data.standard(torch.cat([e.y for e in pooled])))
 
 
 def drawn_places(spec: RunSpec, data: Data, name: str, drawing: Drawing) -> Tensor:
@@ -256,7 +298,7 @@ def _drawn_batches(
         x = environment.x
         inputs = Subset(x, index.cpu()) if isinstance(x, Stored) else x[index]
         y = environment.y[index]
-        training.append((inputs, y))
+        training.append((inputs, data.standard(y)))
         if environment.attributes is not None:
             attributes.append(environment.attributes[index])
         if balanced:

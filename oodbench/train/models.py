@@ -26,7 +26,7 @@ from oodbench.steps import fits_examples
 from oodbench.tasks import Task
 from oodbench.train.evaluate import evaluate as evaluate_splits
 from oodbench.train.kept_weights import ABOUT
-from oodbench.train.loading import Data, fit_to_examples, input_change, load_data, load_environments
+from oodbench.train.loading import Data, estimated, fit_to_examples, load_data, load_environments
 from oodbench.train.process import check_device, clean_process, kept_generators
 from oodbench.train.run import build_algorithm, problem_of
 from oodbench.train.settings import TrainSettings
@@ -59,11 +59,13 @@ class Model(nn.Module):
         """The number of updates of the weights."""
         self.classes: tuple[str, ...] = tuple(info.context.get("classes", ()))
         """The names of the classes in the order of their numbers, if they have names."""
-        self._change = input_change(info.spec, dataset, settings)
+        self._change, self._units = estimated(info.spec, dataset, settings)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, C) of inputs (N, ...) as the dataset's environments hold them: not standardised, and
-        of images bytes. Raises UserError for inputs of another shape.
+        of images bytes. A regression's predictions are in the targets' units.
+
+        Raises UserError for inputs of another shape.
         """
         inputs = self.dataset.transform(self._change(x), None)
         shape, wanted = tuple(inputs.shape[1:]), tuple(self.dataset.input_shape)
@@ -72,7 +74,12 @@ class Model(nn.Module):
                 f"inputs of {self.spec.dataset} are (N, {', '.join(map(str, wanted))}), and these are "
                 f"({', '.join(map(str, inputs.shape))})"
             )
-        return self.algorithm.predict(inputs)
+        return self.predict_prepared(inputs)
+
+    def predict_prepared(self, x: Tensor) -> Tensor:
+        """Logits (N, C) of inputs (N, *input_shape) as the network gets them."""
+        outputs = self.algorithm.predict(x)
+        return outputs if self._units is None else self._units.predictions(outputs)
 
 
 @names_arguments
@@ -319,7 +326,7 @@ def _scores(
         return as_outputs(_called(module, inputs, dataset.name), len(x), task)
 
     def predict_prepared(x: Tensor) -> Tensor:
-        inner = module.algorithm.predict if isinstance(module, Model) else module
+        inner = module.predict_prepared if isinstance(module, Model) else module
         return as_outputs(_called(inner, x.to(device), dataset.name), len(x), task).cpu()
 
     whole = facts.split_metrics(dataset)

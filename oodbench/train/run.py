@@ -192,8 +192,12 @@ class Run:
         return next((start + i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of inputs (N, ...) as an environment holds them."""
-        return self.algorithm.predict(self.data.dataset.transform(x, None))
+        """Logits (N, C) of inputs (N, ...) as an environment holds them; a regression's in its units."""
+        return self.in_units(self.algorithm.predict(self.data.dataset.transform(x, None)))
+
+    def in_units(self, outputs: Tensor) -> Tensor:
+        """The outputs (N, C) of the algorithm in the units of the targets."""
+        return outputs if self.data.units is None else self.data.units.predictions(outputs)
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
         """Give the algorithm the weights that are scored, selected and kept within the block."""
@@ -279,7 +283,7 @@ class Run:
         with self.evaluated_weights():
             found = facts.predictor_metrics(
                 self.data.dataset,
-                lambda x: self.algorithm.predict(x.to(device)).cpu(),
+                lambda x: self.in_units(self.algorithm.predict(x.to(device))).cpu(),
                 self.spec.trial,
             )
         return [Evaluation(None, None, name, value, 1) for name, value in found.items()]

@@ -12,7 +12,7 @@ def test_what_is_kept_is_read(tmp_path: Path) -> None:
     run = Results(tmp_path).run("r")
     out = np.array([True, False])
     write_examples(run, "multiclass", {"a/b": (np.array([0, 1]), out)}, ("no", "yes"))
-    write_predictions(run, 5, {"a/b": np.array([[1e9, -2.0], [0.5, 1.0]])})
+    write_predictions(run, 5, {"a/b": np.array([[1e9, -2.0], [0.5, 1.0]], np.float32)})
     found = read_predictions(run, 5)["a/b"]
     assert found.logits.dtype == np.float16 and found.logits[0].tolist() == [65504.0, -2.0]
     assert found.targets.tolist() == [0, 1] and found.out.tolist() == [True, False]

@@ -305,8 +305,10 @@ class VectorizedProgram:
             found = self._over_runs(
                 lambda algorithm, x: algorithm.predict(transform(x, None)), chosen, numbers, x
             )
-            logits: Tensor = found[: len(places)]
-            return logits
+            if self.runs[0].data.units is None:
+                return found[: len(places)]  # type: ignore[no-any-return]
+            pairs = zip(places, found, strict=False)
+            return torch.stack([self.runs[k].in_units(logits) for k, logits in pairs])
 
         return predict
 

@@ -21,7 +21,11 @@ ICP: Any = algorithms.get("ICP")
 def icp(x: torch.Tensor, y: torch.Tensor, **values: object) -> list[float]:
     """The weights after an update on (E, B, D) and (E, B, 1)."""
     problem = Problem((x.shape[2],), Task("regression"), tuple(map(str, range(len(x)))), 1)
-    algorithm = ICP(build("Linear", {}, (x.shape[2],), 1, 0), problem, ICP.Hparams(**values))
+    algorithm = ICP(
+        build("Linear", {}, (x.shape[2],), 1, 0),
+        problem,
+        ICP.Hparams(intercept=False, **values),
+    )
     update(algorithm, Batch(x, y), 0)
     weights: list[float] = algorithm.weights.flatten().tolist()
     return weights

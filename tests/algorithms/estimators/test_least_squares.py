@@ -22,7 +22,7 @@ def fitted(x: torch.Tensor, y: torch.Tensor) -> Any:
         (x.shape[2],), Task("regression", y.shape[2]), tuple(map(str, range(len(x)))), 1
     )
     network = build("Linear", {}, problem.input_shape, y.shape[2], 0)
-    algorithm = LEAST_SQUARES(network, problem, LEAST_SQUARES.Hparams())
+    algorithm = LEAST_SQUARES(network, problem, LEAST_SQUARES.Hparams(intercept=False))
     update(algorithm, Batch(x, y), 0)
     return algorithm
 

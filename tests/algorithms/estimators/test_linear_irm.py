@@ -36,7 +36,7 @@ def made(name: str, environments: int = 3, **values: object) -> Any:
     cls: Any = algorithms.get(name)
     names = tuple(map(str, range(environments)))
     problem = Problem((10,), Task("regression"), names, 1)
-    return cls(build("Linear", {}, (10,), 1, 0), problem, cls.Hparams(**values))
+    return cls(build("Linear", {}, (10,), 1, 0), problem, cls.Hparams(intercept=False, **values))
 
 
 def written_out(name: str, theta: Tensor, batch: Batch, r: float, baseline: str) -> Tensor:
