@@ -50,13 +50,13 @@ docs: $(VENV)/documented
 	$(BIN)/python -m sphinx --jobs auto --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 bench: $(VENV)/tested
-	$(BIN)/python -m oodbench.bench
+	$(BIN)/python -m tests.bench
 
 # on one GPU, in under ten minutes: its tests, rows and a sweep, written to docs/findings/gpu.md
 gpu: $(VENV)/tested
-	$(BIN)/python -m oodbench.bench.gpu
+	$(BIN)/python -m tests.bench.gpu
 
 # DOMAINBED: a checkout to race against; DOMAINBED_PYTHON: a Python that has what it imports
 race: $(VENV)/installed
-	$(BIN)/python -m oodbench.bench race $(if $(DOMAINBED),--domainbed $(DOMAINBED)) \
+	$(BIN)/python -m tests.bench race $(if $(DOMAINBED),--domainbed $(DOMAINBED)) \
 	  $(if $(DOMAINBED_PYTHON),--python $(DOMAINBED_PYTHON))

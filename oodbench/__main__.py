@@ -4,7 +4,6 @@ from oodbench.arithmetic import prepare
 
 prepare()  # before numpy and torch are loaded
 
-from oodbench.bench.cli import app as bench
 from oodbench.board.cli import app as board
 from oodbench.conformance.cli import app as conformance
 from oodbench.data.cli import app as data
@@ -23,7 +22,6 @@ main.add_typer(board, name="board")
 main.add_typer(data, name="data")
 main.add_typer(diagnose, name="diagnose")
 main.add_typer(train, name="train")
-main.add_typer(bench, name="bench")
 for command in (conformance, list_, verify):
     main.add_typer(command)  # its only command has the name of its room
 

@@ -1,9 +1,8 @@
 """The files of datasets on the command line: download, verify, check, cache, list, make."""
 
 import os
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +20,11 @@ MAX_GROUPS = 12
 MAX_INPUTS = 60
 """Of a table with more inputs the first are shown."""
 
-app = commands(__doc__, no_args_is_help=True)
+app = commands(
+    __doc__,
+    no_args_is_help=True,
+    renamed={"check --train": "type `oodbench diagnose dataset NAME`"},
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
@@ -86,16 +89,6 @@ def check(
     sheet: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Show images of every class there.")
     ] = None,
-    train: Annotated[
-        bool,
-        typer.Option("--train", help="Train ERM, too: its head-room, and is it on the line?"),
-    ] = False,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps of such a run; at most 600 by default.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The directory that keeps such runs; by default none.")
-    ] = None,
     plugin: Plugins = None,
 ) -> None:
     """Read every example: sizes, balance, groups, inputs of tables, what environments share."""
@@ -148,27 +141,6 @@ def check(
     console.say(
         f"{facts.label(dataset)}: all {sum(c.size for c in environments):,} examples can be read"
     )
-    if train:
-        _train(name, assignments("--set", set_ or []), data_dir, steps, out, plugin)
-
-
-def _train(
-    name: str,
-    settings: dict[str, Any],
-    data_dir: Path | None,
-    steps: int | None,
-    out: Path | None,
-    plugins: list[str] | None,
-) -> None:
-    """Train what `data check --train` compares, and print it."""
-    from oodbench.sweep.head_room import head_room, show
-    from oodbench.sweep.launchers import LaunchOptions
-
-    with tempfile.TemporaryDirectory() as scratch:
-        options = LaunchOptions(
-            out=out or Path(scratch), data_dir=data_dir, plugins=tuple(plugins or ())
-        )
-        show(head_room(name, settings, options, steps=steps), terminal())
 
 
 def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:

@@ -1,0 +1,45 @@
+"""The cost of the harness itself, for its developers: `python -m tests.bench`."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured figure."""
+
+    what: str
+    """The measured quantity, with its unit unless it is a ratio."""
+    reach: str
+    """The target, such as `<= 1.15`, or `-`."""
+    measured: str
+    domainbed: str = "-"
+    """DomainBed's figure for the same, where there is one."""
+
+
+def spirals_sweep(
+    algorithms: Sequence[str], batch_size: int | Sequence[int], **keys: Any
+) -> dict[str, Any]:
+    """A sweep file on Spirals, with one batch size or one for each draw, and further keys."""
+    rows = [{"name": name, "hparams": {"batch_size": batch_size}} for name in algorithms]
+    return {"name": "bench", "datasets": ["Spirals"], "algorithms": rows, **keys}
+
+
+def paired(
+    works: Sequence[Callable[[], object]],
+    repeat: int,
+    clock: Callable[[], float] = time.process_time,
+    rounds: int = 15,
+) -> list[float]:
+    """Median seconds of each work by a clock, in turns A B A B ..., so that drifts affect all equally."""
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(rounds):
+        for work, seconds in zip(works, times, strict=True):
+            start = clock()
+            for _ in range(repeat):
+                work()
+            seconds.append((clock() - start) / repeat)
+    return [statistics.median(seconds) for seconds in times]

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from oodbench.bench import costs
 from oodbench.report.figures import save_finding
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
+from tests.bench import costs
 
 
 def test_the_fit_finds_what_made_the_figures() -> None:

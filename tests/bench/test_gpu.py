@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from oodbench.bench.gpu import page
+from tests.bench.gpu import page
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
-    return python(ROOT, "-m", "oodbench.bench.gpu", *options)
+    return python(ROOT, "-m", "tests.bench.gpu", *options)
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oodbench.bench import launches
 from oodbench.sweep.launchers import local
+from tests.bench import launches
 
 
 @pytest.mark.nightly

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.bench.process_tree import cost_of
+from tests.bench.process_tree import cost_of
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def test_memory_of_children_is_added(tmp_path: Path) -> None:
 def test_the_command_ends_with_whoever_asked(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     code = (
-        "import sys; from pathlib import Path; from oodbench.bench.process_tree import cost_of; import os;"
+        "import sys; from pathlib import Path; from tests.bench.process_tree import cost_of; import os;"
         f"cost_of(['sh', '-c', 'echo $$ > {pid}; sleep 60'], Path({str(tmp_path)!r}), os.environ)"
     )
     asker = subprocess.Popen([sys.executable, "-c", code])

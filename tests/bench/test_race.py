@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.bench import race
-from oodbench.bench.cli import app
-from oodbench.bench.process_tree import Cost
 from oodbench.datasets import make
 from oodbench.errors import UserError
+from tests.bench import race
+from tests.bench.cli import app
+from tests.bench.process_tree import Cost
 
 STAND_IN = {
     "__init__.py": "",

@@ -5,8 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.algorithms import algorithms
-from oodbench.bench.cli import MEASUREMENTS, app
-from oodbench.bench.steps import METHODS, SLACK, growth_rows, method_rows
+from tests.bench.cli import MEASUREMENTS, app
+from tests.bench.steps import METHODS, SLACK, growth_rows, method_rows
 
 
 @pytest.mark.nightly
@@ -49,4 +49,4 @@ def test_an_unknown_part_is_named() -> None:
 def test_every_measurement_is_a_function_of_the_package() -> None:
     for place in MEASUREMENTS.values():
         module, _, function = place.partition(".")
-        assert callable(getattr(import_module(f"oodbench.bench.{module}"), function))
+        assert callable(getattr(import_module(f"tests.bench.{module}"), function))

@@ -8,7 +8,7 @@ import pytest
 from oodbench.datasets import datasets
 from oodbench.errors import UserError
 from oodbench.list.catalogue import own_entries
-from oodbench.sweep.datasets_page import measured, page, pictures
+from tests.docs.datasets_page import measured, page, pictures
 from tests.helpers.paths import ROOT
 
 DOCS = ROOT / "docs"

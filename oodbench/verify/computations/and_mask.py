@@ -12,7 +12,13 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from oodbench.diagnose.mean_gradients import (
+from oodbench.results.frames import Frames
+from oodbench.sweep.file import find_sweep, read_sweep
+from oodbench.sweep.plan import make_plan
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+from oodbench.verify.computations import computation
+from oodbench.verify.mean_gradients import (
     MASKS,
     PAPER,
     SIGNALS,
@@ -20,12 +26,6 @@ from oodbench.diagnose.mean_gradients import (
     expected_size,
     sampled_sizes,
 )
-from oodbench.results.frames import Frames
-from oodbench.sweep.file import find_sweep, read_sweep
-from oodbench.sweep.plan import make_plan
-from oodbench.train.run import Run
-from oodbench.train.settings import TrainSettings
-from oodbench.verify.computations import computation
 from oodbench.verify.measured import Line, Measured, Panel
 
 ALL, FIRST, LAST = ("test",), ("3", "4", "test"), ("1", "2", "test")

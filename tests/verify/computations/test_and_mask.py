@@ -1,14 +1,14 @@
 import pytest
 
-from oodbench.diagnose.mean_gradients import (
-    PAPER,
-    correlations,
-)
 from oodbench.verify.computations.and_mask import (
     PRINTED,
     SHRINKING,
     gradient_correlation,
     ilc_linear,
+)
+from oodbench.verify.mean_gradients import (
+    PAPER,
+    correlations,
 )
 from oodbench.verify.targets import load_experiment
 

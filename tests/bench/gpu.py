@@ -23,13 +23,13 @@ from typing import Annotated, Any
 import typer
 from tabulate import tabulate
 
-from oodbench.bench import Row, paired
 from oodbench.errors import UserError
 from oodbench.terminal import commands
+from tests.bench import Row, paired
 
 app = commands(__doc__)
 
-TESTS = Path(__file__).parents[2] / "tests"
+TESTS = Path(__file__).parents[1]
 NETWORKS = ("ResNet18", "ResNet50")
 MASKS = ("ANDMask", "ExampleANDMask")
 PRECISIONS = ("float32", "tf32", "bfloat16")
@@ -81,7 +81,7 @@ class Findings:
 
 def on_images(name: str, network: str, device: str, size: Size) -> tuple[Any, Any]:
     """A method and a batch of random images of three environments."""
-    from oodbench.bench.steps import on_random_data
+    from tests.bench.steps import on_random_data
 
     shape = (3, size.image, size.image)
     return on_random_data(name, network, shape, (3, size.examples), device)
@@ -89,7 +89,7 @@ def on_images(name: str, network: str, device: str, size: Size) -> tuple[Any, An
 
 def step_seconds(algorithm: Any, batch: Any, rounds: int) -> float:
     """Seconds of a method's update step, to its end."""
-    from oodbench.bench.steps import random_updates
+    from tests.bench.steps import random_updates
 
     (seconds,) = paired([random_updates(algorithm, batch)], 1, time.perf_counter, rounds=rounds)
     return seconds
@@ -135,9 +135,9 @@ def precisions(device: str, size: Size) -> Iterator[Row]:
 
 def loading(folder: Path, device: str, size: Size) -> Iterator[Row]:
     """The share of a run's time that waits for image files, decoded while it trains."""
-    from oodbench.bench.data import erm, waiting_row, waiting_share, write_images
     from oodbench.train.run import Run
     from oodbench.train.settings import TrainSettings
+    from tests.bench.data import erm, waiting_row, waiting_share, write_images
 
     write_images(folder / "images", size.images)
     workers = min(8, os.cpu_count() or 1)
@@ -193,7 +193,7 @@ def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str],
     """All measurements in turn, each in its own folder, as long as there is time."""
     import torch
 
-    from oodbench.bench.vectorized import case_rows
+    from tests.bench.vectorized import case_rows
 
     on_cpu = device == "cpu"
     machine = platform.processor() or platform.machine()

@@ -14,16 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from scipy.stats import binom
 from torch import Tensor
 
 from oodbench.algorithms import Batch, Problem, algorithms
-from oodbench.errors import UserError
 from oodbench.gradients.backward import stacked_gradients
 from oodbench.networks.base import build
-from oodbench.report.figures import Finding
-from oodbench.report.statistics import mean_and_error
 from oodbench.seeds import derive
 from oodbench.steps import units
 from oodbench.sweep.plan import single
@@ -83,49 +79,6 @@ def sampled_sizes(
     return unmasked, masked
 
 
-def random_gradients(
-    counts: Sequence[int], tau: float = 0.6, trials: int = 20, components: int = 3000
-) -> Finding:
-    """Exact and measured sizes by the number of environments (sigma = 1).
-
-    Raises UserError for a tau outside [0, 1] and for no environments.
-    """
-    if not 0 <= tau <= 1:
-        raise UserError(f"random-gradients: tau must be in [0, 1], not {tau}")
-    if min(counts) < 1:
-        raise UserError(f"random-gradients needs at least 1 environment, not {min(counts)}")
-    exact = [expected_size(d, tau, components) for d in counts]
-    sampled = [sampled_sizes(d, tau, components, 1.0, trials, 0) for d in counts]
-    rows = []
-    for d, e, both in zip(counts, exact, sampled, strict=True):
-        unmasked, masked = ("{:.4g} ± {:.2g}".format(*mean_and_error(sizes)) for sizes in both)
-        rows.append(
-            [str(d), f"{e.unmasked:.4g}", unmasked, f"{e.masked:.4g}", masked, f"{e.kept:.3g}"]
-        )
-
-    def plot(figure: Figure) -> None:
-        axes = figure.subplots()
-        sizes = {"unmasked": [e.unmasked for e in exact]}
-        sizes[f"AND-mask, tau {tau:g}"] = [e.masked for e in exact]
-        for i, (name, of_counts) in enumerate(sizes.items()):
-            means = np.array([np.mean(both[i]) for both in sampled])
-            positive = means > 0  # the scale is logarithmic
-            x, y = np.array(counts)[positive], means[positive]
-            axes.plot(counts, of_counts, color=f"C{i}", label=f"{name}: exact")
-            axes.plot(x, y, "o", color=f"C{i}", label=f"{name}: measured")
-        axes.set(xscale="log", yscale="log", xlabel="environments", ylabel="mean squared norm")
-        axes.set_ylim(bottom=1e-4)
-        axes.set_title(f"Mean of random gradients, {components} components, sigma 1")
-        axes.legend()
-
-    header = ["environments", "unmasked", "measured", f"masked, tau {tau:g}", "measured", "kept"]
-    notes = [
-        f"Squared norms; measured: mean ± standard error of {trials} trials of {components} "
-        "components. Where fewer than one component is expected to be kept, most are 0.",
-    ]
-    return Finding("The mean of random gradients", header, rows, notes, plot, (6.4, 4.2))
-
-
 def permuted(batch: Batch, dims: slice, seed: int) -> Batch:
     """The batch with the inputs' `dims` permuted among the examples of each environment."""
     generator = torch.Generator().manual_seed(seed)
@@ -179,55 +132,3 @@ def pearson(a: Tensor, b: Tensor) -> float:
     a, b = (v.double() - v.double().mean() for v in (a, b))
     scale = a.norm() * b.norm()
     return (a @ b / scale).item() if scale else float("nan")
-
-
-def correlation(environments: int = 16, trials: int = 10, examples: int = 1024) -> Finding:
-    """Correlations with mechanism and shortcut against tau; means over networks and data sets.
-
-    The defaults are the paper's.
-    """
-    taus = [net / environments for net in range(environments % 2, environments + 1, 2)]
-    options = {**PAPER, "num_environments": environments, "num_examples": examples}
-    values = np.stack([correlations(options, taus, trial) for trial in range(trials)])
-    rows = []
-    for m, mask in enumerate(MASKS.values()):
-        for t, tau in enumerate(taus):
-            kept = values[:, m, t, 2].mean()
-            cells = [_mean_text(values[:, m, t, s]) for s in range(2)]
-            rows.append([mask, f"{tau:.4g}", *cells, f"{kept:.3g}"])
-
-    def plot(figure: Figure) -> None:
-        panels = figure.subplots(1, 2, sharey=True)
-        for m, (axes, mask) in enumerate(zip(panels, MASKS.values(), strict=True)):
-            for s, (signal, dash) in enumerate(zip(SIGNALS, ("-", "--"), strict=True)):
-                counts = np.isfinite(values[:, m, :, s]).sum(0)
-                shown = counts > 1
-                x, y = np.array(taus)[shown], values[:, m, shown, s]
-                mean = np.nanmean(y, 0)
-                error = np.nanstd(y, 0, ddof=1) / np.sqrt(counts[shown])
-                axes.plot(x, mean, dash, marker=".", color=f"C{s}", label=signal)
-                axes.fill_between(x, mean - error, mean + error, color=f"C{s}", alpha=0.25, lw=0)
-            axes.plot(taus, values[:, m, :, 2].mean(0), ":", color="grey", label="fraction kept")
-            axes.axhline(0, color="black", lw=0.5)
-            axes.set(title=mask, xlabel="tau", xlim=(0, 1))
-        panels[0].set_ylabel("correlation with the masked gradient")
-        panels[1].legend()
-
-    header = ["mask", "tau", "mechanism", "shortcut", "kept"]
-    notes = [
-        f"Pearson's correlation over the components kept; mean ± standard error of {trials} "
-        "networks and data sets; in parentheses, their number where fewer kept three components.",
-        f"Spirals, {environments} environments of {examples} examples, MLP at initialisation. "
-        "XOR-mask keeps |mean sign| < tau, nothing at tau 0.",
-    ]
-    return Finding("Signals in the mean gradient", header, rows, notes, plot)
-
-
-def _mean_text(values: np.ndarray) -> str:
-    """The mean of the finite values, with their number if some are not."""
-    finite = values[np.isfinite(values)]
-    if len(finite) < 2:
-        return "-"
-    count = "" if len(finite) == len(values) else f" ({len(finite)})"
-    mean, error = mean_and_error(finite)
-    return f"{mean:.3f} ± {error:.3f}{count}"

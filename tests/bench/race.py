@@ -26,12 +26,12 @@ import yaml
 from tabulate import tabulate
 
 from oodbench.arithmetic import variables
-from oodbench.bench import spirals_sweep
-from oodbench.bench.process_tree import Cost, cost_of
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 from oodbench.results.run_spec import State
+from tests.bench import spirals_sweep
+from tests.bench.process_tree import Cost, cost_of
 
 ALGORITHMS = ("ERM", "IRM", "VREx", "ANDMask")
 DRAWS, TRIALS, EVALUATE_EVERY, WORKERS = 2, 2, 15, 2

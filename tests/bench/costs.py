@@ -1,4 +1,4 @@
-"""How the cost of a sweep grows with environments, examples and runs: python -m oodbench.bench.costs.
+"""How the cost of a sweep grows with environments, examples and runs: python -m tests.bench.costs.
 
 Measured in CPU seconds on one thread, on Spirals with the race's network, and fitted by the model
 
@@ -25,10 +25,10 @@ from matplotlib.figure import Figure
 from scipy.optimize import nnls
 from tabulate import tabulate
 
-from oodbench.bench import spirals_sweep
-from oodbench.bench.race import ALGORITHMS, NETWORK, launched, machine
 from oodbench.report.figures import Finding, save_finding
 from oodbench.terminal import commands
+from tests.bench import spirals_sweep
+from tests.bench.race import ALGORITHMS, NETWORK, launched, machine
 
 BLOCKS = 5
 """A figure is the median over this many blocks of calls."""

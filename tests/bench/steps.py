@@ -13,7 +13,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms, why_skipped
-from oodbench.bench import Row, paired
 from oodbench.networks.base import build
 from oodbench.steps import configure, trains_network, update
 from oodbench.sweep.plan import single
@@ -21,6 +20,7 @@ from oodbench.tasks import Task
 from oodbench.train.process import clean_process
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.bench import Row, paired
 
 STEP = 1000
 """The first step that is measured, past the annealing of most methods."""

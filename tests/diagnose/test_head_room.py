@@ -1,4 +1,4 @@
-"""What `data check --train` compares: ERM, the constant answer, the ceiling, the test environment alone."""
+"""What `diagnose dataset` compares: ERM, the constant answer, the ceiling, the test environment alone."""
 
 import math
 import re
@@ -10,14 +10,14 @@ import pytest
 import scipy
 from typer.testing import CliRunner
 
-from oodbench.data.cli import app
 from oodbench.datasets import make
+from oodbench.diagnose.cli import app
+from oodbench.diagnose.head_room import HeadRoom, _on_its_own, _spearman, head_room, verdicts
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import choose
-from oodbench.sweep.head_room import HeadRoom, _on_its_own, _spearman, head_room, verdicts
 from oodbench.sweep.launchers import LaunchOptions
 from tests.helpers.made import Curve, Made
 
@@ -163,7 +163,7 @@ def test_a_correlation_is_scipys_of_scores_and_test_values(tmp_path: Path) -> No
 
 @pytest.mark.nightly
 def test_the_command_prints_the_four_rows_and_two_verdicts(tmp_path: Path) -> None:
-    command = ["check", "CityWeather", "--set", "num_examples=60", "--train", "--steps", "4"]
+    command = ["dataset", "CityWeather", "--set", "num_examples=60", "--steps", "4"]
     printed = CliRunner().invoke(app, [*command, "--out", str(tmp_path)]).output
     for name in ("constant", "ERM", "ceiling", "ERM on Mumbai alone"):
         assert re.search(rf"^{name} +\d+\.\d ± \d+\.\d$", printed, re.M), printed

@@ -6,9 +6,9 @@ import torch
 
 from oodbench.adaptations import Stream, adaptations, adapted
 from oodbench.adaptations.base import in_batches
-from oodbench.bench import Row, paired
-from oodbench.bench.steps import SLACK, products
 from oodbench.networks.base import build
+from tests.bench import Row, paired
+from tests.bench.steps import SLACK, products
 
 INPUTS, SHAPE, CLASSES, BATCH = 256, (3, 16, 16), 10, 64
 

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 from tabulate import tabulate
 
-from oodbench.bench import Row
-from oodbench.bench.race import race
 from oodbench.errors import unknown
 from oodbench.terminal import DefaultCommands, commands
+from tests.bench import Row
+from tests.bench.race import race
 
 app = commands(__doc__, cls=DefaultCommands)
 
@@ -51,7 +51,7 @@ def measure(
     for name in part or MEASUREMENTS:
         module, _, function = MEASUREMENTS[name].partition(".")
         rows_of: Callable[[Path], list[Row]]
-        rows_of = getattr(import_module(f"oodbench.bench.{module}"), function)
+        rows_of = getattr(import_module(f"tests.bench.{module}"), function)
         with tempfile.TemporaryDirectory() as folder:
             rows += [astuple(row) for row in rows_of(Path(folder))]
     print(tabulate(rows, ["what", "reach", "measured", "DomainBed"], disable_numparse=True))

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import yaml
 
-from oodbench.bench import Row, spirals_sweep
-from oodbench.bench.process_tree import cost_of
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
+from tests.bench import Row, spirals_sweep
+from tests.bench.process_tree import cost_of
 
 ENVIRONMENTS = ("A", "B", "C", "D")
 EVALUATIONS = 20

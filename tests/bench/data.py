@@ -13,7 +13,6 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import DataLoader, RandomSampler
 
-from oodbench.bench import Row
 from oodbench.data import facts
 from oodbench.data.coinrun.making import PLANNER, TRAINING, UNSEEN, Shard, make_shard
 from oodbench.data.coinrun.making import Settings as MakeSettings
@@ -24,6 +23,7 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.bench import Row
 
 ENVIRONMENTS = ("a", "b", "test")
 SIZE, BATCH, WORKERS = 64, 32, 2

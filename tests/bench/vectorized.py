@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.algorithms import algorithms
-from oodbench.bench import Row
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.steps import trains_network
@@ -18,6 +17,7 @@ from oodbench.train.execute import execute_bundle
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
+from tests.bench import Row
 
 ROUNDS, STEPS = 3, 600
 SAMPLE = 8

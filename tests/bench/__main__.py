@@ -1,10 +1,10 @@
-"""python -m oodbench.bench: see its `cli.py`."""
+"""python -m tests.bench: see its `cli.py`."""
 
 from oodbench.arithmetic import prepare
 
 prepare()  # before numpy and torch are loaded
 
-from oodbench.bench.cli import app
+from tests.bench.cli import app
 
 if __name__ == "__main__":
     app()

@@ -10,11 +10,11 @@ import typer
 
 from oodbench.data import facts
 from oodbench.datasets import Dataset, datasets, make
+from oodbench.diagnose.head_room import HeadRoom, has_choice, head_room, show, value_text
 from oodbench.errors import UserError, unknown
 from oodbench.files import write_whole
 from oodbench.metrics import is_proportion
 from oodbench.report.numbers import gain
-from oodbench.sweep.head_room import HeadRoom, has_choice, head_room, show, value_text
 from oodbench.sweep.launchers import LaunchOptions
 from oodbench.terminal import commands, terminal
 

@@ -214,7 +214,7 @@ def _alone(dataset: Dataset, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _planned(sweep: dict[str, Any], options: LaunchOptions) -> dict[str, RunSpec]:
-    plan = make_plan(validate(sweep, "data check --train"), options.data_dir)
+    plan = make_plan(validate(sweep, "diagnose dataset"), options.data_dir)
     if not plan.runs:
         raise UserError(f"no run is possible: {plan.impossible[0].reason}")
     return plan.runs
