@@ -85,9 +85,12 @@ def begun_by(made_by: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, 
 
 
 def method_digest(provenance: Mapping[str, Any]) -> str | None:
-    """A digest of the source of the method that trained a run; None where it was not recorded."""
+    """Return a digest of the source of the method that trained a run; None where it was not recorded.
+
+    The frozen runs of a board have it as `source`.
+    """
     method = provenance.get("digests", {}).get("method")
-    return combined(method) if method else None
+    return combined(method) if method else provenance.get("source")
 
 
 def code(provenance: Mapping[str, Any]) -> str:
