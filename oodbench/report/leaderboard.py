@@ -32,10 +32,12 @@ from oodbench.selection import choose, rule_names, sees_test, usual
 
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
-METHOD, TRANSDUCTIVE, CEILING = "method", "transductive", "ceiling"
+METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", "reference"
 """The kinds of rows besides the constant answer. Methods are ranked; transductive ones, whose
-predictions depend on other test inputs, have a table of their own; a ceiling, which a sweep marks, has
-no rank."""
+predictions depend on other test inputs, have a table of their own; ceilings, which a sweep marks, and
+references, which are no methods of the field, have no rank."""
+APART = (TRANSDUCTIVE, CEILING, REFERENCE)
+"""The kinds that a column of that name marks among runs."""
 MEAN = "mean"
 FROM = "from"
 PRETRAINING = "pretraining"
@@ -251,8 +253,8 @@ def scores(
     if kind == CONSTANT:
         values = constant_values(runs, reported)
     else:
-        apart = {TRANSDUCTIVE: runs["transductive"], CEILING: runs["ceiling"]}
-        wanted = apart.get(kind, ~runs["ceiling"] & ~runs["transductive"])
+        apart = {kind: runs[kind] for kind in APART}
+        wanted = apart.get(kind, ~runs[[*APART]].any(axis=1))
         values = _of_tests(frames, _grid(runs[wanted]), choose(frames, rule), reported)
     values = values[values["complete"]]
     higher = [directions[m] for m in values["metric"]]
@@ -377,7 +379,7 @@ def _over_tests(values: pd.DataFrame, of: Callable[["pd.Series[float]"], float])
 def kinds(runs: pd.DataFrame, dataset: pd.Series, label: pd.Series) -> list[str]:
     """The kind of each row of a table, given by its dataset and label."""
     marked_kinds: dict[tuple[str, str], str] = {}
-    for kind in (TRANSDUCTIVE, CEILING):
+    for kind in APART:
         marked = runs.loc[runs[kind], ["dataset_label", "label"]]
         marked_kinds |= dict.fromkeys(marked.itertuples(index=False, name=None), kind)
     return [

@@ -80,10 +80,11 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
         "constant",
         "ceiling",
         "transductive",
+        "reference",
     ):
         if name not in runs:
             runs[name] = None
-    for name in ("ceiling", "transductive"):
+    for name in ("ceiling", "transductive", "reference"):
         runs[name] = runs[name].eq(True)
     if "training_environments" not in runs:
         runs["training_environments"] = [()] * len(runs)
@@ -91,8 +92,9 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
         data = runs["options"].map(lambda options: json.dumps(options, sort_keys=True))
         known = runs["dataset_label"].groupby([runs["dataset"], data]).transform("first")
         runs["dataset_label"] = known.where(known.notna(), _plain_labels(runs))
-    others = runs["dataset_label"][~runs["ceiling"] & ~runs["transductive"]]
-    runs["transductive"] &= runs["dataset_label"].isin(others)
+    others = runs["dataset_label"][~runs["ceiling"] & ~runs["transductive"] & ~runs["reference"]]
+    for name in ("transductive", "reference"):  # alone they are what a table ranks
+        runs[name] &= runs["dataset_label"].isin(others)
     runs["helper"] = _helps(runs)
     return runs
 

@@ -246,6 +246,7 @@ def specs_of(sweep: Sweep, row: Row, source: Source) -> Iterator[list[RunSpec]]:
                 dataset_label=source.label,
                 ceiling=row.ceiling,
                 transductive=algorithm.transductive or adapt is not None,
+                reference=algorithm.changes == "reference",
                 **options,
             )
             for (draw, trial), (hparams, network_hparams, adapt) in drawn.items()

@@ -88,6 +88,7 @@ class Made:
         constant: Mapping[str, object] | None = None,
         ceiling: bool = False,
         transductive: bool = False,
+        reference: bool = False,
     ) -> str:
         """Add a run in a state; returns its id."""
         spec = RunSpec(
@@ -106,6 +107,7 @@ class Made:
             evaluate_every=steps[0],
             ceiling=ceiling,
             transductive=transductive,
+            reference=reference,
         )
         self.runs[spec.id] = spec
         self.results.write_plan("made", {"sweep": {"steps": 30}}, self.runs)

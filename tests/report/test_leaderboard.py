@@ -160,6 +160,26 @@ def test_methods_that_see_test_inputs_are_ranked_apart(tmp_path: Path) -> None:
     )
 
 
+def test_references_stand_in_grey_and_are_not_ranked(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for label, value in {"Forest": 0.9, "ERM": 0.7, "IRM": 0.8}.items():
+        for trial in range(3):
+            curve = flat(value + trial / 100)
+            made.add("D", label, ("b",), trial, curve, reference=label == "Forest")
+            if label == "Forest":
+                made.add("E", label, ("b",), trial, curve, reference=True)
+    frames = load_frames(made.results)
+    first, alone, *_ = blocks(leaderboard(frames))
+    assert [row[0] for row in first.rows] == ["IRM", "ERM", "Forest"]
+    assert (first.ranked, first.grey, first.best) == (2, 1, {(0, 1)})
+    # without methods they are what is ranked
+    assert [row[0] for row in alone.rows] == ["Forest"] and alone.ranked == 1
+    shown = scores(frames)
+    assert set(shown["label"][shown["dataset"] == "D"]) == {"ERM", "IRM"}
+    compared = comparison(frames, "ERM").frame
+    assert set(compared.loc[compared["dataset"] == "D", "label"]) == {"IRM"}
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
