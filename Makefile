@@ -15,7 +15,7 @@ install: $(VENV)/installed
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip install --quiet --editable .
+	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip install --quiet --editable '.[tables]'
 	touch $@
 
 $(VENV)/tested: $(VENV)/installed
