@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from oodbench.data.facts import in_order
 from oodbench.data.images import ImageFolders, OwnImages, Place, class_folders, image_metadata
 from oodbench.datasets import register
 from oodbench.errors import UserError
@@ -25,9 +26,9 @@ from oodbench.tasks import Task
 class ImageFolder(OwnImages, ImageFolders):
     """Images in ROOT/ENVIRONMENT/CLASS/; the last environment is the test one by default.
 
-    `root` is under the data directory unless it is absolute. It belongs to a run's identity: keep it
-    relative where the data may move. With `attributes` the images are in
-    ROOT/ENVIRONMENT/CLASS/ATTRIBUTE/.
+    Environments are in the order in which people count (2, 10). `root` is under the data directory
+    unless it is absolute. It belongs to a run's identity: keep it relative where the data may move. With
+    `attributes` the images are in ROOT/ENVIRONMENT/CLASS/ATTRIBUTE/.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class ImageFolder(OwnImages, ImageFolders):
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         root = (data_dir or Path()) / options.root
         given = options.root != "" or data_dir is not None
-        names = class_folders(root) if given and root.is_dir() else ()
+        names = in_order(class_folders(root)) if given and root.is_dir() else []
         self.places = tuple(Place(name, name) for name in names)
         self.classes = tuple(sorted({c for name in names for c in class_folders(root / name)}))
         if options.attributes:

@@ -21,7 +21,7 @@ from .table import Listed
     ),
 )
 class Manifest(Listed, OwnImages):
-    """Image files that a column `path` names, relative to the folder of the file that lists them."""
+    """Image files that a column `path` names, from the folder of the file that lists them or absolutely."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Listed.Options, OwnImages.Options):
@@ -43,10 +43,9 @@ class Manifest(Listed, OwnImages):
         files = []
         for row, text in enumerate(self.rows.texts("path")):
             file = self.root / text
-            if not file.is_file() or not file.is_relative_to(self.root):
-                raise UserError(
-                    f"{self.rows.place(row)}: there is no image '{text}' in {self.root}"
-                )
+            if not file.is_file():
+                where = "" if file == Path(text) else f" in {self.root}"
+                raise UserError(f"{self.rows.place(row)}: there is no image '{text}'{where}")
             files.append(file)
         return files
 

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from oodbench.data import encodings
-from oodbench.data.images import UNREADABLE
+from oodbench.data.pictures import UNREADABLE, formats, unreadable
 from oodbench.data.streams import Stored
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
@@ -200,10 +200,10 @@ class SubpopImages(SubpopBench):
 
         def prepared(file: Path) -> Tensor:
             try:
-                with Image.open(file) as image:
+                with Image.open(file, formats=formats()) as image:
                     return cut(image)
             except UNREADABLE as error:
-                raise UserError(f"{file} cannot be read as an image ({error})") from error
+                raise unreadable(file, error) from error
 
         return prepared
 

@@ -98,9 +98,11 @@ def check(
     dataset = _dataset(name, data_dir, set_, plugin)
     if sheet is not None:
         write_sheet(dataset, dataset.load(0), sheet)
-    environments = inspect(dataset)
     console = terminal()
     console.say(facts.label(dataset))
+    for note in facts.notes(dataset):
+        console.say(note)
+    environments = inspect(dataset)
     rows = [(contents.name, f"{contents.size:,}", contents.balance) for contents in environments]
     targets = "classes" if dataset.task.has_classes else "targets"
     tables = console.tables(("environment", "examples", targets), rows, prose=(2,))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oodbench.data.pictures import rgb
 from oodbench.errors import MissingError, UserError, missing_package
 
 VOCABULARY = 2**15
@@ -34,12 +35,12 @@ def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[An
     larger = int(size * margin)
 
     def prepare(picture: Any) -> Tensor:
-        rgb = picture.convert("RGB")
+        image = rgb(picture)
         if crop:
-            rgb = functional.center_crop(rgb, [min(rgb.size)])
-        if rgb.size != (larger, larger):
-            rgb = functional.resize(rgb, [larger, larger])
-        bytes_: Tensor = functional.pil_to_tensor(functional.center_crop(rgb, [size]))
+            image = functional.center_crop(image, [min(image.size)])
+        if image.size != (larger, larger):
+            image = functional.resize(image, [larger, larger])
+        bytes_: Tensor = functional.pil_to_tensor(functional.center_crop(image, [size]))
         return bytes_
 
     return prepare

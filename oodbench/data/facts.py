@@ -3,10 +3,12 @@
 Most follow from the interface. A dataset for which one does not defines the name that the function here
 looks up: `label`, `network`, `network_hparams`, `metric`, `higher_is_better`, `holdout`, `repeats`,
 `normalization`, `evaluation_environments`, `resolved_options`, `split_metrics`, `predictor_metrics`,
-`files_read`, `columns`.
+`files_read`, `columns`, `notes`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from oodbench.datasets import Dataset, FileDataset, Normalization
 
     SplitMetrics = Callable[[str, Tensor, Tensor], dict[str, float]]
+
+
+NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?%?")
+"""The names that are sorted as numbers."""
 
 
 @dataclass(frozen=True)
@@ -180,12 +186,34 @@ def files_read(dataset: "Dataset") -> "Collection[Path]":
     return getattr(dataset, "files_read", ())
 
 
+def notes(dataset: "Dataset") -> Sequence[str]:
+    """Return sentences on what is unusual in how the data are read, for `data check` and plans."""
+    return getattr(dataset, "notes", ())
+
+
 def check(dataset: "Dataset") -> None:
-    """Raise UserError if a file of the data is missing or damaged."""
+    """Raise UserError if a file of the data is missing or damaged; warn of what is unusual in them."""
     from oodbench.datasets import FileDataset
 
     if isinstance(dataset, FileDataset):
         dataset.check()
+    for note in notes(dataset):
+        warnings.warn(f"{label(dataset)}: {note}", stacklevel=2)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sort names as people count: numbers by their value, and other names by the numbers in them."""
+    every = list(names)
+    if all(NUMBER.fullmatch(name) for name in every):
+        return sorted(every, key=lambda name: (float(name.rstrip("%")), name))
+    return sorted(every, key=lambda name: (_pieces(name), name))
+
+
+def _pieces(name: str) -> list[tuple[int, str]]:
+    """Split a name into texts and numbers; longer numbers, without leading zeros, are larger."""
+    split = re.split("([0-9]+)", name.casefold())
+    texts = [text.lstrip("0") if i % 2 else text for i, text in enumerate(split)]
+    return [(len(text) if i % 2 else 0, text) for i, text in enumerate(texts)]
 
 
 def require_files(dataset: "Dataset") -> "FileDataset":

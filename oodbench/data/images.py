@@ -1,14 +1,15 @@
 """Datasets of image files in folders, ENVIRONMENT/CLASS/IMAGE: checked, decoded, augmented."""
 
 import hashlib
+import json
 import os
-import warnings
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -16,18 +17,29 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from oodbench.data.augment import domainbed
 from oodbench.data.facts import label
+from oodbench.data.pictures import (
+    ENDINGS,
+    UNREADABLE,
+    Look,
+    White,
+    decoded,
+    formats,
+    look,
+    white_of,
+)
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata
 from oodbench.errors import UserError
+from oodbench.files import write_whole
 from oodbench.hparams import hparam
+from oodbench.report.numbers import counted
+from oodbench.results.schemas import DamagedFile, read_file
 from oodbench.tasks import Task
-
-UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""The errors that Pillow raises for a file that is not a complete image."""
 
 USUAL_SIZE = 224
 """The side of the inputs that networks for photographs were made for, in pixels."""
@@ -38,11 +50,14 @@ Listing = dict[str, list[tuple[Path, int]]]
 
 
 class ImageFiles(Stored):
-    """Images decoded when they are read, as bytes (3, size, size)."""
+    """Images decoded when they are read, as bytes (3, size, size); the reader is `pictures.decoded`."""
 
-    def __init__(self, files: Iterable[Path], size: int) -> None:
+    def __init__(
+        self, files: Iterable[Path], size: int, white: White | None = None, *, upright: bool = True
+    ) -> None:
         self.shape = (3, size, size)
         self._files = list(files)
+        self._read = partial(decoded, size=size, white=white, upright=upright)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -51,18 +66,16 @@ class ImageFiles(Stored):
         """The images at `index`; raises UserError for a file that cannot be read."""
         pixels = np.empty((len(index), *self.shape), np.uint8)
         for row, place in zip(pixels, index.tolist(), strict=True):
-            row[:] = decoded(self._files[place], self.shape[1]).transpose(2, 0, 1)
+            row[:] = self._read(self._files[place]).transpose(2, 0, 1)
         return torch.from_numpy(pixels)
 
-
-def decoded(file: Path, size: int) -> np.ndarray:
-    """An image in RGB, resized to (size, size, 3) as torchvision's Resize does it (bilinearly)."""
-    try:
-        with Image.open(file) as image:
-            resized = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-            return np.asarray(resized)
-    except UNREADABLE as error:
-        raise UserError(f"{file} cannot be read as an image ({error})") from error
+    def digests(self, index: Tensor) -> list[bytes]:
+        """Hash the files at `index`; raises UserError for one that cannot be read."""
+        looks = [_looked_at(self._files[place]) for place in index.tolist()]
+        for each in looks:
+            if each.problem:
+                raise UserError(each.problem)
+        return [each.digest for each in looks]
 
 
 def typical_side(listing: Listing) -> int:
@@ -70,20 +83,71 @@ def typical_side(listing: Listing) -> int:
     files = [file for images in listing.values() for file, _ in images]
     sides = []
     for file in files[:: max(1, len(files) // SAMPLE)]:
-        with suppress(*UNREADABLE), Image.open(file) as image:  # reads the header alone
+        with suppress(*UNREADABLE), Image.open(file, formats=formats()) as image:
             sides.append(max(image.size))
     return int(np.median(sides)) if sides else USUAL_SIZE
 
 
-def _problem(file: Path) -> str:
-    """The error of decoding a file, or nothing; JPEGs are decoded at a low resolution, which is faster."""
+@lru_cache(maxsize=2**17)
+def _look(file: Path, size: int, changed: int) -> Look:
+    return look(file)
+
+
+def _looked_at(file: Path) -> Look:
+    """Look at a file, once in this process while it does not change."""
     try:
-        with Image.open(file) as image:
-            image.draft("RGB", (64, 64))
-            image.load()
-    except UNREADABLE as error:
-        return f"{file} cannot be read as an image ({error})"
-    return ""
+        stat = file.stat()
+    except OSError as error:
+        return Look(f"{file}: {error.strerror}")
+    return _look(file, stat.st_size, stat.st_mtime_ns)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a look at every file of a dataset finds."""
+
+    problems: tuple[str, ...]
+    """The errors of files that cannot be read."""
+    deep: int
+    """The number of pictures in grey whose values are no bytes."""
+    largest: float
+    """The largest of these values."""
+    transparent: int
+    turned: int
+    several: int
+    """The numbers of pictures as in `Look`."""
+
+
+SURVEY = TypeAdapter(Survey)
+
+
+def _surveyed(files: Sequence[Path]) -> Survey:
+    """Look at files by a pool of threads, with a progress bar."""
+    # imported here, as its import draws from Python's random generator
+    from rich.progress import track
+
+    from oodbench.terminal import terminal
+
+    console = terminal(stderr=True)
+    with ThreadPoolExecutor() as pool:
+        looks = list(
+            track(
+                pool.map(_looked_at, files),
+                "looking at images",
+                total=len(files),
+                console=console,
+                disable=not console.is_interactive,
+            )
+        )
+    deep = [each.deep for each in looks if each.deep is not None]
+    return Survey(
+        tuple(each.problem for each in looks if each.problem),
+        len(deep),
+        max(deep, default=0.0),
+        sum(each.transparent for each in looks),
+        sum(each.turned for each in looks),
+        sum(each.several for each in looks),
+    )
 
 
 image_metadata = partial(Metadata, family="images", network="ResNet50", steps=5001)
@@ -110,6 +174,8 @@ class Images(FileDataset):
 
     options: Any
     normalization = IMAGENET
+    upright: ClassVar[bool] = True
+    """Whether pictures are turned as their EXIF entry says."""
 
     @property
     def size(self) -> int:
@@ -136,9 +202,7 @@ class Images(FileDataset):
         environments = {}
         for i, (name, files) in enumerate(listing.items()):
             paths, labels = zip(*files, strict=True)
-            x: Stored = ImageFiles(paths, self.size)
-            if cache.is_dir():
-                x = self._cached(cache / f"{i}.npy")
+            x = self._cached(cache / f"{i}.npy") if cache.is_dir() else self._stored(paths)
             attributes = self.attribute_numbers(paths)
             environments[name] = Environment(x, torch.tensor(labels), attributes=attributes)
         return environments
@@ -154,8 +218,19 @@ class Images(FileDataset):
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
         """Images as bytes (N, 3, size, size); raises UserError for a file that cannot be read."""
-        images = ImageFiles(map(Path, files), self.size)
+        images = self._stored(map(Path, files))
         return images.read(torch.arange(len(images)))
+
+    def _stored(self, files: Iterable[Path]) -> Stored:
+        return ImageFiles(files, self.size, self.white, upright=self.upright)
+
+    def white(self) -> float:
+        """The value of deep greys that is white in all pictures of the dataset."""
+        if self._white is None:
+            self._white = white_of(self.survey().largest)
+        return self._white
+
+    _white: float | None = None
 
     def _cached(self, file: Path) -> Stored:
         try:
@@ -174,29 +249,48 @@ class Images(FileDataset):
         return x.sub_(mean).div_(std)
 
     def check(self) -> None:
-        """Raise UserError unless every file can be read; files are decoded once, then remembered."""
-        # imported here, as its import draws from Python's random generator
-        from rich.progress import track
-
-        from oodbench.terminal import terminal
-
-        listing = self.listing()
-        stamp = self.root / ".oodbench" / f"read-{self.fingerprint(listing)}"
-        if stamp.exists() or self.cache_folder(listing).is_dir():
+        """Raise UserError unless every file can be read."""
+        if self.cache_folder(self.listing()).is_dir():
             return
-        files = [file for images in listing.values() for file, _ in images]
-        problems = []
-        starts, console = range(0, len(files), 1024), terminal(stderr=True)
-        hidden = not console.is_interactive
-        with ThreadPoolExecutor() as pool:
-            for start in track(starts, "looking at images", console=console, disable=hidden):
-                problems += [p for p in pool.map(_problem, files[start : start + 1024]) if p]
-        if problems:
+        if problems := self.survey().problems:
             more = f"; {len(problems) - 1} others cannot either" if len(problems) > 1 else ""
             raise UserError(f"{self.name}: {problems[0]}{more}")
-        with suppress(OSError):  # a folder that cannot be written to is checked in every run
-            stamp.parent.mkdir(exist_ok=True)
-            stamp.touch()
+
+    def survey(self) -> Survey:
+        """Look at every file; what is found is kept beside them until one of them changes."""
+        listing = self.listing()
+        if known := self.known_survey(listing):
+            return known
+        kept = self._survey_file(listing)
+        survey = _surveyed([file for images in listing.values() for file, _ in images])
+        if not survey.problems:
+            with suppress(OSError):  # a folder that cannot be written to is looked at every time
+                kept.parent.mkdir(exist_ok=True)
+                write_whole(kept, json.dumps(asdict(survey)))
+        return survey
+
+    def known_survey(self, listing: Listing) -> Survey | None:
+        """The survey that is kept beside the files as they are, if there is one."""
+        with suppress(DamagedFile):
+            return read_file(self._survey_file(listing), SURVEY)
+        return None
+
+    def _survey_file(self, listing: Listing) -> Path:
+        return self.root / ".oodbench" / f"seen-{self.fingerprint(listing)}.json"
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """How pictures are read that are not plain ones."""
+        found = self.survey()
+        turned = found.turned if self.upright else 0
+        sentences = {
+            f"deep greys: the values of {counted(found.deep, 'picture')} go up to {found.largest:.10g}, "
+            f"and {self.white():.10g} is white": found.deep,
+            f"what is transparent in {counted(found.transparent, 'picture')} is white": found.transparent,
+            f"{counted(turned, 'picture')} turned upright, as EXIF says": turned,
+            f"of {counted(found.several, 'file')} with several pictures the first is read": found.several,
+        }
+        return [sentence for sentence, count in sentences.items() if count]
 
     def fingerprint(self, listing: Listing) -> str:
         """A hash of every file's name, size and time of change, and of its class; or UserError."""
@@ -207,7 +301,7 @@ class Images(FileDataset):
                     stat = file.stat()
                 except OSError as error:  # such as a dead link
                     raise UserError(f"{self.name}: {file}: {error.strerror}") from error
-                place = file.relative_to(self.root)
+                place = file.relative_to(self.root) if file.is_relative_to(self.root) else file
                 line = f"{name}\t{place}\t{number}\t{stat.st_size}\t{stat.st_mtime_ns}\n"
                 digest.update(line.encode())
         return digest.hexdigest()[:16]
@@ -220,7 +314,7 @@ class Images(FileDataset):
         """Decode all images into the cache."""
         arrays, listing = {}, self.listing()
         for i, files in enumerate(listing.values()):
-            stored = ImageFiles((file for file, _ in files), self.size)
+            stored = self._stored(file for file, _ in files)
             read = partial(pieces, stored, workers)
             arrays[str(i)] = Rows(len(stored), stored.shape, np.uint8, read)
         keep(self.cache_folder(listing), label(self), arrays)
@@ -234,10 +328,13 @@ class OwnImages(Images):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Images.Options):
-        """The size of the inputs, and whether they are augmented."""
+        """The size of the inputs, whether they are augmented, and what is white."""
 
         size: int = hparam(0, low=0)
         """The side of the inputs in pixels; 0: the median of some files' longer sides, at most 224."""
+        white: float = hparam(0.0, low=0.0, neutral=0.0)
+        """The value that is white in pictures of deep grey (16 bits and more, floats); 0: the first of
+        1, 255, 1023, 4095, 16383, 65535, ... that no picture exceeds."""
 
     _size_of_files = 0
 
@@ -253,19 +350,40 @@ class OwnImages(Images):
         return self.options.size or self._size_of_files
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """The run also records the size, as the files may change."""
-        return super().resolved_options(pretrained) | {"size": self.size}
+        """The run also records the size, and the white of deep greys, as the files may change."""
+        white = {"white": self.white()} if self.survey().deep else {}
+        return super().resolved_options(pretrained) | {"size": self.size} | white
 
-    def check(self) -> None:
-        """Check all files, and warn where inputs have more than twice the side of the files."""
-        super().check()
+    def white(self) -> float:
+        """The option, or else the value that fits the files."""
+        return self.options.white or super().white()
+
+    def cache_folder(self, listing: Listing) -> Path:
+        """The folder whose name has also the white, where there are deep greys that are known of."""
+        known = self.known_survey(listing)
+        white = self.white() if self.options.white or (known and known.deep) else 1
+        return (
+            self.root
+            / ".oodbench"
+            / f"upright-{self.size}-{white:.10g}-{self.fingerprint(listing)}"
+        )
+
+    def cache(self, workers: int) -> None:
+        """Decode all images into the cache, when it is known what is white in them."""
+        self.survey()
+        super().cache(workers)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """How pictures are read, what is left out, and whether they are enlarged to twice their side."""
+        notes = [*super().notes]
         side, size = typical_side(self.listing()), self.size
         if size > 2 * side:
-            warnings.warn(
-                f"{label(self)}: images of about {side} pixels a side are enlarged to {size}, "
-                f"{(size / side) ** 2:.0f} times the pixels; without the option `size` they are not",
-                stacklevel=2,
+            notes.append(
+                f"images of about {side} pixels a side are enlarged to {size}, "
+                f"{(size / side) ** 2:.0f} times the pixels; without the option `size` they are not"
             )
+        return notes
 
 
 class Place(NamedTuple):
@@ -317,6 +435,12 @@ class ImageFolders(Images):
         return listing
 
     @property
+    def notes(self) -> Sequence[str]:
+        """How pictures are read, and the files that are left out."""
+        files = [file for images in self.listing().values() for file, _ in images]
+        return [note for note in (*super().notes, left_out(self.root, files)) if note]
+
+    @property
     def files_read(self) -> Collection[Path]:
         """The images and the folders that they are in."""
         files = super().files_read
@@ -326,7 +450,12 @@ class ImageFolders(Images):
 
 
 class Published(Images):
-    """A published dataset in its own folder under the data directory."""
+    """A published dataset in its own folder under the data directory.
+
+    Its pictures are not turned, as they are not in the code of the papers that report on it.
+    """
+
+    upright = False
 
     source: ClassVar[str]
     """The address from which the dataset can be downloaded."""
@@ -392,18 +521,32 @@ class Suite(Published, ImageFolders):
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """The names of the folders in a folder, sorted; those that start with a dot do not count."""
+    """Return the names of the folders in a folder, sorted; those that start with a dot do not count."""
     return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != "."))
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The files below a folder with an ending that torchvision takes for images, sorted; dead links too."""
-    from torchvision.datasets.folder import IMG_EXTENSIONS
-
-    files = [
-        f"{place}/{name}"
-        for place, _, names in os.walk(folder)
-        for name in names
-        if os.path.splitext(name)[1].lower() in IMG_EXTENSIONS  # noqa: PTH122 (fast)
-    ]
+    """Return the files below a folder with an ending of pictures, sorted; dead links too."""
+    files = [file for file in _files_below(folder) if _ending(file) in ENDINGS]
     return [Path(file) for file in sorted(files, key=lambda file: file.split("/"))]
+
+
+def left_out(folder: Path, read: Collection[Path]) -> str:
+    """Return a sentence on the files below a folder that are not `read`; nothing if there are none."""
+    known = set(map(str, read))
+    endings = Counter(_ending(f) or "no ending" for f in _files_below(folder) if f not in known)
+    if not endings:
+        return ""
+    kinds = ", ".join(f"{count} {ending}" for ending, count in endings.most_common())
+    return f"{counted(endings.total(), 'file')} of {folder} left out: {kinds}"
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    """Yield the files below a folder without those that are hidden, or in a hidden folder."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name[0] != "."]
+        yield from (f"{place}/{name}" for name in names if name[0] != ".")
+
+
+def _ending(file: str) -> str:
+    return os.path.splitext(file)[1].lower()  # noqa: PTH122 (fast)

@@ -1,23 +1,145 @@
-"""Drawings in SVG to bytes, the same on every machine."""
+"""Pictures to bytes, the same on every machine: files of pixels, and drawings in SVG."""
 
+import hashlib
 import importlib
 import io
+import math
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from oodbench.errors import UserError, missing_package
 
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+"""The formats that are read, by Pillow's names; it reads others by programs that files can command."""
+ENDINGS = frozenset(
+    ".jpg .jpeg .jpe .jfif .png .apng .gif .bmp .tif .tiff .webp .avif .jp2 .ppm .pgm .pbm .pnm".split()
+)
+"""The endings of files of these formats."""
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+"""The errors that Pillow raises for a file that is not a complete image."""
+DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
+"""Pillow's modes of grey whose values are no bytes."""
+ORIENTATION = 274
+"""EXIF's number of the entry that says how the camera was turned."""
+PAGED = ("GIF", "TIFF", "WEBP", "AVIF", "PNG")
+"""The formats of which a file may hold several images; of others these are copies of one."""
+WHITES = (1, *(2**bits - 1 for bits in (8, 10, 12, 14, *range(16, 33))))
+"""The values that can be white in such pictures: floats' one and the largest of so many bits."""
 FINE = 64
-"""Smaller pictures are means over areas of ones with about this side."""
+"""Smaller drawings are means over areas of ones with about this side."""
 VERSION = "0.5.0"
 """The version of the package resvg-py, whose renderer decides about every byte."""
 
 
+def unreadable(file: Path, error: Exception) -> UserError:
+    """Return the error of a file that is no whole image."""
+    return UserError(f"{file} cannot be read as an image ({error})")
+
+
+@cache
+def formats() -> tuple[str, ...]:
+    """Return those of `FORMATS` that this Pillow can read."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+White = Callable[[], float]
+"""Returns the value of deep greys that becomes 255; it is asked when the first of them is read."""
+
+
+def decoded(
+    file: Path, size: int, white: White | None = None, *, upright: bool = True
+) -> NDArray[np.uint8]:
+    """Return an image in RGB, resized to (size, size, 3) as torchvision's Resize does it (bilinearly).
+
+    `white` is as in `rgb`. With `upright` it is turned as its EXIF entry says. Of a file with several
+    images the first is taken. Raises UserError for one that cannot be read.
+    """
+    try:
+        with Image.open(file, formats=formats()) as image:
+            picture = rgb(ImageOps.exif_transpose(image) if upright else image, white)
+            return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
+    except UNREADABLE as error:
+        raise unreadable(file, error) from error
+
+
+def rgb(image: Image.Image, white: White | None = None) -> Image.Image:
+    """Return an image in RGB: what is transparent is laid on white, deep greys become bytes.
+
+    The white of deep greys is by default the first of `WHITES` that is not below their values.
+    Raises ValueError for a mode that cannot be shown, and for values below 0 or not finite.
+    """
+    if image.mode in DEEP:
+        most = largest(image)
+        top = white() if white else white_of(most)
+        grey = np.asarray(image, np.float64).clip(0, top) * (255 / top)
+        image = Image.fromarray(np.rint(grey).astype(np.uint8))
+    elif image.has_transparency_data:
+        paper = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(paper, image.convert("RGBA"))
+    return image.convert("RGB")
+
+
+def largest(image: Image.Image) -> float:
+    """Return the largest value of a deep grey; raises ValueError for one below 0 or not finite."""
+    values = np.asarray(image, np.float64)
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and math.isfinite(high)):
+        raise ValueError(
+            f"mode {image.mode} with values from {low:g} to {high:g}; grey is from 0 (black) up"
+        )
+    return high
+
+
+def white_of(value: float) -> float:
+    """Return the value that is white where `value` is the largest."""
+    return next((white for white in WHITES if value <= white), value)
+
+
+class Look(NamedTuple):
+    """What a file holds, or why it cannot be read."""
+
+    problem: str
+    """The error, or nothing."""
+    digest: bytes = b""
+    """A hash of the file."""
+    deep: float | None = None
+    """The largest value of a deep grey."""
+    transparent: bool = False
+    turned: bool = False
+    """Whether its EXIF entry says that the camera was turned."""
+    several: bool = False
+    """Whether it holds several images, such as pages."""
+
+
+def look(file: Path) -> Look:
+    """Read a file whole; JPEGs are decoded at a low resolution, which is faster."""
+    try:
+        data = file.read_bytes()
+        with Image.open(io.BytesIO(data), formats=formats()) as image:
+            image.draft("RGB", (64, 64))
+            image.load()
+            rgb(image.crop((0, 0, 1, 1)))  # finds a mode that cannot be shown
+            return Look(
+                "",
+                hashlib.sha256(data).digest()[:16],
+                largest(image) if image.mode in DEEP else None,
+                image.has_transparency_data,
+                image.getexif().get(ORIENTATION, 1) not in (0, 1),
+                image.format in PAGED and getattr(image, "n_frames", 1) > 1,
+            )
+    except UNREADABLE as error:
+        return Look(str(unreadable(file, error)))
+
+
 def rendered(svg: str, side: int, who: str) -> NDArray[np.uint8]:
-    """A drawing in RGB on white, (3, side, side).
+    """Return a drawing in RGB on white, (3, side, side).
 
     It is drawn `FINE` pixels wide or wider, by a multiple of `side`; a pixel is the rounded mean of what
     falls into it. Raises UserError, with `who` is drawn, for what is no drawing.
@@ -40,7 +162,7 @@ def rendered(svg: str, side: int, who: str) -> NDArray[np.uint8]:
 
 
 def renderer() -> Callable[..., bytes]:
-    """The function of resvg-py that draws; raises UserError without this version of the package."""
+    """Return the function of resvg-py that draws; raises UserError without this version of the package."""
     try:
         package = importlib.import_module("resvg_py")
     except ModuleNotFoundError as error:
@@ -55,5 +177,5 @@ def renderer() -> Callable[..., bytes]:
 
 
 def is_blank(picture: NDArray[np.uint8]) -> bool:
-    """Whether all pixels of a picture are equal."""
+    """Return whether all pixels of a picture are equal."""
     return bool((picture == picture.flat[0]).all())

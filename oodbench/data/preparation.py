@@ -10,6 +10,7 @@ from torch import Tensor
 
 from oodbench.data import facts
 from oodbench.data.facts import label
+from oodbench.data.images import ImageFiles
 from oodbench.data.streams import Changed, Stored, Subset, chunk_size
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError, wrong_result
@@ -249,21 +250,23 @@ def _hashes(environment: Environment, unreadable: list[str]) -> Iterator[bytes |
     for start in range(0, count, size):
         places = torch.arange(start, min(start + size, count))
         try:
-            yield from map(_hash, _read(x, places))
+            yield from _digests(x, places)
         except UserError:
             for place in places:
                 try:
-                    yield from map(_hash, _read(x, place[None]))
+                    yield from _digests(x, place[None])
                 except UserError as error:
                     unreadable.append(str(error))
                     yield None
 
 
-def _read(x: Tensor | Stored, places: Tensor) -> Tensor:
+def _digests(x: Tensor | Stored, places: Tensor) -> list[bytes]:
+    if isinstance(x, ImageFiles):
+        return x.digests(places)
     inputs = x.read(places) if isinstance(x, Stored) else x[places]
     if not is_finite(inputs):
         raise UserError(f"the inputs of example {int(places[0])} are not finite")
-    return inputs
+    return [_hash(example) for example in inputs]
 
 
 def _hash(example: Tensor) -> bytes:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from oodbench.data import facts
 from oodbench.data.cli import app
+from oodbench.data.pictures import Look
 from oodbench.data.streams import MemoryMapped, keep
 from oodbench.datasets import IMAGENET, make
 from oodbench.errors import UserError
@@ -38,7 +39,7 @@ def odd_modes(at: Path) -> None:
     image = picture(1, 0)
     image.convert("L").save(at / "grey.png")
     image.convert("LA").save(at / "grey_alpha.png")
-    image.convert("RGBA").save(at / "alpha.png")
+    image.convert("RGBA").save(at / "opaque.png")
     image.convert("P").save(at / "palette.png")
     image.convert("CMYK").save(at / "cmyk.jpg")
     image.convert("1").save(at / "bits.tif")
@@ -116,7 +117,7 @@ def test_a_cache_that_breaks_off_leaves_nothing(dataset: Any, root: Path) -> Non
     assert not dataset.cache_folder(dataset.listing()).exists()
     file.write_bytes(good)
     dataset.cache(2)
-    names = {p.name for p in (root / ".oodbench").iterdir()}
+    names = {p.name for p in (root / ".oodbench").iterdir() if not p.name.startswith("seen-")}
     assert names == {"lock", dataset.cache_folder(dataset.listing()).name}
 
 
@@ -162,7 +163,9 @@ def test_files_are_looked_at_once(
     dataset: Any, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts.check(dataset)
-    monkeypatch.setattr("oodbench.data.images._problem", lambda file: f"{file} was looked at")
+    monkeypatch.setattr(
+        "oodbench.data.images._look", lambda file, *s: Look(f"{file} was looked at")
+    )
     facts.check(dataset)
     os.utime(next((root / "a" / "cat").iterdir()), ns=(1, 1))
     with pytest.raises(UserError, match="was looked at"):
@@ -204,7 +207,11 @@ def test_hidden_folders_and_other_files_do_not_count(dataset: Any, root: Path) -
     (root / "a" / ".thumbnails").mkdir()
     (root / "readme.txt").write_text("hello")
     (root / "a" / "cat" / "notes.txt").write_text("hello")
+    (root / "a" / "cat" / "photo.heic").write_text("hello")
+    (root / "a" / "cat" / "._0.png").write_text("hello")
+    draw(root / "a" / "cat", (".ipynb_checkpoints", ".deep"), ("x",))
     dataset = make("ImageFolder", VALUES, root.parent)
+    assert facts.notes(dataset) == [f"3 files of {root} left out: 2 .txt, 1 .heic"]
     assert dataset.environments == ("a", "b", "c")
     assert torch.equal(dataset.load(0)["a"].y, before)
 

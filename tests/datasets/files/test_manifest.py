@@ -76,6 +76,26 @@ def test_check_reads_everything(tmp_path: Path) -> None:
     assert "1 examples of mine cannot be read" in result.stderr
 
 
+@pytest.mark.parametrize("data_dir", ["", ".", "..", "absolute"])
+def test_absolute_paths_are_files_wherever_the_data_directory_is(
+    data_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    manifest(inner, listed())
+    rows = listed().assign(path=lambda d: [str(inner / path) for path in d["path"]])
+    rows.to_csv(tmp_path / "mine.csv", index=False)
+    monkeypatch.chdir(inner)
+    file = {"": "../mine.csv", ".": "../mine.csv", "..": "mine.csv"}.get(data_dir, "mine.csv")
+    folder = None if not data_dir else tmp_path if data_dir == "absolute" else Path(data_dir)
+    dataset = make("Manifest", {"file": file, "size": 6}, folder)
+    facts.check(dataset)
+    assert len(dataset.load(0)["dusk"].x.read(torch.arange(8))) == 8
+    (inner / "images" / "4.png").unlink()
+    with pytest.raises(UserError, match=rf"line 6: there is no image '{inner}/images/4\.png'$"):
+        facts.check(make("Manifest", {"file": file, "size": 6}, folder))
+
+
 def cut(folder: Path) -> None:
     file = folder / "images" / "4.png"
     file.write_bytes(file.read_bytes()[:45])

@@ -1,0 +1,210 @@
+"""Pictures as people have them are what networks see: modes, backgrounds, orientation, other formats."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from oodbench.data import facts
+from oodbench.data.cli import app
+from oodbench.data.pictures import decoded
+from oodbench.datasets import make
+from oodbench.errors import UserError
+from tests.helpers.pictures import draw, picture
+
+GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)
+
+
+def read(image: Image.Image, file: Path, **settings: Any) -> np.ndarray:
+    image.save(file, **settings)
+    return decoded(file, image.size[0]).astype(int)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "values"),
+    [
+        (".png", GREY),
+        (".png", GREY.astype(np.uint16) * 257),
+        (".tif", GREY.astype(np.uint16) * 257),
+        (".tif", GREY.astype(">u2") * 256),
+        (".pgm", GREY.astype(np.uint16) * 257),
+        (".tif", GREY.astype(np.uint16) * 16),
+        (".tif", GREY.astype(np.uint16)),
+        (".tif", GREY.astype(np.int32) * 2**23),
+        (".tif", GREY.astype(np.int32) * 257),
+        (".tif", (GREY / 255).astype(np.float32)),
+        (".tif", GREY.astype(np.float32)),
+    ],
+)
+def test_deep_greys_are_the_bytes_that_they_were_made_of(
+    suffix: str, values: np.ndarray, tmp_path: Path
+) -> None:
+    found = read(Image.fromarray(values), tmp_path / f"x{suffix}")
+    assert np.abs(found - GREY[..., None]).max() <= 1
+
+
+@pytest.mark.parametrize("odd", [-1.0, np.nan, np.inf])
+def test_greys_below_black_and_without_a_value_are_refused(odd: float, tmp_path: Path) -> None:
+    values = GREY.astype(np.float32)
+    values[3, 4] = odd
+    with pytest.raises(UserError, match=r"x.tif cannot be read as an image \(mode F with values"):
+        read(Image.fromarray(values), tmp_path / "x.tif")
+
+
+def drawing() -> Image.Image:
+    """A black square on transparency."""
+    image = Image.new("RGBA", (16, 16), (0, 0, 0, 0))
+    image.paste((0, 0, 0, 255), (4, 4, 12, 12))
+    return image
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("x.png", "RGBA"), ("x.png", "LA"), ("x.webp", "RGBA"), ("x.tif", "RGBA"), ("x.gif", "RGBA")],
+)
+def test_what_is_transparent_is_white(name: str, mode: str, tmp_path: Path) -> None:
+    found = read(
+        drawing().convert(mode), tmp_path / name, **({"lossless": True} if "webp" in name else {})
+    )
+    assert (found[4:12, 4:12] == 0).all() and (found[:4] == 255).all()
+
+
+def test_a_colour_that_means_transparency_is_white(tmp_path: Path) -> None:
+    assert read(Image.fromarray(GREY), tmp_path / "x.png", transparency=3)[0, :5, 0].tolist() == [
+        *(0, 1, 2, 255, 4)
+    ]
+    palette = Image.fromarray(GREY).convert("P")
+    assert read(palette, tmp_path / "y.png", transparency=0)[0, :3, 0].tolist() == [255, 1, 2]
+    half = Image.new("RGBA", (16, 16), (0, 0, 0, 128))
+    assert set(read(half, tmp_path / "z.png").flatten().tolist()) == {127}
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tif"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_turned_as_exif_says(suffix: str, orientation: int, tmp_path: Path) -> None:
+    quarters = np.array([[0, 80], [160, 240]], np.uint8)
+    upright = Image.fromarray(np.kron(quarters, np.ones((8, 8), np.uint8)))
+    back = {
+        2: 0,
+        3: 3,
+        4: 1,
+        5: 5,
+        6: 2,
+        7: 6,
+        8: 4,
+    }  # what the camera did to it, by Pillow's numbers
+    held = upright.transpose(Image.Transpose(back[orientation])) if orientation > 1 else upright
+    exif = Image.Exif()
+    exif[274] = orientation
+    found = read(held.convert("RGB"), tmp_path / f"x{suffix}", exif=exif, quality=100)
+    assert np.abs(found - np.asarray(upright)[..., None]).max() <= 4
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".jfif", ".jpe", ".avif", ".jp2", ".pbm", ".apng"])
+def test_pictures_of_every_format_count(suffix: str, tmp_path: Path) -> None:
+    draw(tmp_path / "set", ("a", "b"), ("x", "y"), suffixes=(".png",))
+    extra = tmp_path / "set" / "a" / "x" / f"more{suffix}"
+    format_ = {".jfif": "JPEG", ".pbm": "PPM", ".apng": "PNG"}.get(suffix)
+    picture(1, 0).convert("1" if suffix == ".pbm" else "RGB").save(extra, format=format_)
+    dataset: Any = make("ImageFolder", {"root": "set", "size": 24}, tmp_path)
+    facts.check(dataset)
+    assert extra in dataset.files_read and len(dataset.load(0)["a"].y) == 9
+
+
+def scans(folder: Path, change: Callable[[np.ndarray], np.ndarray], suffix: str = ".tif") -> None:
+    """Grey pictures of two classes in three environments, their values changed."""
+    draw(folder, "abc", ("x", "y"), suffixes=(".png",))
+    for file in sorted(folder.rglob("*.png")):
+        with Image.open(file) as image:
+            grey = np.asarray(image.convert("L"))
+        file.unlink()
+        Image.fromarray(change(grey)).save(file.with_suffix(suffix))
+
+
+@pytest.mark.parametrize(
+    ("change", "white"),
+    [
+        (lambda grey: grey.astype(np.uint16) * 16, 4095),
+        (lambda grey: grey.astype(np.float32) / 255, 1),
+        (lambda grey: grey.astype(np.int32) * 1000, 2**18 - 1),
+    ],
+)
+def test_one_value_is_white_in_all_pictures_and_said(
+    change: Callable[[np.ndarray], np.ndarray], white: int, tmp_path: Path
+) -> None:
+    """The dimmest picture is as dim beside others as it was; the run's options have the value."""
+    scans(tmp_path / "deep", change)
+    dataset: Any = make("ImageFolder", {"root": "deep", "size": 24}, tmp_path)
+    with pytest.warns(UserWarning, match=rf"deep greys: .* and {white} is white$"):
+        facts.check(dataset)
+    assert facts.run_options(dataset, False)["white"] == white
+    with Image.open(dataset.files_read[0]) as image:
+        wanted = float(np.asarray(image).max()) * 255 / white
+    found = dataset.load(0)["a"].x.read(torch.tensor([0])).max()
+    assert wanted / 2 < found <= wanted + 1
+    dataset.cache(1)
+    again: Any = make("ImageFolder", {"root": "deep", "size": 24, "white": white}, tmp_path)
+    for trained, kept in zip(dataset.load(0).values(), again.load(0).values(), strict=True):
+        assert torch.equal(trained.x.read(torch.arange(8)), kept.x.read(torch.arange(8)))
+
+
+def test_the_option_says_what_is_white(tmp_path: Path) -> None:
+    scans(tmp_path / "deep", lambda grey: grey.astype(np.uint16))
+    dataset: Any = make("ImageFolder", {"root": "deep", "size": 24, "white": 511}, tmp_path)
+    usual: Any = make("ImageFolder", {"root": "deep", "size": 24}, tmp_path)
+    half, whole = (d.load(0)["a"].x.read(torch.arange(8)).float() for d in (dataset, usual))
+    assert (half - whole / 2).abs().max() <= 2
+    draw(tmp_path / "plain", "abc", ("x", "y"))
+    assert facts.run_options(make("ImageFolder", {"root": "plain"}, tmp_path), False)["white"] == 0
+
+
+def test_check_says_how_pictures_are_read_and_shows_them(tmp_path: Path) -> None:
+    draw(tmp_path / "set", ("1", "10", "2"), ("x", "y"), suffixes=(".png",))
+    drawing().save(tmp_path / "set" / "1" / "x" / "drawn.png")
+    pages = [picture(1, 0), picture(2, 0)]
+    pages[0].save(
+        tmp_path / "set" / "2" / "x" / "pages.tif", save_all=True, append_images=pages[1:]
+    )
+    exif = Image.Exif()
+    exif[274] = 6
+    picture(3, 1).save(tmp_path / "set" / "2" / "y" / "turned.jpg", exif=exif)
+    sheet = tmp_path / "sheet.png"
+    command = ["check", "ImageFolder", "--set", "root=set", "--sheet", str(sheet)]
+    result = CliRunner().invoke(app, [*command, "--data-dir", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    for sentence in (
+        "what is transparent in 1 picture is white",
+        "1 picture turned upright, as EXIF says",
+        "of 1 file with several pictures the first is read",
+        "all 27 examples can be read",
+    ):
+        assert sentence in result.stdout
+    with Image.open(sheet) as image:
+        assert image.size[0] > 100
+
+
+def test_environments_are_in_the_order_in_which_people_count(tmp_path: Path) -> None:
+    assert facts.in_order(["10", "9", "1", "02"]) == ["1", "02", "9", "10"]
+    assert facts.in_order(["L100", "L38", "l46"]) == ["L38", "l46", "L100"]
+    assert facts.in_order(["0.5", "0.25", "-1", "10"]) == ["-1", "0.25", "0.5", "10"]
+    assert facts.in_order(["+90%", "-90%", "+80%"]) == ["-90%", "+80%", "+90%"]
+    assert facts.in_order(["day 2", "day 10", "Day 1"]) == ["Day 1", "day 2", "day 10"]
+    assert facts.in_order(["9" * 5000, "8" * 5000]) == ["8" * 5000, "9" * 5000]
+    draw(tmp_path / "set", map(str, range(1, 12)), ("x", "y"))
+    dataset = make("ImageFolder", {"root": "set", "size": 8}, tmp_path)
+    assert dataset.test_environments == ("11",) and list(dataset.load(0)) == list(
+        dataset.environments
+    )
+
+
+def test_no_program_is_run_for_a_file_that_names_itself_a_picture(tmp_path: Path) -> None:
+    """Pillow hands PostScript to Ghostscript, whatever the file's ending."""
+    file = tmp_path / "x.png"
+    file.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n")
+    with pytest.raises(UserError, match=r"x\.png cannot be read as an image"):
+        decoded(file, 8)
