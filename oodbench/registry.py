@@ -59,6 +59,8 @@ class Registry(Generic[T]):
         """Where the classes that were registered with a paper were published, by name."""
         self._classes: dict[str, T] = {}
         self._loaded = False
+        self._error: BaseException | None = None
+        """What the first look-up raised, which later ones raise again."""
 
     def add(self, name: str, paper: str = "") -> Callable[[T], T]:
         """A decorator that registers a class under `name`; a name is given once.
@@ -122,13 +124,21 @@ class Registry(Generic[T]):
         return iter(sorted(self._classes, key=str.casefold))
 
     def _load(self) -> None:
-        if self._loaded:
-            return
-        self._loaded = True
+        if self._error is not None:
+            raise self._error
+        if not self._loaded:
+            self._loaded = True  # what is imported may look up others
+            try:
+                self._import_all()
+            except BaseException as error:
+                self._error = error
+                raise
+
+    def _import_all(self) -> None:
         package = importlib.import_module(self._package)
         for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
             importlib.import_module(f"{self._package}.{module.name}")
-        settle()  # what has looked up nothing has computed nothing
+        settle()  # torch is loaded by now: apply the arithmetic settings
         for point in entry_points(group=self._group):
             with _imported("entry point", point.value):
                 point.load()

@@ -1,17 +1,19 @@
 """The files that examples come from, by content, as OUT/data/<digest>.json lists them.
 
-A file whose size and time of change are those in a list is not read again. The content of a folder is the
-names of the folders and images in it, without those that begin with a dot.
+A file whose size and time of change are those in a list of this results directory, or in one that this
+machine made beside it, is not read again. The content of a folder is the names of the folders and images in
+it, without those that begin with a dot.
 """
 
 import hashlib
 import json
 import mimetypes
 import os
+import platform
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -36,6 +38,8 @@ class Listing:
     root: str
     """The folder that the names are relative to; no digest depends on it."""
     files: dict[str, Entry]
+    machine: str = ""
+    """The name of the machine that read the files."""
 
     @property
     def digest(self) -> str:
@@ -72,7 +76,7 @@ def _listed(stamps: Mapping[str, Stamp], known: Mapping[str, Entry], root: str) 
         path[start:]: (*stamp, read[path] if path in read else known[path][2])
         for path, stamp in sorted(stamps.items())
     }
-    return Listing(root, files)
+    return Listing(root, files, platform.node())
 
 
 def _sha256(path: str) -> str:
@@ -104,13 +108,14 @@ class DataFiles:
     def keep(self, paths: Iterable[Path]) -> str:
         """List files as they are now; returns the digest of the list.
 
-        A file is not read again either if the lists of a results directory beside this one have it.
+        A file is not read again either if this machine has listed it for a results directory beside.
         """
         stamps = _stamps({os.path.abspath(path) for path in paths})  # noqa: PTH100 (fast)
         known: dict[str, Entry] = {}
         for folder in (self.folder, *self.folder.parent.parent.glob(f"*/{DATA}")):
             for path in folder.glob(LIST):
-                if listing := _read(path):
+                listing = _read(path)
+                if listing and (folder == self.folder or listing.machine == platform.node()):
                     entries = _entries(listing)
                     if _have_stamps(entries, stamps):
                         return self._kept(listing)
@@ -154,8 +159,7 @@ class DataFiles:
         if self.listing(digest) != listing:
             with suppress(OSError):  # a folder that cannot be written to is read again
                 self.folder.mkdir(exist_ok=True)
-                text = json.dumps({"root": listing.root, "files": listing.files})
-                write_whole(self.folder / f"{digest}.json", text)
+                write_whole(self.folder / f"{digest}.json", json.dumps(asdict(listing)))
             self._read[digest] = listing
         return digest
 

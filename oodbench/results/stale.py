@@ -113,7 +113,7 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
 
 
 def _key(digest: Code | str | None) -> object:
-    return digest["bytes"] if isinstance(digest, dict) else digest
+    return frozenset(digest["files"].items()) if isinstance(digest, dict) else digest
 
 
 class _Lists(dict[str, DataFiles]):

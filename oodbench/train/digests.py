@@ -10,7 +10,7 @@ from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
 from oodbench.results.data_files import DataFiles
-from oodbench.results.digests import Digests, code_at, code_of
+from oodbench.results.digests import Digests, code_of, joined
 from oodbench.results.run_spec import RunSpec
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Diges
     if code := code_of(algorithms.get(spec.algorithm)):
         digests["method"] = code
         if spec.adapt and (further := code_of(adaptations.get(spec.adapt["name"]))):
-            digests["method"] = code_at([*code["classes"], *further["classes"]])
+            digests["method"] = joined(code, further)
     if code := code_of(networks.get(spec.network)):
         digests["network"] = code
     if code := code_of(datasets.get(spec.dataset)):

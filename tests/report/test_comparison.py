@@ -165,7 +165,7 @@ def test_what_was_not_made_alike_is_refused(
 
 
 def made_by(commit: str, digest: str) -> dict[str, object]:
-    method = {"classes": ["my.py:Mine"], "files": {"/there/my.py": digest}, "bytes": digest}
+    method = {"files": {"/there/my.py": digest}, "bytes": {"/there/my.py": digest}}
     return {**CODE, "commit": commit, "digests": {"method": method}}
 
 

@@ -1,5 +1,6 @@
-"""What a class needs of its file and of others, and nothing else, changes its digest."""
+"""What a class's file and the files that it imports compute changes its digest, and nothing else."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,40 +12,31 @@ from oodbench.results.digests import changed_files, code_at, code_of, is_of_pack
 
 FILES = {
     "__init__.py": "",
-    "losses.py": "SCALE = 2\n\ndef spread(x):\n    return SCALE * x\n\ndef unused(x):\n    return 0\n",
+    "losses.py": "SCALE = 2\n\ndef spread(x):\n    return SCALE * x\n",
     "steps.py": "from .rates import *\n\ndef half(x):\n    return rate * x\n",
     "rates.py": "rate = 0.5\n",
-    "later.py": "def late():\n    return 1\n\ndef never():\n    return 2\n",
+    "later.py": "def late():\n    return 1\n",
+    "others.py": "def never():\n    return 2\n",
     "method.py": '''"""A method."""
 import numpy as np
 from oodbench.algorithms import Algorithm
 from . import losses
 from pkg.steps import half as halved
 
-SIZE = 3
-NOTE = "of others"
+class Mine(Algorithm):
+    """Mine."""
+    size: int = 3  # numbers
 
-class Other:
-    note = NOTE
-
-class Base(Algorithm):
-    """A base."""
-    size: int = SIZE  # numbers
-
-class Mine(Base):
     def objective(self, out):
         from .later import late
         return losses.spread(halved(out)) + late() + np.pi
 
 Mine.power = 1
-
-if __name__ == "__main__":
-    print("tried")
 ''',
 }
 EDITS = [
-    ("method.py", "SIZE = 3", "SIZE = 4"),
-    ("method.py", "Mine(Base)", "Mine(Base, object)"),
+    ("method.py", "= 3", "= 4"),
+    ("method.py", "Mine(Algorithm)", "Mine(Algorithm, object)"),
     ("method.py", "power = 1", "power = 2"),
     ("method.py", "np.pi", "np.e"),
     ("method.py", "import numpy as np", "import math as np"),
@@ -55,17 +47,14 @@ EDITS = [
 ]
 NO_EDITS = [
     ("method.py", '"""A method."""\n', ""),
-    ("method.py", '    """A base."""\n', ""),
+    ("method.py", '    """Mine."""\n', ""),
     ("method.py", "  # numbers", "  # a number"),
     (
         "method.py",
         "losses.spread(halved(out)) + late()",
         "(\n losses.spread(halved(out,))\n + late())",
     ),
-    ("method.py", '"of others"', '"of nobody"'),
-    ("method.py", '"tried"', '"tried again"'),
-    ("losses.py", "return 0", "return 1"),
-    ("later.py", "return 2", "return 4"),
+    ("others.py", "return 2", "return 4"),
 ]
 
 
@@ -80,10 +69,10 @@ def package(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("file", "old", "new"), [*EDITS, *NO_EDITS])
-def test_an_edit_is_noticed_if_the_class_needs_it(
+def test_an_edit_is_noticed_if_it_computes_something_else(
     package: Path, file: str, old: str, new: str
 ) -> None:
-    recorded = code_at([f"{package}/method.py:Mine"])
+    recorded = code_at(package / "method.py")
     text = (package / file).read_text()
     assert old in text and changed_files(recorded) == []
     (package / file).write_text(text.replace(old, new))
@@ -91,12 +80,12 @@ def test_an_edit_is_noticed_if_the_class_needs_it(
 
 
 def test_what_becomes_of_the_files(package: Path) -> None:
-    """A helper that moves into the class's file is a change; the class's file can be gone, or no Python."""
-    recorded = code_at([f"{package}/method.py:Mine"])
+    """An imported file can be gone, and the class's own can be no Python, or gone."""
+    recorded = code_at(package / "method.py")
     (package / "later.py").unlink()
     assert changed_files(recorded) == ["later.py"]
     (package / "method.py").write_text("class Mine(:")
-    assert changed_files(recorded) == ["method.py"]
+    assert changed_files(recorded) == ["method.py", "later.py"]
     (package / "method.py").unlink()
     with pytest.raises(FileNotFoundError, match=r"^method\.py$"):
         changed_files(recorded)
@@ -115,7 +104,7 @@ def test_installed_packages_are_not_followed_but_the_methods_own(tmp_path: Path)
     ):
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_text(text)
-    files = code_at([f"{site}/theirs/method.py:M"])["files"]
+    files = code_at(site / "theirs" / "method.py")["files"]
     assert [Path(file).name for file in files] == ["method.py", "loss.py"]
 
 
@@ -125,6 +114,27 @@ def test_every_method_has_a_digest_of_files_of_its_folder() -> None:
     assert codes["IRM"] is not None
     assert {"algorithms/irm.py", "algorithms/penalized.py"} <= codes["IRM"]["files"].keys()
     assert code_of(Algorithm) is None and code_of(networks.get("MLP")) is None
+
+
+def test_files_that_another_machine_listed_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the same size and time may have another content there."""
+    file, one, two = tmp_path / "a.csv", tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+    file.write_text("1")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("platform.node", lambda: "elsewhere")
+        there = DataFiles(one).keep([file])
+    stat = file.stat()
+    file.write_text("2")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    here = DataFiles(two).keep([file])
+    assert here != there and DataFiles(two).differing(here, there) == [f"data/{here}.json"]
+    file.write_text("3")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert DataFiles(tmp_path / "three").keep([file]) == here  # as this machine listed it
 
 
 def test_a_damaged_list_of_files_compares_with_nothing(tmp_path: Path) -> None:

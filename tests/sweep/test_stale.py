@@ -53,10 +53,6 @@ LOSSES = """SCALE = 2.0
 
 def spread(risks):
     return SCALE * risks.var(correction=0)
-
-
-def unused(risks):
-    return risks.amax()
 """
 SWEEP = {
     "name": "mine",
@@ -159,7 +155,6 @@ NO_CHANGES = {
     "comment": replace("my_method.py", "# of the risks", "# of all risks"),
     "docstring": replace("my_method.py", '"""The spread."""', ""),
     "format": replace("my_base.py", "out.risks.mean() + ", "(\n            out.risks.mean()\n) + "),
-    "unused": replace("my_losses.py", "amax", "amin"),
     "times": touch,
 }
 
