@@ -74,10 +74,8 @@ def table(
 @app.command()
 def export(
     directories: Directories,
-    out: Annotated[Path, typer.Option(help="The file, or for tensorboard the folder, to write.")],
-    format_: Annotated[
-        str, typer.Option("--format", help="parquet, csv or tensorboard (event files).")
-    ] = "parquet",
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    format_: Annotated[str, typer.Option("--format", help="parquet or csv.")] = "parquet",
     dataset: Datasets = None,
     algorithms: Rows = None,
     allow_mixed: AllowMixed = False,

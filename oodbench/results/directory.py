@@ -31,9 +31,8 @@ from pydantic_core import from_json
 
 from oodbench.errors import UserError
 from oodbench.files import is_temporary, whole_file, write_whole
-from oodbench.results.packed import open_pack
 from oodbench.results.provenance import slurm_job
-from oodbench.results.records import Layout, Record, packed, whole_records, wrong_records
+from oodbench.results.records import Layout, Record, as_line, whole_records, wrong_records
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import (
     SCHEMA,
@@ -139,7 +138,7 @@ class RunDirectory:
         if self._layout is None:
             before = self._records()
             self._layout = before[-1].layout if before else None
-        line, self._layout = packed(record, self._layout)
+        line, self._layout = as_line(record, self._layout)
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(_dumps(line, separators=(",", ":")) + "\n")
 
@@ -212,20 +211,10 @@ class RunDirectory:
         """Forget how the run ended, so that it can be launched again."""
         (self.path / "failed.json").unlink(missing_ok=True)
         (self.path / "done.json").unlink(missing_ok=True)
-        if not (self.path / "metrics.jsonl").exists():  # the folder counts, not the pack
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_whole(self.path / "metrics.jsonl", "")
 
     def read(self, name: str) -> bytes | None:
-        """The content of run.json, metrics.jsonl or done.json, or None if it is not there.
-
-        That of a packed run is in the pack. Raises DamagedFile for what cannot be read as a file.
-        """
-        content = read_bytes(self.path / name)
-        if content is not None or (self.path / "metrics.jsonl").exists():
-            return content
-        pack = open_pack(self.path.parent.parent)
-        return None if pack is None else pack.read(self.id, name)
+        """Return the content of one of the run's files, or None if it is not there; raises DamagedFile."""
+        return read_bytes(self.path / name)
 
     def info(self) -> RunFile | None:
         """The content of run.json, or None if the run has not started; raises DamagedFile."""

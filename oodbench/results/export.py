@@ -1,14 +1,11 @@
 """Records as one tidy data frame, and as files that other programs read."""
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from oodbench.errors import UserError, missing_package
-from oodbench.files import whole_file, whole_folder
+from oodbench.files import whole_file
 from oodbench.results.frames import Frames, sweep_runs
 from oodbench.terminal import printable
 
@@ -66,44 +63,8 @@ def write_csv(frames: Frames, path: Path) -> int:
     return len(table)
 
 
-def write_tensorboard(frames: Frames, folder: Path) -> int:
-    """Write TensorBoard's event files, a run a folder, whole or not at all; returns the number of values.
-
-    A value's tag is METRIC/ENVIRONMENT/SPLIT, a metric of the predictor has its name alone; control
-    characters in names are escapes. Raises UserError if the folder is there, and MissingError without
-    the package `tensorboard`.
-    """
-    try:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError as error:
-        raise missing_package("the export to event files", "tensorboard", "tensorboard") from error
-    if folder.exists():
-        raise UserError(f"{folder} is there already; use another --out")
-    table = tidy(frames)
-    with whole_folder(folder) as temporary:
-        for _, records in table.groupby("id", sort=False, observed=True):
-            writer = EventFileWriter(str(temporary / _run_folder(records.iloc[0])))
-            for record in records.to_dict(orient="records"):
-                place = [record[k] for k in ("metric", "environment", "split")]
-                tag = "/".join(printable(name) for name in place if isinstance(name, str))
-                value = Summary.Value(tag=tag, simple_value=record["value"])
-                writer.add_event(Event(step=record["step"], summary=Summary(value=[value])))
-            writer.close()
-    return len(table)
-
-
-def _run_folder(record: "pd.Series[Any]") -> str:
-    """A run's folder by its place in the sweep, without what file systems do not take."""
-    where = [record["dataset"], record["label"], record["test_environments"]]
-    last = f"draw {record['draw']} trial {record['trial']} {record['id'][:8]}"
-    return "/".join(re.sub(r"[^\w+=,() -]", "_", str(name))[:80] for name in (*where, last))
-
-
 WRITERS: Mapping[str, Callable[[Frames, Path], int]] = {
     "parquet": write_parquet,
     "csv": write_csv,
-    "tensorboard": write_tensorboard,
 }
 """The functions that write all records, by the name of the format; each returns the number of values."""

@@ -16,7 +16,7 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.files import whole_folder
 from oodbench.results.data_files import DATA
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import Results
 from oodbench.results.frames import (
     CELL,
     Frames,
@@ -26,7 +26,6 @@ from oodbench.results.frames import (
     stacked_runs,
     sweep_runs,
 )
-from oodbench.results.packed import FILES
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, RunSpec, State
 from oodbench.results.stale import PARTS, stale_notes
@@ -209,18 +208,9 @@ def merge(directories: Sequence[Path], out: Path) -> Merged:
             if best.path.is_dir():
                 ignored = shutil.ignore_patterns(*LEFT_OUT)
                 shutil.copytree(best.path, temporary / "runs" / run_id, ignore=ignored)
-            elif best.state().complete:
-                _write_packed(best, temporary / "runs" / run_id)
         for lists in (folder for d in directories if (folder := d / DATA).is_dir()):
             shutil.copytree(lists, temporary / DATA, dirs_exist_ok=True)
     return Merged(len(specs), tuple(sorted({code(p) for p in runs["provenance"] if p})))
-
-
-def _write_packed(run: RunDirectory, folder: Path) -> None:
-    """Write the files of a packed run into a folder."""
-    folder.mkdir(parents=True)
-    for name in FILES:
-        (folder / name).write_bytes(run.read(name) or b"")
 
 
 def _progress(state: State, records: Sequence[Any]) -> tuple[bool, bool, int]:

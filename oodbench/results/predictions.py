@@ -16,7 +16,7 @@ import numpy.typing as npt
 from oodbench.errors import UserError
 from oodbench.files import open_regular, whole_file
 from oodbench.results.directory import RunDirectory
-from oodbench.results.packed import UNREADABLE
+from oodbench.results.schemas import UNREADABLE
 
 LARGEST = float(np.finfo(np.float16).max)
 

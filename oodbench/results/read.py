@@ -23,11 +23,12 @@ import pyarrow as pa
 
 from oodbench.files import read_regular, whole_file
 from oodbench.results.directory import Results, RunDirectory
-from oodbench.results.packed import FILES, UNREADABLE, open_pack
 from oodbench.results.records import Column, Record, whole_records
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import DamagedFile
+from oodbench.results.schemas import UNREADABLE, DamagedFile
 
+FILES = ("done.json", "metrics.jsonl", "run.json")
+"""The files of an ended run that never change again."""
 CHUNK = 250
 """The number of runs that are parsed together."""
 
@@ -99,19 +100,12 @@ def _no_collection() -> Iterator[None]:
 
 
 def _stamps(folder: Path, plan: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The stamp of every ended run: what the system, or the pack, says of its files."""
-    stamps, pack = {}, None
-    with suppress(DamagedFile):
-        pack = open_pack(folder.parent)
+    """Return the stamp of every ended run: what the system says of its files."""
+    stamps = {}
     for run_id in plan:
-        try:
+        with suppress(OSError):
             stats = [os.stat(f"{folder}/{run_id}/{name}") for name in FILES]  # noqa: PTH116 (fast)
-        except OSError:
-            packed = pack.stamp(run_id) if pack else None
-            if packed and not (folder / run_id / "metrics.jsonl").exists():
-                stamps[run_id] = packed
-            continue
-        stamps[run_id] = [number for s in stats for number in (s.st_mtime_ns, s.st_size, s.st_ino)]
+            stamps[run_id] = [n for s in stats for n in (s.st_mtime_ns, s.st_size, s.st_ino)]
     return stamps
 
 

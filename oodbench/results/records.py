@@ -127,7 +127,7 @@ def whole_records(text: bytes) -> list[Record]:
     return records
 
 
-def packed(record: Mapping[str, Any], before: Layout | None) -> tuple[dict[str, Any], Layout]:
+def as_line(record: Mapping[str, Any], before: Layout | None) -> tuple[dict[str, Any], Layout]:
     """Convert a record with `evaluations` into a line; returns the line and its layout.
 
     `before` is the layout of the line before, if there is one. A metric that is no proportion at one

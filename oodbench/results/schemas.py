@@ -4,6 +4,7 @@ Keys of a later version are left alone. A file of another schema number is refus
 """
 
 import re
+import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,12 @@ LONGEST_REASON = 160
 SEAL = re.compile(rb', "checksum": "([0-9a-f]{8})"\}\s*\Z')
 SEAL_LENGTH = 64
 """The bytes at the end of a file in which its checksum is looked for."""
+
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError),
+    *(NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
+)
+"""The errors that numpy and Arrow raise for files that are torn or something else."""
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=2**31)]

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 SLOW_RUN = 20.0
 """Seconds of a run above which the plan warns that its full batches are expensive."""
 
-app = commands(__doc__, no_args_is_help=True)
-
+app = commands(
+    __doc__,
+    no_args_is_help=True,
+    renamed={"pack": "runs stay folders; put them into one file with your system's `zip`"},
+)
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
 Out = Annotated[Path | None, typer.Option(help="The results directory; results/NAME by default.")]
@@ -290,24 +293,6 @@ def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
     results = _results(sweep, out)
     count = sum(launcher.cancel(results) for launcher in submitters(results))
     terminal().say(f"{counted(count, 'job')} cancelled.")
-
-
-@app.command()
-def pack(sweep: Name = "quickstart", out: Out = None) -> None:
-    """Make the folders of ended runs one file, packed.zip, which every command reads."""
-    from oodbench.results.pack import pack as pack_runs
-
-    results = _results(sweep, out)
-    packed = pack_runs(results)
-    text = (
-        f"{packed.moved} runs moved into {results.path / 'packed.zip'}, which holds {packed.runs}"
-    )
-    if packed.left:
-        text += (
-            f"; {packed.left} stay folders: they have not ended, or keep weights, predictions or a "
-            "checkpoint"
-        )
-    terminal().say(f"{text}.")
 
 
 @app.command()

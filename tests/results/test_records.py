@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oodbench.results.directory import RunDirectory
-from oodbench.results.records import Layout, packed, read_records, whole_records
+from oodbench.results.records import Layout, as_line, read_records, whole_records
 from oodbench.results.schemas import DamagedFile
 
 Row = tuple[str | None, str | None, str, float | None, int]
@@ -29,7 +29,7 @@ def record(step: int, rows: list[Row]) -> dict[str, Any]:
 def lines(*records: dict[str, Any]) -> list[dict[str, Any]]:
     layout, written = None, []
     for each in records:
-        line, layout = packed(each, layout)
+        line, layout = as_line(each, layout)
         written.append(line)
     return written
 
@@ -109,4 +109,4 @@ def test_whoever_goes_on_with_a_file_repeats_no_names(tmp_path: Any) -> None:
 
 
 def test_the_layout_of_no_columns_is_read_back() -> None:
-    assert packed(record(5, []), Layout(()))[0]["values"] == []
+    assert as_line(record(5, []), Layout(()))[0]["values"] == []
