@@ -66,7 +66,7 @@ def wrong(healthy: Path, folder: Path, rounds: range) -> list[str]:
     kinds: dict[str, list[Path]] = {}
     for file in sorted(path for path in healthy.rglob("*") if path.is_file()):
         kinds.setdefault(file.name, []).append(file.relative_to(healthy))
-    kinds.pop("sweep.lock")
+    kinds.pop("sweep.lock", None)
     assert kinds.keys() == {
         *("sweep.json", "run.json", "metrics.jsonl", "done.json", "cache.arrow"),
         *("examples.npz", "2.npz", "4.npz"),
