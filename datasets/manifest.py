@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.data.images import Listing, OwnImages, image_metadata
+from oodbench.data.readings import Reading
 from oodbench.datasets import Environment, register
 from oodbench.errors import UserError
 
@@ -29,6 +30,7 @@ class Manifest(Listed, OwnImages):
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
+        self._roles["path"] = Reading("path", "image", "the files of images")
         self.fit_size()
 
     @property

@@ -21,14 +21,13 @@ from PIL import Image
 from torch import Tensor
 
 from oodbench.data import encodings
+from oodbench.data.cells import Cells
 from oodbench.data.pictures import UNREADABLE, formats, unreadable
 from oodbench.data.streams import Stored
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
-
-from .table import NumberedRows
 
 SPLITS = {"0": "train", "1": "validation", "2": "test"}
 """The environments by the numbers of the column `split`."""
@@ -91,7 +90,7 @@ class SubpopBench(FileDataset):
         return int(self.options.size or self.usual_size)
 
     @cached_property
-    def rows(self) -> NumberedRows:
+    def rows(self) -> Cells:
         """The table's rows; raises UserError if it is not there."""
         return _rows(self._there(self.table))
 
@@ -232,9 +231,9 @@ class SubpopTexts(SubpopBench):
 
 
 @lru_cache(maxsize=2)
-def _rows(path: Path) -> NumberedRows:
+def _rows(path: Path) -> Cells:
     """The rows of a table."""
-    return NumberedRows(path)
+    return Cells(path)
 
 
 def about(shift: str, licence: str, steps: int, folder: str, family: str = "images") -> Any:
@@ -327,7 +326,9 @@ class SubpopCivilComments(SubpopTexts):
 
     def items(self) -> Sequence[str]:
         """The comments."""
-        return self.numbered(_rows(self._there("civilcomments_fine.csv")).cells("comment_text"))
+        return self.numbered(
+            _rows(self._there("civilcomments_fine.csv")).cells("comment_text").to_pylist()
+        )
 
     def prepare(self) -> Callable[[str], Tensor]:
         """Word pieces, or hashed words."""

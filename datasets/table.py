@@ -1,8 +1,7 @@
 """A user's table of inputs, targets and environments, in a file."""
 
-import csv
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,161 +9,50 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from oodbench.data.cells import Cells
 from oodbench.data.columns import EMPTY, IMPUTATIONS, Columns
-from oodbench.data.facts import changed_options, labelled
+from oodbench.data.facts import changed_options, in_order, labelled
+from oodbench.data.readings import (
+    MOST,
+    NAMELESS,
+    Numbers,
+    Reader,
+    Reading,
+    class_notes,
+    counts_rows,
+    one_spelling,
+    reading_of_numbers,
+    shown,
+)
 from oodbench.datasets import Dataset, Environment, Metadata, md5, register
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 SPLITS = ("in", "out")
-USUAL = ("target", "environment")
-"""The columns that are looked for unless an option of the same name names another."""
 FILL = (
     "the option `missing: median` (or mean) fills such cells by what a run trains on, and says where in an "
     "input of 0 and 1; or leave the row out"
 )
-OR_ELSE = (
-    "; leave the cell empty if the number is missing, or name a column of categories in the option "
-    "`categorical`"
-)
-MOST = 100
-"""The most categories of a column: more are rather names or dates."""
-
-Row = tuple[int, Sequence[str]]
-"""A line number and the cells."""
-
-
-class NumberedRows:
-    """The rows of a file, each with the line that it ends on.
-
-    A file whose name ends in .jsonl holds one JSON object a line, any other is CSV with a header. JSON's
-    `null` is an empty cell, its other values are as Python prints them.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Raises UserError, with the line, for a file that is neither."""
-        self.path = path
-        read = _objects if path.suffix == ".jsonl" else _cells
-        try:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                (self._header_line, self.columns), *rows = read(file, path)
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not a text file: {error}") from error
-        if not rows:
-            raise UserError(f"{path} holds no row")
-        self._lines, cells = zip(*rows, strict=True)
-        self._texts = dict(zip(self.columns, zip(*cells, strict=True), strict=True))
-
-    def place(self, row: int) -> str:
-        """The file and the line of a row, for an error."""
-        return f"{self.path}, line {self._lines[row]}"
-
-    def cells(self, name: str) -> Sequence[str]:
-        """The cells of a column, which may be empty; raises UserError if the column is missing."""
-        if name not in self._texts:
-            hint = f" (the option `{name}` names another)" if name in USUAL else ""
-            place = f"{self.path}, line {self._header_line}"
-            raise unknown("column", name, self.columns, place, hint)
-        cells: Sequence[str] = self._texts[name]
-        return cells
-
-    def texts(
-        self, name: str, remedy: str = "leave the row out, or fill the cell"
-    ) -> Sequence[str]:
-        """The cells of a column; raises UserError for an empty one, which ends with the `remedy`."""
-        cells = self.cells(name)
-        for row, cell in enumerate(cells):
-            if not cell.strip():
-                raise UserError(f"{self.place(row)}: '{name}' is empty; {remedy}")
-        return cells
-
-    def numbers(self, name: str, *, gaps: bool = False) -> npt.NDArray[np.float64]:
-        """The cells of a column as numbers (N,), with `gaps` NaN where one is empty.
-
-        Raises UserError for one that is not finite, and without `gaps` for an empty one.
-        """
-        cells = self.cells(name) if gaps else self.texts(name)
-        numbers = np.array([_number(cell) for cell in cells])
-        for row in map(int, np.flatnonzero(~np.isfinite(numbers))):
-            if cells[row].strip():
-                raise UserError(
-                    f"{self.place(row)}: '{name}' must be a number, not '{cells[row]}'{OR_ELSE}"
-                )
-        return numbers
-
-    def is_text(self, name: str) -> bool:
-        """Whether cells of a column are filled, and none with a number."""
-        filled = [cell for cell in self.cells(name) if cell.strip()]
-        return bool(filled) and all(np.isnan(_number(cell)) for cell in filled)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
-def _cells(file: Iterator[str], path: Path) -> Iterator[Row]:
-    """The header and then the rows of a CSV file; empty lines are left out."""
-    reader = csv.reader(file, strict=True)
-    header: list[str] = []
-    try:
-        for cells in reader:
-            if cells and not header:
-                header = cells = [name.strip() for name in cells]
-                if len(set(header)) < len(header):
-                    raise UserError(
-                        f"{path}, line {reader.line_num}: two columns have the same name"
-                    )
-            if cells and len(cells) != len(header):
-                raise UserError(
-                    f"{path}, line {reader.line_num}: {len(cells)} cells, "
-                    f"but the header names {len(header)} columns"
-                )
-            if cells:
-                yield reader.line_num, cells
-    except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: {error}") from error
-    if not header:
-        raise UserError(f"{path} holds no row")
-
-
-def _objects(file: Iterator[str], path: Path) -> Iterator[Row]:
-    """The keys of the first object and then the rows of a JSON-lines file; all have these keys."""
-    keys: list[str] = []
-    for line, text in enumerate(file, 1):
-        if not text.strip():
-            continue
-        try:
-            row = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {line} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{path}, line {line} is not a JSON object")
-        if not keys:
-            keys = list(row)
-            yield line, keys
-        for key in row:
-            if key not in keys:
-                raise unknown("key", key, keys, f"{path}, line {line}")
-        for key in keys:
-            if key not in row:
-                raise UserError(f"{path}, line {line} lacks '{key}'")
-        yield line, ["" if row[key] is None else str(row[key]) for key in keys]
-    if not keys:
-        raise UserError(f"{path} holds no row")
+FEW = 30
+"""A default test environment has at least this many examples, where one has."""
+NUMBERED = ("id", "index", "idx", "row", "rowname", "rownames", "no", "nr", "x")
+"""The names of columns that are no inputs where they count the rows."""
+SEVERAL = 10
+"""More classes that are fractions are rather real targets."""
 
 
 class Listed(Dataset):
     """Examples that a CSV or JSON-lines file lists, one a row, with a target and an environment.
 
-    A column `split` (`in` or `out`) replaces the drawn split; rows that share a value of a column
-    `group` stay on one side of a drawn one. All trials have the same data.
+    A column `split` (`in` or `out`) replaces the drawn split. Environments are in the order in which
+    people count. All trials have the same data. Real targets are standardised for training, and scored in
+    their own units.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -176,6 +64,13 @@ class Listed(Dataset):
         md5: str = hparam("")
         """The md5 of the file, so that other contents make other runs; it is taken from the file if not
         given."""
+        encoding: str = hparam("", neutral="")
+        """The file's encoding; found unless it is given."""
+        separator: str = hparam("", neutral="")
+        """What separates the columns: a character, `comma`, `semicolon`, `tab` or `bar`; found unless it is
+        given."""
+        decimal: str = hparam("", options=("", ".", ","), neutral="")
+        """The decimal sign of numbers; found unless it is given."""
         target: str = hparam("target")
         """The column of targets."""
         kind: str = hparam("class", options=("class", "real"))
@@ -184,8 +79,11 @@ class Listed(Dataset):
         """The column of the environments' names."""
         attribute: str = hparam("", neutral="")
         """The column of the examples' attribute, if there is one."""
+        group: str = hparam("", neutral="")
+        """The column whose equal values (a patient, a day) stay on one side of a drawn split, if there is
+        one."""
         test_environments: tuple[str, ...] = hparam(())
-        """The default test environments; the file's last one if none are given."""
+        """The default test environments; the last one with at least 30 examples if none are given."""
 
     options: Any
 
@@ -203,28 +101,28 @@ class Listed(Dataset):
                 f"and is {checksum}); use another file name, or plan anew with another --out"
             )
         super().__init__(replace(options, md5=checksum), data_dir)
-        self.rows = _rows(self.path, checksum)
-        names = np.array(self.rows.texts(options.environment))
+        self.rows = _cells(self.path, checksum, options.encoding, options.separator)
+        self.reader = Reader(self.rows, options.decimal)
+        self._roles: dict[str, Reading] = {}
+        """The readings of the columns that are no inputs, by their names."""
+        names = self._words("environment", options.environment)
         self.places = {
-            name: torch.from_numpy(np.flatnonzero(names == name))
-            for name in dict.fromkeys(names.tolist())
+            name: torch.from_numpy(np.flatnonzero(names == name)) for name in in_order(set(names))
         }
         """The rows of each environment, in the order of the file."""
         self.environments = tuple(self.places)
-        for name in options.test_environments:
-            if name not in self.environments:
-                raise unknown(
-                    "environment", name, self.environments, f"test_environments, {self.path}"
-                )
-        self.test_environments = options.test_environments or self.environments[-1:]
-        self.task, self.targets, self.classes = self._targets()
+        self.test_environments = self._test_environments()
         self.standardises_targets = options.kind == "real"
+        self.task, self.targets, self.classes = self._targets()
         self.split = self._split()
         self.attribute_of_rows: Tensor | None = None
         if options.attribute:
-            texts = self.rows.texts(options.attribute)
+            texts = self._words("attribute", options.attribute)
             self.attributes = tuple(sorted(set(texts)))
             self.attribute_of_rows = _numbered(texts)
+        self.clusters: Tensor | None = None
+        if options.group:
+            self.clusters = _numbered(self._words("group", options.group))
 
     @property
     def files_read(self) -> Collection[Path]:
@@ -234,42 +132,95 @@ class Listed(Dataset):
     @property
     def label(self) -> str:
         """The file's name and what else is not usual."""
-        unsaid = ("file", "md5", "test_environments")
+        unsaid = ("file", "md5", "test_environments", "encoding", "separator", "decimal")
         changed = {k: v for k, v in changed_options(self).items() if k not in unsaid}
         return labelled(Path(self.options.file).stem, changed)
 
+    @property
+    def readings(self) -> Sequence[Reading]:
+        """What each column is read as, in the order of the file."""
+        unused = Reading("", "left out", "no option names it")
+        return [self._roles.get(n, replace(unused, column=n)) for n in self.rows.columns]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences on how the file was read and what environments differ in, where that is unusual."""
+        said = [f"'{r.column}' is read as {r.kind}: {r.why}" for r in self.readings if r.unusual]
+        sizes = {name: len(places) for name, places in self.places.items()}
+        small = [
+            f"environment '{name}' has {n} example{'s' * (n != 1)}: its values are coarse"
+            for name, n in sizes.items()
+            if n < FEW
+        ]
+        counts: dict[str, dict[str, int]] = {}
+        if self.classes:
+            for name, places in self.places.items():
+                found = Counter(self.targets[places].long().tolist())
+                counts[name] = {self.classes[c]: found[c] for c in sorted(found)}
+        of_classes = class_notes(counts, self.test_environments)
+        others = getattr(super(), "notes", ())
+        return [*self.rows.notes, *said, *of_classes, *small, *others]
+
     def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
-        """The environments, given the inputs of each."""
-        clusters = _numbered(self.rows.texts("group")) if "group" in self.rows.columns else None
+        """Return the environments, given the inputs of each."""
         return {
             name: Environment(
                 inputs[name],
                 self.targets[index],
-                None if clusters is None else clusters[index],
+                None if self.clusters is None else self.clusters[index],
                 None if self.split is None else self.split[index],
                 None if self.attribute_of_rows is None else self.attribute_of_rows[index],
             )
             for name, index in self.places.items()
         }
 
+    def _words(self, role: str, column: str) -> npt.NDArray[np.object_]:
+        """The texts of the rows in the column of a role, none of which may be empty."""
+        words, note = one_spelling(self.rows.texts(column))
+        why = f"the option `{role}`" + (f"; {note} and count as one" if note else "")
+        values = shown(in_order(set(words)))
+        self._roles[column] = Reading(column, role, why, values, unusual=bool(note))
+        return words
+
+    def _test_environments(self) -> tuple[str, ...]:
+        if not self.options.test_environments:
+            large = tuple(name for name, places in self.places.items() if len(places) >= FEW)
+            return (large or self.environments)[-1:]
+        names = [name.strip() for name in self.options.test_environments]
+        for name in names:
+            if name not in self.environments:
+                place = f"test_environments, {self.path}"
+                raise unknown("environment", name, self.environments, place)
+        return tuple(names)
+
     def _targets(self) -> tuple[Task, Tensor, tuple[str, ...]]:
         """The task, the targets of all rows and the names of the classes."""
         column = self.options.target
         if self.options.kind == "real":
-            numbers = torch.from_numpy(self.rows.numbers(column))
-            return Task("regression"), numbers.unsqueeze(1), ()
-        texts = self.rows.texts(column)
-        classes = _numbered(texts)
-        for name, places in self.places.items():
-            if len(set(classes[places].tolist())) < 2:
-                raise UserError(
-                    f"{self.rows.place(int(places[0]))}: environment '{name}' has one class only, "
-                    f"'{texts[int(places[0])]}'"
-                )
-        names = tuple(sorted(set(texts)))
+            numbers = self.reader.required_numbers(column, gaps=False)
+            reading = reading_of_numbers(column, numbers, self.rows.separator)
+            self._roles[column] = replace(reading, kind="target")
+            return Task("regression"), torch.from_numpy(numbers.values.copy()).unsqueeze(1), ()
+        words = self._words("target", column)
+        classes, names = _numbered(words), tuple(sorted(set(words)))
+        self._check_classes(names)
         if len(names) == 2:
             return Task("binary"), classes.float(), names
         return Task("multiclass", len(names)), classes, names
+
+    def _check_classes(self, names: Sequence[str]) -> None:
+        """Raise UserError for one class, and for classes that are rather real numbers."""
+        where = f"{self.path}: the target '{self.options.target}'"
+        if len(names) == 1:
+            raise UserError(f"{where} has one class only, '{names[0]}'")
+        numbers = self.reader.numbers(self.options.target)
+        if numbers is not None and len(names) > SEVERAL:
+            fractions = bool((numbers.values != np.round(numbers.values)).any())
+            if fractions or len(names) > MOST:
+                raise UserError(
+                    f"{where} has {len(names)} different numbers, which would be classes; for a "
+                    "regression give the option `kind: real`"
+                )
 
     def _split(self) -> Tensor | None:
         if "split" not in self.rows.columns:
@@ -278,19 +229,19 @@ class Listed(Dataset):
         for row, text in enumerate(texts):
             if text not in SPLITS:
                 raise unknown("split", text, SPLITS, self.rows.place(row))
+        self._roles["split"] = Reading("split", "split", "it replaces the drawn split", "in, out")
         return torch.tensor([text == "out" for text in texts])
 
 
 @lru_cache(maxsize=2)
-def _rows(path: Path, md5: str) -> NumberedRows:
-    """The rows of the file that has this md5."""
-    return NumberedRows(path)
+def _cells(path: Path, md5: str, encoding: str, separator: str) -> Cells:
+    """The cells of the file that has this md5."""
+    return Cells(path, encoding, separator)
 
 
-def _numbered(texts: Sequence[str]) -> Tensor:
+def _numbered(texts: Sequence[str] | npt.NDArray[Any]) -> Tensor:
     """Each text's place among the sorted ones, (N,)."""
-    numbers = {text: number for number, text in enumerate(sorted(set(texts)))}
-    return torch.tensor([numbers[text] for text in texts])
+    return torch.from_numpy(np.unique(np.asarray(texts, dtype=object), return_inverse=True)[1])
 
 
 @register(
@@ -306,6 +257,9 @@ def _numbered(texts: Sequence[str]) -> Tensor:
 )
 class Table(Listed):
     """Columns of numbers and categories: numbers are standardised, categories one-hot.
+
+    `oodbench.data check Table` prints what each column is read as, and why. Columns without a name, that
+    count the rows, and of dates are no inputs unless `features` names them.
 
     Numbers that are empty are filled by `missing`, and a further input of each such column is 1 where they
     were; an empty category is a category. All that is estimated comes from the rows that a run trains on.
@@ -326,22 +280,30 @@ class Table(Listed):
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
-        usual = (options.target, options.environment, options.attribute, "split", "group")
-        features = options.features or [n for n in self.rows.columns if n not in usual]
-        if not features:
-            raise UserError(f"{options.file} has no column of inputs")
+        for name in options.features:
+            self.rows.cells(name)
+        unused = [n for n in self.rows.columns if n not in self._roles]
+        given = [n for n in unused if not options.features or n in options.features]
         for name in options.categorical:
-            if name not in features:
-                raise unknown("column", name, features, f"`categorical`, {self.path}")
-        table = {name: self._values(name) for name in features}
-        numbers = [name for name in features if table[name].dtype != object]
-        if not options.missing:
-            for name in numbers:
-                self.rows.texts(name, FILL)
+            if name not in given:
+                raise unknown("column", name, given, f"`categorical`, {self.path}")
+        table: dict[str, npt.NDArray[Any]] = {}
+        for name in unused:
+            if name in given:
+                self._roles[name], values = self._read(name)
+                if values is not None:
+                    table[name] = values
+            else:
+                self._roles[name] = Reading(name, "left out", "`features` does not name it")
+        if options.features:
+            table = {name: table[name] for name in options.features if name in table}
+        if not table:
+            raise UserError(f"{options.file} has no column of inputs")
+        numbers = [name for name in table if table[name].dtype != object]
         self.columns = Columns(
             numbers=tuple(numbers),
             gaps=tuple(name for name in numbers if np.isnan(table[name]).any()),
-            categories={n: self._categories(n, table[n]) for n in features if n not in numbers},
+            categories={n: tuple(sorted(set(table[n]))) for n in table if n not in numbers},
             imputation=options.missing or IMPUTATIONS[0],
         )
         self.input_shape = (len(self.columns.inputs),)
@@ -352,25 +314,65 @@ class Table(Listed):
         return self.examples({name: self.x[places] for name, places in self.places.items()})
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
-        """A function that makes the rows inputs; a constant column of numbers is only centred."""
-        known = torch.cat([environment.x for environment in training.values()])
-        if not self.columns.is_numeric:
-            return self.columns.fitted(known)
-        mean, varies = known.mean(0), known.amin(0) < known.amax(0)
-        scale = torch.where(varies, known.std(0, correction=0), 1.0)
-        return lambda x: ((x - mean) / scale).float()
+        """Return the map to inputs that the columns estimate, see `Columns.fitted`."""
+        return self.columns.fitted(torch.cat([e.x for e in training.values()]))
 
-    def _values(self, name: str) -> npt.NDArray[Any]:
-        """The cells of a column: floats with NaN in gaps, or the texts of categories."""
-        if name not in self.options.categorical and not self.rows.is_text(name):
-            return self.rows.numbers(name, gaps=True)
-        return np.array([cell.strip() or EMPTY for cell in self.rows.cells(name)], dtype=object)
+    def _read(self, name: str) -> tuple[Reading, npt.NDArray[Any] | None]:
+        """Decide what a column is: its reading, and floats with NaN in gaps or texts if it is an input."""
+        options, cells = self.options, self.rows.cells(name)
+        if name in options.categorical:
+            return self._category(name, "the option `categorical`")
+        if not pc.any(pc.not_equal(cells, "")).as_py():
+            return Reading(name, "left out", "all its cells are empty", empty=len(cells)), None
+        is_named = name in options.features
+        if NAMELESS.fullmatch(name) and not is_named:
+            return Reading(
+                name, "index", "it has no name; `features` may name it", unusual=True
+            ), None
+        numbers = self.reader.numbers(name)
+        if numbers is not None:
+            return self._number(name, numbers, is_named)
+        if self.reader.has_numbers(name):
+            self.reader.required_numbers(name, gaps=True)
+        if self.reader.is_date(name) and not is_named:
+            why = "dates are no inputs; `features` takes them for categories"
+            return Reading(name, "date", why, shown(_distinct(cells)), unusual=True), None
+        return self._category(name, "texts")
 
-    def _categories(self, name: str, cells: npt.NDArray[Any]) -> tuple[str, ...]:
-        categories = tuple(sorted(set(cells)))
-        if len(categories) > MOST:
+    def _number(
+        self, name: str, numbers: Numbers, is_named: bool
+    ) -> tuple[Reading, npt.NDArray[Any] | None]:
+        reading = reading_of_numbers(name, numbers, self.rows.separator)
+        if counts_rows(numbers.values) and name.lower() in NUMBERED and not is_named:
+            why = "it counts the rows; `features` may name it"
+            return replace(reading, kind="index", why=why, unusual=True), None
+        gaps = np.flatnonzero(np.isnan(numbers.values))
+        if len(gaps) and not self.options.missing:
+            raise UserError(f"{self.rows.place(int(gaps[0]))}: '{name}' is empty; {FILL}")
+        return reading, numbers.values
+
+    def _category(self, name: str, why: str) -> tuple[Reading, npt.NDArray[Any]]:
+        cells = self.rows.cells(name).to_pylist()
+        texts, (_, note) = np.array(cells, dtype=object), one_spelling(cells)
+        empty = int((texts == "").sum())
+        texts[texts == ""] = EMPTY
+        distinct = in_order(set(texts))
+        if len(distinct) > MOST:
             raise UserError(
-                f"{self.path}: '{name}' has {len(categories):,} categories, and a column may have {MOST}; "
+                f"{self.path}: '{name}' has {len(distinct):,} categories, and a column may have {MOST}; "
                 "name the columns of inputs in the option `features`"
+                + (
+                    ", or this one in `group` if its rows belong together"
+                    if name == "group"
+                    else ""
+                )
             )
-        return categories
+        if name == "group":
+            why += "; the option `group` keeps its rows on one side of a split"
+        why += f"; {note}, and not one category: write it alike" if note else ""
+        is_unusual = bool(note) or name == "group"
+        return Reading(name, "category", why, shown(distinct), empty, is_unusual), texts
+
+
+def _distinct(cells: pa.Array) -> list[str]:
+    return in_order(text for text in pc.unique(cells).to_pylist() if text)

@@ -28,11 +28,6 @@ class Columns:
     imputation: str = "median"
 
     @property
-    def is_numeric(self) -> bool:
-        """Whether there are neither gaps nor categories."""
-        return not (self.gaps or self.categories)
-
-    @property
     def inputs(self) -> tuple[str, ...]:
         """The names of a network's inputs, in their order."""
         empty = (f"{name} {EMPTY}" for name in self.gaps)
@@ -111,7 +106,7 @@ class Columns:
 
         `x` has encoded rows (N, columns), or rows (N, len(inputs)) whose categories are one-hot already.
         """
-        if x.shape[1] == len(self.inputs):
+        if self.categories and x.shape[1] == len(self.inputs):
             return marginals(self.inputs, x.double().numpy(), len(self.numbers))
         rows, count = self._with_gaps(x), len(self.numbers)
         one_hot = [

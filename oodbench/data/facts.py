@@ -7,7 +7,6 @@ looks up: `label`, `network`, `network_hparams`, `metric`, `higher_is_better`, `
 """
 
 import re
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -192,13 +191,11 @@ def notes(dataset: "Dataset") -> Sequence[str]:
 
 
 def check(dataset: "Dataset") -> None:
-    """Raise UserError if a file of the data is missing or damaged; warn of what is unusual in them."""
+    """Raise UserError if a file of the data is missing or damaged."""
     from oodbench.datasets import FileDataset
 
     if isinstance(dataset, FileDataset):
         dataset.check()
-    for note in notes(dataset):
-        warnings.warn(f"{label(dataset)}: {note}", stacklevel=2)
 
 
 def in_order(names: Iterable[str]) -> list[str]:

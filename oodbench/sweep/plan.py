@@ -61,6 +61,8 @@ class Plan:
     impossible: list[Impossible]
     chosen: Chosen | None = None
     """The hyperparameters that an earlier sweep has chosen, if the file names one."""
+    notes: tuple[str, ...] = ()
+    """What is unusual in the data, see `facts.notes`."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     _raise(problems, sweep)
     if to_train:
         _check_packages(rows)
-    plan = Plan(sweep, {}, [], chosen)
+    notes = [f"{s.label}: {note}" for s in sources for note in facts.notes(s.dataset)]
+    plan = Plan(sweep, {}, [], chosen, tuple(dict.fromkeys(notes)))
     for source, of_source in zip(sources, cells, strict=True):
         _add_cells(plan, source, of_source)
     if sweep.selection is not None and plan.runs:
@@ -130,6 +133,8 @@ def show_plan(plan: Plan, console: Terminal) -> None:
         texts = [[label, *map(str, _counts(specs))] for label, specs in rows.items()]
         console.print(console.tables(header, texts), soft_wrap=True)
     console.say(f"{counted(len(plan.runs), 'run')} in sweep '{plan.sweep.name}'.")
+    for note in plan.notes:
+        console.say(note)
     if plan.chosen:
         console.say(f"Hyperparameters: {chosen_once(plan.chosen.about)}.")
     for cell in plan.impossible:

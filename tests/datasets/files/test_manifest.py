@@ -38,7 +38,7 @@ def manifest(folder: Path, rows: pd.DataFrame, **options: Any) -> Dataset:
 def test_images_and_targets(tmp_path: Path) -> None:
     rows = listed().assign(group=lambda d: d.index // 6, split="in")
     rows.loc[:5, "split"] = "out"
-    dataset = manifest(tmp_path, rows)
+    dataset = manifest(tmp_path, rows, group="group")
     facts.check(dataset)
     assert dataset.environments == ("day", "dusk", "night")
     assert (dataset.input_shape, dataset.task.kind) == ((3, 6, 6), "binary")
@@ -122,7 +122,7 @@ def test_damaged_images_have_a_line(tmp_path: Path, damage: Any, message: str) -
         (lambda d: d.drop(columns="path"), r"unknown column 'path' in .*mine\.csv, line 1"),
         (lambda d: d.assign(path=""), "line 2: 'path' is empty"),
         (lambda d: d.assign(split="test"), "unknown split 'test' in .*line 2; known: in, out"),
-        (lambda d: d.assign(target="red"), "line 2: environment 'day' has one class only, 'red'"),
+        (lambda d: d.assign(target="red"), "the target 'target' has one class only, 'red'"),
     ],
 )
 def test_mistakes_have_a_line(tmp_path: Path, change: Any, message: str) -> None:
