@@ -2,12 +2,13 @@
 
 OUT/sweep.json           the sweep and its planned runs
 OUT/sweep.lock           held by a process that adds runs to them
+OUT/heartbeats/<process> the steps of the runs that a process trains, rewritten while it does
 OUT/data/<digest>.json   the files that runs read, see `oodbench.results.data_files`
 OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
               metrics.jsonl     one record an evaluation
               checkpoint.pt     what a resumed run needs
               weights/          RULE-STEP.safetensors: the weights of the step that a rule would choose
-              heartbeat         who trains it, rewritten while it runs
+              heartbeat         who trains it
               stack.txt         where a process was that ran out of time, until failed.json says so
               lock              held by the process that trains it
               done.json | failed.json   how it ended; written whole and renamed
@@ -19,9 +20,10 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -40,6 +42,7 @@ from oodbench.results.schemas import (
     DoneFile,
     FailedFile,
     Heartbeat,
+    ProcessHeartbeat,
     Provenance,
     RunFile,
     SweepFile,
@@ -107,8 +110,14 @@ class RunDirectory:
 
     def lock(self) -> FileLock:
         """The lock that whoever trains the run holds; the system drops it when the holder dies."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._make()
         return FileLock(self.path / "lock", blocking=False)
+
+    def _make(self) -> None:
+        """Make the run's folder; raises FileNotFoundError if the results directory is gone."""
+        if not self.results.exists():
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(self.results))
+        self.path.mkdir(parents=True, exist_ok=True)
 
     def start(
         self, spec: RunSpec, context: Mapping[str, Any], provenance: Mapping[str, Any]
@@ -124,7 +133,10 @@ class RunDirectory:
         (self.path / "failed.json").unlink(missing_ok=True)
 
     def beat(self, step: int) -> None:
-        """Say that this process has the run at `step`; `job` and `node` are Slurm's."""
+        """Say that this process has the run at `step`; `job` and `node` are Slurm's.
+
+        Its further steps are in the heartbeat of the process, see `Results.beat`.
+        """
         beat = {"step": step, "time": time.time(), "host": os.uname().nodename, "pid": os.getpid()}
         beat |= {"job": slurm_job(), "node": os.environ.get("SLURMD_NODENAME")}
         write_whole(self.path / "heartbeat", sealed(_dumps(beat)), durable=False)
@@ -193,9 +205,7 @@ class RunDirectory:
 
     def fail(self, error: str, trace: str) -> None:
         """Mark the run as failed: one sentence and the traceback."""
-        self.path.mkdir(
-            parents=True, exist_ok=True
-        )  # its process may have died before it had the lock
+        self._make()  # its process may have died before it had the lock
         write_whole(self.path / "failed.json", sealed(_dumps({"error": error, "traceback": trace})))
         (self.path / "heartbeat").unlink(missing_ok=True)
 
@@ -253,9 +263,16 @@ class RunDirectory:
     def heartbeat(self) -> Heartbeat | None:
         """The last heartbeat, or None if there is none that can be read."""
         try:
-            return read_file(self.path / "heartbeat", Heartbeat)
+            beat = read_file(self.path / "heartbeat", Heartbeat)
         except DamagedFile:
             return None
+        if beat is not None:
+            with suppress(DamagedFile):
+                path = _process_beat(self.results, beat.host, beat.pid)
+                now = read_file(path, ProcessHeartbeat)
+                if now is not None and self.id in now.steps and now.time > beat.time:
+                    return beat.model_copy(update={"step": now.steps[self.id], "time": now.time})
+        return beat
 
     def state(self) -> State:
         """The run's state by the disk alone, which knows nothing of queues."""
@@ -288,6 +305,10 @@ class RunDirectory:
                 return f"{self.path / name} is of another run: {run_id[:20]}"
         reason = wrong_records(self.read("metrics.jsonl") or b"", run, end)
         return f"{self.path / 'metrics.jsonl'} {reason}" if reason else ""
+
+
+def _process_beat(results: Path, host: str, pid: int) -> Path:
+    return results / "heartbeats" / f"{quote(host, safe='')}-{pid}"
 
 
 def _digest(lines: Sequence[bytes]) -> dict[str, Any]:
@@ -336,6 +357,16 @@ class Results:
         """The directory of a run."""
         return RunDirectory(self.path / "runs" / run_id)
 
+    def beat(self, steps: Mapping[str, int]) -> None:
+        """Write the steps of the runs, by id, that this process trains; remove the file without any."""
+        path = _process_beat(self.path, os.uname().nodename, os.getpid())
+        if steps:
+            path.parent.mkdir(exist_ok=True)
+            beat = sealed(_dumps({"time": time.time(), "steps": dict(steps)}))
+            write_whole(path, beat, durable=False)
+        else:
+            path.unlink(missing_ok=True)
+
     def plan(self) -> dict[str, Any]:
         """The plan: sweep.json's `name`, `settings` and `runs` (id to spec).
 
@@ -364,10 +395,43 @@ class Results:
         return FileLock(self.path / "sweep.lock")
 
     def write_plan(
-        self, name: str, settings: Mapping[str, Any], runs: Mapping[str, RunSpec]
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        runs: Mapping[str, RunSpec],
+        without: Collection[str] = (),
     ) -> None:
-        """Write sweep.json."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        specs = {run_id: asdict(spec) for run_id, spec in runs.items()}
-        text = _dumps({"schema": SCHEMA, "name": name, "settings": settings, "runs": specs})
-        write_whole(self.path / "sweep.json", sealed(text))
+        """Add runs to the plan in sweep.json, and remove those `without`, by id, under the plan's lock.
+
+        `settings` go over the stored ones; plug-ins are added to them. Raises UserError if the directory
+        holds another sweep, by its name or by a key of `settings["sweep"]`.
+        """
+        with self.plan_lock():
+            stored = self.plan() if (self.path / "sweep.json").exists() else {}
+            if stored:
+                self._check_same(name, settings, stored)
+            known = stored.get("settings", {})
+            plugins = dict.fromkeys([*known.get("plugins", ()), *settings.get("plugins", ())])
+            specs = {i: spec for i, spec in stored.get("runs", {}).items() if i not in without}
+            specs |= {i: asdict(spec) for i, spec in runs.items()}
+            settings = {**known, **settings, **({"plugins": list(plugins)} if plugins else {})}
+            text = _dumps({"schema": SCHEMA, "name": name, "settings": settings, "runs": specs})
+            write_whole(self.path / "sweep.json", sealed(text))
+
+    def _check_same(
+        self, name: str, settings: Mapping[str, Any], stored: Mapping[str, Any]
+    ) -> None:
+        """Raise UserError if the stored plan is not of the same sweep."""
+        if stored["name"] != name:
+            raise UserError(
+                f"{self.path} holds the sweep '{stored['name']}', not '{name}'; use another directory"
+            )
+        if "sweep" not in settings:
+            return
+        earlier, shared = stored["settings"].get("sweep", {}), settings["sweep"]
+        for key in dict.fromkeys([*shared, *earlier]):
+            if earlier.get(key) != shared.get(key):
+                raise UserError(
+                    f"{self.path} holds '{name}' with {key} {earlier.get(key)}, "
+                    f"not {shared.get(key)}; use another directory"
+                )

@@ -76,7 +76,7 @@ def write_predictions(run: RunDirectory, step: int, logits: Mapping[str, Array])
 
 def _save(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write a file so that it is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     with whole_file(path) as file:
         np.savez(file, allow_pickle=False, **dict(arrays))
 

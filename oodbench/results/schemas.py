@@ -119,6 +119,15 @@ class Heartbeat(_File):
     node: str | None = None
 
 
+class ProcessHeartbeat(_File):
+    """heartbeats/<process>: how far the runs are that a process trains."""
+
+    time: float
+    """Seconds since 1970."""
+    steps: dict[str, Count]
+    """The steps by the runs' ids."""
+
+
 class LaunchSettings(TypedDict, total=False):
     """Decisions of a launch for all runs of a sweep."""
 

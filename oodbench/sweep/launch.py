@@ -76,6 +76,8 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         launcher.preview(job, console)
         return Counter()
     launcher.check(job)
+    if options.confirm and sys.stdin is not None and sys.stdin.isatty():
+        typer.confirm(printable(f"Launch into {job.results.path}?"), default=True, abort=True)
     store_plan(
         job.results,
         sweep,
@@ -88,8 +90,6 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     )
     if is_first:  # so that no two workers read all data files
         digests_now(job.specs, options.data_dir, results.path)
-    if options.confirm and sys.stdin is not None and sys.stdin.isatty():
-        typer.confirm(printable(f"Launch into {job.results.path}?"), default=True, abort=True)
     for run_id in again:
         results.run(run_id).start_anew()
     return _train(job, launcher, console)
@@ -153,8 +153,8 @@ def launch_specs(
 ) -> Counter[State]:
     """Train some of these runs, by their ids, whatever sweep they are of; print no leaderboard.
 
-    The results directory holds a plan of all of them under `name`. Returns how many of `ids` are in
-    each state. Raises as `launch` does.
+    They are added to the plan of the results directory, which is of the sweep `name`. Returns how many of
+    `ids` are in each state. Raises as `launch` does.
     """
     launcher = _launcher(options.launcher, options.plugins)
     load_plugins(options.plugins)

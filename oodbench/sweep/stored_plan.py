@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.chosen import Chosen
@@ -58,42 +57,18 @@ def store_plan(
     shared = sweep.model_dump(mode="json", include=SHARED_KEYS)
     if chosen:
         shared["hparams_from"] = dict(chosen.about)
-    with results.plan_lock():
-        if (results.path / "sweep.json").exists():
-            stored = results.plan()
-            _check_same(results, sweep, stored, shared)
-            kept = {i: s for i, s in stored["runs"].items() if i not in without}
-            runs = {i: RunSpec.from_json(s) for i, s in kept.items()} | dict(runs)
-        data_dir = settings.data_dir
-        launched = {
-            "sweep": shared,
-            "selection": sweep.selection,
-            "protocol": sweep.protocol,
-            "data_dir": str(data_dir.absolute()) if data_dir else None,
-            "plugins": list(settings.plugins),
-            "keep_predictions": settings.keep_predictions,
-            "keep_weights": list(settings.keep_weights),
-            "keep_checkpoints": settings.keep_checkpoints,
-            "run_timeout": settings.run_timeout,
-            "launcher": launcher,
-            "resources": dict(resources or {}),
-        }
-        results.write_plan(sweep.name, launched, runs)
-
-
-def _check_same(
-    results: Results, sweep: Sweep, stored: Mapping[str, Any], shared: Mapping[str, Any]
-) -> None:
-    """Raise UserError if the plan in a results directory is not of the same sweep."""
-    if stored["name"] != sweep.name:
-        raise UserError(
-            f"{results.path} holds the sweep '{stored['name']}', not '{sweep.name}'; "
-            "use another directory"
-        )
-    earlier = stored["settings"].get("sweep", {})
-    for key in (*shared, "hparams_from"):
-        if earlier.get(key) != shared.get(key):
-            raise UserError(
-                f"{results.path} holds '{stored['name']}' with {key} {earlier.get(key)}, "
-                f"not {shared.get(key)}; use another directory"
-            )
+    data_dir = settings.data_dir
+    launched = {
+        "sweep": shared,
+        "selection": sweep.selection,
+        "protocol": sweep.protocol,
+        "data_dir": str(data_dir.absolute()) if data_dir else None,
+        "plugins": list(settings.plugins),
+        "keep_predictions": settings.keep_predictions,
+        "keep_weights": list(settings.keep_weights),
+        "keep_checkpoints": settings.keep_checkpoints,
+        "run_timeout": settings.run_timeout,
+        "launcher": launcher,
+        "resources": dict(resources or {}),
+    }
+    results.write_plan(sweep.name, launched, runs, without)

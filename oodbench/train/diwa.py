@@ -79,9 +79,9 @@ def average_runs(
         for choice in choices
     ]
     replaced = set(map(_place, made))
-    kept = {i: s for i, s in specs.items() if not (_is_average(s) and _place(s) in replaced)}
+    former = [i for i, s in specs.items() if _is_average(s) and _place(s) in replaced]
     new = {spec.id: spec for spec in made}
-    results.write_plan(plan["name"], plan["settings"], kept | new)
+    results.write_plan(plan["name"], {}, new, without=former)
     return list(new)
 
 

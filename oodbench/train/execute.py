@@ -10,6 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from filelock import BaseFileLock, Timeout
@@ -18,7 +19,7 @@ from oodbench import blame
 from oodbench.arithmetic import warn_unless
 from oodbench.errors import UserError
 from oodbench.files import is_disk_full
-from oodbench.results.directory import RunDirectory
+from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.provenance import begun_by, provenance
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile
@@ -253,14 +254,13 @@ class _Bundle:
 
 
 class Heartbeats:
-    """A thread, during a `with` block, that writes heartbeats of the runs that this process holds.
+    """A thread, during a `with` block, that writes this process's heartbeat, one file for all its runs.
 
     It beats by the clock, so that a run with long steps is never taken for lost.
     """
 
     def __init__(self) -> None:
         self._runs: dict[RunDirectory, Callable[[], int]] = {}
-        self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeats", daemon=True)
 
@@ -278,22 +278,26 @@ class Heartbeats:
         Raises OSError if the first beat cannot be written; later ones may fail silently.
         """
         directory.beat(step())
-        with self._lock:
-            self._runs[directory] = step
+        self._runs[directory] = step
 
     def stop(self, directory: RunDirectory) -> None:
         """Beat no more for a run, and remove its heartbeat."""
-        with self._lock:
-            self._runs.pop(directory, None)
+        self._runs.pop(directory, None)
         directory.rest()
 
     def _beat(self) -> None:
+        folders: dict[Path, dict[str, int]] = {}
         while not self._stopped.wait(BEAT_SECONDS):
-            with self._lock:
-                for directory, step in self._runs.items():
-                    # a full disk may have room again at the next beat
-                    with contextlib.suppress(OSError):
-                        directory.beat(step())
+            folders = {folder: {} for folder in folders}
+            for directory, step in self._runs.copy().items():
+                folders.setdefault(directory.results, {})[directory.id] = step()
+            for folder, steps in folders.items():
+                # a full disk may have room again at the next beat
+                with contextlib.suppress(OSError):
+                    Results(folder).beat(steps)
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                Results(folder).beat({})
 
 
 def _state_after(
@@ -305,6 +309,10 @@ def _state_after(
     """
     if is_disk_full(error, directory.path):
         return State.INTERRUPTED, f"{directory.path}: {os.strerror(errno.ENOSPC)}"
+    if isinstance(error, FileNotFoundError):
+        for path in (directory.results, directory.path):
+            if not path.exists():
+                return State.INTERRUPTED, f"{path} was moved or deleted while its runs were trained"
     if isinstance(error, UserError):
         return State.FAILED, str(error)
     step = None if method is None else f"a step of {blame.definition(method)}"

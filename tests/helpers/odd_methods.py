@@ -33,6 +33,20 @@ class Dying(CustomStep):
         return super().update(batch, step)
 
 
+@register("Moving", paper="none")
+class Moving(CustomStep):
+    """Moves what MOVED names at its third step."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        there = Path(os.environ["MOVED"])
+        if step == 2 and there.exists():
+            there.rename(f"{there}.moved")
+        return super().update(batch, step)
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean()
+
+
 @register("Leaving", paper="none")
 class Leaving(CustomStep):
     """Its process is asked to end at its third step, the first time."""

@@ -95,6 +95,14 @@ class Job:
         """The number of workers that have a run to train."""
         return min(self.workers, len(self.ids))
 
+    def check_plan(self) -> None:
+        """Raise UserError if the results directory or its plan is gone since the launch began."""
+        if not (self.results.path / "sweep.json").exists():
+            raise UserError(
+                f"{self.results.path / 'sweep.json'} is gone since this launch began, which stops: move "
+                "the directory back, or launch into where it is now"
+            )
+
     def settings_of(self, worker: int) -> TrainSettings:
         """The settings of a worker's runs: on its device, with its share of the cores to read data."""
         share = len(os.sched_getaffinity(0)) // max(1, self.at_once)

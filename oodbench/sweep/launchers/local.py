@@ -112,6 +112,7 @@ class Debug(Launcher):
         settings = replace(job, devices=available_devices(job.options.devices)).settings_of(0)
         with Display(job, 1) as display:
             for run_id in job.ids:
+                job.check_plan()
                 display.started(0, [run_id])
                 state, message = execute(
                     job.specs[run_id],
@@ -168,6 +169,7 @@ class _Pool:
             for worker in self.workers:
                 if not worker.busy and self.queue:
                     _hand_out(worker, self._take(worker.index), display)
+            self.job.check_plan()
             for worker in _ready(self.workers):
                 self._receive_message(worker, display)
         return self.states

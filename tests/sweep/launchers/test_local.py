@@ -55,9 +55,9 @@ def test_workers_that_die_at_the_import_of_a_plug_in_fail_their_runs(
     (tmp_path / "dies_in_workers.py").write_text(dies)
     monkeypatch.chdir(tmp_path)
     plan, plugins = tiny(algorithms=["ERM"]), ("dies_in_workers",)
-    states = local(job(plan, tmp_path, workers=1, plugins=plugins, vectorize=1))
+    states = local(job(plan, tmp_path / "out", workers=1, plugins=plugins, vectorize=1))
     assert states == dict.fromkeys(plan.runs, "failed")
-    failures = [Results(tmp_path).run(run_id).failure() for run_id in plan.runs]
+    failures = [Results(tmp_path / "out").run(run_id).failure() for run_id in plan.runs]
     assert all(failure and "exit code 3" in failure.error for failure in failures)
 
 
