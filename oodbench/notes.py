@@ -6,7 +6,7 @@ from collections.abc import Iterable
 class Note(str):
     """A sentence on a table; `brief` is its footnote on a screen, one line of at most 79 letters.
 
-    An empty `brief` is left out of screens. A sentence that is no Note is its own footnote.
+    An empty `brief` is left out of screens. Plain strings are shown in full.
     """
 
     brief: str

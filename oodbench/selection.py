@@ -103,7 +103,7 @@ class Rule(ABC):
         return list(zip(evidence["environment"], evidence["split"], strict=True))
 
     def judged(self, specs: Sequence[RunSpec]) -> set[str]:
-        """The ids of the runs that the rule can judge by their records alone, whatever they train on."""
+        """Return the ids of the runs that the rule can score alone."""
         return set(self._evidence_alone(specs, ("any",))["id"]) if specs else set()
 
     def _evidence_alone(
@@ -239,7 +239,7 @@ def require_evidence(
 ) -> None:
     """Raise UserError if the rule of a name will be able to judge none of these runs.
 
-    A rule that asks for more than is known before they start is taken at its word.
+    A rule that asks for more than is known before they start is not checked here.
     """
     rule = find_rule(name)
     with suppress(AttributeError, KeyError):

@@ -24,7 +24,7 @@ from oodbench.results.schemas import DamagedFile
 from oodbench.results.stale import stale_runs
 from oodbench.selection import sees_test
 from oodbench.sweep.cells import indices, trials_of
-from oodbench.sweep.file import Component, Row, Sweep, Training, training_of
+from oodbench.sweep.file import Component, DatasetSettings, Row, Sweep, training_of
 from oodbench.sweep.plan import make_plan
 
 LARGEST = 10 * 2**20
@@ -243,7 +243,7 @@ def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[st
     return [f"{name.replace('_', ' ')} is not the protocol's" for name in names]
 
 
-def _training(dataset: str | dict[str, Any]) -> Training:
+def _training(dataset: str | dict[str, Any]) -> DatasetSettings:
     """The settings of the training on a dataset of a protocol."""
     values = {} if isinstance(dataset, str) else dataset.get("training", {})
     return training_of(values, f"the training on {name_of(dataset)}")

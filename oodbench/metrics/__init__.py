@@ -114,7 +114,7 @@ register = metrics.add
 
 
 def _family(name: str) -> str:
-    """The registered name of the metric of a part, such as `accuracy` of `accuracy[0, red]`."""
+    """Strip the suffix of a metric of a group: `accuracy[0, red]` is `accuracy`."""
     return re.split(r"\[| \(", name)[0]
 
 

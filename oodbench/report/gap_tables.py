@@ -8,7 +8,6 @@ from functools import cached_property
 
 import pandas as pd
 
-from oodbench.datasets import datasets as registered
 from oodbench.errors import UserError
 from oodbench.report.formats import Block
 from oodbench.report.gaps import (
@@ -163,6 +162,8 @@ def serving(frames: Frames, rule: str) -> Frames:
 
 def _subsets(runs: pd.DataFrame, rooms: pd.DataFrame) -> dict[str, list[str]]:
     """The datasets with a clear head-room: all, by half and by kind of shift, as they declare it."""
+    from oodbench.datasets import datasets as registered
+
     names = runs.drop_duplicates("dataset_label").set_index("dataset_label")["dataset"]
     clear = [str(dataset) for dataset in rooms.index[rooms["clear"]]]
     groups: dict[str, list[str]] = {ALL: clear, **{half: [] for half in HALVES}}

@@ -19,7 +19,7 @@ PLACES = ["label", "dataset_label", "test_environments", "trial"]
 NAMED = 3
 """A remark names at most this many runs of a state."""
 
-PLACE = ["dataset_label", "test_environments", "trial"]
+PAIRED_BY = ["dataset_label", "test_environments", "trial"]
 
 
 def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[str, ...]:
@@ -179,9 +179,11 @@ def shared(chosen: pd.DataFrame, runs: pd.DataFrame, baseline: str) -> str:
         for h in specs["hparams"]
     ]
     specs = specs.assign(weights=weights, batches=batches)
-    table = chosen[[*PLACE, "label", "id"]].merge(specs[["id", "weights", "batches"]], on="id")
+    table = chosen[[*PAIRED_BY, "label", "id"]].merge(specs[["id", "weights", "batches"]], on="id")
     against = table[table["label"] == baseline]
-    pairs = table[table["label"] != baseline].merge(against, on=PLACE, suffixes=("", "_baseline"))
+    pairs = table[table["label"] != baseline].merge(
+        against, on=PAIRED_BY, suffixes=("", "_baseline")
+    )
     if pairs.empty:
         return ""
     names = {"weights": "the network's initial weights", "batches": "the order of batches"}

@@ -200,7 +200,7 @@ class RunDirectory:
         """
         end = {"id": self.id, "status": status, "step": step, "seconds": seconds}
         write_whole(self.path / "done.json", sealed(_dumps(end | self.sync_records())))
-        for name in ("heartbeat", "lock"):  # who waits for the lock finds the run ended
+        for name in ("heartbeat", "lock"):  # waiters look at done.json again
             (self.path / name).unlink(missing_ok=True)
 
     def fail(self, error: str, trace: str) -> None:
@@ -210,7 +210,7 @@ class RunDirectory:
         (self.path / "heartbeat").unlink(missing_ok=True)
 
     def take_stack(self) -> str:
-        """Return and delete the stacks that a process left when it ran out of time; empty without any."""
+        """Read and remove stack.txt, which is written at the timeout; empty if it is not there."""
         text = b""
         with suppress(DamagedFile):
             text = read_bytes(self.stack) or b""

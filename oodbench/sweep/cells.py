@@ -14,7 +14,7 @@ from oodbench.registry import CHANGES
 from oodbench.results.run_spec import CONSTANT, OPTIONS, RunSpec
 from oodbench.seeds import derive
 from oodbench.sweep.chosen import Chosen
-from oodbench.sweep.file import KIND, Component, Names, Row, Sweep, TestSets, Training, short
+from oodbench.sweep.file import KIND, Component, DatasetSettings, Names, Row, Sweep, TestSets, short
 
 Draw = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]
 """The hyperparameters of a method, those of its network, and its adaptation, if it has one."""
@@ -98,7 +98,7 @@ def indices(value: int | list[int], key: str) -> list[int]:
     return numbers
 
 
-def trials_of(sweep: Sweep, training: Training) -> list[int]:
+def trials_of(sweep: Sweep, training: DatasetSettings) -> list[int]:
     """The trials of a dataset, given its settings: its own or the sweep's; raises as `indices`."""
     return indices(sweep.trials if training.trials is None else training.trials, "trials")
 
@@ -111,7 +111,7 @@ class Source:
     facts: PlanFacts
     label: str
     """The dataset as tables call it."""
-    training: Training
+    training: DatasetSettings
     ceiling: Mapping[str, Any]
     """The options of its ceilings' data; a row's own (`Row.options`) take precedence."""
     tests: Sequence[tuple[str, ...]] = ()

@@ -19,7 +19,7 @@ from oodbench.results.frames import Frames, load_frames, plugins_of, sweep_runs
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import candidates, find_rule, sees_test, usual
 
-PLACE = ["dataset_label", "label", "test_environments"]
+CHOSEN_FOR = ["dataset_label", "label", "test_environments"]
 """The columns of a run that name the place of a choice."""
 
 
@@ -71,7 +71,7 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
 
 
 def _best_runs(frames: Frames, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
-    """For each PLACE whose trials are all complete, the id of a run with the best setting."""
+    """Return the id of a run with the best setting for each place whose trials are all complete."""
     table = candidates(frames, rule)
     best_steps = table[table["complete"]].drop_duplicates("id")
     columns = ["hparams", "network_hparams", "adapt"]
@@ -79,10 +79,10 @@ def _best_runs(frames: Frames, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
     metric = find_rule(rule).metric
     higher = known_direction(metric, plugins_of(frames)) if metric else runs["higher_is_better"]
     known = runs[["id"]].assign(setting=settings, higher=higher)
-    planned = runs[~runs["helper"]].groupby(PLACE)["trial"].nunique().rename("planned")
+    planned = runs[~runs["helper"]].groupby(CHOSEN_FOR)["trial"].nunique().rename("planned")
     chosen: dict[Any, str] = {}
-    judged = best_steps.merge(known, on="id").join(planned, on=PLACE)
-    for place, group in judged.groupby(PLACE, sort=False):
+    judged = best_steps.merge(known, on="id").join(planned, on=CHOSEN_FOR)
+    for place, group in judged.groupby(CHOSEN_FOR, sort=False):
         if group["trial"].nunique() < group["planned"].iloc[0]:
             continue
         sign = -1 if group["higher"].iloc[0] else 1

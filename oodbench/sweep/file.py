@@ -76,7 +76,7 @@ class Component(BaseModel):
     """A value, or a list with one for each hparam draw: draw 0 takes the first."""
 
 
-class Training(BaseModel):
+class DatasetSettings(BaseModel):
     """A sweep's settings of the training on one dataset, under the dataset's key `training`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -337,13 +337,13 @@ def _label(item: Any) -> str | None:
     return label if isinstance(label, str) else None
 
 
-def training_of(values: object, place: str) -> Training:
+def training_of(values: object, place: str) -> DatasetSettings:
     """Parse a dataset's key `training`; raises UserError with all its mistakes."""
     if not isinstance(values, dict):
         raise UserError(f"{place} must be names with values, not {short(values)}")
-    models: Models = {"": Training, "network": Component}
+    models: Models = {"": DatasetSettings, "network": Component}
     try:
-        return Training.model_validate(values)
+        return DatasetSettings.model_validate(values)
     except ValidationError as error:
         problems = _problems(error, values, models)
         raise UserError(several(place, problems)) from error

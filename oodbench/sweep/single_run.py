@@ -24,7 +24,7 @@ from oodbench.train.settings import TrainSettings
 if TYPE_CHECKING:
     import pandas as pd
 
-PLACE = "oodbench.run"
+CALLER = "oodbench.run"
 
 
 def run(
@@ -60,13 +60,13 @@ def run(
 
     for name, entry in (("dataset", dataset), ("algorithm", algorithm)):
         if not isinstance(entry, str | Mapping):
-            raise UserError(f"{PLACE}: {name} is a name, or a mapping with one, not {entry!r}")
+            raise UserError(f"{CALLER}: {name} is a name, or a mapping with one, not {entry!r}")
     for name, several in (("keep_weights", keep_weights), ("plugins", plugins)):
         if isinstance(several, str):
-            raise UserError(f"{PLACE}: {name} is a list, such as [{several!r}]")
+            raise UserError(f"{CALLER}: {name} is a list, such as [{several!r}]")
     trial, threads = whole_number(trial, "trial"), whole_number(threads, "threads", 1)
     if keep_weights and out is None:
-        raise UserError(f"{PLACE}: weights are kept in a results directory, which `out` names")
+        raise UserError(f"{CALLER}: weights are kept in a results directory, which `out` names")
     load_plugins(plugins)
     check_device(device)
     data = None if data_dir is None else Path(data_dir)
@@ -107,7 +107,7 @@ def _check_stale(results: Results, spec: RunSpec, data_dir: Path | None, wish: s
     sentences = [reason.sentence for reason in known if reason.is_known]
     if sentences and not wish:
         raise UserError(
-            f"{PLACE}: {'; '.join(sentences)}: stale='retrain' trains it again, stale='keep' keeps it"
+            f"{CALLER}: {'; '.join(sentences)}: stale='retrain' trains it again, stale='keep' keeps it"
         )
     if sentences and wish == RETRAIN:
         results.run(spec.id).start_anew()
@@ -122,12 +122,12 @@ def _planned(
 ) -> tuple[Plan, RunSpec]:
     """The plan of one run, and the run; raises UserError if there is none, or more than one."""
     entries = [each if isinstance(each, str) else dict(each) for each in (dataset, algorithm)]
-    values = {"name": PLACE, "datasets": entries[:1], "algorithms": entries[1:]}
-    plan = make_plan(validate({**values, "trials": [trial], **keys}, PLACE), data_dir)
+    values = {"name": CALLER, "datasets": entries[:1], "algorithms": entries[1:]}
+    plan = make_plan(validate({**values, "trials": [trial], **keys}, CALLER), data_dir)
     if plan.impossible and not plan.runs:
-        raise UserError(f"{PLACE}: {plan.impossible[0].reason}")
+        raise UserError(f"{CALLER}: {plan.impossible[0].reason}")
     if len(plan.runs) != 1:
-        raise UserError(f"{PLACE} trains one run, and these keys make {len(plan.runs)}")
+        raise UserError(f"{CALLER} trains one run, and these keys make {len(plan.runs)}")
     (spec,) = plan.runs.values()
     return plan, spec
 

@@ -50,7 +50,10 @@ def _trained(
 
 
 def settled(known: list[Stale], wish: str, console: Terminal) -> frozenset[str]:
-    """Print what is stale, and return the ids; raises UserError if the user has no `wish` for them."""
+    """Print what is stale, and return the ids.
+
+    Raises UserError without a `wish`: neither --retrain-stale nor --keep-stale is given.
+    """
     for reason in known:
         if not reason.is_known:
             console.say(f"{reason.sentence}.")

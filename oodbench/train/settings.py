@@ -40,7 +40,7 @@ class TrainSettings:
     large_bundles: frozenset[BundleKey] = frozenset()
     """The bundles that are vectorized on a CPU, see the function `large_bundles`."""
     device_share: float = 1.0
-    """The part of its device that a worker has for itself."""
+    """The fraction of the device's memory for each worker."""
 
     run_timeout: float | None = None
     """Seconds after which a process ends whose run has not, and the run counts as failed; with it

@@ -142,7 +142,7 @@ class Launcher(ABC):
         """Raise UserError for what cannot be trained here; it is called before anything is written."""
 
     def runs_at_hand(self, job: Job) -> float:
-        """The most runs that one process may choose from when it trains several as one program."""
+        """Return the size of the largest bundle that a process can form."""
         return math.inf
 
     @abstractmethod

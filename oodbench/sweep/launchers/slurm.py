@@ -67,7 +67,7 @@ RUNS_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainRuns:
     """The work of a job: train its runs, as many at a time as it has room for."""
 
     job: Job
@@ -336,7 +336,7 @@ class Request:
             slurm_srun_args=[f"--cpus-per-task={self.asked.cpus}"],
             slurm_additional_parameters=self.options,
         )
-        training = Training(
+        training = TrainRuns(
             job=replace(self.job, specs={}, ids=()),
             code=fingerprint(self.job.options.plugins),
             commit=commit(),
