@@ -1,4 +1,4 @@
-"""The files of datasets on the command line: download, verify, check, cache, list, make."""
+"""The files of datasets on the command line: download, verify, check, cache, make."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,10 @@ MAX_INPUTS = 60
 app = commands(
     __doc__,
     no_args_is_help=True,
-    renamed={"check --train": "type `oodbench diagnose dataset NAME`"},
+    renamed={
+        "check --train": "type `oodbench diagnose dataset NAME`",
+        "list": "`oodbench list NAME` shows the files of a dataset",
+    },
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
@@ -169,20 +172,6 @@ def cache(
     """Decode images, or extract features, once for all runs; after a kill, it starts again."""
     dataset = facts.require_files(_dataset(name, data_dir, set_, plugin))
     dataset.cache(workers or os.cpu_count() or 1)
-
-
-@app.command("list")
-def list_(plugin: Plugins = None) -> None:
-    """Show which files each dataset reads under the data directory."""
-    from oodbench.datasets import datasets
-    from oodbench.registry import load_plugins
-
-    load_plugins(plugin or [])
-    console = terminal()
-    for name in datasets:
-        metadata = datasets.get(name).metadata
-        files = [*metadata.checksums] or ([f"{metadata.folder}/"] if metadata.folder else ["none"])
-        console.say(f"{name} (licence: {metadata.licence})\n  {', '.join(files)}")
 
 
 def _dataset(

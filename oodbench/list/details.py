@@ -183,6 +183,8 @@ def _of_dataset(name: str, cls: type[Dataset]) -> dict[str, Any]:
         known["metric"] = metric(made)
     except UserError as error:  # a dataset in files that are not on this machine
         known["environments"] = f"read from its files ({error})"
+    if files := [*metadata.checksums] or [f"{metadata.folder}/"] * bool(metadata.folder):
+        known["files"] = files
     if metadata.hparams:
         known["defaults_of_methods"] = [f"{k} {v}" for k, v in metadata.hparams.items()]
     return known

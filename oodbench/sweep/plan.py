@@ -25,9 +25,9 @@ from oodbench.sweep.cells import (
 )
 from oodbench.sweep.chosen import Chosen, chosen_in
 from oodbench.sweep.file import (
+    DatasetSettings,
     Row,
     Sweep,
-    Training,
     several,
     short,
     training_of,
@@ -259,7 +259,9 @@ def _made(item: str | dict[str, Any], data_dir: Path | None) -> tuple[Any, str, 
         raise UserError(f"the ceiling of a dataset must be names with values: {short(item)}")
     dataset = make(name, options, data_dir)
     label = facts.label(dataset) if label is None else label
-    settings = Training() if training is None else training_of(training, f"the training on {label}")
+    settings = (
+        DatasetSettings() if training is None else training_of(training, f"the training on {label}")
+    )
     return dataset, label, {"training": settings, "ceiling": ceiling}
 
 

@@ -1,5 +1,4 @@
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -16,15 +15,6 @@ RAW = Path("MNIST") / "raw"
 
 def call(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(a) for a in arguments])
-
-
-def test_list_shows_the_files() -> None:
-    result = call("list")
-    assert result.exit_code == 0
-    assert "MNIST/raw/train-images-idx3-ubyte" in result.stdout
-    assert "Spirals (licence: generated)\n  none\n" in result.stdout
-    assert re.search(r"CoinRun \(.*\)\n  CoinRun/\n", result.stdout)
-    assert re.search(r"PACS \(.*\)\n  PACS/\n", result.stdout)
 
 
 @pytest.mark.slow
@@ -54,7 +44,7 @@ def test_unknown_dataset(tmp_path: Path) -> None:
         assert "did you mean ColoredMNIST" in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [["fetch"], ["verify", "Spirals"], ["list", "--all"]])
+@pytest.mark.parametrize("arguments", [["fetch"], ["verify", "Spirals"], ["list"]])
 def test_wrong_usage(arguments: list[str]) -> None:
     assert call(*arguments).exit_code == 2
 

@@ -32,7 +32,9 @@ def test_a_dataset_has_its_options_and_environments() -> None:
     found = details("Spirals")
     assert found["environments"] == [*map(str, range(16)), "test"]
     assert found["test_environments"] == ["test"]
-    assert (found["network"], found["licence"]) == ("MLP", "generated")
+    assert (found["network"], found["licence"]) == ("MLP", "generated") and "files" not in found
+    assert "MNIST/raw/train-images-idx3-ubyte" in details("ColoredMNIST")["files"]
+    assert details("PACS")["files"] == ["PACS/"]
     assert by_name(found["options"])["num_environments"]["default"] == 16
 
 
