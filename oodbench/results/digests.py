@@ -161,8 +161,8 @@ def _is_followed(file: Path, from_: Path) -> bool:
 def _installed_top(file: Path) -> str | None:
     """The name of the installed package that a file is of, if it is of one."""
     parts = file.parts
-    places = [i for i, part in enumerate(parts) if part in INSTALLED]
-    return parts[places[-1] + 1] if places else None
+    installed = [i for i, part in enumerate(parts) if part in INSTALLED]
+    return parts[installed[-1] + 1] if installed else None
 
 
 def _sha256(content: bytes) -> str:

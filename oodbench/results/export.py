@@ -29,8 +29,8 @@ def tidy(frames: Frames) -> pd.DataFrame:
         mixed = values.map(lambda v: isinstance(v, list | tuple | dict)).any()
         table[name] = (values.map(str) if mixed else values).astype("category")
     metrics = frames.metrics
-    place = pd.Index(runs["id"]).get_indexer(metrics["id"].cat.categories)
-    rows = place[metrics["id"].cat.codes]
+    index_of = pd.Index(runs["id"]).get_indexer(metrics["id"].cat.categories)
+    rows = index_of[metrics["id"].cat.codes]
     wide = table.iloc[rows].reset_index(drop=True)
     names = list(Frames.METRIC_COLUMNS)
     values = metrics.reset_index(drop=True)

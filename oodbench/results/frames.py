@@ -126,12 +126,12 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
     if "frozen" not in runs:
         return {}
     again = runs["rerun"].eq(True) if "rerun" in runs else pd.Series(False, runs.index)
-    places = {}
+    found = {}
     for label, group in runs.groupby("label", sort=False):
         words = ["board"] if group["frozen"].eq(True).any() else []
         words += ["here"] if (~group["frozen"].eq(True) | again[group.index]).any() else []
-        places[str(label)] = ", ".join(words)
-    return places
+        found[str(label)] = ", ".join(words)
+    return found
 
 
 def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:

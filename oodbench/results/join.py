@@ -28,7 +28,7 @@ from oodbench.results.frames import (
 )
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, RunSpec, State
-from oodbench.results.stale import PARTS, stale_notes
+from oodbench.results.stale import DIGESTED, stale_notes
 
 PROTOCOL = (
     "steps",
@@ -137,10 +137,10 @@ def _check(runs: pd.DataFrame) -> None:
     )
     codes: Any = [None if "digests" in p else code(p) for p in runs["provenance"]]
     _alike(runs.assign(code=codes), "code", "in code")
-    for part, column in PARTS.items():
-        digests = [_by_file_name(p.get("digests", {}).get(part)) for p in runs["provenance"]]
+    for kind, column in DIGESTED.items():
+        digests = [_by_file_name(p.get("digests", {}).get(kind)) for p in runs["provenance"]]
         for name, of_name in runs.assign(digest=digests).groupby(column, sort=False):
-            _alike(of_name, "digest", f"in the {'data' if part == 'files' else 'code'} of {name}")
+            _alike(of_name, "digest", f"in the {'data' if kind == 'files' else 'code'} of {name}")
 
 
 def _by_file_name(digest: Any) -> Any:

@@ -91,16 +91,16 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
             np.load(first) as examples,
             np.load(second) as kept,
         ):
-            place = {str(name): i for i, name in enumerate(examples["names"])}
+            index = {str(name): i for i, name in enumerate(examples["names"])}
             classes = tuple(map(str, examples["classes"])) if "classes" in examples else ()
             predictions = {
                 str(name): Predictions(
                     str(examples["kind"]),
                     kept[f"logits{i}"],
-                    examples[f"targets{place[str(name)]}"],
-                    examples[f"out{place[str(name)]}"],
+                    examples[f"targets{index[str(name)]}"],
+                    examples[f"out{index[str(name)]}"],
                     classes,
-                    str(examples.get(f"inputs{place[str(name)]}", "")),
+                    str(examples.get(f"inputs{index[str(name)]}", "")),
                 )
                 for i, name in enumerate(kept["names"])
             }

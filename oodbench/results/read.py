@@ -63,7 +63,7 @@ class ParsedRuns:
     """Runs by id: `context`, `provenance`, `state`, `error`, `last_step`, COSTS, and for an ended run its
     `stamp`."""
     metrics: pa.Table
-    """The evaluations, with the columns METRICS; `run` is the place in `runs`."""
+    """The evaluations, with the columns METRICS; `run` is the index in `runs`."""
 
 
 def read_frames(
@@ -137,10 +137,10 @@ def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
 
 
 def _only(metrics: pa.Table, kept: "np.ndarray[Any, Any]", runs: int) -> pa.Table:
-    """The rows of the runs at the places `kept`, renumbered in that order."""
-    place = np.full(runs, -1, dtype=np.int32)
-    place[kept] = np.arange(len(kept), dtype=np.int32)
-    moved = place[metrics["run"].to_numpy()]
+    """The rows of the runs at the indices `kept`, renumbered in that order."""
+    index = np.full(runs, -1, dtype=np.int32)
+    index[kept] = np.arange(len(kept), dtype=np.int32)
+    moved = index[metrics["run"].to_numpy()]
     table = metrics.set_column(0, METRICS.field("run"), pa.array(moved))
     return table if len(kept) == runs else table.filter(pa.array(moved >= 0))
 
@@ -152,9 +152,9 @@ def _merged(plan: Mapping[str, Any], cached: ParsedRuns, fresh: ParsedRuns) -> P
     shifted = fresh.metrics["run"].to_numpy() + np.int32(len(cached.runs))
     moved = fresh.metrics.set_column(0, METRICS.field("run"), pa.array(shifted))
     runs = cached.runs | fresh.runs
-    place = {run_id: i for i, run_id in enumerate(runs)}
+    index = {run_id: i for i, run_id in enumerate(runs)}
     both = pa.concat_tables([cached.metrics, moved]).unify_dictionaries()
-    both = _only(both, np.array([place[run_id] for run_id in plan], dtype=np.int64), len(runs))
+    both = _only(both, np.array([index[run_id] for run_id in plan], dtype=np.int64), len(runs))
     codes = both["run"].to_numpy()
     if len(codes) and (np.diff(codes) < 0).any():
         both = both.take(pa.array(np.argsort(codes, kind="stable")))
@@ -288,10 +288,10 @@ def _names(columns: Sequence[tuple[Column, ...]]) -> dict[str, Any]:
     flat = [column for of_record in distinct.values() for column in of_record]
     begins = dict(zip(distinct, accumulate(map(len, distinct.values()), initial=0), strict=False))
     ranges = [np.arange(begins[id(c)], begins[id(c)] + len(c)) for c in columns]
-    places = pa.array(np.concatenate([np.empty(0, dtype=np.int64), *ranges]))
+    indices = pa.array(np.concatenate([np.empty(0, dtype=np.int64), *ranges]))
     names = (*NAMES, "count")
     return {
-        name: pa.array([column[i] for column in flat], METRICS.field(name).type).take(places)
+        name: pa.array([column[i] for column in flat], METRICS.field(name).type).take(indices)
         for i, name in enumerate(names)
     }
 

@@ -16,14 +16,14 @@ from oodbench.version import __version__
 
 NAMED = 3
 """The number of files that a sentence names."""
-PARTS = {
+DIGESTED = {
     "method": "algorithm",
     "network": "network",
     "dataset": "dataset",
     "files": "dataset_label",
 }
 """The digests of a run, and the field of the run that names what each is of."""
-Part = tuple[str, str]
+Subject = tuple[str, str]
 """`method`, `network`, `dataset` or `files`, and the name of that method, network or dataset."""
 
 
@@ -53,7 +53,7 @@ class Stale:
 
 @dataclass
 class _Variant:
-    """Runs of a directory with the same digests of a part, both as recorded and as they are now."""
+    """Runs of a directory with the same digests of a subject, both as recorded and as they are now."""
 
     recorded: Code | str
     now: Code | str | None
@@ -83,8 +83,8 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
     runs the recorded files are read again. Of a run of another version of the package, only code and data
     that are not the package's own are compared.
     """
-    totals: Counter[Part] = Counter()
-    variants: dict[Part, dict[object, _Variant]] = {}
+    totals: Counter[Subject] = Counter()
+    variants: dict[Subject, dict[object, _Variant]] = {}
     versions: dict[str, list[str]] = {}
     files = _Lists()
     for run in runs:
@@ -95,20 +95,20 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
         versions.setdefault(version, []).append(run.id)
         recorded: Mapping[str, Any] = made_by.get("digests") or {}
         now: Mapping[str, Any] = (here or {}).get(run.id, {})
-        for kind, column in PARTS.items():
-            part = kind, getattr(run, column)
-            totals[part] += 1
+        for kind, column in DIGESTED.items():
+            subject = kind, getattr(run, column)
+            totals[subject] += 1
             before, present = recorded.get(kind), now.get(kind)
             if before is None or (version != __version__ and is_of_package(before)):
                 continue
             key = _key(before), _key(present), run.directory
-            of_part = variants.setdefault(part, {})
-            if key not in of_part:
-                of_part[key] = _Variant(before, present, files[run.directory])
-            of_part[key].ids.append(run.id)
+            of_subject = variants.setdefault(subject, {})
+            if key not in of_subject:
+                of_subject[key] = _Variant(before, present, files[run.directory])
+            of_subject[key].ids.append(run.id)
     reasons = list(_of_other_versions(versions))
-    for part, of_part in variants.items():
-        reasons += _reasons(part, of_part.values(), totals[part])
+    for subject, of_subject in variants.items():
+        reasons += _reasons(subject, of_subject.values(), totals[subject])
     return reasons
 
 
@@ -134,7 +134,7 @@ def _of_other_versions(versions: Mapping[str, Sequence[str]]) -> Iterator[Stale]
             yield Stale(tuple(ids), sentence)
 
 
-def _reasons(part: Part, variants: Iterable[_Variant], total: int) -> Iterator[Stale]:
+def _reasons(subject: Subject, variants: Iterable[_Variant], total: int) -> Iterator[Stale]:
     """The reasons why runs of a method, a network or a dataset are stale, or cannot be compared."""
     changed: list[_Variant] = []
     gone: list[_Variant] = []
@@ -148,7 +148,7 @@ def _reasons(part: Part, variants: Iterable[_Variant], total: int) -> Iterator[S
         else:
             changed += [variant] * bool(files)
             names[True].update(files)
-    kind, name = part
+    kind, name = subject
     what = f"The data of {name} have" if kind == "files" else f"{name} has"
     for several, is_known in ((changed, True), (gone, False)):
         if not several:
