@@ -35,7 +35,7 @@ class AFR(Retrained, Counted):
         held_out: float = hparam(0.2, low=0.0, high=0.9)
 
     def drawing_at(self, step: int) -> Drawing:
-        """The held-out examples in the second stage, the others in the first."""
+        """Return the held-out examples in the second stage, the others in the first."""
         return Drawing(self.hparams.sampling, self.hparams.held_out, self.retrains(step))
 
     def start_stage(self, step: int) -> None:
@@ -56,7 +56,9 @@ class AFR(Retrained, Counted):
         return weights / weights.sum()
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean risk, in the second stage the weighted loss and how far the classifier has moved."""
+        """Return the mean risk, in the second stage the weighted loss and how far the
+        classifier has moved.
+        """
         if not self.retrains(out.step):
             return out.risks.mean()
         now = self.network.classifier.parameters()

@@ -108,7 +108,7 @@ class ANDMask(CustomStep):
         return KeptByLayer(self.network)
 
     def combine(self, gradients: Tensor) -> Tensor:
-        """The masked mean of the units' gradients (U, *shape) of one parameter."""
+        """Return the masked mean of the units' gradients (U, *shape) of one parameter."""
         if self.hparams.normalize and gradients.dim() > 2:
             norms = gradients.flatten(1).norm(dim=1).clamp(min=torch.finfo(gradients.dtype).tiny)
             gradients = gradients / norms.view(-1, *[1] * (gradients.dim() - 1))
@@ -119,7 +119,9 @@ class ANDMask(CustomStep):
         return self.combine_signs(gradients.sign().sum(0), mean, len(gradients))
 
     def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
-        """The masked mean, from the sum of the signs and the mean of U units' gradients, in place."""
+        """Return the masked mean, from the sum of the signs and the mean of U units' gradients,
+        in place.
+        """
         mask = self.mask(net, units)
         fraction = mask.mean() + 1e-10 if self.hparams.rescale else 1.0
         return mask.mul_(mean).div_(fraction)

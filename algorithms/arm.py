@@ -53,14 +53,14 @@ class ARM(Algorithm):
         return super().skip(problem)
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch whose inputs have their environment's context."""
+        """Return the batch whose inputs have their environment's context."""
         shape = batch.x.shape
         made = torch.unflatten(self.context(batch.x.flatten(0, 1)), 0, shape[:2])
         context = made.mean(1, keepdim=True).expand_as(made)
         return replace(batch, x=torch.cat([batch.x, context], 2))
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of inputs (N, *input_shape), in whose order neighbours share a context."""
+        """Return logits (N, C) of inputs (N, *input_shape), in whose order neighbours share a context."""
         made = self.context(x).tensor_split(max(1, len(x) // self.together))
         context = torch.cat([part.mean(0, keepdim=True).expand_as(part) for part in made])
         logits: Tensor = self.network(torch.cat([x, context], 1))

@@ -20,7 +20,7 @@ class CORAL(FeatureMatching):
     """
 
     def distance(self, out: Outputs) -> Tensor:
-        """The squared distances of the means and of the covariances, averaged over pairs."""
+        """Return the squared distances of the means and of the covariances, averaged over pairs."""
         environments, examples, features = out.features.shape
         means = out.features.mean(1)
         centred = out.features - means.unsqueeze(1)

@@ -29,11 +29,11 @@ class CVaR(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """All environments."""
+        """Return all environments."""
         return {"share": 1.0}
 
     def objective(self, out: Outputs) -> Tensor:
-        """The risks in falling order, of which share * E count, over their number."""
+        """Return the risks in falling order, of which share * E count, over their number."""
         risks = out.risks.sort(descending=True).values
         chosen = self.hparams.share * len(risks)
         ranks = torch.arange(len(risks), dtype=risks.dtype, device=risks.device)

@@ -32,11 +32,11 @@ class DGSAM(CustomStep):
         rho: float = hparam(0.05, choice(0.01, 0.02, 0.05, 0.1), low=0.0)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """The order of the climb, (E,)."""
+        """Return the order of the climb, (E,)."""
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """A pass of every environment and one more; `loss` is the mean risk along the climb."""
+        """Return a pass of every environment and one more; `loss` is the mean risk along the climb."""
         batch = prepared(self, batch, step, on_host=True)
         parameters: list[Tensor] = [*trained(self.network)]
         order = batch.noise["order"].tolist()

@@ -33,11 +33,11 @@ class Fish(CustomStep):
         meta_lr: float = hparam(0.5, choice(0.05, 0.1, 0.5), low=0.0, high=1.0)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """The order of the walk, (E,)."""
+        """Return the order of the walk, (E,)."""
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """A pass and an inner step for every environment; `loss` is the mean risk along the way."""
+        """Return a pass and an inner step for every environment; `loss` is the mean risk along the way."""
         batch = prepared(self, batch, step, on_host=True)
         moving: list[Tensor] = [p for p in self.network.parameters() if p.requires_grad]
         moving += [b for b in self.network.buffers() if b.is_floating_point()]

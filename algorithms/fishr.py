@@ -67,19 +67,23 @@ class Fishr(Penalized):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Variances of two environments are compared, of a classifier of one feature vector."""
+        """Return variances of two environments are compared, of a classifier of one feature vector."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its classifier takes one feature vector of an example"
         return super().skip(problem)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """The running means a_e after this step; those of environments that it does not draw stay."""
+        """Return the running means a_e after this step; those of environments that it does not
+        draw stay.
+        """
         ema = self.hparams.ema
         mean = ema * out.of_step(self.variances) + (1 - ema) * self.head_variances(out)
         return {"variances": out.over_environments(mean, self.variances)}
 
     def head_variances(self, out: Outputs) -> Tensor:
-        """The variances v_e, (E, K), of gradients slope x feature, as E[slope^2 feature^2] - mean^2."""
+        """Return the variances v_e, (E, K), of gradients slope x feature, as E[slope^2
+        feature^2] - mean^2.
+        """
         slopes = out.task.logit_gradients(out.logits, out.targets)
         count = slopes.shape[1]
         mean = slopes.mT @ out.features / count
@@ -90,6 +94,6 @@ class Fishr(Penalized):
         return torch.cat([variances, slopes.var(1, correction=0)], 1)
 
     def penalty(self, out: Outputs) -> Tensor:
-        """The mean over components of the population variance over environments."""
+        """Return the mean over components of the population variance over environments."""
         variances: Tensor = out.of_step(out.buffers["variances"]) / (1 - self.hparams.ema)
         return variances.var(0, correction=0).mean()

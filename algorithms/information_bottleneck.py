@@ -12,7 +12,7 @@ from .penalized import Penalized
 
 
 def bottleneck(out: Outputs, of: str, pooled: bool) -> Tensor:
-    """The mean unbiased variance of each feature or logit over examples; 0 of a single example.
+    """Return the mean unbiased variance of each feature or logit over examples; 0 of a single example.
 
     It is taken in each environment, or with `pooled` over the examples of all together.
     """
@@ -54,7 +54,7 @@ class IBERM(Penalized):
         return _skip(problem) or super().skip(problem)
 
     def penalty(self, out: Outputs) -> Tensor:
-        """The mean variance."""
+        """Return the mean variance."""
         return bottleneck(out, self.hparams.variance_of, self.hparams.pooled)
 
 
@@ -88,7 +88,7 @@ class IBIRM(IRM):
         return {"penalty_weight": 0.0, "anneal_steps": 0, "bottleneck_weight": 0.0}
 
     def bottleneck_weight(self, step: int) -> float:
-        """The bottleneck's weight at `step`."""
+        """Return the bottleneck's weight at `step`."""
         late = step >= first_step(self.hparams.bottleneck_anneal_steps, self.problem.steps)
         weight: float = late * self.hparams.bottleneck_weight
         return weight
@@ -101,6 +101,6 @@ class IBIRM(IRM):
         return super().objective(out) + weight * variance
 
     def switches(self, step: int) -> bool:
-        """Whether either weight is another from `step` on."""
+        """Return whether either weight is another from `step` on."""
         switch = first_step(self.hparams.bottleneck_anneal_steps, self.problem.steps)
         return bool(step == switch > 0) or super().switches(step)

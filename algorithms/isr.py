@@ -54,7 +54,7 @@ class ISR(CustomStep):
         return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """No optimizer: the predictor is fitted."""
+        """Return no optimizer: the predictor is fitted."""
         return {}
 
     @abstractmethod
@@ -103,7 +103,7 @@ class ISR(CustomStep):
         return risk().detach()
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of inputs (N, *input_shape)."""
+        """Return logits (N, C) of inputs (N, *input_shape)."""
         z = self.network.featurizer(x)
         logits: Tensor = z @ self.weights.to(z.dtype) + self.bias.to(z.dtype)
         return logits

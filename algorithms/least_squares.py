@@ -45,18 +45,18 @@ class LinearMethod(CustomStep, ABC):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """A fit minimises squared errors, so that the task must be a regression."""
+        """Return a fit minimises squared errors, so that the task must be a regression."""
         if problem.task.kind != "regression":
             return f"it fits real targets, and the task is {problem.task.kind}"
         return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """No optimizer: the weights are fitted."""
+        """Return no optimizer: the weights are fitted."""
         return {}
 
     @abstractmethod
     def fit(self, x: Tensor, y: Tensor) -> Tensor:
-        """The weights (D, C) from inputs (E, B, D) and targets (E, B, C) in double precision."""
+        """Return the weights (D, C) from inputs (E, B, D) and targets (E, B, C) in double precision."""
 
     @torch.no_grad()
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -73,7 +73,7 @@ class LinearMethod(CustomStep, ABC):
         return {"loss": self._last[1]}
 
     def predict(self, x: Tensor) -> Tensor:
-        """Predictions (N, C) of inputs (N, *input_shape)."""
+        """Return predictions (N, C) of inputs (N, *input_shape)."""
         outputs = x.flatten(1) @ self.weights.to(x.dtype)
         return outputs + self.bias.to(x.dtype) if self.hparams.intercept else outputs
 

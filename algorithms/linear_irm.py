@@ -57,27 +57,27 @@ class MomentMethod(LinearMethod):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """The quadratic form of the risk is written for one output."""
+        """Return the quadratic form of the risk is written for one output."""
         if problem.task.kind == "regression" and problem.task.num_outputs > 1:
             return "it is made for a single output"
         return super().skip(problem)
 
     @abstractmethod
     def start(self, dim: int) -> Tensor:
-        """The parameters theta before the first update, (K, D)."""
+        """Return the parameters theta before the first update, (K, D)."""
 
     @staticmethod
     @abstractmethod
     def gradient(theta: Floats, a: Floats, b: Floats, c: Floats, risk_weight: float) -> Floats:
-        """The gradient of the objective in theta, (K, D), given the quadratics."""
+        """Return the gradient of the objective in theta, (K, D), given the quadratics."""
 
     def quadratics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The quadratics of the risks, from inputs (E, B, D) and targets (E, B, 1)."""
+        """Return the quadratics of the risks, from inputs (E, B, D) and targets (E, B, 1)."""
         count = x.shape[1]
         return x.mT @ x / count, (x.mT @ y).squeeze(2) / count, y.square().mean((1, 2))
 
     def fit(self, x: Tensor, y: Tensor) -> Tensor:
-        """The weights after `updates` more updates."""
+        """Return the weights after `updates` more updates."""
         quadratics = [q.cpu().numpy() for q in self.quadratics(x, y)]
         theta, moments = self.theta.cpu().numpy(), self.moments.cpu().numpy()
         h = self.hparams
@@ -144,7 +144,7 @@ class LinearIRM(MomentMethod):
 
     @staticmethod
     def gradient(theta: Floats, a: Floats, b: Floats, c: Floats, risk_weight: float) -> Floats:
-        """The gradient, derived by hand from dR_e/dw_j = 2 theta_j (A_e sum_i theta_i - b_e)."""
+        """Return the gradient, derived by hand from dR_e/dw_j = 2 theta_j (A_e sum_i theta_i - b_e)."""
         rows = len(theta)
         weights = theta.sum(0)
         gradient = np.zeros_like(theta)
@@ -181,7 +181,7 @@ class LinearVREx(MomentMethod):
         return torch.ones(1, dim)
 
     def quadratics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The quadratics of the risks less their baselines."""
+        """Return the quadratics of the risks less their baselines."""
         a, b, c = super().quadratics(x, y)
         if self.hparams.baseline != "none":
             c = c - y.var((1, 2))

@@ -52,7 +52,9 @@ class LISA(Algorithm):
         return super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Whether labels are shared, (), the partners' places among the possible, (E B,), shares (E, B)."""
+        """Return whether labels are shared, (), the partners' places among the possible, (E B,), shares (E,
+        B).
+        """
         shape = batch.x.shape[:2]
         same_label = torch.rand((), generator=generator) < self.hparams.same_label
         place = torch.rand(shape.numel(), generator=generator, dtype=torch.float64)
@@ -60,7 +62,7 @@ class LISA(Algorithm):
         return {"same_label": same_label, "place": place, "share": share}
 
     def prepare(self, batch: Batch) -> Batch:
-        """Every example mixed with its partner."""
+        """Return every example mixed with its partner."""
         shape, noise = batch.x.shape[:2], batch.noise
         domains, domain = len(self.problem.environments), batch.attributes
         if self.hparams.domains == "attributes":

@@ -44,11 +44,11 @@ class MLDG(CustomStep):
         return {"beta": 0.0}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """The order of the ring, (E,)."""
+        """Return the order of the ring, (E,)."""
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Two passes for every pair; `loss` is the mean risk at theta."""
+        """Return two passes for every pair; `loss` is the mean risk at theta."""
         batch = prepared(self, batch, step, on_host=True)
         parameters = trained(self.network)
         state = [*parameters, *self.network.buffers()]

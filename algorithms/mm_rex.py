@@ -57,15 +57,15 @@ class MMREx(Penalized):
         return {"lambda_min": 1 / len(problem.environments), "anneal_steps": 0}
 
     def penalty(self, out: Outputs) -> Tensor:
-        """The distance of the largest risk from the mean risk."""
+        """Return the distance of the largest risk from the mean risk."""
         return out.risks.max() - out.risks.mean()
 
     def count(self, step: int) -> int:
-        """The number E of environments of a step."""
+        """Return the number E of environments of a step."""
         return len(self.environments_at(step))
 
     def final_weight(self, step: int) -> float:
-        """The weight of the penalty, 1 - E lambda_min."""
+        """Return the weight of the penalty, 1 - E lambda_min."""
         weight: float = 1 - self.count(step) * self.hparams.lambda_min
         return weight
 
@@ -81,5 +81,5 @@ class RI(Algorithm):
     needs = Needs(environments=2)
 
     def objective(self, out: Outputs) -> Tensor:
-        """The largest risk of the step's environments, max_e R_e."""
+        """Return the largest risk of the step's environments, max_e R_e."""
         return out.risks.max()

@@ -34,7 +34,7 @@ class MMD(FeatureMatching):
     """
 
     def distance(self, out: Outputs) -> Tensor:
-        """The mean distance over pairs, from the E x E means of the kernel's blocks."""
+        """Return the mean distance over pairs, from the E x E means of the kernel's blocks."""
         environments, examples = out.features.shape[:2]
         kernel = gaussian_kernels(squared_distances(out.features.flatten(0, 1)), GAMMAS)
         blocks = kernel.view(environments, examples, environments, examples).mean((1, 3))
@@ -63,7 +63,7 @@ class _Gaussians(torch.autograd.Function):
 
     @staticmethod
     def forward(distances: Tensor, gammas: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """The sum and its slope."""
+        """Return the sum and its slope."""
         parts = [_sum_and_slope(rows, gammas) for rows in torch.split(distances, ROWS)]
         total, slope = (torch.cat(part) for part in zip(*parts, strict=True))
         return total, slope
@@ -76,7 +76,7 @@ class _Gaussians(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        """The gradient in d: the slope times the gradient of the sum."""
+        """Return the gradient in d: the slope times the gradient of the sum."""
         (slope,) = ctx.saved_tensors
         return slope * gradient, None
 

@@ -55,7 +55,7 @@ class Reference(CustomStep):
         """Make a classifier or a regressor with these hyperparameters, for inputs (N, D)."""
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """No optimizer: the estimator is fitted."""
+        """Return no optimizer: the estimator is fitted."""
         return {}
 
     def fit_examples(self, x: Tensor, y: Tensor) -> None:
@@ -79,7 +79,9 @@ class Reference(CustomStep):
         return {"loss": batch.x.new_zeros(())}
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) in double precision, the largest at the estimator's class; or predictions."""
+        """Return logits (N, C) in double precision, the largest at the estimator's class; or
+        predictions.
+        """
         task, inputs = self.problem.task, _numbers(x)
         if not task.has_classes:
             return torch.from_numpy(self.fitted.predict(inputs)).to(x.device)

@@ -35,15 +35,15 @@ class Retrained(CustomStep):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """A first stage that takes all steps."""
+        """Return a first stage that takes all steps."""
         return {"first_stage": problem.steps}
 
     def retrains(self, step: int) -> bool:
-        """Whether `step` is one of the second stage."""
+        """Return whether `step` is one of the second stage."""
         return bool(step >= first_step(self.hparams.first_stage, self.problem.steps))
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """A new optimizer where the second stage begins."""
+        """Return a new optimizer where the second stage begins."""
         return rates._replace(restart=self._begins(step))
 
     def _begins(self, step: int) -> bool:
@@ -60,6 +60,6 @@ class Retrained(CustomStep):
                 value.copy_(first)
 
     def _heads(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The entries of the classifier and of the one that is kept."""
+        """Return the entries of the classifier and of the one that is kept."""
         now, kept = self.network.classifier.state_dict(), self.kept_head.state_dict()
         return zip(now.values(), kept.values(), strict=True)

@@ -29,10 +29,10 @@ class Reweighted(Counted, ABC):
 
     @abstractmethod
     def group_weights(self) -> Tensor:
-        """The weights (G,) of the classes or groups up to a factor, of counts above 0."""
+        """Return the weights (G,) of the classes or groups up to a factor, of counts above 0."""
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean weighted loss."""
+        """Return the mean weighted loss."""
         weights = torch.where(self.counts > 0, self.group_weights(), 0.0)
         weights = weights / weights.mean()
         group = out.targets.long()

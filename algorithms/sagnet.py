@@ -18,7 +18,7 @@ EPSILON = 1e-5
 
 
 def moments(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Each feature vector (N, F) minus its mean, the mean, and the standard deviation.
+    """Return each feature vector (N, F) minus its mean, the mean, and the standard deviation.
 
     Shapes (N, F), (N, 1), (N, 1); of one feature alone the variance is 0.
     """
@@ -29,7 +29,9 @@ def moments(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def with_other_style(features: Tensor, order: Tensor, share: Tensor) -> Tensor:
-    """Features (N, F) with means and variances mixed with those of others: `share` (N, 1) their own."""
+    """Return features (N, F) with means and variances mixed with those of others: `share` (N,
+    1) their own.
+    """
     centred, mean, deviation = moments(features)
     mixed = torch.lerp(mean[order], mean, share)
     variance = torch.lerp(deviation[order].square(), deviation.square(), share)
@@ -37,14 +39,14 @@ def with_other_style(features: Tensor, order: Tensor, share: Tensor) -> Tensor:
 
 
 def with_other_content(features: Tensor, order: Tensor) -> Tensor:
-    """The contents, constants, of other examples with the style of each example, (N, F)."""
+    """Return the contents, constants, of other examples with the style of each example, (N, F)."""
     centred, mean, deviation = moments(features)
     content = (centred / deviation).detach()[order]
     return content * deviation + mean
 
 
 def uniform_losses(task: Task, logits: Tensor) -> Tensor:
-    """The cross-entropy of each prediction with the uniform distribution over classes, (N,)."""
+    """Return the cross-entropy of each prediction with the uniform distribution over classes, (N,)."""
     if task.kind == "binary":
         scores = logits.squeeze(-1)
         return (F.softplus(scores) + F.softplus(-scores)) / 2
@@ -84,25 +86,25 @@ class SagNet(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """The style head predicts classes."""
+        """Return the style head predicts classes."""
         if not problem.task.has_classes:
             return "its adversary makes predictions of classes uniform"
         return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """An optimizer of the network, and one of the style head."""
+        """Return an optimizer of the network, and one of the style head."""
         modules = {"main": self.network, "style": self.style}
         return {name: optimizer_of(self, each.parameters()) for name, each in modules.items()}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """The shares a, (E * B, 1), and an order of all examples for each step, (3, E * B)."""
+        """Return the shares a, (E * B, 1), and an order of all examples for each step, (3, E * B)."""
         count = batch.x.shape[0] * batch.x.shape[1]
         orders = [torch.randperm(count, generator=generator) for _ in range(3)]
         share = torch.rand(count, 1, generator=generator)
         return {"share": share, "orders": torch.stack(orders)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Two passes and three steps; `loss` is that of the first."""
+        """Return two passes and three steps; `loss` is that of the first."""
         batch = prepared(self, batch, step)
         task, network, share = self.problem.task, self.network, batch.noise["share"]
         x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)

@@ -35,20 +35,22 @@ class SAM(CustomStep):
         return {"rho": 0.0}
 
     def climbed(self, out: Outputs) -> Tensor:
-        """The loss whose worst point nearby is sought; its gradient at theta is g."""
+        """Return the loss whose worst point nearby is sought; its gradient at theta is g."""
         return out.risks.mean()
 
     def shift(self, norm: Tensor) -> Tensor:
-        """How far the second gradient's point lies from theta, in units of g, which has this norm."""
+        """Return how far the second gradient's point lies from theta, in units of g, which has
+        this norm.
+        """
         rho: float = self.hparams.rho
         return rho / norm.clamp(min=torch.finfo(norm.dtype).tiny)
 
     def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
-        """The gradients for the optimizer, from those at theta and at the point nearby."""
+        """Return the gradients for the optimizer, from those at theta and at the point nearby."""
         return second
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Two passes and one step; `loss` is the mean risk at theta."""
+        """Return two passes and one step; `loss` is the mean risk at theta."""
         batch = prepared(self, batch, step)
         parameters: list[Tensor] = [*trained(self.network)]
         out = outputs(self, batch, step)
@@ -82,7 +84,7 @@ class SAGM(SAM):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Both gradients at the same point."""
+        """Return both gradients at the same point."""
         return {"rho": 0.0, "alpha": 0.0}
 
     def shift(self, norm: Tensor) -> Tensor:
@@ -91,7 +93,7 @@ class SAGM(SAM):
         return super().shift(norm) - alpha
 
     def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
-        """The mean of the two."""
+        """Return the mean of the two."""
         return list(torch._foreach_lerp(first, second, 0.5))
 
 
@@ -113,6 +115,6 @@ class DISAM(SAM):
         variance_weight: float = hparam(0.1, log_uniform(1e-2, 1e0), low=0.0)
 
     def climbed(self, out: Outputs) -> Tensor:
-        """The mean of the risks less their weighted variance."""
+        """Return the mean of the risks less their weighted variance."""
         weight: float = self.hparams.variance_weight
         return out.risks.mean() - weight * out.risks.var(correction=0)

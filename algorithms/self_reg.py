@@ -37,7 +37,7 @@ class SelfReg(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Examples of the same class are compared."""
+        """Return examples of the same class are compared."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it compares examples of the same class"
         return super().skip(problem)
@@ -52,12 +52,14 @@ class SelfReg(Algorithm):
         self.projection = nn.Sequential(*layers[:-1])
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Random numbers that order the examples of a class, twice, (2, E, B), and the share l, ()."""
+        """Return random numbers that order the examples of a class, twice, (2, E, B), and the
+        share l, ().
+        """
         noise = torch.rand(2, *batch.x.shape[:2], generator=generator, dtype=torch.float64)
         return {"noise": noise, "share": beta(0.5, (1,), generator)[0]}
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean risk and the weighted differences."""
+        """Return the mean risk and the weighted differences."""
         assert out.batch is not None
         targets, noise = out.targets.flatten(), out.batch.noise
         logits, features = out.logits.flatten(0, 1), out.features.flatten(0, 1)

@@ -53,7 +53,7 @@ class Transfer(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """A second classifier reads the features."""
+        """Return a second classifier reads the features."""
         if problem.task.kind == "boxes":
             return "a detector's losses are no function of its features"
         return super().skip(problem)
@@ -64,11 +64,11 @@ class Transfer(CustomStep):
         return {"penalty_weight": 0.0}
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """The network's optimizer; the adversary takes plain steps."""
+        """Return the network's optimizer; the adversary takes plain steps."""
         return {"main": optimizer_of(self, self.network.parameters())}
 
     def _gap(self, features: Tensor, batch: Batch) -> Tensor:
-        """The weighted gap under the adversary, of features (E * B, F)."""
+        """Return the weighted gap under the adversary, of features (E * B, F)."""
         with precision(self, batch.x):
             logits = self.adversary(features).to(features.dtype)
         logits = logits.unflatten(0, batch.x.shape[:2])
@@ -77,7 +77,9 @@ class Transfer(CustomStep):
         return gap
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Two steps of the network and some of the adversary; `loss` is the mean risk before them."""
+        """Return two steps of the network and some of the adversary; `loss` is the mean risk
+        before them.
+        """
         batch = prepared(self, batch, step)
         self.zero_grad()
         loss = outputs(self, batch, step).risks.mean()

@@ -71,12 +71,12 @@ class TRM(Algorithm):
         return started
 
     def _slopes(self, out: Outputs, features: Tensor, heads: Tensor, biases: Tensor) -> Tensor:
-        """The gradients in the logits of the risk of each environment's own head, (E, B, C)."""
+        """Return the gradients in the logits of the risk of each environment's own head, (E, B, C)."""
         logits = features @ heads.mT + biases.unsqueeze(1)
         return out.task.logit_gradients(logits, out.targets) / logits.shape[1]
 
     def _logits(self, features: Tensor, heads: Tensor, biases: Tensor) -> Tensor:
-        """The logits of every head Q for every environment P, (Q, P, B, C), by one product."""
+        """Return the logits of every head Q for every environment P, (Q, P, B, C), by one product."""
         logits = torch.unflatten(features @ heads.flatten(0, 1).mT, 2, heads.shape[:2])
         return logits.permute(2, 0, 1, 3) + biases[:, None, None]
 
@@ -90,7 +90,7 @@ class TRM(Algorithm):
         return shares / shares.sum(1, keepdim=True)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """The heads after their steps, and the shares after this update's risks."""
+        """Return the heads after their steps, and the shares after this update's risks."""
         heads, biases = (out.of_step(each) for each in (self.heads, self.biases))
         features, rate = out.features.detach(), RATE * self._started(out)
         for _ in range(FITS):
@@ -109,7 +109,7 @@ class TRM(Algorithm):
         }
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean risk and, from `anneal_steps` on, the transfer risk."""
+        """Return the mean risk and, from `anneal_steps` on, the transfer risk."""
         heads, biases = (out.of_step(out.buffers[n]).detach() for n in ("heads", "biases"))
         logits = self._logits(out.features, heads, biases)
         features, count = out.features.detach(), out.losses.shape[1]

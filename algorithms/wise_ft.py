@@ -52,7 +52,9 @@ class WiSEFT(CustomStep):
         return super().skip(problem)
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """The usual update; theta_0 is theta until fine-tuning begins, and predictions are theta's."""
+        """Return the usual update; theta_0 is theta until fine-tuning begins, and predictions
+        are theta's.
+        """
         metrics = usual_update(self, batch, step)
         if trains_head_only(self, step):
             for kept, value in zip(self._start(), self._now(), strict=True):
@@ -66,7 +68,7 @@ class WiSEFT(CustomStep):
         return [value.detach() for value in self.network.state_dict().values()]
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) under the weights in between."""
+        """Return logits (N, C) under the weights in between."""
         alpha = self.hparams.alpha
         pairs = zip(self.start.state_dict().items(), self._now(), strict=True)
         weights = {

@@ -35,7 +35,7 @@ def __dir__() -> list[str]:
 
 
 def load(directory: str | PathLike[str]) -> "pd.DataFrame":
-    """All records of a results directory, one evaluation a row, with what is known of its run.
+    """Return all records of a results directory, one evaluation a row, with what is known of its run.
 
     Columns: `id`, `dataset`, `label`, `algorithm`, `test_environments` (joined by `+`), `draw`,
     `trial`, `state`, `training_seconds` of the run and, of these, `waiting_seconds` for data, `step`,

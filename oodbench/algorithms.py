@@ -75,7 +75,7 @@ def _require_a_change(cls: type["Algorithm"]) -> None:
 
 
 def first_step(value: Any, steps: int) -> Any:
-    """The step at which something starts or switches: below 1 `value` is a share of the run's steps.
+    """Return the step at which something starts or switches: below 1 `value` is a share of the run's steps.
 
     From 1 on it is the step itself. Of tensors, as in a vectorized run, a tensor.
     """
@@ -144,7 +144,7 @@ class Batch:
     """The random numbers of this step, as the method's `noise` made them."""
 
     def of(self, places: Sequence[int]) -> "Batch":
-        """The batch of some of its environments."""
+        """Return the batch of some of its environments."""
         every = torch.arange(len(self.x), device=self.x.device)
         chosen = torch.stack([every[place] for place in places])  # nothing comes from the host
         given = ((f.name, getattr(self, f.name)) for f in fields(self))
@@ -152,7 +152,9 @@ class Batch:
         return replace(self, **{"environments": chosen, **picked})
 
     def micro_batches(self, count: int) -> list["Batch"]:
-        """The batch in `count` pieces, or as many as can be, each with examples of every environment."""
+        """Return the batch in `count` pieces, or as many as can be, each with examples of every
+        environment.
+        """
         if count == 1:
             return [self]
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "environments"}
@@ -191,12 +193,12 @@ class Outputs:
     """The features of these views, (E, B, V, F)."""
 
     def of_step(self, values: Tensor) -> Tensor:
-        """The values of the step's environments, in its order, (E, ...), among those of all."""
+        """Return the values of the step's environments, in its order, (E, ...), among those of all."""
         places = None if self.batch is None else self.batch.environments
         return values if places is None else values[places]
 
     def over_environments(self, values: Tensor, rest: Tensor) -> Tensor:
-        """The step's environments' values (E, ...) in their places among `rest`, those of all."""
+        """Return the step's environments' values (E, ...) in their places among `rest`, those of all."""
         places = None if self.batch is None else self.batch.environments
         return values if places is None else rest.index_copy(0, places, values)
 
@@ -223,7 +225,7 @@ class Needs:
     """The optional packages that it imports, each with the command that installs it."""
 
     def has_attributes(self, hparams: Mapping[str, Any]) -> bool:
-        """Whether a batch has to hold attributes, with these hyperparameters."""
+        """Return whether a batch has to hold attributes, with these hyperparameters."""
         if isinstance(self.attributes, bool):
             return self.attributes
         return all(hparams[name] == value for name, value in self.attributes.items())
@@ -360,7 +362,8 @@ class Algorithm(nn.Module):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Why the method cannot be run on `problem` with `problem.hparams`, beyond its `needs`, or None.
+        """Return why the method cannot be run on `problem` with `problem.hparams`, beyond its `needs`, or
+        None.
 
         Ask `why_skipped`, which looks at both.
         """
@@ -368,11 +371,11 @@ class Algorithm(nn.Module):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """The hyperparameters at which the method is ERM, or None if there are none."""
+        """Return the hyperparameters at which the method is ERM, or None if there are none."""
         return None
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """The random numbers of a step, by name; they stand in `batch.noise` afterwards.
+        """Return the random numbers of a step, by name; they stand in `batch.noise` afterwards.
 
         `generator` is the step's own: all methods of a trial get the same one, and a resumed run gets
         it again. The names and shapes may depend on the shapes of `batch`, not on its values.
@@ -380,11 +383,11 @@ class Algorithm(nn.Module):
         return {}
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch that is trained on, made of the dataset's; a pure function."""
+        """Return the batch that is trained on, made of the dataset's; a pure function."""
         return batch
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """The next values of the method's buffers by their names; a pure function.
+        """Return the next values of the method's buffers by their names; a pure function.
 
         `objective` finds them in `out.buffers`, with their gradients; the buffers take them after the
         update, without.
@@ -392,15 +395,17 @@ class Algorithm(nn.Module):
         return {}
 
     def objective(self, out: Outputs) -> Tensor:
-        """The scalar to minimise; ERM's mean risk unless a method says otherwise."""
+        """Return the scalar to minimise; ERM's mean risk unless a method says otherwise."""
         return out.risks.mean()
 
     def combine(self, gradients: Tensor) -> Tensor:
-        """One gradient (*shape) of a parameter from those of the E environments' risks, (E, *shape)."""
+        """Return one gradient (*shape) of a parameter from those of the E environments' risks,
+        (E, *shape).
+        """
         return gradients.mean(0)
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of inputs (N, *input_shape)."""
+        """Return logits (N, C) of inputs (N, *input_shape)."""
         logits: Tensor = self.network(x)
         return logits
 
@@ -408,7 +413,7 @@ class Algorithm(nn.Module):
 def why_skipped(
     cls: type[Algorithm], problem: Problem, hparams: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Why a method with these hyperparameters cannot be run on `problem`, or None if it can.
+    """Return why a method with these hyperparameters cannot be run on `problem`, or None if it can.
 
     Without `hparams` they are the method's defaults; those that a run's spec leaves out are neutral.
     """
@@ -423,7 +428,7 @@ def why_skipped(
 
 
 def cannot_balance(problem: Problem, hyperparameter: str = "sampling") -> str | None:
-    """Why what a hyperparameter with values of `sampling` balances is not there, or None."""
+    """Return why what a hyperparameter with values of `sampling` balances is not there, or None."""
     sampling = str(problem.hparams[hyperparameter])
     balanced = BALANCED.get(sampling)
     if balanced == "classes" and not problem.task.has_classes:
@@ -434,7 +439,7 @@ def cannot_balance(problem: Problem, hyperparameter: str = "sampling") -> str | 
 
 
 def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
-    """What the method needs, whatever its hyperparameters, and `problem` does not have, or None."""
+    """Return what the method needs, whatever its hyperparameters, and `problem` does not have, or None."""
     if cls.needs.pretrained and not problem.pretrained:
         return "it needs a pretrained network"
     if cls.needs.zero_shot and not problem.zero_shot:
@@ -452,7 +457,7 @@ def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
 def _without_balance(
     cls: type[Algorithm], problem: Problem, hparams: Mapping[str, Any]
 ) -> str | None:
-    """The classes or attributes that the method or its sampling needs and the data lack, or None."""
+    """Return the classes or attributes that the method or its sampling needs and the data lack, or None."""
     if reason := cannot_balance(replace(problem, hparams=hparams)):
         return reason
     if cls.needs.has_attributes(hparams) and not problem.attributes:

@@ -28,7 +28,7 @@ LOAD_EAX = b"\x8b\x05"
 
 @cache
 def variables() -> dict[str, str]:
-    """The environment variables of portable arithmetic; none where the processor cannot have it.
+    """Return the environment variables of portable arithmetic; none where the processor cannot have it.
 
     They have to be set before numpy and torch are loaded.
     """
@@ -49,7 +49,7 @@ def variables() -> dict[str, str]:
 
 
 def environment(arithmetic: str) -> dict[str, str]:
-    """The environment variables of this process, for one that computes with `arithmetic`."""
+    """Return the environment variables of this process, for one that computes with `arithmetic`."""
     kept = {name: value for name, value in os.environ.items() if variables().get(name) != value}
     return kept | {SWITCH: NATIVE} if arithmetic == NATIVE else kept | variables()
 
@@ -76,7 +76,7 @@ def settle() -> None:
 
 
 def why_native() -> str | None:
-    """Why this process, which has loaded torch, does not compute portably; None: it does."""
+    """Return why this process, which has loaded torch, does not compute portably; None: it does."""
     if not variables():
         return "it is of Linux on x86-64 processors with AVX2"
     if not _is_asked_for():
@@ -93,7 +93,7 @@ def why_native() -> str | None:
 
 
 def in_force() -> str:
-    """How this process, which has loaded torch, computes on the CPU: PORTABLE or NATIVE."""
+    """Return how this process, which has loaded torch, computes on the CPU: PORTABLE or NATIVE."""
     return PORTABLE if why_native() is None else NATIVE
 
 
@@ -129,13 +129,13 @@ def _processor_flags() -> set[str]:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """The library in which torch's wheels keep MKL."""
+    """Return the library in which torch's wheels keep MKL."""
     return ctypes.CDLL(str(Path(sys.modules["torch"].__path__[0]) / "lib" / "libtorch_cpu.so"))
 
 
 @cache
 def _remembered(function: str) -> ctypes.c_int32 | None:
-    """The variable in which a function of MKL remembers what it returns, -1 before its first call.
+    """Return the variable in which a function of MKL remembers what it returns, -1 before its first call.
 
     The code of such a function begins by reading it; None if this one's does not.
     """

@@ -95,7 +95,7 @@ class Normalization(NamedTuple):
     std: tuple[float, ...]
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Means and deviations of images (N, C, H, W), (C, 1, 1) each, which go to a device once."""
+        """Return means and deviations of images (N, C, H, W), (C, 1, 1) each, which go to a device once."""
         return _on(self, device)
 
 
@@ -141,7 +141,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def load(self, trial: int) -> dict[str, Environment]:
-        """All environments by name, with the noise of a trial. Raises UserError for missing data."""
+        """Return all environments by name, with the noise of a trial. Raises UserError for missing data."""
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
         """Return a change of all inputs that is estimated from a run's training examples alone.
@@ -162,7 +162,7 @@ class Dataset(ABC):
         return x
 
     def seed(self, trial: int, *names: object) -> int:
-        """A seed for the noise of a trial, which no algorithm or hyperparameter changes."""
+        """Return a seed for the noise of a trial, which no algorithm or hyperparameter changes."""
         return derive("data", self.name, trial, *names)
 
 
@@ -175,7 +175,7 @@ class FileDataset(Dataset):
         return self.metadata.checksums
 
     def file(self, path: str) -> Path:
-        """The data file `path` under the data directory; raises MissingError if it is not there."""
+        """Return the data file `path` under the data directory; raises MissingError if it is not there."""
         if self.data_dir is None:
             command = self.command("DIR")
             raise MissingError(
@@ -188,7 +188,7 @@ class FileDataset(Dataset):
         return file
 
     def command(self, data_dir: object) -> str:
-        """The command that fetches or makes the data, as a user types it."""
+        """Return the command that fetches or makes the data, as a user types it."""
         verb = "download" if type(self).make is FileDataset.make else "make"
         return f"python -m oodbench.data {verb} {self.name} --data-dir {data_dir}"
 
@@ -220,7 +220,7 @@ class FileDataset(Dataset):
         raise UserError(f"{self.name} has nothing to cache")
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
-        """The inputs (N, ...) of new files, as environments hold them; raises UserError.
+        """Return the inputs (N, ...) of new files, as environments hold them; raises UserError.
 
         A trained model can be shown files by it, such as other images.
         """
@@ -228,13 +228,13 @@ class FileDataset(Dataset):
 
 
 def permutation(dataset: Dataset, count: int, trial: int) -> Tensor:
-    """The order, (count,), in which a trial deals examples out to its environments."""
+    """Return the order, (count,), in which a trial deals examples out to its environments."""
     generator = torch.Generator().manual_seed(dataset.seed(trial, "permutation"))
     return torch.randperm(count, generator=generator)
 
 
 def make(name: str, options: Mapping[str, object], data_dir: Path | None = None) -> Dataset:
-    """The dataset `name` with `options` over its defaults; raises UserError for unknown ones."""
+    """Return the dataset `name` with `options` over its defaults; raises UserError for unknown ones."""
     cls: Any = datasets.get(name)
     values = {**defaults(cls.Options), **options}
     dataset: Dataset = cls(checked(cls.Options, values, f"the options of {name}"), data_dir)
@@ -247,6 +247,6 @@ def make(name: str, options: Mapping[str, object], data_dir: Path | None = None)
 
 
 def md5(file: Path) -> str:
-    """The md5 of a file, as `Metadata.checksums` holds it: of what a .gz file unpacks to."""
+    """Return the md5 of a file, as `Metadata.checksums` holds it: of what a .gz file unpacks to."""
     with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stream:
         return hashlib.file_digest(stream, "md5").hexdigest()

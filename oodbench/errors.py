@@ -19,7 +19,7 @@ class UserError(ValueError):
     """A mistake of the user's in one sentence; the command line prints it and exits with 2."""
 
     def at(self, place: str) -> "UserError":
-        """The same error with its place before the sentence."""
+        """Return the same error with its place before the sentence."""
         return UserError(f"{place}: {self}")
 
 
@@ -31,12 +31,12 @@ class MissingError(UserError):
         self.command = command
 
     def at(self, place: str) -> "MissingError":
-        """The same error with its place before the sentence."""
+        """Return the same error with its place before the sentence."""
         return MissingError(f"{place}: {self}", self.command)
 
 
 def missing_package(who: str, package: str, extra: str) -> MissingError:
-    """The error for an optional package that `who` needs and that an extra of ours installs.
+    """Return the error for an optional package that `who` needs and that an extra of ours installs.
 
     The quotes keep zsh from taking the brackets for a pattern of files.
     """
@@ -51,7 +51,7 @@ PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
 def unknown(
     what: str, name: object, known: Iterable[object], place: str = "", hint: str = ""
 ) -> UserError:
-    """The error for a name that is not among the known ones, with the nearest right names.
+    """Return the error for a name that is not among the known ones, with the nearest right names.
 
     `what` is named, such as `algorithm`; `hint` ends the sentence.
     """
@@ -74,7 +74,9 @@ def unknown(
 
 
 def wrong_result(hook: str, who: str, wanted: str, given: object) -> UserError:
-    """The error for a hook of a user's class, `who`, that returns something else than is `wanted`."""
+    """Return the error for a hook of a user's class, `who`, that returns something else than is
+    `wanted`.
+    """
     shown = repr(given)
     if len(shown) > LONGEST_NAME:
         shown = f"a {type(given).__name__}"
@@ -82,7 +84,7 @@ def wrong_result(hook: str, who: str, wanted: str, given: object) -> UserError:
 
 
 def whole_number(value: object, name: str, least: int = 0) -> int:
-    """The value of an argument, an integer from `least` on; raises UserError for others."""
+    """Return the value of an argument, an integer from `least` on; raises UserError for others."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise UserError(f"`{name}` is a whole number from {least} on, not {value!r}")
     return int(value)

@@ -37,7 +37,7 @@ class Distribution:
             raise UserError(f"a range of logarithms has numbers above 0, not {self}")
 
     def at(self, u: float) -> Value:
-        """The value at the quantile `u`."""
+        """Return the value at the quantile `u`."""
         if self.kind == "choice":
             return self.arguments[int(u * len(self.arguments))]
         low, high, *most = (float(a) for a in self.arguments if a is not None)
@@ -58,32 +58,34 @@ class Distribution:
 
 
 def uniform(low: float, high: float) -> Distribution:
-    """The uniform distribution on [low, high)."""
+    """Return the uniform distribution on [low, high)."""
     return Distribution("uniform", (low, high))
 
 
 def log_uniform(low: float, high: float, most: float | None = None) -> Distribution:
-    """The log-uniform distribution: exp(uniform on [log low, log high)); values above `most` are `most`."""
+    """Return the log-uniform distribution: exp(uniform on [log low, log high)); values above `most` are
+    `most`.
+    """
     return Distribution("log_uniform", (low, high) if most is None else (low, high, most))
 
 
 def uniform_int(low: int, high: int) -> Distribution:
-    """A uniform integer from low to high, both included."""
+    """Return a uniform integer from low to high, both included."""
     return Distribution("uniform_int", (low, high + 1))
 
 
 def log_uniform_int(low: float, high: float) -> Distribution:
-    """The integer part of a log-uniform number on [low, high)."""
+    """Return the integer part of a log-uniform number on [low, high)."""
     return Distribution("log_uniform_int", (low, high))
 
 
 def choice(*values: Value) -> Distribution:
-    """A choice among `values`, each as likely as the others."""
+    """Return a choice among `values`, each as likely as the others."""
     return Distribution("choice", values)
 
 
 def distribution(text: str, place: str) -> Distribution:
-    """The distribution that a text such as `log_uniform(1e-3, 1)` describes; raises UserError."""
+    """Return the distribution that a text such as `log_uniform(1e-3, 1)` describes; raises UserError."""
     kinds: dict[str, Callable[..., Distribution]] = {
         "uniform": uniform,
         "log_uniform": log_uniform,
@@ -115,7 +117,7 @@ def hparam(
     options: tuple[T, ...] = (),
     neutral: T | None = None,
 ) -> T:
-    """A hyperparameter: its default, what a random draw takes, and which values are possible.
+    """Return a hyperparameter: its default, what a random draw takes, and which values are possible.
 
     `by_family` gives another (default, distribution) for the datasets of a family. Without a
     distribution every draw takes the default. `low` and `high` (inclusive) or `options` bound the
@@ -134,7 +136,7 @@ def hparam(
 
 
 def rates_family(family: str, pretrained: bool) -> str:
-    """The family whose defaults and ranges a run takes, given whether its network is pretrained.
+    """Return the family whose defaults and ranges a run takes, given whether its network is pretrained.
 
     Those of images and text are for fine-tuning; a network that starts at random takes the usual ones.
     """
@@ -144,7 +146,9 @@ def rates_family(family: str, pretrained: bool) -> str:
 def altered(
     space: type, name: str, by_family: Mapping[str, tuple[Any, Distribution | None]]
 ) -> Any:
-    """The hyperparameter `name` of `space` with another (default, distribution) for some families."""
+    """Return the hyperparameter `name` of `space` with another (default, distribution) for some
+    families.
+    """
     (inherited,) = (f for f in fields(space) if f.name == name)
     usual: Any = inherited.metadata
     metadata = {**usual, "by_family": {**usual["by_family"], **by_family}}
@@ -157,24 +161,24 @@ def _default(f: Any, family: str) -> tuple[Value, Distribution | None]:
 
 
 def defaults(space: type, family: str = "") -> dict[str, Value]:
-    """The default values of a dataclass of hyperparameters (or options) for a family."""
+    """Return the default values of a dataclass of hyperparameters (or options) for a family."""
     return {f.name: _default(f, family)[0] for f in fields(space)}
 
 
 def neutral_values(space: type) -> dict[str, Value]:
-    """The neutral values of the fields that have one: what a run without them in its spec has."""
+    """Return the neutral values of the fields that have one: what a run without them in its spec has."""
     neutral = ((f.name, f.metadata.get("neutral")) for f in fields(space))
     return {name: value for name, value in neutral if value is not None}
 
 
 def identity(space: type, values: Mapping[str, Value]) -> dict[str, Value]:
-    """The values that are part of a run's id: all but those that are neutral."""
+    """Return the values that are part of a run's id: all but those that are neutral."""
     neutral = neutral_values(space)
     return {k: v for k, v in values.items() if k not in neutral or v != neutral[k]}
 
 
 def distributions(space: type, family: str = "") -> dict[str, Distribution | None]:
-    """The distribution of random draws of each field, for a family."""
+    """Return the distribution of random draws of each field, for a family."""
     return {f.name: _default(f, family)[1] for f in fields(space)}
 
 
@@ -248,7 +252,7 @@ def drawn_values(
 def _given_ranges(
     space: type, given: Mapping[str, Any], family: str, place: str
 ) -> dict[str, tuple[Value, Distribution | None]]:
-    """The defaults and distributions that a sweep file gives instead of a method's own.
+    """Return the defaults and distributions that a sweep file gives instead of a method's own.
 
     They are written `{default: VALUE, range: log_uniform(LOW, HIGH)}`, with others for the families of
     datasets under `by_family`, where a default alone stands in every draw. Raises UserError for others.
@@ -271,7 +275,9 @@ def _given_ranges(
 
 
 def _given_range(value: Any, where: str) -> tuple[Value, Distribution | None]:
-    """The default and, unless that stands in every draw, the distribution that a sweep file gives."""
+    """Return the default and, unless that stands in every draw, the distribution that a sweep
+    file gives.
+    """
     if not isinstance(value, dict) or not {"default"} <= value.keys() <= {"default", "range"}:
         raise UserError(f"{where} has a default and a range, or a default alone")
     text = value.get("range")

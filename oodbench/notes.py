@@ -12,17 +12,17 @@ class Note(str):
     brief: str
 
     def __new__(cls, text: str, brief: str) -> "Note":
-        """A note of this text with this footnote."""
+        """Return a note of this text with this footnote."""
         note = super().__new__(cls, text)
         note.brief = brief
         return note
 
 
 def brief(note: str) -> str:
-    """The footnote of a sentence."""
+    """Return the footnote of a sentence."""
     return note.brief if isinstance(note, Note) else note
 
 
 def footnotes(notes: Iterable[str]) -> list[str]:
-    """The footnotes of sentences, without those that screens leave out."""
+    """Return the footnotes of sentences, without those that screens leave out."""
     return [line for line in map(brief, notes) if line]

@@ -16,12 +16,12 @@ FUNCTIONS = (FunctionType, classmethod, staticmethod, property)
 
 
 def own_bases(cls: type) -> list[type]:
-    """The class and those of its bases that are not the engine's and come before it."""
+    """Return the class and those of its bases that are not the engine's and come before it."""
     return list(takewhile(lambda base: not is_engine(base.__module__), cls.__mro__))
 
 
 def own_functions(cls: type) -> dict[str, Any]:
-    """The functions, class methods and properties that the user's classes define, by name."""
+    """Return the functions, class methods and properties that the user's classes define, by name."""
     return {
         name: member
         for base in reversed(own_bases(cls))
@@ -31,7 +31,9 @@ def own_functions(cls: type) -> dict[str, Any]:
 
 
 def hooks_of(cls: type) -> dict[str, Any]:
-    """The public functions of the engine's classes among the bases, which a user's class may override."""
+    """Return the public functions of the engine's classes among the bases, which a user's class may
+    override.
+    """
     return {
         name: member
         for base in reversed(cls.__mro__)
@@ -69,7 +71,7 @@ def check_overrides(noun: str, cls: type) -> None:
 
 
 def _misspelt(name: str, hooks: Mapping[str, Any]) -> str | None:
-    """The hook that a name is nearly, if it is."""
+    """Return the hook that a name is nearly, if it is."""
     plain = {hook.replace("_", ""): hook for hook in hooks}
     word = name.replace("_", "").casefold()
     near = difflib.get_close_matches(word, plain, 1, NEAR)
@@ -79,7 +81,7 @@ def _misspelt(name: str, hooks: Mapping[str, Any]) -> str | None:
 
 
 def _mistake(cls: type, name: str, given: Any, wanted: Any) -> str | None:
-    """A sentence on a mistake in the definition of a hook, or None."""
+    """Return a sentence on a mistake in the definition of a hook, or None."""
     if isinstance(wanted, property) or isinstance(given, property):
         both = isinstance(wanted, property) and isinstance(given, property)
         line = "begins with" if isinstance(wanted, property) else "is a function, without"

@@ -63,7 +63,7 @@ class Registry(Generic[T]):
         """What the first look-up raised, which later ones raise again."""
 
     def add(self, name: str, paper: str = "") -> Callable[[T], T]:
-        """A decorator that registers a class under `name`; a name is given once.
+        """Return a decorator that registers a class under `name`; a name is given once.
 
         Raises UserError for a name that is taken, and as `check_overrides`.
         """
@@ -95,7 +95,7 @@ class Registry(Generic[T]):
         return cls
 
     def find(self, name: str, plugins: Collection[str] = ()) -> T | None:
-        """The class registered under `name`, if there is one.
+        """Return the class registered under `name`, if there is one.
 
         The plug-ins of a sweep are imported only where the name is not known without them. Raises
         UserError if one of them cannot be.
@@ -115,7 +115,7 @@ class Registry(Generic[T]):
         return {*self._classes.values()}
 
     def items(self) -> list[tuple[str, T]]:
-        """Names and classes in the order of their registration."""
+        """Return names and classes in the order of their registration."""
         self._load()
         return list(self._classes.items())
 
@@ -182,7 +182,7 @@ def _imported(noun: str, name: str) -> Iterator[None]:
 
 
 def _problem(error: BaseException) -> str:
-    """A sentence on a module whose import has raised an error."""
+    """Return a sentence on a module whose import has raised an error."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return f"needs the missing '{error.name}'"
     if isinstance(error, SyntaxError):
@@ -210,7 +210,7 @@ def _same_directory(plugin: str) -> Iterator[None]:
 
 
 def working_directory() -> Path | None:
-    """The working directory, or None if it has been deleted."""
+    """Return the working directory, or None if it has been deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -218,11 +218,11 @@ def working_directory() -> Path | None:
 
 
 def checkout() -> Path:
-    """The folder that holds the package: a checkout, a snapshot of one, or site-packages."""
+    """Return the folder that holds the package: a checkout, a snapshot of one, or site-packages."""
     return Path(__file__).resolve().parent.parent
 
 
 def folder(name: str) -> Path:
-    """The folder `name` of the project, in a checkout and in an installed wheel alike."""
+    """Return the folder `name` of the project, in a checkout and in an installed wheel alike."""
     root = checkout()
     return (root if (root / "pyproject.toml").is_file() else root / "oodbench") / name

@@ -52,7 +52,7 @@ class CustomStep(Algorithm):
         return usual_update(self, batch, step)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """The optimizers by name; called once the parameters are on their device."""
+        """Return the optimizers by name; called once the parameters are on their device."""
         return {"main": optimizer_of(self, self.parameters())}
 
     def fit_examples(self, x: Tensor, y: Tensor) -> None:
@@ -63,7 +63,9 @@ class CustomStep(Algorithm):
         """
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Learning rate, weight decay and whether the optimizers start anew at `step`, from the usual."""
+        """Return learning rate, weight decay and whether the optimizers start anew at `step`, from the
+        usual.
+        """
         return rates
 
     def start_stage(self, step: int) -> None:
@@ -73,15 +75,17 @@ class CustomStep(Algorithm):
         """
 
     def environments_at(self, step: int) -> Sequence[int]:
-        """Which training environments the batch of a step holds, by their places."""
+        """Return which training environments the batch of a step holds, by their places."""
         return usual_environments(self, step)
 
     def drawing_at(self, step: int) -> Drawing:
-        """The drawing of a step's examples, which may differ between the stages of a run."""
+        """Return the drawing of a step's examples, which may differ between the stages of a run."""
         return Drawing(self.hparams.sampling)
 
     def trains_head_only(self, step: int) -> bool:
-        """Whether the update at a step trains the classifier alone, by default as `head_only` says."""
+        """Return whether the update at a step trains the classifier alone, by default as
+        `head_only` says.
+        """
         return usual_head_only(self, step)
 
     def validated(self, loss: float, step: int) -> None:
@@ -109,7 +113,7 @@ def update(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Tensor]:
 
 
 def trains_network(cls: type[Algorithm]) -> bool:
-    """Whether a method trains the run's network; otherwise it fits a predictor of its own."""
+    """Return whether a method trains the run's network; otherwise it fits a predictor of its own."""
     return not issubclass(cls, CustomStep) or cls.trains_network
 
 
@@ -119,19 +123,23 @@ def fits_examples(cls: type[Algorithm]) -> bool:
 
 
 def has_stages(cls: type[Algorithm]) -> bool:
-    """Whether a method says itself at which steps it draws otherwise or trains the classifier alone."""
+    """Return whether a method says itself at which steps it draws otherwise or trains the
+    classifier alone.
+    """
     hooks = ("drawing_at", "trains_head_only")
     own = issubclass(cls, CustomStep)
     return own and any(getattr(cls, hook) is not getattr(CustomStep, hook) for hook in hooks)
 
 
 def has_own_update(cls: type[Algorithm]) -> bool:
-    """Whether a method does the whole step itself."""
+    """Return whether a method does the whole step itself."""
     return issubclass(cls, CustomStep) and cls.update is not CustomStep.update
 
 
 def usual_update(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Tensor]:
-    """The update of a method that has none of its own: from `objective` or `combine` to the optimizer."""
+    """Return the update of a method that has none of its own: from `objective` or `combine` to the
+    optimizer.
+    """
     if isinstance(algorithm, CustomStep):
         with torch.no_grad():
             algorithm.start_stage(step)
@@ -162,7 +170,7 @@ def usual_update(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Ten
 
 
 def prepared(algorithm: Algorithm, batch: Batch, step: int, *, on_host: bool = False) -> Batch:
-    """The batch of a step as `outputs` takes it: of the step's environments, with noise, prepared.
+    """Return the batch of a step as `outputs` takes it: of the step's environments, with noise, prepared.
 
     With `on_host` the noise stays on the CPU, for an update that reads its values: to read a value on
     a GPU is to wait for it.
@@ -179,13 +187,13 @@ def prepared(algorithm: Algorithm, batch: Batch, step: int, *, on_host: bool = F
 
 
 def noise_at(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Tensor]:
-    """The method's noise of a step, on the batch's device."""
+    """Return the method's noise of a step, on the batch's device."""
     noise = noise_on_host(algorithm, batch, step)
     return {name: to_device(value, batch.x.device) for name, value in noise.items()}
 
 
 def noise_on_host(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Tensor]:
-    """The method's noise of a step, on the CPU."""
+    """Return the method's noise of a step, on the CPU."""
     if type(algorithm).noise is Algorithm.noise:
         return {}
     seed = derive("draws", algorithm.problem.seed, step)
@@ -193,14 +201,14 @@ def noise_on_host(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Te
 
 
 def environments_at(algorithm: Algorithm, step: int) -> Sequence[int]:
-    """Which training environments the batch of a step holds, by their places."""
+    """Return which training environments the batch of a step holds, by their places."""
     if isinstance(algorithm, CustomStep):
         return algorithm.environments_at(step)
     return usual_environments(algorithm, step)
 
 
 def usual_environments(algorithm: Algorithm, step: int) -> Sequence[int]:
-    """All training environments, or `environments_per_step` of them, drawn anew for each step."""
+    """Return all training environments, or `environments_per_step` of them, drawn anew for each step."""
     problem, wanted = algorithm.problem, algorithm.hparams.environments_per_step
     count = len(problem.environments)
     if not 0 < wanted < count:
@@ -209,7 +217,7 @@ def usual_environments(algorithm: Algorithm, step: int) -> Sequence[int]:
 
 
 def outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
-    """One forward pass over the environments' examples, stacked."""
+    """Return one forward pass over the environments' examples, stacked."""
     shape, x, task = batch.x.shape[:2], batch.x.flatten(0, 1), algorithm.problem.task
     own_losses = _losses_of_network(algorithm, x, batch.y.flatten(0, 1))
     if own_losses is not None:
@@ -258,7 +266,9 @@ def _features_and_logits(algorithm: Algorithm, x: Tensor, step: int) -> tuple[Te
 
 
 def featurized(algorithm: Algorithm, x: Tensor) -> Tensor:
-    """The features of inputs (N, ...) as `Outputs` has them: by micro-batches, in the run's precision."""
+    """Return the features of inputs (N, ...) as `Outputs` has them: by micro-batches, in the run's
+    precision.
+    """
     with precision(algorithm, x):
         features = _in_micro_batches(algorithm, algorithm.network.featurizer, x)
     return features if algorithm.problem.autocast is None else features.float()
@@ -280,7 +290,7 @@ def _in_micro_batches(
 
 
 def _losses_of_network(algorithm: Algorithm, x: Tensor, y: Tensor) -> Tensor | None:
-    """The losses (N,) of a network that works out its own, else None."""
+    """Return the losses (N,) of a network that works out its own, else None."""
     if type(algorithm.network).losses is Network.losses:
         return None
     function: Any = algorithm.network.losses
@@ -290,7 +300,7 @@ def _losses_of_network(algorithm: Algorithm, x: Tensor, y: Tensor) -> Tensor | N
 
 
 def risk_gradients(algorithm: Algorithm, out: Outputs) -> dict[str, Tensor]:
-    """The gradient of each environment's risk in each trained parameter of the network, by its name.
+    """Return the gradient of each environment's risk in each trained parameter of the network, by its name.
 
     They are (E, *shape), and themselves differentiable. An `objective` may call this, which takes a
     forward and a backward pass of its own, in which batch normalisation takes each environment by its own
@@ -318,7 +328,7 @@ def risk_gradients(algorithm: Algorithm, out: Outputs) -> dict[str, Tensor]:
 
 
 def minimised(algorithm: Algorithm, out: Outputs) -> Tensor:
-    """The value of `objective`; raises UserError if it is not one number in a tensor."""
+    """Return the value of `objective`; raises UserError if it is not one number in a tensor."""
     value: Any = algorithm.objective(out)
     if not isinstance(value, Tensor) or value.numel() != 1:
         shape = getattr(value, "shape", None)
@@ -329,21 +339,23 @@ def minimised(algorithm: Algorithm, out: Outputs) -> Tensor:
 
 
 def reduction_of(algorithm: Algorithm) -> Reduction | None:
-    """How the gradients of the units become one, or None if one backward pass of `objective` is enough."""
+    """Return how the gradients of the units become one, or None if one backward pass of `objective` is
+    enough.
+    """
     if isinstance(algorithm, CustomStep):
         return algorithm.reduction
     return usual_reduction(algorithm)
 
 
 def usual_reduction(algorithm: Algorithm) -> Reduction | None:
-    """The method's `combine`, if it defines one."""
+    """Return the method's `combine`, if it defines one."""
     if type(algorithm).combine is Algorithm.combine:
         return None
     return Reduction(combine=algorithm.combine)
 
 
 def units(algorithm: Algorithm, batch: Batch, step: int) -> Units:
-    """The units of a batch: its environments, or its examples where the reduction says so."""
+    """Return the units of a batch: its environments, or its examples where the reduction says so."""
     unit, batch_norm = "environment", None
     if (reduction := reduction_of(algorithm)) is not None:
         unit, batch_norm = reduction.unit, reduction.batch_norm
@@ -367,7 +379,7 @@ def units(algorithm: Algorithm, batch: Batch, step: int) -> Units:
 
 
 def _joined(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
-    """The outputs of a batch, from those of its micro-batches."""
+    """Return the outputs of a batch, from those of its micro-batches."""
     if len(pieces) == 1:
         return pieces[0]
     names = ["logits", "features", "targets", "losses"]
@@ -378,7 +390,7 @@ def _joined(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
 
 @torch.no_grad()
 def _observed(algorithm: Algorithm, reduction: Reduction) -> dict[str, Tensor]:
-    """The scalars that the reduction observes of the combined gradients."""
+    """Return the scalars that the reduction observes of the combined gradients."""
     if reduction.observe is None:
         return {}
     trained: list[Tensor] = [p for p in algorithm.network.parameters() if p.requires_grad]
@@ -401,7 +413,7 @@ def optimizer_of(
     parameters: Iterable[nn.Parameter],
     scales: Mapping[nn.Parameter, float] = MappingProxyType({}),
 ) -> torch.optim.Optimizer:
-    """The run's optimizer for some parameters, with the factors of their learning rates.
+    """Return the run's optimizer for some parameters, with the factors of their learning rates.
 
     The factors are those of the network, and `scales`.
     """
@@ -412,7 +424,7 @@ def optimizer_of(
 
 
 def rates(algorithm: Algorithm, step: int) -> Rates:
-    """The learning rate and the weight decay of an update, and whether the optimizers start anew."""
+    """Return the learning rate and the weight decay of an update, and whether the optimizers start anew."""
     h, steps = algorithm.hparams, algorithm.problem.steps
     factor = SCHEDULES[h.lr_schedule](step / steps)
     if h.warm_up:
@@ -422,14 +434,14 @@ def rates(algorithm: Algorithm, step: int) -> Rates:
 
 
 def trains_head_only(algorithm: Algorithm, step: int) -> bool:
-    """Whether the update at `step` is one that trains the classifier alone."""
+    """Return whether the update at `step` is one that trains the classifier alone."""
     if isinstance(algorithm, CustomStep):
         return algorithm.trains_head_only(step)
     return usual_head_only(algorithm, step)
 
 
 def usual_head_only(algorithm: Algorithm, step: int) -> bool:
-    """Whether `step` is one of those at the start that `head_only` gives to the classifier."""
+    """Return whether `step` is one of those at the start that `head_only` gives to the classifier."""
     share: float = algorithm.hparams.head_only
     return bool(share != 0 and step < first_step(share, algorithm.problem.steps))
 

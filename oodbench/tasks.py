@@ -53,7 +53,8 @@ class Task:
         return max(2, self.num_outputs) if self.has_classes else 1
 
     def groups(self, targets: Tensor, attributes: Tensor, count: int) -> Tensor:
-        """The group of each example, (...) from 0: the pair of its target and its attribute of `count`.
+        """Return the group of each example, (...) from 0: the pair of its target and its attribute of
+        `count`.
 
         Those of the first class come first; where targets are no classes, a group is an attribute.
         """
@@ -70,7 +71,7 @@ class Task:
         return {"regression": "mse", "distribution": "kl"}.get(self.kind, "loss")
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each example, (...): cross-entropy, KL(target || softmax) or squared error.
+        """Return the loss of each example, (...): cross-entropy, KL(target || softmax) or squared error.
 
         The loss of a regression is averaged over its outputs. Of labels or tokens every known one
         counts alike, as in the package `wilds`: an example's loss is the sum over its known ones,
@@ -112,8 +113,8 @@ class Task:
         return found
 
     def example_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each example, (...); unlike `losses`, of several labels or tokens the mean over
-        the example's known ones.
+        """Return the loss of each example, (...); unlike `losses`, of several labels or tokens the mean
+        over the example's known ones.
         """
         if self.kind in _EACH:
             return self.known_mean(_EACH[self.kind](logits, targets), targets)
@@ -121,18 +122,18 @@ class Task:
 
     @staticmethod
     def known_mean(values: Tensor, targets: Tensor) -> Tensor:
-        """The mean of each example's `values` (..., C) where the target is known, else 0: (...)."""
+        """Return the mean of each example's `values` (..., C) where the target is known, else 0: (...)."""
         known = targets.isfinite()
         return torch.where(known, values, 0.0).sum(-1) / known.sum(-1).clamp(min=1)
 
     def known(self, targets: Tensor) -> Tensor:
-        """Whether anything is known of each example's target, (N,): it counts in no metric else."""
+        """Return whether anything is known of each example's target, (N,): it counts in no metric else."""
         if self.kind in _EACH:
             return targets.isfinite().any(-1)
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
 
     def mistake(self, targets: Tensor) -> str | None:
-        """The reason why `targets` (N, ...) cannot be those of N examples of this task, or None."""
+        """Return the reason why `targets` (N, ...) cannot be those of N examples of this task, or None."""
         sizes = {"tokens": (self.length,), "binary": (), "multiclass": ()}
         wanted = sizes.get(self.kind, (self.num_outputs,))
         shape = tuple(targets.shape[1:])
@@ -154,7 +155,7 @@ class Task:
         return f"the target of example {place} is {values}, and {allowed}"
 
     def _wrong(self, y: Tensor) -> tuple[Tensor, str]:
-        """The targets that are not valid, and the valid ones."""
+        """Return the targets that are not valid, and the valid ones."""
         last = self.num_outputs - 1
         if self.kind == "multiclass":
             return (y < 0) | (y > last), f"classes are numbered from 0 to {last}"
@@ -176,7 +177,8 @@ class Task:
         ), "a box is x1, y1, x2, y2 with x1 <= x2 and y1 <= y2, or NaN"
 
     def constants(self, targets: Tensor) -> dict[tuple[str, ...], Tensor]:
-        """The best constant outputs for one example, given targets (N, ...), by what they are best for.
+        """Return the best constant outputs for one example, given targets (N, ...), by what they are best
+        for.
 
         Among all outputs that ignore the input, each has the best mean over the N examples of the
         metrics that are its key. In closed form: the mean target of a regression; else the logarithms
@@ -196,7 +198,7 @@ class Task:
         return {("accuracy", "loss", *of_classes): self._frequencies(targets)}
 
     def _frequencies(self, targets: Tensor) -> Tensor:
-        """The logits of the frequencies of classes, labels or tokens, of one example's shape."""
+        """Return the logits of the frequencies of classes, labels or tokens, of one example's shape."""
         if self.kind == "binary":
             return _log_odds(targets.double().mean(0, keepdim=True))
         if self.kind == "multiclass":
@@ -213,7 +215,8 @@ class Task:
         return _log_share(count / count.sum(-1, keepdim=True).clamp(min=FLOOR))
 
     def kept(self, logits: Tensor) -> Tensor:
-        """The logits that an evaluation keeps: all, but for `tokens` (..., length) only the best class.
+        """Return the logits that an evaluation keeps: all, but for `tokens` (..., length) only the best
+        class.
 
         It is -1 where they are not finite.
         """
@@ -223,12 +226,12 @@ class Task:
 
 
 def _log_share(share: Tensor) -> Tensor:
-    """Logits whose softmax is `share`, up to FLOOR."""
+    """Return logits whose softmax is `share`, up to FLOOR."""
     return share.clamp(min=FLOOR).log().float()
 
 
 def _log_odds(share: Tensor) -> Tensor:
-    """Logits whose sigmoid is `share`, up to FLOOR."""
+    """Return logits whose sigmoid is `share`, up to FLOOR."""
     return share.clamp(FLOOR, 1 - FLOOR).logit().float()
 
 
@@ -242,7 +245,7 @@ def _multiclass(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _known_shares(values: Tensor, targets: Tensor) -> Tensor:
-    """Each example's part, (..., B), in the mean of the known ones of `values` (..., B, C)."""
+    """Return each example's part, (..., B), in the mean of the known ones of `values` (..., B, C)."""
     known = targets.isfinite()
     count = known.sum(-1).to(values.dtype).mean(-1, keepdim=True)
     return torch.where(known, values, 0.0).sum(-1) / torch.where(count > 0, count, 1.0)

@@ -83,7 +83,7 @@ class _App(typer.Typer):
     """An app in which a user's mistake ends every command as `exit_on_user_error` says."""
 
     def command(self, *args: Any, **settings: Any) -> Callable[[C], C]:
-        """A decorator that registers a command, wrapped, and returns it so."""
+        """Return a decorator that registers a command, wrapped, and returns it so."""
         register = super().command(*args, **settings)
 
         def decorate(command: C) -> C:
@@ -99,7 +99,7 @@ def commands(
     renamed: Mapping[str, str] = MappingProxyType({}),
     **settings: Any,
 ) -> typer.Typer:
-    """An app whose help and errors are plain text; `settings` are further ones of Typer's.
+    """Return an app whose help and errors are plain text; `settings` are further ones of Typer's.
 
     A user's mistake ends each of its commands as `exit_on_user_error` says.
 
@@ -111,7 +111,7 @@ def commands(
 
 
 def confirmed(question: str) -> bool:
-    """The user's answer to a question; raises UserError where nobody can answer."""
+    """Return the user's answer to a question; raises UserError where nobody can answer."""
     if sys.stdin is None or sys.stdin.closed:
         raise UserError(f"'{question}' cannot be answered as stdin is closed; add --yes")
     return typer.confirm(question, default=None)
@@ -124,7 +124,7 @@ def _exit(message: object) -> NoReturn:
 
 
 def _for_stderr(text: str) -> str:
-    """A text as it is printed: wrapped at words where a person reads it, or where COLUMNS is set."""
+    """Return a text as it is printed: wrapped at words where a person reads it, or where COLUMNS is set."""
     text = printable(text, keep="\n")
     if "COLUMNS" in os.environ or (sys.stderr is not None and sys.stderr.isatty()):
         return wrapped(text, shutil.get_terminal_size().columns)
@@ -172,7 +172,7 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _sentence(error: Exception) -> str | None:
-    """The message for an error that is the user's or in the user's code; None for any other."""
+    """Return the message for an error that is the user's or in the user's code; None for any other."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
@@ -210,7 +210,7 @@ def printable_json(text: str) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Each line of the text wrapped at words; a longer word, such as a path, stays whole.
+    """Return each line of the text wrapped at words; a longer word, such as a path, stays whole.
 
     Further lines are indented as the first is, and under the words of an item (`- `).
     """
@@ -243,7 +243,7 @@ class Terminal(Console):
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A string as a `Text`: what `print` and tables do with strings."""
+        """Return a string as a `Text`: what `print` and tables do with strings."""
         if self.encoding.startswith("utf"):
             return super().render_str(printable(text, "\n"), **options)
         return super().render_str(printable(text, "\n").translate(ASCII), **options)
@@ -251,7 +251,7 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The segments of a renderable; a `Text` made elsewhere has its controls escaped here."""
+        """Return the segments of a renderable; a `Text` made elsewhere has its controls escaped here."""
         segments = super().render(renderable, options)
         if not isinstance(renderable, Text):  # all that is printed is made of such
             return segments
@@ -262,7 +262,7 @@ class Terminal(Console):
         self.print(self.wrapped(text), soft_wrap=True)
 
     def wrapped(self, text: str) -> str:
-        """The text with its lines wrapped at words, as the function `wrapped` does it.
+        """Return the text with its lines wrapped at words, as the function `wrapped` does it.
 
         Lines that a program reads, in a file or a pipe, stay as they are unless COLUMNS is set.
         """
@@ -280,7 +280,8 @@ class Terminal(Console):
         line_after: int = 0,
         styles: Mapping[tuple[int, int], str] = MappingProxyType({}),
     ) -> Group:
-        """A table of texts as wide as the terminal, of which no number is cut: a wide one as several.
+        """Return a table of texts as wide as the terminal, of which no number is cut: a wide one as
+        several.
 
         Each of these repeats the first `keys` columns. The columns `prose` are wrapped at words, all
         others but the keys are justified to the right. Where all columns are wider than the terminal,
@@ -320,7 +321,7 @@ class Terminal(Console):
         return Group(*tables)
 
     def cells_of(self, text: str) -> int:
-        """The width of a text of one line as it is printed."""
+        """Return the width of a text of one line as it is printed."""
         return cell_len(self.render_str(text).plain)
 
 
@@ -335,7 +336,7 @@ TITLE = 16
 def _blocks(
     widths: Sequence[int], narrowest: Sequence[int], keys: int, width: int, gap: int
 ) -> Iterator[list[int]]:
-    """The columns of each of the tables that a table with columns of these widths becomes."""
+    """Yield the columns of each of the tables that a table with columns of these widths becomes."""
     first = list(range(keys))
     start = sum(widths[c] + gap for c in first)
     block, used = list(first), start
@@ -349,7 +350,7 @@ def _blocks(
 
 
 def terminal(stderr: bool = False) -> Terminal:
-    """A console on stdout (or stderr) with the width that the terminal, or COLUMNS, has now.
+    """Return a console on stdout (or stderr) with the width that the terminal, or COLUMNS, has now.
 
     What is drawn anew, such as a progress bar, needs a terminal: FORCE_COLOR, which notebooks set,
     colours what a pipe gets, and no more.

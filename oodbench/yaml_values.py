@@ -32,7 +32,9 @@ class _Loader(_Base):  # type: ignore[misc, valid-type]
     """YAML in which 1:30:00 is text, not the number 5400 of YAML 1.1."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """The value of a node; raises YAMLError for a tag that does not fit it, such as `!!int x`."""
+        """Return the value of a node; raises YAMLError for a tag that does not fit it, such as
+        `!!int x`.
+        """
         try:
             value = super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError):
@@ -53,7 +55,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_yaml(path: Path) -> Any:
-    """The value of a YAML file; raises UserError naming the file and the place in it."""
+    """Return the value of a YAML file; raises UserError naming the file and the place in it."""
     try:
         text = read_regular(path, LARGEST_FILE).decode()
     except UnicodeDecodeError:
@@ -62,7 +64,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, place: str) -> Any:
-    """The value of a YAML text; raises UserError naming the place."""
+    """Return the value of a YAML text; raises UserError naming the place."""
     try:
         _check(text)
         return yaml.load(text, _Loader)
@@ -128,18 +130,18 @@ def _check(text: str) -> None:
 
 
 def _refused(reason: str, mark: Any) -> yaml.MarkedYAMLError:
-    """The error for a text that is refused at a place."""
+    """Return the error for a text that is refused at a place."""
     return yaml.MarkedYAMLError(problem=reason, problem_mark=mark)
 
 
 def _shortened(value: object, length: int = LONGEST_REASON) -> str:
-    """The text of a value on one line, in at most `length` characters."""
+    """Return the text of a value on one line, in at most `length` characters."""
     text = " ".join(str(value).split())
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def assignments(flag: str, settings: Sequence[str]) -> dict[str, Any]:
-    """The values of a flag's `key=value`, read as YAML; raises UserError."""
+    """Return the values of a flag's `key=value`, read as YAML; raises UserError."""
     values = {}
     for setting in settings:
         key, equals, value = setting.partition("=")

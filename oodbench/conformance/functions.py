@@ -65,7 +65,7 @@ def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
 
 
 def _outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
-    """The outputs that `objective` is given at a step of a batch that has its noise."""
+    """Return the outputs that `objective` is given at a step of a batch that has its noise."""
     out = outputs(algorithm, algorithm.prepare(batch), step)
     out.buffers.update(algorithm.next_buffers(out))
     return out
@@ -130,13 +130,13 @@ class _Objective(nn.Module):
         return minimised(self.algorithm, out)
 
     def noise(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:
-        """The method's noise at these values, outside of what is vectorized."""
+        """Return the method's noise at these values, outside of what is vectorized."""
         self.algorithm.hparams = replace(self._hparams, **values)
         return noise_at(self.algorithm, batch, step)
 
 
 def _drawn_numbers(cls: type[Algorithm], count: int) -> list[dict[str, Any]]:
-    """The numbers among the hyperparameters of the first random draws."""
+    """Return the numbers among the hyperparameters of the first random draws."""
     drawn = [draw(cls.Hparams, cls.__name__, index) for index in range(1, count + 1)]
     numbers = [
         name
@@ -151,7 +151,7 @@ def _stacked(drawn: list[dict[str, Any]]) -> dict[str, Tensor]:
 
 
 def _many(function: Callable[..., Any], *values: Any) -> Any:
-    """The result of a function under `vmap`; raises AssertionError with what to write instead."""
+    """Return the result of a function under `vmap`; raises AssertionError with what to write instead."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", VMAP_IS_SLOW)
         try:
@@ -161,7 +161,9 @@ def _many(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def _gradients(total: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The gradient of a scalar in each of the leaves by name, zero where it does not depend on one."""
+    """Return the gradient of a scalar in each of the leaves by name, zero where it does not
+    depend on one.
+    """
     parameters = list(leaves.values())
     options: Any = {"allow_unused": True, "materialize_grads": True}
     return dict(zip(leaves, torch.autograd.grad(total, parameters, **options), strict=True))

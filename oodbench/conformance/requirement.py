@@ -36,7 +36,7 @@ class RoundOff(AssertionError):
 
 
 def sentence(requirement: Requirement) -> str:
-    """The sentence that a requirement stands for."""
+    """Return the sentence that a requirement stands for."""
     return " ".join((requirement.__doc__ or "").split()).partition(". ")[0].rstrip(".")
 
 
@@ -64,7 +64,7 @@ def requirement(function: Requirement) -> Requirement:
 
 
 def _reason(requirement: Requirement, error: Exception) -> str:
-    """Why a requirement is broken, and what its docstring says after its first sentence."""
+    """Return why a requirement is broken, and what its docstring says after its first sentence."""
     if isinstance(error, UserError):
         return f"{error}"
     advice = " ".join((requirement.__doc__ or "").split()).partition(". ")[2]
@@ -84,7 +84,7 @@ def on_one_task(function: Requirement) -> Requirement:
 
 
 def tasks_of(cls: type[Algorithm]) -> list[Task]:
-    """The tasks that a method does not skip; raises AssertionError if it skips all."""
+    """Return the tasks that a method does not skip; raises AssertionError if it skips all."""
     tasks = [task for task in TASKS.values() if _reason_to_skip(cls, suited(cls, task)) is None]
     assert tasks, f"{cls.__name__} skips every kind of task, so that nothing can be checked"
     return tasks

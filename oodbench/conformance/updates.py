@@ -80,7 +80,7 @@ def every_draw_trains(cls: type[Algorithm], task: Task) -> None:
 def _short_run(
     cls: type[Algorithm], problem: Problem, values: Mapping[str, object]
 ) -> tuple[Tensor, Tensor]:
-    """The network's weights before and after a short run."""
+    """Return the network's weights before and after a short run."""
     algorithm = tiny_algorithm(cls, problem, values, dtype=torch.float32)
     start = parameters_to_vector(algorithm.network.parameters()).detach().clone()
     for step in range(problem.steps):
@@ -219,7 +219,7 @@ def ignores_the_layout_in_memory(cls: type[Algorithm], task: Task) -> None:
 def _trained(
     cls: type[Algorithm], task: Task, inputs: torch.memory_format, weights: torch.memory_format
 ) -> dict[str, Tensor]:
-    """The state after three updates with inputs and weights in these layouts."""
+    """Return the state after three updates with inputs and weights in these layouts."""
     algorithm = tiny_algorithm(cls, tiny_problem(task), network="ConvNet", memory_format=weights)
     for step in (0, 1, LAST):
         batch = tiny_batch(task, step)
@@ -265,7 +265,7 @@ def _state(algorithm: Algorithm) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _tensors(tree: object) -> list[Tensor]:
-    """The tensors in nested dictionaries, in order."""
+    """Return the tensors in nested dictionaries, in order."""
     if isinstance(tree, dict):
         return [tensor for value in tree.values() for tensor in _tensors(value)]
     return [tree] if isinstance(tree, Tensor) else []

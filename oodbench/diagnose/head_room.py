@@ -137,7 +137,7 @@ def head_room(
 
 
 def has_choice(dataset: Dataset) -> bool:
-    """Whether the dataset has examples by which a rule can choose runs."""
+    """Return whether the dataset has examples by which a rule can choose runs."""
     return bool(facts.holdout(dataset) or dataset.validation_environments)
 
 
@@ -160,12 +160,12 @@ def show(room: HeadRoom, console: Terminal) -> None:
 
 
 def value_text(value: Value | None, metric: str) -> str:
-    """A mean and its error as tables print them; `-` where there is none."""
+    """Return a mean and its error as tables print them; `-` where there is none."""
     return "-" if value is None else number(*value, metric)
 
 
 def verdicts(room: HeadRoom) -> list[str]:
-    """Sentences on the head-room and on the line."""
+    """Return sentences on the head-room and on the line."""
     sentences = []
     if room.room is None:
         sentences.append(
@@ -192,7 +192,7 @@ def verdicts(room: HeadRoom) -> list[str]:
 def _against_ceiling(
     name: str, settings: Mapping[str, Any], like_test: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The keys of the sweep of ERM and, where options make its data, the ceiling."""
+    """Return the keys of the sweep of ERM and, where options make its data, the ceiling."""
     if not like_test:
         return {"datasets": [{"name": name, **settings}], "algorithms": [ERM]}
     rows: list[Any] = [ERM, {"name": ERM, "label": CEILING, "ceiling": True}]
@@ -200,7 +200,7 @@ def _against_ceiling(
 
 
 def _alone(dataset: Dataset, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of the sweep that trains on the test environments; none where that cannot be."""
+    """Return the keys of the sweep that trains on the test environments; none where that cannot be."""
     tests = dataset.test_environments
     others = [name for name in dataset.environments if name not in tests]
     if not set(tests) <= set(facts.training_environments(dataset, others)):
@@ -221,7 +221,7 @@ def _planned(sweep: dict[str, Any], options: LaunchOptions) -> dict[str, RunSpec
 
 
 def _like_test(dataset: Dataset) -> dict[str, Any]:
-    """The options of the dataset's ceiling; none where it has no option for it."""
+    """Return the options of the dataset's ceiling; none where it has no option for it."""
     known = defaults(type(dataset.options))
     for name in LIKE_TEST:
         if known.get(name) is False:
@@ -273,7 +273,7 @@ def _value(cell: Why) -> Value:
 
 
 def _spearman(frames: Frames) -> Value | None:
-    """The correlation of scores in distribution with values out of it, over the runs of ERM."""
+    """Return the correlation of scores in distribution with values out of it, over the runs of ERM."""
     try:
         runs = why(frames, label=ERM, rule="train_val").runs[["score", "value"]].dropna()
     except UserError:  # there are no `out` splits
@@ -285,7 +285,8 @@ def _spearman(frames: Frames) -> Value | None:
 
 
 def _on_its_own(frames: Frames, higher_is_better: bool) -> Value | None:
-    """The mean over trials of the `out` splits' value at the draw and step that the other trials choose.
+    """Return the mean over trials of the `out` splits' value at the draw and step that the other trials
+    choose.
 
     A draw and step chosen by the trial's own values would make these optimistic.
     """

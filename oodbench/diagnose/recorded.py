@@ -34,7 +34,7 @@ SCORED = {"train": "training labels", "mislabeled": "wrong labels", "test": "tes
 
 
 def kept_components(run: Path | None = None, steps: int = 300, tau: float = 1.0) -> Finding:
-    """The curves of a recorded `run` of AND-mask, or of a new one on `Spirals`.
+    """Return the curves of a recorded `run` of AND-mask, or of a new one on `Spirals`.
 
     Raises UserError for a run without such records.
     """
@@ -74,7 +74,7 @@ class Curves:
 
 
 def read_curves(run: RunDirectory) -> Curves:
-    """The curves of a run directory; raises UserError where AND-mask recorded none."""
+    """Return the curves of a run directory; raises UserError where AND-mask recorded none."""
     info = run.info()
     records = [r for r in run.records() if any(k.startswith(KEPT) for k in r["train"])]
     if info is None or not records:
@@ -95,7 +95,7 @@ def read_curves(run: RunDirectory) -> Curves:
 
 
 def _accuracy(record: dict[str, Any], environments: Sequence[str]) -> float:
-    """The mean over environments of the accuracy on their `in` splits; NaN if there is none."""
+    """Return the mean over environments of the accuracy on their `in` splits; NaN if there is none."""
     values = [
         e["value"]
         for e in record["evaluations"]
@@ -135,7 +135,7 @@ def _finding(curves: Curves, title: str) -> Finding:
 
 
 def memorization(results: Path) -> Finding:
-    """Accuracies at the end of every method's runs, and their curves; means over the trials.
+    """Return accuracies at the end of every method's runs, and their curves; means over the trials.
 
     Raises UserError for a sweep without ended runs on such data.
     """
@@ -205,7 +205,7 @@ def _cell(values: "np.ndarray[Any, Any]") -> str:
 
 
 def trials(results: Path, rules: tuple[str, ...], threshold: float) -> Finding:
-    """The test value of each trial under each selection rule, the methods in the sweep's order.
+    """Return the test value of each trial under each selection rule, the methods in the sweep's order.
 
     `threshold` is what a trial must reach to be counted as solved. Raises UserError for an unknown
     rule, one that the sweep cannot serve, a sweep of several datasets or without a complete trial.

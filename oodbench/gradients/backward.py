@@ -175,7 +175,7 @@ def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> tuple[Ten
 def taps(
     network: nn.Module, units: int, batch_norm: str, visit: Visit
 ) -> Iterator[Callable[[], None]]:
-    """A context in which backward passes of `network` call `visit` with the units' gradients.
+    """Return a context in which backward passes of `network` call `visit` with the units' gradients.
 
     The backward pass of the sum of the risks calls `visit` once for each parameter, as soon as the
     last layer that uses it was passed; the parameters' own `.grad` stay None, except where a
@@ -219,7 +219,7 @@ def _tapped(
     pending: Counter[Tensor],
     collect: Callable[[Any], None],
 ) -> Callable[..., Any]:
-    """The forward pass of a layer by `run`, with a hook on the output's cotangent.
+    """Return the forward pass of a layer by `run`, with a hook on the output's cotangent.
 
     A layer whose input or output is not a single tensor runs unchanged; its parameters then get a
     `.grad`, by which `visit_gradients` knows that the whole network has to fall back.

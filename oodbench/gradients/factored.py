@@ -82,7 +82,7 @@ class OuterProducts:
 
 
 def _outer_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """The outer products of U rows of `left` (U, O) and `right` (U, I): signs summed, and the mean.
+    """Return the outer products of U rows of `left` (U, O) and `right` (U, I): signs summed, and the mean.
 
     Both are (O, I).
     """
@@ -119,7 +119,8 @@ class LookedUpRows:
     shape: torch.Size
 
     def _sums(self) -> tuple[Tensor, Tensor]:
-        """The pairs (U * K,) of a unit and a row that it looked up, and each pair's gradient (U * K, D).
+        """Return the pairs (U * K,) of a unit and a row that it looked up, and each pair's gradient (U * K,
+        D).
 
         A pair is the number unit * V + row. Where there are fewer different pairs the rest are 0, with a
         gradient of 0: reading their number would make the CPU wait for the device.

@@ -22,7 +22,7 @@ RunLayer = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
 
 
 def layers(network: nn.Module) -> Iterator[tuple[nn.Module, RunLayer]]:
-    """The layers of a network, each with the function that runs it.
+    """Yield the layers of a network, each with the function that runs it.
 
     A module with parameters of its own and no such function is one layer, together with all it
     contains; it gets its gradients from `any_layer`.
@@ -38,7 +38,7 @@ def layers(network: nn.Module) -> Iterator[tuple[nn.Module, RunLayer]]:
 
 
 def _run_of(module: nn.Module) -> RunLayer | None:
-    """The function that runs a layer of torch, or None; a subclass has none, as it may differ."""
+    """Return the function that runs a layer of torch, or None; a subclass has none, as it may differ."""
     kind = type(module)
     if kind is nn.Conv2d and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
         return None
@@ -138,7 +138,7 @@ def batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Ten
 
 
 def _moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
-    """Variance and mean over some dimensions, without gradients, at least in float32."""
+    """Return variance and mean over some dimensions, without gradients, at least in float32."""
     x = x.detach()
     variance, mean = torch.var_mean(x if x.itemsize >= 4 else x.float(), dims, correction=0)
     return variance, mean

@@ -41,7 +41,7 @@ class Entry:
 
 
 def own_entries() -> list[Entry]:
-    """The package's own classes by kind and name, as their `@register("NAME", ...)` lines say.
+    """Return the package's own classes by kind and name, as their `@register("NAME", ...)` lines say.
 
     A registered class says its name, and its `paper` where it has one, as plain strings in that line;
     a test checks that these are the classes in the registries.
@@ -57,17 +57,19 @@ def own_entries() -> list[Entry]:
 
 
 def has_entry_points() -> bool:
-    """Whether an installed package registers classes, which only its import can name."""
+    """Return whether an installed package registers classes, which only its import can name."""
     return any(entry_points(group=f"oodbench.{kind}s") for kind in KINDS)
 
 
 def summary(docstring: str | None) -> str:
-    """The first line of a docstring."""
+    """Return the first line of a docstring."""
     return inspect.cleandoc(docstring or "").partition("\n")[0]
 
 
 def _entries(kind: str, module: ast.Module, classes: Mapping[str, ast.ClassDef]) -> Iterator[Entry]:
-    """The classes that a module registers; `classes` are those of all modules of the kind, by name."""
+    """Yield the classes that a module registers; `classes` are those of all modules of the
+    kind, by name.
+    """
     for node in module.body:
         if not isinstance(node, ast.ClassDef):
             continue
@@ -85,7 +87,7 @@ def _entries(kind: str, module: ast.Module, classes: Mapping[str, ast.ClassDef])
 def _attribute(
     node: ast.ClassDef, name: str, classes: Mapping[str, ast.ClassDef], usual: Any
 ) -> Any:
-    """The constant that a class assigns to an attribute, or else its first base that assigns one."""
+    """Return the constant that a class assigns to an attribute, or else its first base that assigns one."""
     for line in node.body:
         match line:
             case ast.Assign(targets=[ast.Name(target)], value=ast.Constant(value)) if (
@@ -98,7 +100,7 @@ def _attribute(
 
 
 def _paper(call: ast.Call) -> str:
-    """The value of `paper=` in a decorator, also inside its `Metadata(...)`."""
+    """Return the value of `paper=` in a decorator, also inside its `Metadata(...)`."""
     for node in ast.walk(call):
         match node:
             case ast.keyword(arg="paper", value=ast.Constant(str(paper))):
@@ -107,7 +109,7 @@ def _paper(call: ast.Call) -> str:
 
 
 def listing(entries: Iterable[Entry], width: int) -> str:
-    """Each name beside its sentence and paper, wrapped at words to `width` columns."""
+    """Return each name beside its sentence and paper, wrapped at words to `width` columns."""
     lines = []
     for title, section in _sections(entries):
         lines += textwrap.wrap(title, width)
@@ -119,7 +121,7 @@ def listing(entries: Iterable[Entry], width: int) -> str:
 
 
 def beside(name: str, text: str, width: int, indent: int = INDENT) -> list[str]:
-    """Lines with a name at the left and a text from column `indent` on, wrapped at words."""
+    """Return lines with a name at the left and a text from column `indent` on, wrapped at words."""
     label = f"  {name}"
     wrapped = textwrap.wrap(
         text, max(width - indent, 20), break_long_words=False, break_on_hyphens=False
@@ -131,7 +133,7 @@ def beside(name: str, text: str, width: int, indent: int = INDENT) -> list[str]:
 
 
 def markdown(entries: Iterable[Entry]) -> str:
-    """The page docs/catalogue.md: a table for each kind."""
+    """Return the page docs/catalogue.md: a table for each kind."""
     lines = [HEAD]
     for title, section in _sections(entries):
         lines += [
@@ -148,7 +150,7 @@ def markdown(entries: Iterable[Entry]) -> str:
 
 
 def _sections(entries: Iterable[Entry]) -> Iterator[tuple[str, Iterator[Entry]]]:
-    """The entries under their titles: algorithms by what they change, then the other kinds."""
+    """Yield the entries under their titles: algorithms by what they change, then the other kinds."""
     order = [*CHANGES]
 
     def place(entry: Entry) -> tuple[int, int]:

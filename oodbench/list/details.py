@@ -32,7 +32,7 @@ TITLES = {
 
 
 def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
-    """The registries by kind, with what the plug-ins register; raises UserError for unknown ones."""
+    """Return the registries by kind, with what the plug-ins register; raises UserError for unknown ones."""
     load_plugins(plugins)
     by_kind: Mapping[str, Registry[Any]]
     by_kind = {"algorithm": algorithms, "dataset": datasets, "network": networks}
@@ -40,7 +40,7 @@ def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
 
 
 def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
-    """Every registered class by kind and name, those of plug-ins and installed packages included."""
+    """Return every registered class by kind and name, those of plug-ins and installed packages included."""
     entries = []
     for kind, registry in registries(plugins).items():
         for name in registry:
@@ -51,13 +51,13 @@ def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
 
 
 def paper(registry: Registry[Any], name: str) -> str:
-    """The paper that a class was registered with; networks have none."""
+    """Return the paper that a class was registered with; networks have none."""
     metadata = getattr(registry.get(name), "metadata", None)
     return registry.papers.get(name, "") if metadata is None else str(metadata.paper)
 
 
 def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """All about the class registered under `name`; raises UserError if there is none.
+    """Return all about the class registered under `name`; raises UserError if there is none.
 
     Keys: `kind`, `name`, `description`, `module`; where there is one, `paper`; of an algorithm, what it
     `changes`, whether it is `transductive`, what it `cannot` be run on and what it `costs`; of a
@@ -80,7 +80,7 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def parameters(space: type) -> list[dict[str, Any]]:
-    """The fields of a dataclass of hyperparameters or options, in their order.
+    """Return the fields of a dataclass of hyperparameters or options, in their order.
 
     Each has its `name`, its `default`, its `range` (what random draws take; absent where every draw
     takes the default), its `bounds` (what a user may set), `by_family` with the (default, range) of
@@ -100,7 +100,7 @@ def parameters(space: type) -> list[dict[str, Any]]:
 
 
 def page(about: Mapping[str, Any], width: int) -> str:
-    """The dictionary of `details` as text for a terminal of `width` columns."""
+    """Return the dictionary of `details` as text for a terminal of `width` columns."""
     lines = [f"{about['name']} ({about['kind']})", ""]
     for paragraph in str(about["description"]).split("\n\n"):
         lines += [*textwrap.wrap(paragraph, width, break_on_hyphens=False), ""]
@@ -129,7 +129,9 @@ def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
 
 
 def _limits(cls: type[Algorithm]) -> str:
-    """One line on the problems that a method cannot be run on, with reasons; empty if there are none."""
+    """Return one line on the problems that a method cannot be run on, with reasons; empty if there are
+    none.
+    """
     environments = ("a", "b", "c")
     tasks = [Task(kind, 1 if kind == "binary" else 3) for kind in get_args(Kind)]
     on_vectors = [Problem((4,), task, environments, 100, attributes=2) for task in tasks]
@@ -156,7 +158,7 @@ def _limits(cls: type[Algorithm]) -> str:
 
 
 def step_cost(name: str) -> float | None:
-    """A step of a method over one of ERM, as the page of measured costs has it, or None.
+    """Return a step of a method over one of ERM, as the page of measured costs has it, or None.
 
     The page is not part of an installed package.
     """
@@ -191,7 +193,7 @@ def _of_dataset(name: str, cls: type[Dataset]) -> dict[str, Any]:
 
 
 def _parameter_lines(row: Mapping[str, Any], width: int) -> list[str]:
-    """A field in the terminal: its values, those of families, and its meaning."""
+    """Return a field in the terminal: its values, those of families, and its meaning."""
     lines = beside(str(row["name"]), _in_words(row), width)
     for family, values in row.get("by_family", {}).items():
         lines += beside("", f"{family}: {_in_words(values)}", width)
@@ -199,13 +201,13 @@ def _parameter_lines(row: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _in_words(row: Mapping[str, Any]) -> str:
-    """The default, the range and the bounds of a field, as far as it has them."""
+    """Return the default, the range and the bounds of a field, as far as it has them."""
     default = "''" if row["default"] == "" else str(row["default"])
     return "; ".join([default, *(row[key] for key in ("range", "bounds") if key in row)])
 
 
 def _values(default: object, distribution: Distribution | None) -> dict[str, Any]:
-    """A default and, where random draws differ from it, their range: `log_uniform(1e-05, 0.1)`."""
+    """Return a default and, where random draws differ from it, their range: `log_uniform(1e-05, 0.1)`."""
     if distribution is None:
         return {"default": default}
     numbers: list[Any] = list(distribution.arguments)
@@ -226,7 +228,7 @@ def _bounds(metadata: Mapping[str, Any]) -> str:
 
 
 def _meanings(space: type) -> dict[str, str]:
-    """The sentences below the fields of a dataclass and of those that it inherits from."""
+    """Return the sentences below the fields of a dataclass and of those that it inherits from."""
     meanings = {}
     for cls in reversed(space.__mro__[:-1]):
         try:

@@ -63,7 +63,7 @@ class Groups:
     """The values of the attribute; none where examples have none."""
 
     def accuracies(self, right: Sequence[float]) -> Iterator[tuple[str, float, int]]:
-        """The accuracy on each group as `accuracy[CLASS, ATTRIBUTE]`, with the group's size."""
+        """Yield the accuracy on each group as `accuracy[CLASS, ATTRIBUTE]`, with the group's size."""
         if not self.attributes or len(self.counts) > NAMED:
             return
         names = (f"accuracy[{c}, {a}]" for c in self.classes for a in self.attributes)
@@ -91,21 +91,21 @@ class Metric:
     """The kinds of task whose predictions `of_predictions` takes."""
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """The value of each example, (...); its mean over a split is recorded. None: it has none.
+        """Return the value of each example, (...); its mean over a split is recorded. None: it has none.
 
         The examples' leading dimensions may be those of many runs, and they are on a run's device.
         """
         raise NotImplementedError
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
-        """The value on a split, given how many examples of each group are classified right; or None.
+        """Return the value on a split, given how many examples of each group are classified right; or None.
 
         It is called where targets are classes.
         """
         raise NotImplementedError
 
     def of_predictions(self, p: Predictions) -> float:
-        """The value on the kept predictions of a split, which has at least one example."""
+        """Return the value on the kept predictions of a split, which has at least one example."""
         raise NotImplementedError
 
 
@@ -119,13 +119,14 @@ def _family(name: str) -> str:
 
 
 def is_proportion(name: str) -> bool:
-    """Whether a metric is in [0, 1] and printed in %; `accuracy[0, red]` is, as accuracy."""
+    """Return whether a metric is in [0, 1] and printed in %; `accuracy[0, red]` is, as accuracy."""
     known = metrics.find(_family(name))
     return known is not None and known.is_proportion
 
 
 def is_higher_better(name: str) -> bool:
-    """Whether a higher value is better; no for metrics of the predictor itself, which are not registered.
+    """Return whether a higher value is better; no for metrics of the predictor itself, which are not
+    registered.
 
     For a metric of examples that may be unknown, use `known_direction`.
     """
@@ -134,13 +135,13 @@ def is_higher_better(name: str) -> bool:
 
 
 def sees_attributes(name: str) -> bool:
-    """Whether a metric asks for the examples' attributes; `accuracy[0, red]` does."""
+    """Return whether a metric asks for the examples' attributes; `accuracy[0, red]` does."""
     known = metrics.find(_family(name))
     return "[" in name or (known is not None and known.sees_attributes)
 
 
 def known_direction(name: str, plugins: Collection[str] = ()) -> bool:
-    """Whether a higher value is better; raises UserError for a metric that is not registered.
+    """Return whether a higher value is better; raises UserError for a metric that is not registered.
 
     A guess could invert every ranking. The `plugins` of its sweep are imported if they are needed.
     """
@@ -151,13 +152,13 @@ def known_direction(name: str, plugins: Collection[str] = ()) -> bool:
 
 
 def _defining(method: str) -> list[tuple[str, Metric]]:
-    """The metrics that define a method, in the order of their registration."""
+    """Return the metrics that define a method, in the order of their registration."""
     base = getattr(Metric, method)
     return [(n, cls()) for n, cls in metrics.items() if getattr(cls, method) is not base]
 
 
 def values_of_examples(task: "Task", logits: "Tensor", targets: "Tensor") -> "dict[str, Tensor]":
-    """Every recorded metric of each example, (...); its mean over a split is the recorded value.
+    """Return every recorded metric of each example, (...); its mean over a split is the recorded value.
 
     An example with several labels or tokens, none of them known, has no value, see `Task.known`.
     """
@@ -167,7 +168,9 @@ def values_of_examples(task: "Task", logits: "Tensor", targets: "Tensor") -> "di
 
 
 def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[str, float, int]]:
-    """Each recorded metric of groups with its value and count of examples, and each group's accuracy."""
+    """Yield each recorded metric of groups with its value and count of examples, and each
+    group's accuracy.
+    """
     for name, metric in _defining("of_groups"):
         value = metric.of_groups(groups, right)
         if value is not None:
@@ -176,12 +179,12 @@ def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[s
 
 
 def computed_names() -> list[str]:
-    """The names of the metrics that are computed from kept predictions."""
+    """Return the names of the metrics that are computed from kept predictions."""
     return [name for name, _ in _defining("of_predictions")]
 
 
 def of_predictions(name: str, plugins: Collection[str] = ()) -> Metric | None:
-    """The metric of that name if it is computed from kept predictions.
+    """Return the metric of that name if it is computed from kept predictions.
 
     The `plugins` of the sweep are imported if the name is not known without them.
     """

@@ -20,7 +20,7 @@ class MacroF1(Metric):
     higher_is_better = is_proportion = True
 
     def of_predictions(self, p: Predictions) -> float:
-        """The mean over classes."""
+        """Return the mean over classes."""
         from sklearn.metrics import f1_score
 
         classes, guesses = classes_of(p.targets), _guesses(p)
@@ -39,7 +39,7 @@ class AUROC(Metric):
     higher_is_better = is_proportion = True
 
     def of_predictions(self, p: Predictions) -> float:
-        """The mean area."""
+        """Return the mean area."""
         from sklearn.metrics import roc_auc_score
 
         shares = _shares(p)
@@ -61,7 +61,7 @@ class AUPRC(Metric):
     higher_is_better = is_proportion = True
 
     def of_predictions(self, p: Predictions) -> float:
-        """The mean area."""
+        """Return the mean area."""
         from sklearn.metrics import average_precision_score
 
         shares = _shares(p)
@@ -85,7 +85,7 @@ class CalibrationError(Metric):
     """
 
     def of_predictions(self, p: Predictions) -> float:
-        """The expected calibration error."""
+        """Return the expected calibration error."""
         confidence = np.where(_finite(p), _shares(p).max(axis=1), 1.0)
         bins = np.minimum(np.ceil(confidence * BINS).astype(int) - 1, BINS - 1)
         gaps = np.bincount(bins, right_of(p) - confidence, minlength=BINS)

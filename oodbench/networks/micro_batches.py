@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 def in_micro_batches(
     owner: nn.Module, function: Callable[..., Tensor], count: int, *inputs: Any
 ) -> Tensor:
-    """The outputs (N, ...) of `function`, which runs `owner` on inputs (N, ...), from `count` calls.
+    """Return the outputs (N, ...) of `function`, which runs `owner` on inputs (N, ...), from `count` calls.
 
     The backward pass recomputes each micro-batch's activations, so that it is exact, at the price of a
     second forward pass. Batch normalisation takes the statistics of a micro-batch, and counts it once.
@@ -32,7 +32,7 @@ def in_micro_batches(
 
 @contextmanager
 def _statistics_kept(owner: nn.Module) -> Iterator[None]:
-    """A context in which the running statistics of batch normalisation do not change."""
+    """Return a context in which the running statistics of batch normalisation do not change."""
     layers = [m for m in owner.modules() if isinstance(m, _BatchNorm)]
     before = [(m, m.momentum, m.num_batches_tracked) for m in layers]
     try:

@@ -69,7 +69,7 @@ class Scales(nn.Module):
         self.weight = nn.Parameter(start)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The weighted inputs, (N, F)."""
+        """Return the weighted inputs, (N, F)."""
         return x * self.weight
 
 

@@ -43,7 +43,7 @@ class ModelInputs(nn.Module):
         self.register_buffer("shift", shift[:, None, None], persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (N, C, H, W), resized and standardised."""
+        """Return images (N, C, H, W), resized and standardised."""
         if self._size and x.shape[-2:] != (self._size, self._size):
             size = (self._size, self._size)
             x = nn.functional.interpolate(x, size, mode=self._mode, antialias=True)
@@ -146,7 +146,7 @@ class Timm(Network):
 
     @classmethod
     def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
-        """The file of the weights, None for random ones; raises UserError if it is missing."""
+        """Return the file of the weights, None for random ones; raises UserError if it is missing."""
         weights = str(values["weights"])
         if weights in ("none", "cached"):
             return None if weights == "none" else _cached(str(values["model"]))
@@ -159,7 +159,7 @@ class Timm(Network):
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """The hyperparameters with the weights' checksum; the network is built once, as a check."""
+        """Return the hyperparameters with the weights' checksum; the network is built once, as a check."""
         resolved = dict(values)
         if resolved["normalized"] is None:
             resolved["normalized"] = normalization(dataset) is not None
@@ -189,7 +189,7 @@ def _feature_info(body: Any) -> list[dict[str, Any]]:
 
 
 def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:
-    """The number of the layer, or of the coarser stage, of each parameter, from the input on."""
+    """Return the number of the layer, or of the coarser stage, of each parameter, from the input on."""
     if not hasattr(body, "group_matcher"):
         raise UserError(
             f"timm does not say what the layers of {model} are: no `freeze`, `layer_decay`"
@@ -200,7 +200,7 @@ def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:
 
 
 def _timm() -> Any:
-    """The package timm; raises MissingError where it is missing."""
+    """Return the package timm; raises MissingError where it is missing."""
     try:
         return importlib.import_module("timm")
     except ModuleNotFoundError as error:
@@ -208,7 +208,9 @@ def _timm() -> Any:
 
 
 def _configuration(model: str) -> dict[str, Any]:
-    """The configuration of a model's weights; raises UserError for a name that timm does not have."""
+    """Return the configuration of a model's weights; raises UserError for a name that timm does
+    not have.
+    """
     timm = _timm()
     name, _, tag = model.partition(".")
     if ":" in model or "/" in model or not timm.is_model(name):
@@ -223,7 +225,7 @@ def _configuration(model: str) -> dict[str, Any]:
 
 
 def _cached(model: str) -> Path:
-    """The file of a model's published weights in timm's caches; nothing is downloaded."""
+    """Return the file of a model's published weights in timm's caches; nothing is downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
     config = _configuration(model)
@@ -249,7 +251,7 @@ def _cached(model: str) -> Path:
 def _body(
     hparams: Timm.Hparams, config: Mapping[str, Any], channels: int, pixels: tuple[int, ...]
 ) -> Any:
-    """The model without its head, with its weights, for images of that many `pixels`."""
+    """Return the model without its head, with its weights, for images of that many `pixels`."""
     timm = _timm()
     stored: Mapping[str, Tensor] = {}
     sides = (hparams.size, hparams.size) if hparams.size else pixels
@@ -302,7 +304,7 @@ def _body(
 def _entries(
     state: Mapping[str, Tensor], model: str, config: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """The entries of a file without the last layer's; EfficientNet-PyTorch's get timm's names.
+    """Return the entries of a file without the last layer's; EfficientNet-PyTorch's get timm's names.
 
     That package (and efficientnet_lite_pytorch) numbers all blocks, timm the blocks within each stage;
     both list the same layers in the same order. Its padding is that of timm's models `tf_...`.

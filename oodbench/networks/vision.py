@@ -25,7 +25,7 @@ class FromFile(Network):
 
     @classmethod
     def weights_file(cls, values: Mapping[str, object]) -> Path | None:
-        """The file of the weights, None for random ones.
+        """Return the file of the weights, None for random ones.
 
         Raises UserError if it is missing, or not the one with the given `sha256`.
         """
@@ -184,13 +184,15 @@ class MNISTCNN(Network):
 
 
 def conv_block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    """A 3 x 3 convolution without bias, batch normalisation, ReLU; the size is divided by `stride`."""
+    """Return a 3 x 3 convolution without bias, batch normalisation, ReLU; the size is divided
+    by `stride`.
+    """
     conv = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
 def require_image(name: str, input_shape: tuple[int, ...], pixels: int) -> int:
-    """The number of channels; raises UserError unless the inputs are (C, H, W) and large enough."""
+    """Return the number of channels; raises UserError unless the inputs are (C, H, W) and large enough."""
     if len(input_shape) != 3 or min(input_shape[1:]) < pixels:
         raise UserError(
             f"the network {name} takes images of at least {pixels} x {pixels} pixels, "
@@ -237,7 +239,7 @@ class Residual(nn.Module):
         self.f = f
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum x + f(x)."""
+        """Return the sum x + f(x)."""
         result: Tensor = x + self.f(x)
         return result
 
@@ -250,7 +252,7 @@ class Scale(nn.Module):
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """The scaled input, factor * x."""
+        """Return the scaled input, factor * x."""
         return self.factor * x
 
 
@@ -292,7 +294,7 @@ class FastResNet(Network):
 
 
 def mixed(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
-    """Feature maps (N, C, H, W) with the styles of their mixtures with `other` (arXiv:2104.02008).
+    """Return feature maps (N, C, H, W) with the styles of their mixtures with `other` (arXiv:2104.02008).
 
     x -> s_mix (x - m) / s + m_mix, where m and s are the mean and the standard deviation over an image's
     pixels in each channel, and m_mix and s_mix those of x times `share` (N, 1, 1, 1) and those of `other`
@@ -319,7 +321,7 @@ class MixStyle(nn.Module):
         self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:
-        """The feature maps (N, C, H, W), mixed or as they are."""
+        """Return the feature maps (N, C, H, W), mixed or as they are."""
         if not self.training or x.shape[2] * x.shape[3] < 2 or torch.rand(()) >= self.probability:
             return x
         alpha = torch.full((len(x), 1, 1, 1), 0.1, device=x.device, dtype=x.dtype)
@@ -327,7 +329,9 @@ class MixStyle(nn.Module):
         return mixed(x, x[torch.randperm(len(x), device=x.device)], share)
 
     def hook(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        """A forward hook of the module whose outputs are mixed; a method, so that copies have their own."""
+        """Return a forward hook of the module whose outputs are mixed; a method, so that copies have their
+        own.
+        """
         mixed_output: Tensor = self(output)
         return mixed_output
 

@@ -34,7 +34,7 @@ REPLACED: ContextVar[bool] = ContextVar("replaced", default=False)
 
 @contextmanager
 def replaced_weights() -> Iterator[None]:
-    """A context in which networks are built with random weights, which the caller then overwrites.
+    """Return a context in which networks are built with random weights, which the caller then overwrites.
 
     The files of weights need not exist, except for transformers'.
     """
@@ -46,7 +46,9 @@ def replaced_weights() -> Iterator[None]:
 
 
 def weights_file(model: str, weights: str) -> Path:
-    """The file of a model's `weights`, a name in PUBLISHED or a path; raises UserError if missing."""
+    """Return the file of a model's `weights`, a name in PUBLISHED or a path; raises UserError
+    if missing.
+    """
     if weights not in PUBLISHED:
         file = Path(weights).expanduser()
         if not file.is_file():
@@ -70,7 +72,7 @@ def weights_file(model: str, weights: str) -> Path:
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file, which is read once in a process unless it changes."""
+    """Return the SHA-256 of a file, which is read once in a process unless it changes."""
     return _sha256(file, _stamp(file))
 
 
@@ -82,7 +84,7 @@ def require_sha256(file: Path | None, wanted: str) -> None:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    """The size and the time of change of a file, which differ when its contents do."""
+    """Return the size and the time of change of a file, which differ when its contents do."""
     facts = file.stat()
     return facts.st_size, facts.st_mtime_ns
 
@@ -94,7 +96,7 @@ def _sha256(file: Path, stamp: tuple[int, int]) -> str:
 
 
 def read_weights(file: Path) -> Mapping[str, Tensor]:
-    """The state_dict in a file of safetensors or torch; no code in it is run.
+    """Return the state_dict in a file of safetensors or torch; no code in it is run.
 
     Training scripts wrap it in a dictionary, under `state_dict` or `model`. Raises UserError for other
     and for truncated files. The state_dict of the last file stays in memory.
@@ -121,7 +123,9 @@ def _read_weights(file: Path, stamp: tuple[int, int]) -> Mapping[str, Tensor]:
 
 
 def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """The state_dict in a file, without a classifier's last layer; raises UserError for other files."""
+    """Return the state_dict in a file, without a classifier's last layer; raises UserError for
+    other files.
+    """
     return {
         re.sub(r"\b(norm|conv)\.([12])\b", r"\1\2", k): v  # in the oldest files of DenseNet
         for k, v in read_weights(file).items()

@@ -48,7 +48,7 @@ class Listing:
         return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
     def differing(self, other: "Listing") -> list[str]:
-        """The names of files that only one of the two lists, or that have other contents."""
+        """Return the names of files that only one of the two lists, or that have other contents."""
         one, two = ({(name, e[2]) for name, e in x.files.items()} for x in (self, other))
         return sorted({name for name, _ in one ^ two})
 
@@ -57,7 +57,7 @@ LISTING = TypeAdapter(Listing)
 
 
 def _stamps(paths: Iterable[str]) -> dict[str, Stamp]:
-    """The sizes and times of change of files and folders; those that are missing are left out."""
+    """Return the sizes and times of change of files and folders; those that are missing are left out."""
     stamps: dict[str, Stamp] = {}
     for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -80,7 +80,7 @@ def _listed(stamps: Mapping[str, Stamp], known: Mapping[str, Entry], root: str) 
 
 
 def _sha256(path: str) -> str:
-    """The hash of what a file or folder holds; empty for what cannot be read."""
+    """Return the hash of what a file or folder holds; empty for what cannot be read."""
     if os.path.isdir(path):  # noqa: PTH112 (fast)
         with os.scandir(path) as entries:
             names = sorted(
@@ -124,13 +124,13 @@ class DataFiles:
         return self._kept(_listed(stamps, known, os.path.commonpath(folders or "/")))
 
     def listing(self, digest: str) -> Listing | None:
-        """The list with this digest, if it is here and whole."""
+        """Return the list with this digest, if it is here and whole."""
         if digest not in self._read:
             self._read[digest] = _read(self.folder / f"{digest}.json")
         return self._read[digest]
 
     def changed_files(self, digest: str) -> list[str]:
-        """The names of files that are no longer what a list says.
+        """Return the names of files that are no longer what a list says.
 
         Raises FileNotFoundError with what is missing if there is no such list, or none of its files.
         """
@@ -149,7 +149,9 @@ class DataFiles:
         return listing.differing(now)
 
     def differing(self, digest: str, other: str) -> list[str]:
-        """The names of the files in which two lists differ; the first list's own if either is not here."""
+        """Return the names of the files in which two lists differ; the first list's own if either is not
+        here.
+        """
         one, two = self.listing(digest), self.listing(other)
         return one.differing(two) if one and two else [f"{DATA}/{digest}.json"]
 
@@ -165,7 +167,7 @@ class DataFiles:
 
 
 def _read(path: Path) -> Listing | None:
-    """The list in a file; None if it is missing or damaged."""
+    """Return the list in a file; None if it is missing or damaged."""
     listing = None
     with suppress(DamagedFile, OSError):
         listing = read_file(path, LISTING)
@@ -173,13 +175,13 @@ def _read(path: Path) -> Listing | None:
 
 
 def _have_stamps(entries: Mapping[str, Entry], stamps: Mapping[str, Stamp]) -> bool:
-    """Whether the entries are of the same files, with the same stamps."""
+    """Return whether the entries are of the same files, with the same stamps."""
     return len(entries) == len(stamps) and all(
         entry[:2] == stamps.get(path) for path, entry in entries.items()
     )
 
 
 def _entries(listing: Listing) -> dict[str, Entry]:
-    """The entries by absolute path."""
+    """Return the entries by absolute path."""
     root = listing.root.rstrip("/")
     return {f"{root}/{name}": entry for name, entry in listing.files.items()}

@@ -115,14 +115,16 @@ def combined(code: Code) -> str:
 
 
 def is_of_package(code: Code | str) -> bool:
-    """Whether all of the source is the package's; always false for data files."""
+    """Return whether all of the source is the package's; always false for data files."""
     return isinstance(code, dict) and all(
         name.partition("/")[0] in FOLDERS for name in code["files"]
     )
 
 
 def _recorded(file: Path) -> str:
-    """A file as it is recorded: relative to the package's folders or to a snapshot, else absolute."""
+    """Return a file as it is recorded: relative to the package's folders or to a snapshot, else
+    absolute.
+    """
     for name in FOLDERS:
         if file.is_relative_to(folder(name)):
             return f"{name}/{file.relative_to(folder(name)).as_posix()}"
@@ -132,7 +134,7 @@ def _recorded(file: Path) -> str:
 
 
 def _here(name: str) -> Path:
-    """The file that was recorded under a name; one of a snapshot is where Python would find it."""
+    """Return the file that was recorded under a name; one of a snapshot is where Python would find it."""
     top, _, rest = name.partition("/")
     if top in FOLDERS:
         return folder(top) / rest
@@ -142,14 +144,14 @@ def _here(name: str) -> Path:
 
 
 def _roots() -> Iterator[Path]:
-    """The folders in which Python looks for modules, the working directory first."""
+    """Yield the folders in which Python looks for modules, the working directory first."""
     with suppress(FileNotFoundError):  # it has been deleted
         yield Path.cwd()
     yield from (Path(entry) for entry in sys.path if entry)
 
 
 def _is_followed(file: Path, from_: Path) -> bool:
-    """Whether the code in a file counts as part of a class in the file `from_`."""
+    """Return whether the code in a file counts as part of a class in the file `from_`."""
     if any(file.is_relative_to(folder(name)) for name in FOLDERS):
         return True
     if file.is_relative_to(checkout() / "oodbench"):
@@ -159,7 +161,7 @@ def _is_followed(file: Path, from_: Path) -> bool:
 
 
 def _installed_top(file: Path) -> str | None:
-    """The name of the installed package that a file is of, if it is of one."""
+    """Return the name of the installed package that a file is of, if it is of one."""
     parts = file.parts
     installed = [i for i, part in enumerate(parts) if part in INSTALLED]
     return parts[installed[-1] + 1] if installed else None
@@ -209,7 +211,7 @@ def _find(module: str, level: int, file: Path) -> Path | None:
 
 
 def _root(file: Path) -> Path:
-    """The folder from which a file's module is imported: the first above it that is no package."""
+    """Return the folder from which a file's module is imported: the first above it that is no package."""
     root = file.parent
     while (root / "__init__.py").is_file():
         root = root.parent

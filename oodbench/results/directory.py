@@ -109,7 +109,7 @@ class RunDirectory:
         return self.path / "stack.txt"
 
     def lock(self) -> FileLock:
-        """The lock that whoever trains the run holds; the system drops it when the holder dies."""
+        """Return the lock that whoever trains the run holds; the system drops it when the holder dies."""
         self._make()
         return FileLock(self.path / "lock", blocking=False)
 
@@ -184,7 +184,7 @@ class RunDirectory:
         write_whole(self.path / "metrics.jsonl", "")
 
     def records(self) -> list[dict[str, Any]]:
-        """The records in the order of their steps, up to a torn or damaged line."""
+        """Return the records in the order of their steps, up to a torn or damaged line."""
         return [record.as_dict() for record in self._records()]
 
     def _records(self) -> list[Record]:
@@ -227,13 +227,13 @@ class RunDirectory:
         return read_bytes(self.path / name)
 
     def info(self) -> RunFile | None:
-        """The content of run.json, or None if the run has not started; raises DamagedFile."""
+        """Return the content of run.json, or None if the run has not started; raises DamagedFile."""
         data, place = self.read("run.json"), str(self.path / "run.json")
         self._info = None if data is None else parse_file(data, RunFile, place)
         return self._info
 
     def made_by(self) -> Provenance:
-        """The provenance of the run, empty where none can be read; run.json is read once."""
+        """Return the provenance of the run, empty where none can be read; run.json is read once."""
         with suppress(DamagedFile, OSError):
             run = self._info or self.info()
             return Provenance() if run is None else run.provenance
@@ -249,19 +249,19 @@ class RunDirectory:
             self.forget()
 
     def end(self) -> DoneFile | None:
-        """The content of done.json, or None if the run has not ended well; raises DamagedFile."""
+        """Return the content of done.json, or None if the run has not ended well; raises DamagedFile."""
         data = self.read("done.json")
         return None if data is None else parse_file(data, DoneFile, str(self.path / "done.json"))
 
     def failure(self) -> FailedFile | None:
-        """The content of failed.json, or None; for a damaged file, a failure that says so."""
+        """Return the content of failed.json, or None; for a damaged file, a failure that says so."""
         try:
             return read_file(self.path / "failed.json", FailedFile)
         except DamagedFile as error:
             return FailedFile(error=str(error), traceback="")
 
     def heartbeat(self) -> Heartbeat | None:
-        """The last heartbeat, or None if there is none that can be read."""
+        """Return the last heartbeat, or None if there is none that can be read."""
         try:
             beat = read_file(self.path / "heartbeat", Heartbeat)
         except DamagedFile:
@@ -275,11 +275,11 @@ class RunDirectory:
         return beat
 
     def state(self) -> State:
-        """The run's state by the disk alone, which knows nothing of queues."""
+        """Return the run's state by the disk alone, which knows nothing of queues."""
         return self.state_and_reason()[0]
 
     def state_and_reason(self) -> tuple[State, str]:
-        """The run's state, and the reason why it failed or is broken."""
+        """Return the run's state, and the reason why it failed or is broken."""
         try:
             end = self.end()
             reason = "" if end is None else self._contradiction(end)
@@ -296,7 +296,7 @@ class RunDirectory:
         return State.RUNNING if _alive(beat) else State.LOST, ""
 
     def _contradiction(self, end: DoneFile) -> str:
-        """What contradicts done.json in the files of a run that has ended; empty if nothing does."""
+        """Return what contradicts done.json in the files of a run that has ended; empty if nothing does."""
         run = self.info()
         if run is None:
             return f"{self.path / 'run.json'} is missing"
@@ -330,12 +330,12 @@ def _alive(beat: Heartbeat) -> bool:
 
 
 def weights_path(run: RunDirectory, rule: str, step: int) -> Path:
-    """Where the weights of a step are kept for a rule."""
+    """Return where the weights of a step are kept for a rule."""
     return run.weights / f"{quote(rule, safe=':')}-{step}{WEIGHTS}"
 
 
 def kept_weights(run: RunDirectory) -> dict[tuple[str, int], Path]:
-    """The files of kept weights by rule and step.
+    """Return the files of kept weights by rule and step.
 
     While a run is trained a rule may have two, as a resumed run may need the former one.
     """
@@ -354,7 +354,7 @@ class Results:
         self.path = path
 
     def run(self, run_id: str) -> RunDirectory:
-        """The directory of a run."""
+        """Return the directory of a run."""
         return RunDirectory(self.path / "runs" / run_id)
 
     def beat(self, steps: Mapping[str, int]) -> None:
@@ -368,7 +368,7 @@ class Results:
             path.unlink(missing_ok=True)
 
     def plan(self) -> dict[str, Any]:
-        """The plan: sweep.json's `name`, `settings` and `runs` (id to spec).
+        """Return the plan: sweep.json's `name`, `settings` and `runs` (id to spec).
 
         Raises UserError if it is not there or damaged.
         """
@@ -384,7 +384,9 @@ class Results:
         return stored
 
     def plan_lock(self) -> FileLock:
-        """The lock of a process that adds runs to the plan; raises UserError for a foreign folder."""
+        """Return the lock of a process that adds runs to the plan; raises UserError for a
+        foreign folder.
+        """
         if not (self.path / "sweep.json").exists() and self.path.exists():
             ours = ("sweep.json", "sweep.lock", "runs")  # another process may have just begun
             if not all(path.name in ours or is_temporary(path) for path in self.path.iterdir()):

@@ -81,7 +81,7 @@ def _order(args: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _records(file: Path) -> list[dict[str, Any]]:
-    """The records of a run in the order of the file."""
+    """Return the records of a run in the order of the file."""
     records = []
     lines = (read_bytes(file) or b"").decode(errors="replace").splitlines()
     for number, line in enumerate(lines, 1):

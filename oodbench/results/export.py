@@ -17,7 +17,7 @@ RUN_COLUMNS = (
 
 
 def tidy(frames: Frames) -> pd.DataFrame:
-    """All records as one table with an evaluation a row; see `oodbench.load`."""
+    """Return all records as one table with an evaluation a row; see `oodbench.load`."""
     runs = sweep_runs(frames)
     runs["dataset"] = runs["dataset_label"]
     runs["test_environments"] = runs["test_environments"].map("+".join)

@@ -41,7 +41,7 @@ class Frames:
 
 
 def load_frames(results: Results, runs: Mapping[str, RunSpec] | None = None) -> Frames:
-    """The planned runs, or these (by id), and their records as two data frames.
+    """Return the planned runs, or these (by id), and their records as two data frames.
 
     Raises UserError if there is no sweep or a line of JSON is no record.
     """
@@ -53,7 +53,9 @@ CELL = ["dataset_label", "label", "test_environments", "trial"]
 
 
 def plugins_of(frames: Frames) -> list[str]:
-    """The plug-ins of these runs' sweeps, each once; they may define rules or metrics not known here."""
+    """Return the plug-ins of these runs' sweeps, each once; they may define rules or metrics not known
+    here.
+    """
     if "plugins" not in frames.runs:
         return []
     of_runs = frames.runs["plugins"].dropna().unique()
@@ -61,7 +63,7 @@ def plugins_of(frames: Frames) -> list[str]:
 
 
 def sweep_runs(frames: Frames) -> pd.DataFrame:
-    """The planned runs with the column `dataset_label` filled, and `helper`.
+    """Return the planned runs with the column `dataset_label` filled, and `helper`.
 
     A run that has not started has no label yet: it takes that of a started run of the same data, or
     the dataset's name and the options that differ. A helper is a run whose pair of test environments is
@@ -100,7 +102,7 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
 
 
 def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether a run serves `leave_one_out` alone.
+    """Return whether a run serves `leave_one_out` alone.
 
     One of its two test environments is then also held out alone, and in a pair with every other
     environment of the dataset. Any other pair is one that a user wants to see.
@@ -122,7 +124,9 @@ def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:
-    """Where each row of a table beside a board is from, by label: `board`, `here` or `board, here`."""
+    """Return where each row of a table beside a board is from, by label: `board`, `here` or
+    `board, here`.
+    """
     if "frozen" not in runs:
         return {}
     again = runs["rerun"].eq(True) if "rerun" in runs else pd.Series(False, runs.index)
@@ -135,7 +139,8 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """The weights that the networks of a table's rows began with, by dataset and label; empty if random.
+    """Return the weights that the networks of a table's rows began with, by dataset and label; empty if
+    random.
 
     Files go by their names and the beginning of their SHA-256, published weights by theirs.
     """
@@ -150,7 +155,7 @@ def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
 
 
 def _weights(values: object) -> str:
-    """The name of the weights among a network's hyperparameters or a dataset's options."""
+    """Return the name of the weights among a network's hyperparameters or a dataset's options."""
     if not isinstance(values, Mapping) or values.get("weights", "none") == "none":
         return ""
     model, weights = values.get("model"), str(values["weights"])
@@ -165,7 +170,7 @@ def only(
     rows: Sequence[str] = (),
     baseline: str | None = None,
 ) -> Frames:
-    """The runs and records of these datasets and rows, by their labels; of all where none is given.
+    """Return the runs and records of these datasets and rows, by their labels; of all where none is given.
 
     A text of `rows` may hold several labels with commas. The baseline and ceilings stay. Raises UserError
     for an unknown name.
@@ -189,7 +194,7 @@ def only(
 
 
 def subset(frames: Frames, runs: pd.DataFrame) -> Frames:
-    """The frames, restricted to these runs."""
+    """Return the frames, restricted to these runs."""
     ids, scores = runs["id"], frames.scores
     if scores is not None:
         scores = scores[scores["id"].isin(ids)]
@@ -198,7 +203,7 @@ def subset(frames: Frames, runs: pd.DataFrame) -> Frames:
 
 
 def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
-    """The records of the runs with these ids."""
+    """Return the records of the runs with these ids."""
     return metrics[metrics["id"].cat.categories.isin(ids)[metrics["id"].cat.codes]]
 
 
@@ -224,7 +229,7 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def test_values(
     frames: Frames, chosen: pd.DataFrame, metric: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
-    """The numbers of the benchmark: what the chosen runs reach on their test environments.
+    """Return the numbers of the benchmark: what the chosen runs reach on their test environments.
 
     Such a number is the value of a metric (by dataset; each dataset's main one by default) on the
     `in` split of a test environment, recorded by the run `id` at the `step` of a row of `chosen`.
@@ -244,7 +249,7 @@ def test_values(
 
 
 def records_at(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
-    """The records at the `id` and `step` of each row of `chosen`, with its other columns."""
+    """Return the records at the `id` and `step` of each row of `chosen`, with its other columns."""
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
     of_chosen = records_of(frames.metrics, chosen["id"]).astype(names)
     records: pd.DataFrame = of_chosen.merge(chosen, on=["id", "step"])
@@ -252,7 +257,7 @@ def records_at(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
 
 
 def _plain_labels(runs: pd.DataFrame) -> pd.Series:
-    """The dataset's name, with the options in which the sweep's runs of it differ."""
+    """Return the dataset's name, with the options in which the sweep's runs of it differ."""
 
     def text(options: Mapping[str, Any]) -> str:
         return ", ".join(f"{k}={options[k]}" for k in differing if k in options)

@@ -50,7 +50,7 @@ LEFT_OUT = ("lock", "heartbeat")
 
 
 def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
-    """The runs of all directories as if they were one sweep; a run that is in several counts once.
+    """Return the runs of all directories as if they were one sweep; a run that is in several counts once.
 
     The runs' column `directory` has the one that a run is read from. A label that means other runs
     in a later directory gets that directory's name in brackets.
@@ -83,7 +83,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
 
 
 def completed(frames: Frames) -> pd.DataFrame:
-    """The runs as `sweep_runs` has them, with every run of a transductive method marked as such.
+    """Return the runs as `sweep_runs` has them, with every run of a transductive method marked as such.
 
     `sweep_runs` marks none on a dataset without other methods, which other directories may have.
     """
@@ -94,7 +94,9 @@ def completed(frames: Frames) -> pd.DataFrame:
 
 
 def _labels(runs: pd.DataFrame) -> "pd.Series[str]":
-    """The labels, followed by the directory's name where an earlier one has other runs in that place."""
+    """Return the labels, followed by the directory's name where an earlier one has other runs in that
+    place.
+    """
     place = [*CELL, "draw"]
     first = runs.groupby(place)["directory"].transform("first")
     clash = runs[first != runs["directory"]]
@@ -144,7 +146,7 @@ def _check(runs: pd.DataFrame) -> None:
 
 
 def _by_file_name(digest: Any) -> Any:
-    """A recorded digest of code as digests by the files' names alone; one of data files as it is."""
+    """Return a recorded digest of code as digests by the files' names alone; one of data files as it is."""
     if not isinstance(digest, Mapping):
         return digest
     return {Path(path).name: of_file for path, of_file in digest["files"].items()}
@@ -214,7 +216,9 @@ def merge(directories: Sequence[Path], out: Path) -> Merged:
 
 
 def _progress(state: State, records: Sequence[Any]) -> tuple[bool, bool, int]:
-    """The sort key of a run's copies, the largest being taken: complete, then ended, then most records."""
+    """Return the sort key of a run's copies, the largest being taken: complete, then ended, then most
+    records.
+    """
     return state.complete, state.final, len(records)
 
 

@@ -82,7 +82,7 @@ def _save(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
-    """The predictions of a run at a step by environment; raises UserError if none are kept."""
+    """Return the predictions of a run at a step by environment; raises UserError if none are kept."""
     folder = run.path / "predictions"
     try:
         with (

@@ -23,7 +23,7 @@ OF_THE_CODE = ("oodbench", "commit", "digests")
 
 @cache
 def commit() -> str | None:
-    """The git commit of the code, with `+` if files differ from it; None outside a checkout."""
+    """Return the git commit of the code, with `+` if files differ from it; None outside a checkout."""
     here = checkout()
     if (here / "COMMIT").is_file():  # a frozen copy
         return (here / "COMMIT").read_text().strip() or None
@@ -42,14 +42,14 @@ def commit() -> str | None:
 
 
 def slurm_job() -> str | None:
-    """The Slurm job that this process is part of, as `id` or `array_index`; None outside of one."""
+    """Return the Slurm job that this process is part of, as `id` or `array_index`; None outside of one."""
     array, index = (os.environ.get(f"SLURM_ARRAY_{n}_ID") for n in ("JOB", "TASK"))
     return f"{array}_{index}" if array and index else os.environ.get("SLURM_JOB_ID")
 
 
 @cache
 def machine() -> str:
-    """The kind of processor, as far as the system names it."""
+    """Return the kind of processor, as far as the system names it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -58,8 +58,8 @@ def machine() -> str:
 
 
 def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, Any]:
-    """The provenance that the training process records beside a run's spec; none of it is part of the
-    run's identity.
+    """Return the provenance that the training process records beside a run's spec; none of it is part of
+    the run's identity.
     """
     return {
         "oodbench": __version__,
@@ -79,7 +79,9 @@ def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, A
 
 
 def begun_by(made_by: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:
-    """The provenance `made_by` of a resumed run, but with the code and data that it was begun with."""
+    """Return the provenance `made_by` of a resumed run, but with the code and data that it was
+    begun with.
+    """
     rest = {name: value for name, value in made_by.items() if name not in OF_THE_CODE}
     return rest | {name: begun[name] for name in OF_THE_CODE if name in begun}
 
@@ -94,7 +96,7 @@ def method_digest(provenance: Mapping[str, Any]) -> str | None:
 
 
 def code(provenance: Mapping[str, Any]) -> str:
-    """The version and commit that trained a run."""
+    """Return the version and commit that trained a run."""
     if "code" in provenance:
         return str(provenance["code"])
     commit = str(provenance.get("commit") or "no commit")
@@ -103,12 +105,14 @@ def code(provenance: Mapping[str, Any]) -> str:
 
 
 def versions(provenances: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The versions of the package that trained some runs, each once."""
+    """Return the versions of the package that trained some runs, each once."""
     return list(dict.fromkeys(str(made.get("oodbench", "?")) for made in provenances if made))
 
 
 def made_by(provenances: Iterable[Mapping[str, Any]]) -> str:
-    """Versions and machine that trained some runs, such as `oodbench 0.2.0, torch 2.15.0, Intel Xeon`."""
+    """Return versions and machine that trained some runs, such as `oodbench 0.2.0, torch 2.15.0, Intel
+    Xeon`.
+    """
     known = [made for made in provenances if made]
     columns = (
         [str(made.get("code", f"oodbench {made.get('oodbench', '?')}")) for made in known],
@@ -121,6 +125,6 @@ def made_by(provenances: Iterable[Mapping[str, Any]]) -> str:
 
 
 def processor(machine: str) -> str:
-    """The processor of a `machine()` by its short name: `Intel Xeon`, `AMD EPYC 7B13`."""
+    """Return the processor of a `machine()` by its short name: `Intel Xeon`, `AMD EPYC 7B13`."""
     name = re.sub(r"^x86_64, |\((?:R|TM)\)| CPU| \d+-Core| Processor| @ .*", "", machine)
     return " ".join(name.split())

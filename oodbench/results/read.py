@@ -69,7 +69,7 @@ class ParsedRuns:
 def read_frames(
     results: Results, runs: Mapping[str, RunSpec] | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The planned runs and their records; see `oodbench.results.frames`."""
+    """Return the planned runs and their records; see `oodbench.results.frames`."""
     with _no_collection():
         if runs is not None:
             specs = {i: asdict(spec) for i, spec in runs.items()}
@@ -110,7 +110,7 @@ def _stamps(folder: Path, plan: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
-    """The cached contents of the ended runs with these stamps; empty if the cache cannot be read."""
+    """Return the cached contents of the ended runs with these stamps; empty if the cache cannot be read."""
     nothing = ParsedRuns({}, METRICS.empty_table())
     try:
         data = memoryview(read_regular(path, LARGEST_CACHE))
@@ -137,7 +137,7 @@ def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
 
 
 def _only(metrics: pa.Table, kept: "np.ndarray[Any, Any]", runs: int) -> pa.Table:
-    """The rows of the runs at the indices `kept`, renumbered in that order."""
+    """Return the rows of the runs at the indices `kept`, renumbered in that order."""
     index = np.full(runs, -1, dtype=np.int32)
     index[kept] = np.arange(len(kept), dtype=np.int32)
     moved = index[metrics["run"].to_numpy()]
@@ -210,7 +210,7 @@ def _frames(
 
 
 def chosen_once(about: Mapping[str, Any]) -> str:
-    """How an earlier sweep has chosen hyperparameters, see `oodbench.sweep.chosen`."""
+    """Return how an earlier sweep has chosen hyperparameters, see `oodbench.sweep.chosen`."""
     draws, trials = about["draws"], len(about["trials"])
     return (
         f"chosen once, by {about['rule']} in {about['results']}, among {draws} draw{'s' * (draws != 1)} "
@@ -242,7 +242,7 @@ def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[i
 
 
 def _info(directory: RunDirectory, stamps: Mapping[str, list[int]]) -> dict[str, Any]:
-    """The row of a run in `ParsedRuns`, without its costs."""
+    """Return the row of a run in `ParsedRuns`, without its costs."""
     state, reason = directory.state_and_reason()
     try:
         run = directory.info()
@@ -259,7 +259,7 @@ def _info(directory: RunDirectory, stamps: Mapping[str, list[int]]) -> dict[str,
 
 
 def _text(directory: RunDirectory) -> bytes:
-    """The lines of the run's metrics."""
+    """Return the lines of the run's metrics."""
     try:
         return directory.read("metrics.jsonl") or b""
     except DamagedFile:
@@ -267,7 +267,7 @@ def _text(directory: RunDirectory) -> bytes:
 
 
 def _parse(texts: Sequence[bytes], start: int) -> tuple[pa.Table, list[dict[str, Any]]]:
-    """The metrics of runs, `run` counted from `start`; and what each run cost."""
+    """Return the metrics of runs, `run` counted from `start`; and what each run cost."""
     of_runs = [whole_records(text) for text in texts]
     records = [record for of_run in of_runs for record in of_run]
     sizes = [len(record.values) for record in records]
@@ -297,7 +297,7 @@ def _names(columns: Sequence[tuple[Column, ...]]) -> dict[str, Any]:
 
 
 def _costs(records: Sequence[Record]) -> dict[str, Any]:
-    """A run's last step and its COSTS; None for what was not recorded.
+    """Return a run's last step and its COSTS; None for what was not recorded.
 
     Seconds of evaluation are added up over the records; the other costs are those of the last record.
     """

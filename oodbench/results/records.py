@@ -80,7 +80,7 @@ class Record:
     """The value of each column; None where it was not finite."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The record with `evaluations`, a mapping with all names for each value."""
+        """Return the record with `evaluations`, a mapping with all names for each value."""
         known = {k: v for k, v in self.line.items() if k not in ("columns", "counted", "values")}
         values = zip(self.layout.columns, self.values, strict=True)
         return known | {
@@ -92,7 +92,7 @@ class Record:
 
 
 def read_records(text: bytes) -> Iterator[Record]:
-    """The records in the lines of a file; raises DamagedFile at the first line that is none."""
+    """Yield the records in the lines of a file; raises DamagedFile at the first line that is none."""
     layout = Layout(())
     for number, bare in enumerate(text.splitlines(), 1):
         place = f"in line {number}"
@@ -103,7 +103,7 @@ def read_records(text: bytes) -> Iterator[Record]:
 
 
 def _values(line: Mapping[str, Any], layout: Layout, place: str) -> Sequence[float | None]:
-    """The values of a line; raises DamagedFile unless there is one for each column."""
+    """Return the values of a line; raises DamagedFile unless there is one for each column."""
     written: Sequence[float | None] = line.get("values", [])
     if len(written) != len(layout.columns) or "values" not in line:
         raise DamagedFile(f"{place} is damaged: not a value for each column")
@@ -119,7 +119,7 @@ def _values(line: Mapping[str, Any], layout: Layout, place: str) -> Sequence[flo
 
 
 def whole_records(text: bytes) -> list[Record]:
-    """The records in the lines of a file, up to a torn or damaged line."""
+    """Return the records in the lines of a file, up to a torn or damaged line."""
     records = []
     with suppress(DamagedFile):
         for record in read_records(text):
@@ -153,7 +153,7 @@ def as_line(record: Mapping[str, Any], before: Layout | None) -> tuple[dict[str,
 
 
 def _is_share(value: float | None, count: int) -> bool:
-    """Whether dividing a number of examples by their count gives this value, to the last bit."""
+    """Return whether dividing a number of examples by their count gives this value, to the last bit."""
     if value is None:
         return True
     return 0 <= value <= 1 and count > 0 and repr(round(value * count) / count) == repr(value)
@@ -176,7 +176,7 @@ def _flat(blocks: Sequence[_Block], place: str) -> tuple[Column, ...]:
 
 
 def _grouped(columns: Sequence[Column]) -> list[_Block]:
-    """The columns in blocks of neighbouring splits with the same metrics."""
+    """Return the columns in blocks of neighbouring splits with the same metrics."""
     splits = [
         (environment, split, [(metric, count) for _, _, metric, count in group])
         for (environment, split), group in groupby(columns, key=lambda column: column[:2])
@@ -191,7 +191,7 @@ def _grouped(columns: Sequence[Column]) -> list[_Block]:
 
 
 def wrong_records(text: bytes, run: RunFile, end: DoneFile) -> str:
-    """What is wrong with the records of a run that has ended; empty if nothing is.
+    """Return what is wrong with the records of a run that has ended; empty if nothing is.
 
     The records must be those that done.json counts and hashes, at exactly the steps that are due; a
     diverged run has one more, at its end. Another program's results may have any steps.

@@ -154,7 +154,7 @@ class RunSpec:
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
 
     def due(self, step: int | None = None) -> list[int]:
-        """The steps up to `step`, or to the end, at which the run is evaluated, in order.
+        """Return the steps up to `step`, or to the end, at which the run is evaluated, in order.
 
         A run that diverges is evaluated once more, at its end.
         """
@@ -164,7 +164,7 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
-        """The spec that `asdict` and JSON made `values` of; keys of a later version are left out."""
+        """Return the spec that `asdict` and JSON made `values` of; keys of a later version are left out."""
         tuples = ("test_environments", "validation_environments")
         known: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         known |= {name: tuple(known[name]) for name in tuples if name in known}

@@ -152,7 +152,7 @@ class SweepFile(_File):
 
 
 def sealed(text: str) -> str:
-    """The text of a JSON object with a checksum of all that stands before it."""
+    """Return the text of a JSON object with a checksum of all that stands before it."""
     body = text[:-1]
     return f'{body}, "checksum": "{zlib.crc32(body.encode()):08x}"}}'
 
@@ -167,19 +167,19 @@ def check_seal(data: bytes, place: str) -> None:
 
 
 def read_file(path: Path, schema: type[T] | TypeAdapter[T]) -> T | None:
-    """The content of a JSON file, or None if it is not there; raises DamagedFile."""
+    """Return the content of a JSON file, or None if it is not there; raises DamagedFile."""
     data = read_bytes(path)
     return None if data is None else parse_file(data, schema, str(path))
 
 
 def parse_file(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
-    """The content of a JSON file; raises DamagedFile naming the place."""
+    """Return the content of a JSON file; raises DamagedFile naming the place."""
     check_seal(data, place)
     return parse_json(data, schema, place)
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """The contents of a file, or None if there is none; raises DamagedFile if it cannot be read."""
+    """Return the contents of a file, or None if there is none; raises DamagedFile if it cannot be read."""
     try:
         return read_regular(path, LARGEST_FILE)
     except (FileNotFoundError, NotADirectoryError):
@@ -191,7 +191,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def parse_json(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
-    """The content of a JSON text; raises DamagedFile naming the place."""
+    """Return the content of a JSON text; raises DamagedFile naming the place."""
     adapter = schema if isinstance(schema, TypeAdapter) else TypeAdapter(schema)
     try:
         return adapter.validate_json(data, strict=True)
@@ -200,7 +200,7 @@ def parse_json(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
 
 
 def _reason(data: bytes, error: ValidationError) -> str:
-    """The first mistake in a file that does not fit its schema, as a clause."""
+    """Return the first mistake in a file that does not fit its schema, as a clause."""
     first = error.errors(include_url=False)[0]
     if first["loc"] == ("schema",) and "schema" in (values := from_json(data)):
         return f"has schema {str(values['schema'])[:20]}, not {SCHEMA}: another version wrote it"

@@ -61,7 +61,9 @@ class _Variant:
     ids: list[str] = field(default_factory=list)
 
     def changed(self) -> list[str]:
-        """The names of the files that have changed; raises FileNotFoundError as `changed_files` does."""
+        """Return the names of the files that have changed; raises FileNotFoundError as `changed_files`
+        does.
+        """
         recorded, now = self.recorded, self.now
         if not isinstance(recorded, str):
             return differing(recorded, now) if isinstance(now, dict) else changed_files(recorded)
@@ -77,7 +79,7 @@ class _Variant:
 
 
 def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) -> list[Stale]:
-    """The stale runs by reason.
+    """Return the stale runs by reason.
 
     `here` has, by id, the digests of the code and data with which a run would be trained now; for other
     runs the recorded files are read again. Of a run of another version of the package, only code and data
@@ -135,7 +137,7 @@ def _of_other_versions(versions: Mapping[str, Sequence[str]]) -> Iterator[Stale]
 
 
 def _reasons(subject: Subject, variants: Iterable[_Variant], total: int) -> Iterator[Stale]:
-    """The reasons why runs of a method, a network or a dataset are stale, or cannot be compared."""
+    """Yield the reasons why runs of a method, a network or a dataset are stale, or cannot be compared."""
     changed: list[_Variant] = []
     gone: list[_Variant] = []
     names: dict[bool, set[str]] = {True: set(), False: set()}
@@ -164,13 +166,13 @@ def _reasons(subject: Subject, variants: Iterable[_Variant], total: int) -> Iter
 
 
 def _named(files: Collection[str]) -> str:
-    """The first of the files, and how many others there are."""
+    """Return the first of the files, and how many others there are."""
     first = ", ".join(sorted(files)[:NAMED])
     return first + (f" and {len(files) - NAMED} others" if len(files) > NAMED else "")
 
 
 def stale_runs(runs: pd.DataFrame) -> list[Stale]:
-    """The reasons why complete runs, as `joined` has them, are stale."""
+    """Return the reasons why complete runs, as `joined` has them, are stale."""
     if runs.empty:
         return []
     complete = runs[runs["state"].isin(COMPLETE)]
@@ -180,7 +182,7 @@ def stale_runs(runs: pd.DataFrame) -> list[Stale]:
 
 
 def stale_notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    """A sentence for each of the reasons of `stale_runs`."""
+    """Return a sentence for each of the reasons of `stale_runs`."""
     return tuple(
         f"Stale: {reason.sentence}."
         if reason.is_known

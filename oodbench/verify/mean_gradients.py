@@ -46,7 +46,7 @@ class Size:
 
 
 def expected_size(environments: int, tau: float, components: int, sigma: float = 1.0) -> Size:
-    """The exact sizes for d environments.
+    """Return the exact sizes for d environments.
 
     Given k positive signs the magnitudes are independent half-normals, with the mean
     sigma sqrt(2/pi) and the variance sigma^2 (1 - 2/pi), so that the mean of the d gradients has
@@ -66,7 +66,7 @@ def expected_size(environments: int, tau: float, components: int, sigma: float =
 def sampled_sizes(
     environments: int, tau: float, components: int, sigma: float, trials: int, seed: int
 ) -> tuple[list[float], list[float]]:
-    """Squared norms of the mean of random gradients, unmasked and after AND-mask, by trial."""
+    """Return squared norms of the mean of random gradients, unmasked and after AND-mask, by trial."""
     cls: Any = algorithms.get("ANDMask")
     problem = Problem((1,), Task("binary"), tuple(map(str, range(environments))), 1)
     algorithm = cls(build("Linear", {}, (1,), 1, 0), problem, cls.Hparams(tau=tau, rescale=False))
@@ -80,7 +80,7 @@ def sampled_sizes(
 
 
 def permuted(batch: Batch, dims: slice, seed: int) -> Batch:
-    """The batch with the inputs' `dims` permuted among the examples of each environment."""
+    """Return the batch with the inputs' `dims` permuted among the examples of each environment."""
     generator = torch.Generator().manual_seed(seed)
     x = batch.x.clone()
     for environment in x:
@@ -90,7 +90,8 @@ def permuted(batch: Batch, dims: slice, seed: int) -> Batch:
 
 
 def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> np.ndarray:
-    """The correlations of one network and data set, (mask, tau, 3), the masks in the order of `MASKS`.
+    """Return the correlations of one network and data set, (mask, tau, 3), the masks in the order of
+    `MASKS`.
 
     The three: Pearson's correlation of the masked mean gradient with the mechanism's and with the
     shortcut's mean gradient, over the components that the mask kept, of all parameters; and the
@@ -126,7 +127,7 @@ def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> 
 
 
 def pearson(a: Tensor, b: Tensor) -> float:
-    """The correlation of two vectors; NaN for fewer than three components or a constant one."""
+    """Return the correlation of two vectors; NaN for fewer than three components or a constant one."""
     if len(a) < 3:
         return float("nan")
     a, b = (v.double() - v.double().mean() for v in (a, b))

@@ -44,7 +44,7 @@ def train(experiment: Experiment, out: Path, trials: int | None, options: Launch
 
 
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
-    """An experiment's numbers, from its results directories under `out` or from its computation."""
+    """Return an experiment's numbers, from its results directories under `out` or from its computation."""
     started = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
     frames: Mapping[str, Frames] = {name: load_frames(Results(out / name)) for name in started}
     measured = measure_experiment(experiment, frames, trials or experiment.trials)
@@ -52,7 +52,7 @@ def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
 
 
 def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[str, list[str]]:
-    """Protocols, code, libraries and data behind the numbers."""
+    """Return protocols, code, libraries and data behind the numbers."""
     from oodbench.datasets import datasets
 
     items: dict[str, set[str]] = {"Protocol": set(), "Code": set(), "torch": set(), "Data": set()}
@@ -95,7 +95,7 @@ def _scaled(values: Sequence[float], target: Target) -> list[float]:
 
 
 def _panels(curve: Curve, frames: Frames) -> list[Panel]:
-    """The panel of a curve, or no panel without an ended run.
+    """Return the panel of a curve, or no panel without an ended run.
 
     A step that one of the trials did not reach has no mean.
     """

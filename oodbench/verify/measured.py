@@ -54,7 +54,7 @@ class Measured(BaseModel):
     """The protocols, code, libraries and data that the numbers come from."""
 
     def text(self) -> str:
-        """The numbers as JSON, with a line for each target and panel."""
+        """Return the numbers as JSON, with a line for each target and panel."""
         values = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.values.items()]
         panels = [f"  {panel.model_dump_json(exclude_defaults=True)}" for panel in self.panels]
         sources = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.provenance.items()]
@@ -67,7 +67,8 @@ class Measured(BaseModel):
 
 
 def read_values(target: Target, frames: Frames) -> list[float]:
-    """A value for each trial whose runs have all ended, in the order of the trials; NaN if one diverged.
+    """Return a value for each trial whose runs have all ended, in the order of the trials; NaN if one
+    diverged.
 
     Raises UserError if the sweep has no such row, environment or metric, or cannot serve the
     selection.
@@ -85,7 +86,7 @@ def read_values(target: Target, frames: Frames) -> list[float]:
 
 
 def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """The records of the runs that a reading refers to: `id`, `step`, `environment`, `value`.
+    """Return the records of the runs that a reading refers to: `id`, `step`, `environment`, `value`.
 
     The last values of a diverged run are NaN, as its accuracy there is no working network's.
     """
@@ -112,7 +113,7 @@ def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.
 
 
 def _runs(target: Target, frames: Frames) -> pd.DataFrame:
-    """The runs of a target's row; none if its runs may not have started.
+    """Return the runs of a target's row; none if its runs may not have started.
 
     A dataset's name in tables is only known from runs that have.
     """
@@ -158,7 +159,9 @@ def _selected(frames: Frames, rule: str) -> pd.DataFrame:
 
 
 def last_values(reading: Reading, frames: Frames) -> pd.DataFrame:
-    """The runs that have ended, with their `value` at the last step: the mean over the environments."""
+    """Return the runs that have ended, with their `value` at the last step: the mean over the
+    environments.
+    """
     runs = ended_runs(frames)
     recorded = recorded_values(reading, frames, runs)
     last = recorded[at_the_end(recorded)].groupby("id")["value"].agg(plain_mean).reset_index()
@@ -166,17 +169,17 @@ def last_values(reading: Reading, frames: Frames) -> pd.DataFrame:
 
 
 def ended_runs(frames: Frames) -> pd.DataFrame:
-    """The runs of the sweep that are done or diverged, without those that only serve selection."""
+    """Return the runs of the sweep that are done or diverged, without those that only serve selection."""
     runs = sweep_runs(frames)
     result: pd.DataFrame = runs[runs["state"].isin(COMPLETE) & ~runs["helper"]]
     return result
 
 
 def at_the_end(recorded: pd.DataFrame) -> pd.Series:
-    """Whether each record is of the last step of its run."""
+    """Return whether each record is of the last step of its run."""
     return recorded["step"] == recorded.groupby("id", observed=True)["step"].transform("max")
 
 
 def rounded(value: float) -> float:
-    """A number rounded to 10 significant digits, so that files do not change with the last bits."""
+    """Return a number rounded to 10 significant digits, so that files do not change with the last bits."""
     return float(f"{value:.10g}")

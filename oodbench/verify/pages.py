@@ -48,13 +48,13 @@ def write_pages(
 
 
 def committed_results(docs: Path, name: str) -> Measured:
-    """The committed results of an experiment in `docs`; empty without a file."""
+    """Return the committed results of an experiment in `docs`; empty without a file."""
     path = docs / "results" / f"{name}.json"
     return Measured.model_validate_json(path.read_text()) if path.is_file() else Measured(values={})
 
 
 def index_page(docs: Path) -> str:
-    """The page that lists the others, in Markdown."""
+    """Return the page that lists the others, in Markdown."""
     rows = []
     for name in experiment_names():
         experiment = load_experiment(name)
@@ -81,7 +81,7 @@ _COUNTED = {"agree": False, "off": True, "no verdict": None}
 
 
 def experiment_page(experiment: Experiment, measured: Measured) -> str:
-    """An experiment's page in Markdown: paper, method, command, and both numbers side by side."""
+    """Return an experiment's page in Markdown: paper, method, command, and both numbers side by side."""
     needs = " --data-dir DIR" if "Data" in measured.provenance else ""
     has_picture = bool(all_panels(experiment, measured))
     blocks = [
@@ -97,7 +97,7 @@ def experiment_page(experiment: Experiment, measured: Measured) -> str:
 
 
 def all_panels(experiment: Experiment, measured: Measured) -> list[Panel]:
-    """The panels of an experiment's picture: paper and ours side by side, then the curves."""
+    """Return the panels of an experiment's picture: paper and ours side by side, then the curves."""
     comparisons = [c for c in compare_targets(experiment, measured) if c.values]
     by_place: dict[str, list[Comparison]] = {}
     for c in comparisons:
@@ -108,7 +108,9 @@ def all_panels(experiment: Experiment, measured: Measured) -> list[Panel]:
 
 
 def _rows(experiment: Experiment, title: str, comparisons: Sequence[Comparison]) -> Panel:
-    """The paper's values above ours, with their standard errors, or the tolerance of an exact value."""
+    """Return the paper's values above ours, with their standard errors, or the tolerance of an
+    exact value.
+    """
     targets = [c.target for c in comparisons]
     paper = Line(
         label="paper",
@@ -136,7 +138,7 @@ def _place(target: Target) -> str:
 
 
 def _label(experiment: Experiment, target: Target) -> str:
-    """The row of a target, with the fields that distinguish it from other targets of that row."""
+    """Return the row of a target, with the fields that distinguish it from other targets of that row."""
     alike = [t for t in experiment.targets if (t.row, t.dataset) == (target.row, target.dataset)]
     words = [target.row, target.short or target.dataset]
     if len({t.sweep for t in alike}) > 1:
@@ -151,7 +153,7 @@ def _label(experiment: Experiment, target: Target) -> str:
 
 
 def digest(panels: Sequence[Panel]) -> str:
-    """The SHA-256 of the panels, with which their picture is marked."""
+    """Return the SHA-256 of the panels, with which their picture is marked."""
     text = "\n".join(panel.model_dump_json() for panel in panels)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -165,7 +165,7 @@ class Experiment(BaseModel):
 
 
 def load_experiment(name: str) -> Experiment:
-    """The experiment of that name; raises UserError for an unknown one or a wrong file."""
+    """Return the experiment of that name; raises UserError for an unknown one or a wrong file."""
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
         raise unknown("experiment", name, experiment_names())
@@ -197,11 +197,11 @@ def load_experiment(name: str) -> Experiment:
 
 
 def _named(target: dict[str, Any], datasets: dict[str, str]) -> dict[str, Any]:
-    """The target with its dataset's name in tables in place of the short one."""
+    """Return the target with its dataset's name in tables in place of the short one."""
     short = target.get("dataset")
     return {**target, "dataset": datasets[short], "short": short} if short in datasets else target
 
 
 def experiment_names() -> list[str]:
-    """The names of all experiments, sorted."""
+    """Return the names of all experiments, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -111,12 +111,12 @@ class Comparison:
 
 
 def compare_targets(experiment: Experiment, measured: Measured) -> list[Comparison]:
-    """Each target of an experiment beside our values, in the order of its file."""
+    """Return each target of an experiment beside our values, in the order of its file."""
     return [Comparison(t, tuple(measured.values.get(t.key, ()))) for t in experiment.targets]
 
 
 def verdict_sheet(experiment: Experiment, measured: Measured) -> Sheet:
-    """The table of an experiment's comparisons: a block for each source, notes and provenance."""
+    """Return the table of an experiment's comparisons: a block for each source, notes and provenance."""
     comparisons = compare_targets(experiment, measured)
     by_source: dict[str, list[Comparison]] = {}
     for c in comparisons:
@@ -165,7 +165,7 @@ def _row(c: Comparison) -> list[str]:
 
 
 def _selection(source: str, comparisons: Sequence[Comparison]) -> str:
-    """A sentence: the kind of a source's ±, and how its number and ours were chosen."""
+    """Return a sentence: the kind of a source's ±, and how its number and ours were chosen."""
     targets = [c.target for c in comparisons]
     errors = dict.fromkeys(
         f"{t.error_is} of {t.trials} trials" if t.trials else t.error_is
@@ -181,7 +181,7 @@ def _selection(source: str, comparisons: Sequence[Comparison]) -> str:
 
 
 def _frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """The comparisons with all fields of their targets, a row for each."""
+    """Return the comparisons with all fields of their targets, a row for each."""
     rows: list[Mapping[str, object]] = [
         c.target.model_dump()
         | {"ours": c.mean, "ours_stderr": c.stderr, "difference": c.difference, "z": c.z}

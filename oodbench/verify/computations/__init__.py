@@ -28,7 +28,7 @@ def computation(name: str) -> Callable[[Computation], Computation]:
 
 
 def find_computation(name: str) -> Computation:
-    """The computation registered under `name`; raises UserError with the nearest names."""
+    """Return the computation registered under `name`; raises UserError with the nearest names."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     if name not in _COMPUTATIONS:

@@ -48,7 +48,9 @@ SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
 
 @computation("gradient-correlation")
 def gradient_correlation(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """The correlations in the thesis' figure at a few values of tau; each trial has its own network."""
+    """Return the correlations in the thesis' figure at a few values of tau; each trial has its
+    own network.
+    """
     taus = [0.0, 0.25, 0.5, 0.75, 1.0]
     measured = np.stack([correlations({**PAPER}, taus, trial) for trial in range(trials)])
     plain = measured[:, list(MASKS).index("ANDMask"), 0]
@@ -74,7 +76,7 @@ def gradient_correlation(trials: int, frames: Mapping[str, Frames]) -> Measured:
 
 @computation("random-gradients")
 def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """The sizes that figure 4 shows, with random gradients of its own for each trial."""
+    """Return the sizes that figure 4 shows, with random gradients of its own for each trial."""
     taus = {0.6: (5, 10, 20, 50, 100, 200), 1.0: (2, 4, 6, 8)}
     values: dict[str, list[float]] = {}
     for tau, counts in taus.items():
@@ -96,7 +98,9 @@ def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Measured:
 
 @computation("ilc-linear")
 def ilc_linear(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """The largest difference between our weights and the printed ones by run; the same in every trial."""
+    """Return the largest difference between our weights and the printed ones by run; the same in every
+    trial.
+    """
     values: dict[str, list[float]] = {}
     for spec in make_plan(read_sweep(find_sweep("ilc-linear"), ["trials=1"])).runs.values():
         printed = torch.tensor(PRINTED[spec.label, spec.test_environments])

@@ -48,7 +48,7 @@ NEAR = 1e-3
 
 @computation("covariate-shift-search")
 def covariate_shift_search(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """Whether each run that ended is satisfactory (1 or 0), by row and imbalance.
+    """Return whether each run that ended is satisfactory (1 or 0), by row and imbalance.
 
     It is if its test accuracy at the last step is above chance and below its training accuracy.
     """
@@ -63,7 +63,7 @@ def covariate_shift_search(trials: int, frames: Mapping[str, Frames]) -> Measure
 
 
 def on_risks(name: str, environments: int, **values: Any) -> Callable[[Tensor], Tensor]:
-    """A method's objective past annealing as a function of the training risks (E,)."""
+    """Return a method's objective past annealing as a function of the training risks (E,)."""
     cls: Any = algorithms.get(name)
     names = tuple(map(str, range(environments)))
     problem = Problem((1,), Task("regression"), names, 1)
@@ -80,13 +80,13 @@ def on_risks(name: str, environments: int, **values: Any) -> Callable[[Tensor], 
 
 
 def costly_risk(p: Tensor, q: Tensor) -> Tensor:
-    """The risk (1 - p)(1 - q) u + p q v of section 11.1.5 of the thesis."""
+    """Return the risk (1 - p)(1 - q) u + p q v of section 11.1.5 of the thesis."""
     return (1 - p) * (1 - q) * CHEAP + p * q * COSTLY
 
 
 @computation("covariate-shift-toy")
 def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """The p in [0, 1] that each method chooses for each pair of environments; nothing is random."""
+    """Return the p in [0, 1] that each method chooses for each pair of environments; nothing is random."""
     values: dict[str, list[float]] = {}
     panels = []
     for place, pair in DOMAINS.items():
@@ -112,7 +112,7 @@ def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Measured:
 
 
 def sem_risks(weights: Tensor, varies: str) -> Tensor:
-    """The risks (E,) E[(a X1 + b X2 - Y)^2] for X1 = N1, Y = w1 X1 + NY, X2 = w2 Y + N2.
+    """Return the risks (E,) E[(a X1 + b X2 - Y)^2] for X1 = N1, Y = w1 X1 + NY, X2 = w2 Y + N2.
 
     The residual is (a + w1 (b w2 - 1)) N1 + (b w2 - 1) NY + b N2; `varies` is `Y` or `2`, the noise
     whose scale differs.
@@ -128,7 +128,9 @@ def sem_risks(weights: Tensor, varies: str) -> Tensor:
 
 @computation("scalar-sem")
 def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """The weights (a, b) that ERM and V-REx choose if one of the noises varies; nothing is random."""
+    """Return the weights (a, b) that ERM and V-REx choose if one of the noises varies; nothing
+    is random.
+    """
     values: dict[str, list[float]] = {}
     panels = []
     for varies in ("2", "Y"):
@@ -155,7 +157,9 @@ def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Measured:
 
 @computation("risk-fields")
 def risk_fields(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """The gradients of the methods' objectives on a grid of risks and at some points; nothing is random."""
+    """Return the gradients of the methods' objectives on a grid of risks and at some points; nothing is
+    random.
+    """
     axis = torch.linspace(0.05, 0.95, 10)
     grid = torch.cartesian_prod(axis, axis)
     values: dict[str, list[float]] = {}
@@ -177,7 +181,7 @@ def risk_fields(trials: int, frames: Mapping[str, Frames]) -> Measured:
 
 
 def gradients(name: str, risks: Tensor) -> Tensor:
-    """The gradient (N, 2) of a method's objective at pairs of risks (N, 2)."""
+    """Return the gradient (N, 2) of a method's objective at pairs of risks (N, 2)."""
     objective = on_risks(name, 2, **FIELD_METHODS[name])
     rows = []
     for pair in risks:
