@@ -125,6 +125,9 @@ def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
             return nothing
         if not all(run.keys() == KNOWN and State(run["state"]).complete for run in runs.values()):
             return nothing
+        of_runs = metrics["run"].to_numpy()
+        if len(of_runs) and not 0 <= of_runs.min() <= of_runs.max() < len(runs):
+            return nothing
         valid = [run["stamp"] == stamps.get(run_id) for run_id, run in runs.items()]
         if not all(valid):
             kept = _only(metrics, np.flatnonzero(valid), len(runs))

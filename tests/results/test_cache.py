@@ -4,10 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import oodbench
 from oodbench.errors import UserError
+from oodbench.results import read
 from oodbench.results.directory import Results
 from oodbench.results.export import write_parquet
 from oodbench.results.frames import Frames, load_frames
@@ -95,7 +97,7 @@ def test_a_run_that_is_trained_anew_is_read_anew(tmp_path: Path) -> None:
     assert 0.55 in values(load_frames(results))
 
 
-@pytest.mark.parametrize("damage", ["torn", "foreign", "empty", "other", "folder"])
+@pytest.mark.parametrize("damage", ["torn", "foreign", "empty", "other", "forged", "folder"])
 def test_a_damaged_cache_is_written_anew(tmp_path: Path, damage: str) -> None:
     results, _ = sweep(tmp_path)
     first = load_frames(results)
@@ -107,6 +109,14 @@ def test_a_damaged_cache_is_written_anew(tmp_path: Path, damage: str) -> None:
         cache.write_bytes(b"\x80\x04pickle")
     elif damage == "empty":
         cache.write_bytes(b"")
+    elif damage == "forged":
+        table = pa.ipc.open_file(pa.BufferReader(whole[read.CHECKSUM :])).read_all()
+        forged = pa.array([99] * len(table), pa.int32())
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_file(buffer, table.schema) as writer:
+            writer.write_table(table.set_column(0, table.schema.field(0), forged))
+        data = memoryview(buffer.getvalue())
+        cache.write_bytes(bytes(read._checksum(data)) + bytes(data))
     elif damage == "other":
         pd.DataFrame({"a": [1]}).to_feather(cache)
     else:
