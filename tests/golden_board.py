@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from oodbench.board.files import find_board
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.rerun import train_frozen
+from oodbench.results.boards import find_board
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.provenance import machine

@@ -14,9 +14,9 @@ from docstrings import escaped, restructured
 from sphinx.application import Sphinx
 
 import oodbench
-from oodbench.board.files import PROTOCOL_FILE, find_board
-from oodbench.board.summary import whole_board
 from oodbench.list.details import details, registered_entries
+from oodbench.report.summary import whole_board
+from oodbench.results.boards import PROTOCOL_FILE, find_board
 
 BOARD = "small.v2"
 GREY = ("constant", "ceiling")

@@ -7,9 +7,9 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-from oodbench.board.beside import frozen
 from oodbench.datasets import datasets
 from oodbench.report.gap_tables import BASELINE, gaps_of
+from oodbench.results.frozen import frozen
 
 BOARD, RULE = "small.v2", "val_env"
 LEAST = -0.5

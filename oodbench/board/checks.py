@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 from oodbench.algorithms import algorithms
-from oodbench.board.files import ENTRIES_FILE, part_files
-from oodbench.board.parts import COUNT, SCORE, Part, read_file, value_column
 from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
-from oodbench.board.summary import check_summary
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
+from oodbench.report.summary import check_summary
+from oodbench.results.boards import ENTRIES_FILE, part_files
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames, sweep_runs
+from oodbench.results.parts import COUNT, SCORE, Part, read_file, value_column
 from oodbench.results.provenance import code, method_digest
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import DamagedFile

@@ -1,41 +1,33 @@
 """Boards on the command line: frozen results of many methods, and yours beside them."""
 
-from collections.abc import Callable, Iterable
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from oodbench.board import keeping
-from oodbench.board.asked import Asked
-from oodbench.board.files import (
+from oodbench.errors import UserError
+from oodbench.report.options import Plugins, Rows
+from oodbench.results.boards import (
     board_names,
     datasets_to_come,
     find_board,
+    frozen_folder,
     part_files,
     to_come,
 )
-from oodbench.board.keeping import Name, Workers
-from oodbench.errors import UserError
-from oodbench.report.options import (
-    Baseline,
-    Datasets,
-    Format,
-    Metric,
-    Notes,
-    Plugins,
-    Rows,
-    Selection,
-)
 from oodbench.terminal import DataDir, commands, terminal
-
-if TYPE_CHECKING:
-    from oodbench.report.formats import Sheet
 
 app = commands(
     __doc__,
     no_args_is_help=True,
     renamed={
+        "show": "`report table BOARD DIR`",
+        "compare": "`report compare BOARD DIR`",
+        "figure": "`report figure KIND BOARD DIR`",
+        "html": "`report html BOARD DIR`",
+        "page": "`report html BOARD`",
+        "summarize": "`board freeze` writes the summary",
         "submit": "an entry is a pull request; docs/tutorials/enter_the_board.md has its steps",
         "verify": "`board rerun NAME --algorithm ROW` trains frozen runs of a row again",
         "add": "`board freeze RESULTS NAME` adds rows to a board",
@@ -46,12 +38,8 @@ app = commands(
     },
 )
 
-app.add_typer(keeping.app)
-
-Directories = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="[DIR]...", help="Results of runs under the board's protocol."),
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
 RetrainStale = Annotated[
     bool, typer.Option("--retrain-stale", help="Train runs of changed code or data again.")
 ]
@@ -65,7 +53,7 @@ Only = Annotated[
 @app.command("list")
 def list_() -> None:
     """List the boards: datasets, rows, runs, size and the code that trained them."""
-    from oodbench.board.parts import known_parts
+    from oodbench.results.parts import known_parts
 
     rows = []
     for name in board_names():
@@ -82,96 +70,6 @@ def list_() -> None:
     header = ("board", "datasets", "rows", "runs", "size", "version, commit")
     console = terminal()
     console.print(console.tables(header, rows, prose=(5,)), soft_wrap=True)
-
-
-def _prints(sheets: Callable[[Asked], Iterable["Sheet"]]) -> None:
-    """Register a command of this function's name and help that prints its sheets."""
-
-    def command(
-        name: Name,
-        directories: Directories = None,
-        selection: Selection = None,
-        format_: Format = "terminal",
-        dataset: Datasets = None,
-        algorithms: Rows = None,
-        baseline: Baseline = "ERM",
-        metric: Metric = None,
-        notes: Notes = False,
-        plugin: Plugins = None,
-    ) -> None:
-        from oodbench.registry import load_plugins
-        from oodbench.report.formats import print_sheet
-
-        load_plugins(plugin or [])
-        rows = (algorithms or (), baseline, metric)
-        asked = Asked(name, directories or (), selection, dataset or (), *rows)
-        for sheet in sheets(asked):
-            print_sheet(sheet, format_, notes)
-
-    app.command(sheets.__name__, help=sheets.__doc__)(command)
-
-
-@_prints
-def show(asked: Asked) -> Iterable["Sheet"]:
-    """Print a board, and beside it the runs of results directories, as if all had been run together."""
-    if asked.is_whole:
-        from oodbench.board.summary import whole_board
-
-        return [whole_board(find_board(asked.name))]
-    from oodbench.board.show import shown_sheet
-
-    return [shown_sheet(asked)]
-
-
-@_prints
-def compare(asked: Asked) -> Iterable["Sheet"]:
-    """Compare the rows of a board, and of results beside it, with a baseline: gains, ranks, noise."""
-    from oodbench.board.show import compared_sheet
-
-    return [compared_sheet(asked)]
-
-
-@app.command()
-def figure(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, scatter, ranks or gains.")],
-    name: Name,
-    out: Annotated[Path, typer.Option(help="The file: .pdf, .svg or .png.")],
-    directories: Directories = None,
-    selection: Selection = None,
-    dataset: Datasets = None,
-    algorithms: Rows = None,
-    baseline: Baseline = "ERM",
-    plugin: Plugins = None,
-) -> None:
-    """Plot the gains or ranks of a board's rows, with those of results directories among them."""
-    from oodbench.registry import load_plugins
-    from oodbench.report.figures import plot, save
-
-    load_plugins(plugin or [])
-    asked = Asked(name, directories or (), selection, dataset or (), algorithms or (), baseline)
-    save(plot(kind, asked.frames(), selection, baseline), out)
-    terminal().say(str(out))
-
-
-@app.command()
-def html(
-    name: Name,
-    directories: Directories = None,
-    out: Annotated[Path, typer.Option(help="The file.")] = Path("board.html"),
-    dataset: Datasets = None,
-    algorithms: Rows = None,
-    baseline: Baseline = "ERM",
-    metric: Metric = None,
-    plugin: Plugins = None,
-) -> None:
-    """Write a board, with the runs of results directories beside it, as one HTML file."""
-    from oodbench.registry import load_plugins
-    from oodbench.report.html import write
-
-    load_plugins(plugin or [])
-    asked = Asked(name, directories or (), None, dataset or (), algorithms or (), baseline)
-    write(directories or [], out, baseline, metric=metric, beside=(name, asked.frames()))
-    terminal().say(f"{out}: {out.stat().st_size / 2**20:.1f} MB")
 
 
 @app.command()
@@ -200,12 +98,12 @@ def run(
 
     Datasets whose data or package are missing are left out, unless --dataset names them.
     """
-    from oodbench.board.beside import beside_board, check_planned
-    from oodbench.board.parts import known_parts
     from oodbench.board.protocol import find_tier, possible, protocol_of, restricted
-    from oodbench.board.show import ending_sheet
     from oodbench.registry import load_plugins
+    from oodbench.report.beside import beside_board, check_planned
+    from oodbench.report.board_tables import board_sheet
     from oodbench.report.formats import print_sheet
+    from oodbench.results.parts import known_parts
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan
     from oodbench.sweep.stale import choice
@@ -237,8 +135,102 @@ def run(
     )
     counts = launch(sweep, options, terminal())
     if among:
-        print_sheet(ending_sheet(name, out, beside_board(name, [out])), more="")
+        more = f"All rows: `python -m oodbench.report table {name} {out} --notes`."
+        print_sheet(board_sheet(beside_board(name, [out]), short=True), more=more)
     if not is_complete(counts):
+        raise SystemExit(1)
+
+
+@app.command()
+def rerun(
+    name: Name,
+    count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
+    seed: Annotated[int, typer.Option(help="The seed of that choice.")] = 0,
+    algorithms: Rows = None,
+    out: Annotated[Path | None, typer.Option(help="Keep the results here.")] = None,
+    plugin: Plugins = None,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Train random frozen runs again, as they were, and say how many equal the board's.
+
+    Exits with 1 if a run is off or has no result.
+    """
+    from oodbench.board.rerun import rerun as train_again
+    from oodbench.sweep.launch import LaunchOptions
+
+    rows = [row.strip() for text in algorithms or () for row in text.split(",")]
+    with tempfile.TemporaryDirectory() as scratch:
+        options = LaunchOptions(
+            out=out or Path(scratch) / "rerun",
+            plugins=tuple(plugin or ()),
+            workers=workers,
+            data_dir=data_dir,
+        )
+        reruns = train_again(find_board(name), count, seed, options, rows)
+    for sentence in reruns.sentences:
+        terminal().say(sentence)
+    if not reruns.agree:
+        raise SystemExit(1)
+
+
+@app.command()
+def freeze(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results directory.")],
+    name: Name,
+    plugin: Plugins = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Add the rows of a results directory to a board, as parts that never change again.
+
+    The folder of a new board holds its sweep as protocol.yaml.
+    """
+    from oodbench.board.freeze import freeze as freeze_results
+    from oodbench.registry import load_plugins
+    from oodbench.report.numbers import counted
+
+    load_plugins(plugin or [])
+    board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name
+    parts = freeze_results(results, board, data_dir)
+    terminal().say(
+        f"New in {board}: {counted(len(parts.added), 'part')}; already there: {len(parts.there)}."
+    )
+
+
+@app.command()
+def validate(
+    what: Annotated[
+        str, typer.Argument(metavar="NAME_OR_RESULTS", help="A board, or a results directory.")
+    ],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The board of a results directory.")
+    ] = None,
+    plugin: Plugins = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Say what is wrong with a board, or why results cannot be frozen.
+
+    Exits with 1 if anything is wrong.
+    """
+    from oodbench.board.checks import wrong_board, wrong_results
+    from oodbench.board.protocol import protocol_of
+    from oodbench.registry import load_plugins
+    from oodbench.results.directory import Results
+
+    load_plugins(plugin or [])
+    if (Path(what) / "sweep.json").exists():
+        results = Results(Path(what))
+        board = name or results.plan()["settings"].get("protocol")
+        if board is None:
+            raise UserError(f"{what} names no protocol: type the board after it")
+        wrong = wrong_results(results.path, protocol_of(find_board(board)), data_dir)
+    else:
+        wrong = wrong_board(find_board(what))
+        if coming := datasets_to_come(find_board(what)):
+            terminal().say(f"{to_come(coming)}.")
+    for sentence in wrong or [f"{what} is as it must be."]:
+        terminal().say(sentence)
+    if wrong:
         raise SystemExit(1)
 
 
@@ -250,30 +242,24 @@ def quickstart(
     keep_stale: KeepStale = False,
 ) -> None:
     """Train four methods again, in about a minute, and print them among the board's rows."""
-    from oodbench.board.beside import beside_board
     from oodbench.board.protocol import protocol_of, restricted
-    from oodbench.board.show import (
-        QUICK_BOARD,
-        QUICK_DATASET,
-        QUICK_ROWS,
-        next_lines,
-        quickstart_sheet,
-    )
+    from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines, quickstart_sheet
+    from oodbench.report.beside import beside_board
     from oodbench.report.formats import print_sheet
     from oodbench.report.html import write
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.stale import choice
 
-    protocol = protocol_of(find_board(QUICK_BOARD))
-    sweep = restricted(protocol, QUICK_ROWS, datasets=[QUICK_DATASET])
+    protocol = protocol_of(find_board(BOARD))
+    sweep = restricted(protocol, ROWS, datasets=[DATASET])
     stale = choice(retrain_stale, keep_stale)
     options = LaunchOptions(out=out, workers=workers, table=False, stale=stale)
     counts = launch(sweep, options, terminal())
-    frames = beside_board(QUICK_BOARD, [out])
-    print_sheet(quickstart_sheet(frames, out), more="")
+    frames = beside_board(BOARD, [out])
+    print_sheet(quickstart_sheet(frames), more="")
     if not is_complete(counts):
         raise SystemExit(1)
     page = out / "report.html"
-    write([out], page, beside=(QUICK_BOARD, frames))
+    write([out], page, beside=(BOARD, frames))
     for line in next_lines(frames, page):
         terminal().say(line)

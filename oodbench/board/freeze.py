@@ -14,8 +14,13 @@ import pyarrow as pa
 import torch
 
 from oodbench.board.checks import refuse, wrong_results
-from oodbench.board.files import PROTOCOL_FILE, dataset_file, lock
-from oodbench.board.parts import (
+from oodbench.board.protocol import protocol_of
+from oodbench.errors import UserError
+from oodbench.report.summary import write_summary
+from oodbench.results.boards import PROTOCOL_FILE, dataset_file, lock
+from oodbench.results.directory import Results
+from oodbench.results.frames import Frames, load_frames, only, records_of
+from oodbench.results.parts import (
     ADAPT,
     COUNT,
     OF_A_RUN,
@@ -34,11 +39,6 @@ from oodbench.board.parts import (
     read_file,
     write_parts,
 )
-from oodbench.board.protocol import protocol_of
-from oodbench.board.summary import write_summary
-from oodbench.errors import UserError
-from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames, only, records_of
 from oodbench.results.provenance import method_digest
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import candidates, find_rule, rule_names

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from oodbench.board.files import PROTOCOL_FILE, TIERS_FILE
 from oodbench.errors import UserError, unknown
+from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE
 from oodbench.selection import sees_test
 from oodbench.sweep.cells import indices
 from oodbench.sweep.file import Row, Sweep, validate

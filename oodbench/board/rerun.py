@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd
 
 from oodbench.algorithms import algorithms
-from oodbench.board.beside import board_frames
-from oodbench.board.differences import Agreement, compared, distance, means, named, origin, outcome
 from oodbench.board.freeze import data_digests
-from oodbench.board.parts import Part, read_parts
 from oodbench.board.protocol import name_of, possible, protocol_of
 from oodbench.errors import unknown
+from oodbench.report.differences import Agreement, compared, distance, means, named, origin, outcome
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames, subset
+from oodbench.results.frozen import board_frames
+from oodbench.results.parts import Part, read_parts
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.train.settings import MAX_VECTORIZED

@@ -8,24 +8,22 @@ import typer
 
 from oodbench.errors import unknown
 from oodbench.registry import load_plugins
-from oodbench.report.formats import print_sheet
+from oodbench.report.formats import NOTES, print_sheet
 from oodbench.report.options import (
     AllowMixed,
     Also,
     Baseline,
     Datasets,
-    Directories,
     Format,
     Metric,
     Notes,
     Plugins,
     Rows,
     Selection,
+    Sources,
 )
-from oodbench.report.prediction_metrics import with_prediction_metric
-from oodbench.report.sheet import print_leaderboard
-from oodbench.results.frames import only
-from oodbench.results.join import joined
+from oodbench.report.sources import board_among, frames_of
+from oodbench.results.boards import find_board
 from oodbench.terminal import commands, terminal
 
 app = commands(
@@ -33,20 +31,23 @@ app = commands(
     no_args_is_help=True,
     renamed={
         "watch": "`report html` writes the page; type it again while the sweep runs",
-        "table --board": "type `oodbench board show NAME DIR`",
-        "compare --board": "type `oodbench board compare NAME DIR`",
-        "html --board": "type `oodbench board html NAME DIR`",
-        "figure --board": "type `oodbench board figure KIND NAME DIR`",
+        "table --board": "type `report table BOARD DIR`",
+        "compare --board": "type `report compare BOARD DIR`",
+        "html --board": "type `report html BOARD DIR`",
+        "figure --board": "type `report figure KIND BOARD DIR`",
+        "ensemble": "average the probabilities of the models that `oodbench.load_model` gives",
         "figure --columns": "a figure is two columns wide where it has several datasets",
     },
 )
 
 DOMAINBED = "domainbed"
+ALL = "`--notes` prints all rows, and these lines in full."
+"""The line below what of a board fits one screen."""
 
 
 @app.command()
 def table(
-    directories: Directories,
+    sources: Sources,
     selection: Selection = None,
     format_: Format = "terminal",
     metric: Metric = None,
@@ -62,18 +63,34 @@ def table(
     `--rule domainbed` prints DomainBed's own tables, by its three rules, and ours beside them.
     """
     load_plugins(plugin or [])
-    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or ())
+    board, directories = board_among(sources)
+    short = board is not None and not (notes or dataset or format_ != "terminal")
+    if board and not directories and not (dataset or algorithms or selection or metric or also):
+        from oodbench.report.short import short_sheet
+        from oodbench.report.summary import whole_board
+
+        whole = whole_board(find_board(board))
+        print_sheet(short_sheet(whole) if short else whole, format_, notes, ALL if short else NOTES)
+        return
+    frames = frames_of(sources, dataset or (), algorithms or (), None, allow_mixed)
     if selection == DOMAINBED:
         from oodbench.report.domainbed_tables import tables
 
         print_sheet(tables(frames), format_, notes)
+    elif board:
+        from oodbench.report.board_tables import board_sheet
+
+        shown = board_sheet(frames, selection, metric, also or (), short)
+        print_sheet(shown, format_, notes, ALL if short else NOTES)
     else:
-        print_leaderboard(frames, selection, format_, metric, notes, also=also or ())
+        from oodbench.report.sheet import leaderboard_sheet
+
+        print_sheet(leaderboard_sheet(frames, selection, metric, also or ()), format_, notes)
 
 
 @app.command()
 def export(
-    directories: Directories,
+    sources: Sources,
     out: Annotated[Path, typer.Option(help="The file to write.")],
     format_: Annotated[str, typer.Option("--format", help="parquet or csv.")] = "parquet",
     dataset: Datasets = None,
@@ -85,7 +102,7 @@ def export(
 
     if format_ not in WRITERS:
         raise unknown("format", format_, WRITERS)
-    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or ())
+    frames = frames_of(sources, dataset or (), algorithms or (), None, allow_mixed)
     count = WRITERS[format_](frames, out)
     _say(frames.notes)
     terminal().say(f"{count} rows are in {out}.")
@@ -123,7 +140,7 @@ def import_domainbed(
 
 @app.command()
 def compare(
-    directories: Directories,
+    sources: Sources,
     baseline: Baseline = "ERM",
     selection: Selection = None,
     format_: Format = "terminal",
@@ -136,39 +153,17 @@ def compare(
 ) -> None:
     """Compare sweeps, also other people's, with a baseline: gains, intervals, ranks, noise."""
     from oodbench.report.comparison import comparison
+    from oodbench.report.prediction_metrics import with_prediction_metric
 
     load_plugins(plugin or [])
-    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or (), baseline)
+    frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
     frames = with_prediction_metric(frames, [selection], metric)
     print_sheet(comparison(frames, baseline, selection, metric), format_, notes)
 
 
 @app.command()
-def ensemble(
-    directories: Directories,
-    over: Annotated[
-        str, typer.Option(help="trials, or the draws of each trial: draws.")
-    ] = "trials",
-    selection: Selection = None,
-    format_: Format = "terminal",
-    metric: Metric = None,
-    dataset: Datasets = None,
-    algorithms: Rows = None,
-    notes: Notes = False,
-    allow_mixed: AllowMixed = False,
-    plugin: Plugins = None,
-) -> None:
-    """Print what the mean of several runs' probabilities reaches, from kept predictions."""
-    from oodbench.report.ensemble import ensembles
-
-    load_plugins(plugin or [])
-    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or ())
-    print_sheet(ensembles(frames, selection, metric, over), format_, notes)
-
-
-@app.command()
 def hparams(
-    directories: Directories,
+    sources: Sources,
     selection: Selection = None,
     format_: Format = "terminal",
     dataset: Datasets = None,
@@ -180,16 +175,16 @@ def hparams(
     from oodbench.report.hparams import hparams_sheet
 
     load_plugins(plugin or [])
-    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or ())
+    frames = frames_of(sources, dataset or (), algorithms or (), None, allow_mixed)
     print_sheet(hparams_sheet(frames, selection), format_)
 
 
 @app.command()
-def bibtex(directories: Directories, dataset: Datasets = None, algorithms: Rows = None) -> None:
+def bibtex(sources: Sources, dataset: Datasets = None, algorithms: Rows = None) -> None:
     """Print the BibTeX entries of all methods, datasets and networks of the results."""
     from oodbench.report import bibtex as room
 
-    frames = only(joined(directories, allow_mixed=True), dataset or (), algorithms or ())
+    frames = frames_of(sources, dataset or (), algorithms or (), allow_mixed=True)
     entries, unknown_names = room.bibtex(frames)
     print("\n\n".join(entries))
     if unknown_names:
@@ -199,7 +194,7 @@ def bibtex(directories: Directories, dataset: Datasets = None, algorithms: Rows 
 @app.command()
 def figure(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, scatter, ranks or gains.")],
-    directories: Directories,
+    sources: Sources,
     out: Annotated[Path, typer.Option(help="The file: .pdf, .svg or .png.")],
     baseline: Baseline = "ERM",
     selection: Selection = None,
@@ -212,7 +207,7 @@ def figure(
     from oodbench.report.figures import plot, save
 
     load_plugins(plugin or [])
-    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or (), baseline)
+    frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
     save(plot(kind, frames, selection, baseline), out)
     _say(frames.notes)
     terminal().say(str(out))
@@ -220,9 +215,10 @@ def figure(
 
 @app.command()
 def html(
-    directories: Directories,
+    sources: Sources,
     out: Annotated[
-        Path | None, typer.Option(help="The file; report.html in the first DIR by default.")
+        Path | None,
+        typer.Option(help="The file; report.html in the first directory, or board.html."),
     ] = None,
     baseline: Baseline = "ERM",
     metric: Metric = None,
@@ -235,15 +231,16 @@ def html(
     from oodbench.report.html import write
 
     load_plugins(plugin or [])
-    path = out or directories[0] / "report.html"
-    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or (), baseline)
-    write(directories, path, baseline, metric=metric, beside=("", frames))
+    board, directories = board_among(sources)
+    path = out or (directories[0] / "report.html" if directories else Path("board.html"))
+    frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
+    write(directories, path, baseline, metric=metric, beside=(board or "", frames))
     terminal().say(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
 
 
 @app.command()
 def why(
-    directories: Directories,
+    sources: Sources,
     dataset: Annotated[str | None, typer.Option(help="As the table names it.")] = None,
     algorithm: Annotated[
         str | None, typer.Option("--algorithm", "--algorithms", help="The row of the table.")
@@ -259,9 +256,12 @@ def why(
 ) -> None:
     """List the runs, draws and steps behind a cell, and which were chosen."""
     from oodbench.report import why as room
+    from oodbench.report.prediction_metrics import with_prediction_metric
 
     load_plugins(plugin or [])
-    frames = with_prediction_metric(joined(directories, allow_mixed), [selection], metric)
+    frames = with_prediction_metric(
+        frames_of(sources, allow_mixed=allow_mixed), [selection], metric
+    )
     cell = room.why(frames, dataset, algorithm, test_env, selection, metric)
     room.show(cell, terminal(), hparams)
     _say(frames.notes)

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+OVER_DATASETS = "All datasets: means over test environments"
+"""The title of the table over several datasets."""
+GAP_CLOSED = "Share of the gap closed by"
+"""The beginning of the title of a board's headline."""
+OWN_ROWS = "Trained here, beside the board"
+"""The title of the table of rows that were trained here."""
+
+
 @dataclass(frozen=True)
 class Block:
     """A table of texts, and which of its cells are marked."""

@@ -9,7 +9,7 @@ from functools import cached_property
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.report.formats import Block
+from oodbench.report.formats import GAP_CLOSED, Block
 from oodbench.report.gaps import (
     CLEAR,
     FLOOR,
@@ -190,7 +190,7 @@ def headline(gaps: Gaps) -> Block:
     rows += [[label, mean, "-", "-", *halves] for label, (mean, *halves) in apart.items()]
     mean, *halves = (_counted(gaps, group) for group in groups)
     header = ["algorithm", mean, "place", "P(first)", *halves]
-    title = f"Share of the gap closed by {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
+    title = f"{GAP_CLOSED} {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
     return Block(title, header, rows, len(gaps.means), grey=len(apart))
 
 

@@ -1,14 +1,17 @@
 """The options that commands on tables share."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from oodbench.report.formats import FORMATS
 
-Directories = Annotated[
-    list[Path], typer.Argument(metavar="DIR...", help="Results directories, shown as one.")
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Results directories, shown as one; or a board, by its name or folder, and results beside it.",
+    ),
 ]
 Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
 Selection = Annotated[

@@ -32,7 +32,8 @@ def with_prediction_metric(
     if computed is None:
         return frames
     chosen = pd.concat([choose(frames, rule)[["id", "step"]] for rule in rules]).drop_duplicates()
-    chosen = chosen[~chosen["id"].isin(recorded)]
+    frozen = [] if frames.scores is None else frames.scores["id"].unique()
+    chosen = chosen[~chosen["id"].isin([*recorded, *frozen])]
     if chosen.empty:
         return frames
     rows = []

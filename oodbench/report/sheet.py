@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from oodbench.errors import unknown
 from oodbench.metrics import is_proportion
-from oodbench.report.formats import FORMATS, NOTES, Block, Sheet, print_sheet
+from oodbench.report.formats import OVER_DATASETS, Block, Sheet
 from oodbench.report.further_metrics import with_further_metrics
 from oodbench.report.leaderboard import (
     COLUMN,
@@ -24,8 +23,6 @@ from oodbench.report.numbers import number
 from oodbench.report.prediction_metrics import with_prediction_metric
 from oodbench.results.frames import Frames
 
-OVER_DATASETS = "All datasets: means over test environments"
-"""The title of the table over several datasets."""
 APART = "of transductive methods"
 """The end of the title of the table of methods whose predictions depend on test inputs."""
 
@@ -50,26 +47,17 @@ def sheet(board: Leaderboard) -> Sheet:
     return Sheet(tables, notes, board.remarks, numbers, (" ".join(marks),) if marks else (), paper)
 
 
-def print_leaderboard(
-    frames: Frames,
-    rule: str | None = None,
-    format_: str = "terminal",
-    metric: str | None = None,
-    whole: bool = False,
-    more: str = NOTES,
-    also: Sequence[str] = (),
-) -> None:
-    """Print the leaderboard of the runs of `joined`, with columns of `also`, as `print_sheet` does.
+def leaderboard_sheet(
+    frames: Frames, rule: str | None = None, metric: str | None = None, also: Sequence[str] = ()
+) -> Sheet:
+    """Return the leaderboard of the runs of `joined`, with columns of the metrics `also`.
 
     Raises UserError for unknown names.
     """
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
     for name in dict.fromkeys([metric, *also]):
         frames = with_prediction_metric(frames, [rule], name)
     shown = leaderboard(frames, rule, metric)
-    shown = with_further_metrics(shown, frames, rule, list(dict.fromkeys(also)))
-    print_sheet(sheet(shown), format_, whole, more)
+    return sheet(with_further_metrics(shown, frames, rule, list(dict.fromkeys(also))))
 
 
 def blocks(board: Leaderboard) -> list[Block]:

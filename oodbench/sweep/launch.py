@@ -249,12 +249,13 @@ def _report(
             f"Ended without the weights of {rule}, and not trained again: {counted(runs, 'run')}."
         )
     if job.options.table and any(state.complete for state in counts):
-        from oodbench.report.sheet import print_leaderboard
+        from oodbench.report.formats import print_sheet
+        from oodbench.report.sheet import leaderboard_sheet
         from oodbench.results.join import joined
 
         try:
             more = f"`python -m oodbench.report table {job.results.path} --notes` says more."
-            print_leaderboard(joined([job.results.path]), more=more)
+            print_sheet(leaderboard_sheet(joined([job.results.path])), more=more)
         except UserError as error:  # the runs are done, whatever this selection rule lacks
             console.say(f"no table: {error}")
     if State.FAILED in counts or State.BROKEN in counts:

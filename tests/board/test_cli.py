@@ -12,13 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from oodbench.board.files import dataset_file
-from oodbench.board.parts import Part
 from oodbench.datasets import datasets
 from oodbench.errors import missing_package
-from oodbench.report.cli import app as report
+from oodbench.results.boards import dataset_file
+from oodbench.results.parts import Part
 from tests.helpers.boards import change_part, frozen_part, invoke, remove_part
 
 PLUGIN = '''
@@ -61,7 +59,7 @@ def test_a_method_of_ones_own_stands_in_the_board(
     )
     assert "Partial: all rows are cut to 2 of 4 trials, 2 of 4 draws" in text
     assert "TwiceTheRisk beside the board" in text
-    rows = [line.split() for line in invoke("show", board, out).splitlines()]
+    rows = [line.split() for line in invoke("table", board, out).splitlines()]
     assert {row[-1] for row in rows if row[:1] == ["TwiceTheRisk"] and "±" in row} >= {"here"}
     assert {row[-1] for row in rows if row[:1] == ["ERM"] and "±" in row} >= {"board"}
     assert invoke("validate", out, board, code=1).count("trial 2, 3 missing") == 2
@@ -123,15 +121,10 @@ def test_the_entries_of_a_board_are_checked(copy: Path, text: str, message: str)
     assert message in invoke("validate", copy, code=int("must be" not in message))
 
 
-def test_a_page_of_a_board_is_written(board: Path, tmp_path: Path) -> None:
-    invoke("html", board, "--out", tmp_path / "board.html")
-    assert (tmp_path / "board.html").stat().st_size > 10_000
-
-
 def test_the_boards_of_the_package_are_listed(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oodbench.board.files.frozen_folder", lambda: board.parent)
+    monkeypatch.setattr("oodbench.results.boards.frozen_folder", lambda: board.parent)
     assert "tiny.v1" in invoke("list")
-    assert "ERM" in invoke("show", "tiny.v1")
+    assert "ERM" in invoke("table", "tiny.v1")
 
 
 def one_sentence(*arguments: object) -> str:
@@ -142,13 +135,13 @@ def one_sentence(*arguments: object) -> str:
 
 
 def test_an_unknown_board_is_one_sentence(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oodbench.board.files.frozen_folder", lambda: board.parent)
-    text = one_sentence("show", "tiny.v2")
-    assert "unknown board 'tiny.v2'; did you mean tiny.v1?" in text
+    monkeypatch.setattr("oodbench.results.boards.frozen_folder", lambda: board.parent)
+    text = one_sentence("table", "tiny.v2")
+    assert "unknown board or results directory 'tiny.v2'; did you mean tiny.v1" in text
 
 
 def test_a_board_as_csv_says_where_rows_are_from(board: Path, mine: Path) -> None:
-    lines = invoke("show", board, mine, "--format", "csv").splitlines()
+    lines = invoke("table", board, mine, "--format", "csv").splitlines()
     found = pd.read_csv(io.StringIO("\n".join(lines)))
     assert set(zip(found["label"], found["from"], strict=True)) >= {
         ("ERM", "board"),
@@ -160,7 +153,7 @@ def test_rows_beside_a_board_are_compared_with_a_baseline(board: Path, mine: Pat
     arguments = (board, mine, "--dataset", "digits", "--metric", "loss", "--format", "csv")
     gains = pd.read_csv(io.StringIO(invoke("compare", *arguments)))
     assert set(gains["label"]) == {"IRM", "VREx"} and set(gains["dataset"]) == {"digits"}
-    assert "loss" in invoke("show", *arguments)
+    assert "loss" in invoke("table", *arguments)
 
 
 def test_a_board_of_another_schema_is_one_sentence(copy: Path) -> None:
@@ -168,17 +161,17 @@ def test_a_board_of_another_schema_is_one_sentence(copy: Path) -> None:
     table = pq.read_table(path, partitioning=None)
     packed = b85encode(zlib.compress(b'{"schema": 2, "parts": []}'))
     pq.write_table(table.replace_schema_metadata({"oodbench.parts": packed}), path)
-    assert "has schema 2, not 1: another version wrote it" in one_sentence("show", copy)
+    assert "has schema 2, not 1: another version wrote it" in one_sentence("table", copy)
 
 
 def test_damaged_metadata_of_a_part_are_one_sentence(copy: Path) -> None:
     path = dataset_file(copy, "SEM")
     table = pq.read_table(path, partitioning=None)
     pq.write_table(table.replace_schema_metadata({"oodbench.parts": "c$@"}), path)
-    assert f"the metadata of {path} are damaged" in one_sentence("show", copy)
+    assert f"the metadata of {path} are damaged" in one_sentence("table", copy)
     about = b85encode(zlib.compress(b'{"schema": 1, "parts": []}'))
     pq.write_table(table.replace_schema_metadata({"oodbench.parts": about}), path)
-    assert "it has not as many rows as its metadata say" in one_sentence("show", copy)
+    assert "it has not as many rows as its metadata say" in one_sentence("table", copy)
 
 
 @pytest.mark.parametrize(
@@ -186,10 +179,8 @@ def test_damaged_metadata_of_a_part_are_one_sentence(copy: Path) -> None:
     [
         ("run {board} --algorithm , --out x", "--algorithm names no method"),
         ("run {board} --algorithm VREx --out x --trials 9", "has 4 trials, not 9"),
-        ("show {board} {mine} --baseline ERMM", "unknown baseline 'ERMM'; did you mean ERM"),
         ("compare {board} {mine} --baseline ERMM", "did you mean ERM"),
-        ("show {board} --baseline IRM", "name their results directories"),
-        ("show {board} nothing", "there is no directory nothing"),
+        ("table {board} nothing", "unknown board or results directory 'nothing'"),
         ("freeze {half} nothing/b", "is no board yet: copy its sweep to"),
     ],
 )
@@ -203,22 +194,22 @@ def test_a_mistake_in_the_arguments_is_one_sentence(
 def test_a_torn_part_is_one_sentence(copy: Path, kept: int) -> None:
     path = dataset_file(copy, "SEM")
     path.write_bytes(path.read_bytes()[:kept])
-    assert f"{path} is torn or no Parquet file" in one_sentence("show", copy)
+    assert f"{path} is torn or no Parquet file" in one_sentence("table", copy)
     assert "torn" in invoke("validate", copy, code=1)
 
 
 def test_a_parquet_file_of_something_else_is_one_sentence(copy: Path) -> None:
     path = dataset_file(copy, "SEM")
     pq.write_table(pa.table({"a": [1]}), path)
-    assert "no part of a board" in one_sentence("show", copy)
+    assert "no part of a board" in one_sentence("table", copy)
     table = pq.read_table(dataset_file(copy, "digits"), partitioning=None)
     pq.write_table(table.drop_columns("step"), path)
-    assert "is damaged" in one_sentence("show", copy)
+    assert "is damaged" in one_sentence("table", copy)
 
 
 def test_a_board_without_parts_is_one_sentence(copy: Path) -> None:
     shutil.rmtree(copy / "parts")
-    assert "has no part yet" in one_sentence("show", copy)
+    assert "has no part yet" in one_sentence("table", copy)
 
 
 def test_a_plugin_that_needs_more_than_the_protocol_gives_is_told(
@@ -285,17 +276,10 @@ def test_a_board_may_be_trained_dataset_by_dataset(
         (("freeze", "results", "--as", "mine.v1"), "`freeze RESULTS NAME`"),
         (("validate", "results", "--board", "small.v2"), "`validate RESULTS NAME`"),
         (("submit", "results"), "an entry is a pull request"),
+        (("show", "small.v2"), "`report table BOARD DIR`"),
+        (("html", "small.v2"), "`report html BOARD DIR`"),
         (("rerun", "small.v2", "--anyway"), "whatever version trained them"),
     ],
 )
 def test_an_option_that_is_gone_says_what_to_type(arguments: tuple[str, ...], now: str) -> None:
     assert now in " ".join(invoke(*arguments, code=2).split())
-
-
-@pytest.mark.parametrize(
-    ("verb", "now"), [("table", "show"), ("compare", "compare"), ("html", "html")]
-)
-def test_the_reports_board_is_a_command_of_boards(verb: str, now: str) -> None:
-    refused = CliRunner().invoke(report, [verb, "results/mine", "--board", "small.v2"])
-    assert refused.exit_code == 2
-    assert f"`oodbench board {now} NAME DIR`" in " ".join(refused.output.split())

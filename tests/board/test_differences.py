@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from oodbench.board.beside import beside_board
-from oodbench.board.files import dataset_file, find_board, part_files
-from oodbench.board.parts import OF_A_RUN, Part, read_file, write_parts
 from oodbench.board.rerun import changed_data
-from oodbench.board.summary import write_summary
+from oodbench.report.beside import beside_board
+from oodbench.report.summary import write_summary
+from oodbench.results.boards import dataset_file, find_board, part_files
+from oodbench.results.parts import OF_A_RUN, Part, read_file, write_parts
 from oodbench.results.provenance import made_by
 from oodbench.results.run_spec import RunSpec
 from tests.helpers.boards import ONE_RUN, SEM, change_part, invoke, remove_part, trained
@@ -50,7 +50,7 @@ def older(copy: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("command", ["show", "compare", "page"])
+@pytest.mark.parametrize("command", ["table", "compare"])
 def test_its_tables_say_what_trained_it(older: Path, command: str) -> None:
     text = " ".join(invoke(command, older).split())
     assert re.search(
@@ -166,7 +166,7 @@ def test_a_label_of_another_method_is_still_refused_of_the_same_version(
 ) -> None:
     rows = [{"name": "VREx", "label": "ERM"}]
     other = trained(tmp_path, "other", **ONE_RUN | {"algorithms": rows})
-    assert "give yours another `label`" in invoke("show", board, other, code=2)
+    assert "give yours another `label`" in invoke("table", board, other, code=2)
 
 
 @pytest.mark.parametrize("dataset", ["colored digits", "SEM, FOU", "unit test 3", "spirals"])

@@ -7,12 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from oodbench.board.files import dataset_file, part_files
 from oodbench.board.freeze import data_digests, freeze
-from oodbench.board.parts import Part, read_file, read_parts, write_parts
 from oodbench.errors import UserError
+from oodbench.report.summary import write_summary
+from oodbench.results.boards import dataset_file, part_files
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
+from oodbench.results.parts import Part, read_file, read_parts, write_parts
 from oodbench.selection import choose
 from tests.helpers.boards import (
     PROTOCOL,
@@ -85,7 +86,7 @@ def test_a_row_that_adapts_keeps_the_draws_of_its_adaptation(tmp_path: Path) -> 
     assert len({str(spec.adapt) for spec in specs.values()}) > 1
     assert "value/accuracy (before)/0.9" in part.table.column_names
     assert "as it must be" in invoke("validate", board)
-    shown = invoke("show", board, "--format", "markdown")
+    shown = invoke("table", board, "--format", "markdown")
     assert "before" in shown and "ERM + T3A" in shown
 
 
@@ -206,7 +207,7 @@ def test_a_dataset_of_a_board_may_have_more_trials(tmp_path: Path) -> None:
     invoke("run", board, "--algorithm", "all", "--out", tmp_path / "all", "--workers", 1)
     assert "4 parts" in invoke("freeze", tmp_path / "all", board)
     assert "is as it must be" in invoke("validate", board)
-    assert "trials: 2 to 3, hparam draws: 2" in invoke("show", board, "--notes")
+    assert "trials: 2 to 3, hparam draws: 2" in invoke("table", board, "--notes")
     run = ("run", board, "--algorithm", "VREx", "--workers", 1)
     whole = invoke(*run, "--out", tmp_path / "whole")
     assert "10 runs" in whole and "Partial" not in whole
@@ -221,38 +222,37 @@ def test_a_dataset_of_a_board_may_have_more_trials(tmp_path: Path) -> None:
 
 def test_a_board_that_is_frozen_in_part_says_what_is_to_come(copy: Path, tmp_path: Path) -> None:
     dataset_file(copy, "digits").unlink()
-    assert "Not frozen yet: digits" in invoke("show", copy, "--notes")
-    invoke("summarize", copy)
-    assert "1 dataset not frozen yet" in invoke("show", copy)
+    assert "Not frozen yet: digits" in invoke("table", copy, "--notes")
+    write_summary(copy)
+    assert "1 dataset not frozen yet" in invoke("table", copy)
     assert "Not frozen yet: digits" in invoke("compare", copy, "--notes")
     assert invoke("validate", copy).startswith("Not frozen yet: digits.\n")
     assert "Of 3 runs" in invoke("rerun", copy, "--sample", 3)
-    assert "# The board tiny.v1" in invoke("page", copy)
     run = invoke("run", copy, "--algorithm", "VREx", "--trials", 1, "--out", tmp_path / "out")
     assert "Not frozen yet: digits; they are left out" in run and "4 runs" in run
 
 
 def test_results_of_what_is_not_frozen_yet_are_left_out(copy: Path, mine: Path) -> None:
     dataset_file(copy, "digits").unlink()
-    shown = invoke("show", copy, mine)
+    shown = invoke("table", copy, mine)
     assert "VREx" in shown and "digits:" not in shown
-    only_digits = ("show", copy, mine, "--dataset", "digits")
+    only_digits = ("table", copy, mine, "--dataset", "digits")
     assert "unknown dataset 'digits'" in invoke(*only_digits, code=2)
     text = " ".join(invoke("validate", copy, code=1).split())
-    assert f"`board summarize {copy}` writes it again" in text
+    assert f"`python -m oodbench.report.summary {copy}` writes it again" in text
 
 
 def test_notes_are_on_the_datasets_that_are_shown(copy: Path, tmp_path: Path) -> None:
     run = ("run", copy, "--algorithm", "VREx", "--workers", 1, "--out", tmp_path / "out")
     invoke(*run, "--dataset", "SEM")
     invoke(*run, "--dataset", "digits", "--trials", 2, "--draws", 2)
-    both = " ".join(invoke("show", copy, tmp_path / "out", "--notes").split())
+    both = " ".join(invoke("table", copy, tmp_path / "out", "--notes").split())
     assert "Partial: all rows are cut to 2 of 4 trials, 2 of 4 draws" in both
-    sem = invoke("show", copy, tmp_path / "out", "--dataset", "SEM", "--notes")
+    sem = invoke("table", copy, tmp_path / "out", "--dataset", "SEM", "--notes")
     assert "trials: 4, hparam draws: 4" in sem and "Partial" not in sem
 
 
 def test_a_board_without_a_part_says_so(folder: Path, tmp_path: Path) -> None:
     board = new_board(tmp_path, "empty.v1")
-    for command in ("show", "compare", "page", "rerun"):
+    for command in ("table", "compare", "rerun"):
         assert "the board empty.v1 has no part yet" in invoke(command, board, code=2)

@@ -4,16 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.board.beside import beside_board
-from oodbench.board.files import dataset_file, find_board
-from oodbench.board.parts import read_file
 from oodbench.board.protocol import protocol_of, restricted
-from oodbench.board.show import (
-    ending_sheet,
-    next_lines,
-    quickstart_sheet,
-)
+from oodbench.board.quickstart import next_lines, quickstart_sheet
+from oodbench.report.beside import beside_board
+from oodbench.report.board_tables import board_sheet
 from oodbench.report.formats import FORMATS
+from oodbench.results.boards import dataset_file, find_board
+from oodbench.results.parts import read_file
 from oodbench.sweep.plan import make_plan
 from tests.helpers.boards import frozen_part, trained
 from tests.helpers.paths import ROOT
@@ -32,11 +29,11 @@ def test_the_protocol_of_the_board_plans_the_runs_that_are_frozen(dataset: str) 
 def test_what_is_trained_here_stands_among_the_best_of_the_board(
     board: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oodbench.board.show.BEST", 1)
+    monkeypatch.setattr("oodbench.report.short.BEST", 1)
     entry = protocol_of(board).datasets[1]
     mine = trained(folder, "quick", algorithms=["IRM", "VREx"], datasets=[entry])
     frames = beside_board(str(board), [mine])
-    text = FORMATS["markdown"](ending_sheet("tiny.v1", mine, frames))
+    text = FORMATS["markdown"](board_sheet(frames, short=True))
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line[:1] == "|"}
     assert "board, here" in rows["IRM"] and "here" in rows["VREx"]
     assert "*constant*" in rows
@@ -54,7 +51,7 @@ def test_where_all_runs_are_the_boards_three_notes_say_all(
     assert isinstance(entry, dict) and entry["name"] == "LinearSEM"
     equal = trained(folder, "equal", algorithms=["IRM"], datasets=[entry])
     frames = beside_board(str(board), [equal])
-    shown = quickstart_sheet(frames, equal)
+    shown = quickstart_sheet(frames)
     text = FORMATS["markdown"](shown)
     count = len(frozen_part(board, "SEM", "IRM").specs())
     assert f"All {count} runs here are equal to the board's, bit for bit." in text
@@ -63,5 +60,5 @@ def test_where_all_runs_are_the_boards_three_notes_say_all(
     best = min((label for label in errors if label in ("ERM", "IRM")), key=errors.__getitem__)
     assert f"by val_env {best} has" in next_lines(frames, tmp_path)[0]
     other = trained(folder, "other", algorithms=["IRM", "VREx"], datasets=[entry])
-    text = FORMATS["markdown"](quickstart_sheet(beside_board(str(board), [other]), other))
+    text = FORMATS["markdown"](quickstart_sheet(beside_board(str(board), [other])))
     assert "bit for bit" not in text and "Trained by" in text

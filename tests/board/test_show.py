@@ -10,17 +10,18 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from oodbench.board.beside import beside_board, frozen, range_notes
-from oodbench.board.differences import origin
 from oodbench.board.freeze import freeze
-from oodbench.board.show import compare_own_rows
 from oodbench.errors import UserError
+from oodbench.report.beside import beside_board, range_notes
+from oodbench.report.board_tables import compare_own_rows
 from oodbench.report.comparison import comparison
+from oodbench.report.differences import origin
 from oodbench.report.html.contents import contents
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import sheet
 from oodbench.results.directory import RunDirectory
 from oodbench.results.frames import Frames, load_frames
+from oodbench.results.frozen import frozen
 from oodbench.results.join import joined
 from oodbench.selection import candidates, choose
 from tests.helpers.boards import ONE_RUN, SEM, new_board, trained

@@ -6,32 +6,35 @@ from subprocess import run
 
 import pytest
 
-from oodbench.board.beside import beside_board
-from oodbench.board.files import board_names, find_board, part_files
-from oodbench.board.parts import read_parts
-from oodbench.board.summary import check_summary, read_summary, write_summary
-from oodbench.report.formats import FORMATS
-from oodbench.report.leaderboard import leaderboard
-from oodbench.report.sheet import sheet
+from oodbench.report.beside import beside_board
+from oodbench.report.board_tables import board_sheet
+from oodbench.report.cli import ALL
+from oodbench.report.formats import FORMATS, to_terminal
+from oodbench.report.summary import check_summary, read_summary, write_summary
+from oodbench.results.boards import board_names, find_board, part_files
+from oodbench.results.parts import read_parts
 from tests.helpers.boards import invoke, remove_part
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_summary_prints_what_the_parts_give(board: Path, format_: str) -> None:
-    assert invoke("show", board, "--format", format_) == text_of_parts(board, format_)
+    shown = invoke("table", board, "--format", format_, "--notes")
+    tables = board_sheet(beside_board(str(board), []))
+    whole = to_terminal(tables, whole=True) if format_ == "terminal" else FORMATS[format_](tables)
+    assert shown == whole
 
 
-def text_of_parts(board: Path, format_: str = "terminal") -> str:
-    return FORMATS[format_](sheet(leaderboard(beside_board(str(board), []))))
+def text_of_parts(board: Path) -> str:
+    return to_terminal(board_sheet(beside_board(str(board), []), short=True), more=ALL)
 
 
 def test_a_board_alone_is_shown_without_a_look_into_its_parts() -> None:
-    """`board show` imports none of the libraries that read a part, as they take a second."""
+    """`report table` imports none of the libraries that read a part, as they take a second."""
     code = (
-        "import sys; from oodbench.board.cli import app; app(sys.argv[1:], standalone_mode=False); "
+        "import sys; from oodbench.report.cli import app; app(sys.argv[1:], standalone_mode=False); "
         "sys.exit(f'{slow}' if (slow := {'pandas', 'pyarrow', 'scipy', 'torch'} & {*sys.modules}) else 0)"
     )
-    shown = run([sys.executable, "-c", code, "show", "small.v2"], capture_output=True, text=True)
+    shown = run([sys.executable, "-c", code, "table", "small.v2"], capture_output=True, text=True)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "ERM" in shown.stdout
 
@@ -50,17 +53,17 @@ def test_a_stale_or_damaged_summary_is_named_and_not_used(copy: Path, damage: st
         damaged = {"number": text.replace('"n": [4', '"n": [5'), "torn": text[:-9], "empty": ""}
         assert damaged[damage] != text
         file.write_text(damaged[damage])
-    shown = invoke("show", copy)
+    shown = invoke("table", copy)
     assert "summary.json is damaged or of other parts" in shown
     assert text_of_parts(copy) in shown
     assert "summary.json" in invoke("validate", copy, code=1)
-    assert "sums up the parts" in invoke("summarize", copy)
-    assert invoke("show", copy) == text_of_parts(copy)
+    write_summary(copy)
+    assert invoke("table", copy) == text_of_parts(copy)
 
 
 def test_a_board_without_a_summary_is_read_from_its_parts(copy: Path) -> None:
     (copy / "summary.json").unlink()
-    assert invoke("show", copy) == text_of_parts(copy)
+    assert invoke("table", copy) == text_of_parts(copy)
     assert "is as it must be" in invoke("validate", copy)
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from oodbench.board.beside import frozen
 from oodbench.board.page import agreement
 from oodbench.board.page.contents import contents
 from oodbench.board.page.markdown import markdown_page
 from oodbench.board.protocol import Tier, tiers
 from oodbench.report.gap_tables import Gaps, gaps_of
 from oodbench.results.frames import subset
+from oodbench.results.frozen import frozen
 from tests.helpers.boards import invoke
 from tests.helpers.made_boards import Means, made_board
 

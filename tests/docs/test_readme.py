@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oodbench.board.beside import frozen
-from oodbench.board.show import QUICK_BOARD, QUICK_DATASET, QUICK_ROWS
+from oodbench.board.quickstart import BOARD, DATASET, ROWS
 from oodbench.report.gap_tables import gaps_of
 from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.numbers import number
+from oodbench.results.frozen import frozen
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python
@@ -38,17 +38,17 @@ def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_its_leaderboard_is_the_boards() -> None:
-    frames = frozen(QUICK_BOARD)
+    frames = frozen(BOARD)
     (shown,) = blocks("text")
     found = leaderboard_by_rule(frames, "val_env").frame
-    own = found["environment"].eq("mean") & found["dataset"].eq(QUICK_DATASET)
+    own = found["environment"].eq("mean") & found["dataset"].eq(DATASET)
     found = found[own].set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
     known = dict(zip(found.index, cells, strict=True))
     table = shown.partition("─\n")[2]
     rows = {re.split(r"\s{2,}", line)[0]: line for line in table.splitlines() if line.strip()}
     trained = {label for label, line in rows.items() if line.endswith("here")}
-    assert trained == set(QUICK_ROWS)
+    assert trained == set(ROWS)
     assert {"constant", "ceiling"} < set(rows) <= set(known)
     for label, line in rows.items():
         assert re.findall(r"[\d.]+ ± [\d.]+", line) == [known[label]], label
@@ -84,7 +84,7 @@ def test_what_it_says_of_the_board_stands_on_the_boards_page() -> None:
 
 
 def test_what_it_says_of_the_shifts_is_so() -> None:
-    gaps = gaps_of(frozen(QUICK_BOARD), "val_env")
+    gaps = gaps_of(frozen(BOARD), "val_env")
     told = re.search(
         r"On (\w+) of (\w+) constructed shifts some row closes nearly all of the gap; on (\w+)\s+"
         r"natural\s+ones\s+no\s+row\s+closes\s+two\s+thirds",

@@ -8,8 +8,9 @@ import yaml
 from typer.testing import CliRunner
 
 from oodbench.board.cli import app
-from oodbench.board.files import PROTOCOL_FILE, dataset_file
-from oodbench.board.parts import Part, read_file, write_parts
+from oodbench.report.cli import app as report
+from oodbench.results.boards import PROTOCOL_FILE, dataset_file
+from oodbench.results.parts import Part, read_file, write_parts
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 
@@ -61,8 +62,12 @@ def trained(folder: Path, out: str, **changes: Any) -> Path:
 
 
 def invoke(*arguments: object, code: int = 0) -> str:
-    """What `python -m oodbench.board` prints; it must exit with this code."""
-    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    """Return what `python -m oodbench.board` prints, or `oodbench.report` for its commands.
+
+    It must exit with this code.
+    """
+    room = report if arguments[0] in ("table", "compare", "figure") else app
+    found = CliRunner().invoke(room, [str(argument) for argument in arguments])
     assert found.exit_code == code, found.output
     return found.output
 

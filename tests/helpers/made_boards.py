@@ -9,8 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import yaml
 
-from oodbench.board.files import dataset_file
-from oodbench.board.parts import COUNT, RUN, SCORE, VALUE, About, Part, write_parts
+from oodbench.results.boards import dataset_file
+from oodbench.results.parts import COUNT, RUN, SCORE, VALUE, About, Part, write_parts
 
 STEP = 7
 Means = Mapping[str, Mapping[str, float | None]]

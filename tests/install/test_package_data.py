@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from oodbench.board.files import frozen_folder
+from oodbench.results.boards import frozen_folder
 from tests.helpers.paths import ROOT
 
 

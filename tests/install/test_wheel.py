@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.board.files import board_names, find_board, part_files
 from oodbench.list.catalogue import own_entries
+from oodbench.results.boards import board_names, find_board, part_files
 from oodbench.sweep.file import named_sweeps
 from oodbench.verify.targets import experiment_names
 from tests.helpers.paths import ROOT
@@ -77,7 +77,7 @@ print(",".join(load_experiment(n).name for n in experiment_names()))
 
 def test_the_wheel_holds_every_board(site: Path) -> None:
     code = """
-from oodbench.board.files import board_names, find_board, part_files
+from oodbench.results.boards import board_names, find_board, part_files
 print(",".join(f"{n} {len(part_files(find_board(n)))}" for n in board_names()))
 """
     parts = [f"{name} {len(part_files(find_board(name)))}" for name in board_names()]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.report.formats import FORMATS, LATEX, to_terminal
-from oodbench.report.sheet import print_leaderboard, sheet
+from oodbench.report.formats import FORMATS, LATEX, print_sheet, to_terminal
+from oodbench.report.sheet import leaderboard_sheet, sheet
 from oodbench.results.join import joined
 from oodbench.results.run_spec import State
 from oodbench.terminal import Terminal
@@ -286,7 +286,7 @@ def test_a_mistake_is_one_sentence(sweep: OneStep, arguments: list[str], message
     [
         (["watch", "results"], "watch is gone: `report html` writes the page"),
         (["figure", "--columns", "2"], "--columns is gone: a figure is two columns wide"),
-        (["table", "--board=small.v2"], "--board is gone: type `oodbench board show NAME DIR`"),
+        (["table", "--board=small.v2"], "--board is gone: type `report table BOARD DIR`"),
     ],
 )
 def test_what_is_gone_is_told_in_a_sentence(arguments: list[str], message: str) -> None:
@@ -301,7 +301,7 @@ def test_a_sweep_with_nothing_complete_shows_its_counts(
         empty.add(spec("D", "ERM", trial=trial), 0.5, state=state)
     empty.add(spec("E", "ERM"), 0.5, state="planned")
     for format_ in FORMATS:
-        print_leaderboard(joined([empty.results.path]), format_=format_)
+        print_sheet(leaderboard_sheet(joined([empty.results.path])), format_)
     assert "0/3" in capsys.readouterr().out
     first, second, over = empty.blocks()
     assert first.rows == [["ERM", "-", "0/3"]] and first.ranked == 0

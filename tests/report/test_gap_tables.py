@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from oodbench.board.beside import frozen
 from oodbench.board.page import agreement
 from oodbench.board.page.contents import contents
 from oodbench.board.page.markdown import markdown_page
@@ -15,6 +14,7 @@ from oodbench.report.formats import Block
 from oodbench.report.gap_tables import Gaps, gaps_of
 from oodbench.report.gaps import by_trial
 from oodbench.results.frames import Frames, subset
+from oodbench.results.frozen import frozen
 from tests.helpers.boards import invoke
 from tests.helpers.made_boards import Means, made_board
 
@@ -198,7 +198,7 @@ def test_the_sentences_are_made_of_the_tables(runs: pd.DataFrame, gaps: Gaps) ->
 
 
 def test_the_headline_stands_in_show_and_in_the_page(made: Path, runs: pd.DataFrame) -> None:
-    shown, text = invoke("show", made, "--format", "markdown"), markdown_page(contents(str(made)))
+    shown, text = invoke("table", made, "--format", "markdown"), markdown_page(contents(str(made)))
     title = "### Share of the gap closed by val_env: 0 is ERM, 1 the ceiling"
     assert shown.count(title) == text.count(title) == 1
     assert text.index("## The gap closed") < text.index("## Findings")

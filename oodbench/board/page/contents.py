@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from oodbench.board.beside import frozen
-from oodbench.board.files import PROTOCOL_FILE, find_board
-from oodbench.board.parts import kept_metrics
 from oodbench.board.protocol import name_of
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.report.gap_tables import Gaps, differences, gaps_of, serving
 from oodbench.report.leaderboard import METHOD, Leaderboard, is_mean, leaderboard_by_rule, scores
 from oodbench.report.statistics import Difference, block_table, mean_ranks
+from oodbench.results.boards import PROTOCOL_FILE, find_board
 from oodbench.results.frames import Frames
+from oodbench.results.frozen import frozen
+from oodbench.results.parts import kept_metrics
 from oodbench.selection import find_rule, rule_names, usual
 from oodbench.yaml_values import read_yaml
 

@@ -4,22 +4,22 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from oodbench.board.beside import range_notes
-from oodbench.board.differences import origin
-from oodbench.board.files import called, frozen_folder
 from oodbench.board.page import agreement, claims, tables
 from oodbench.board.page.contents import Contents
 from oodbench.board.page.findings import findings
-from oodbench.board.parts import WORST_GROUP
 from oodbench.board.protocol import tiers
 from oodbench.metrics import is_proportion
 from oodbench.report import gap_tables
+from oodbench.report.beside import range_notes
+from oodbench.report.differences import origin
 from oodbench.report.formats import Block, Sheet, markdown
 from oodbench.report.gap_tables import BASELINE, Gaps
 from oodbench.report.gaps import EQUAL
 from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.remarks import number_of_trials
 from oodbench.report.statistics import block_table
+from oodbench.results.boards import called, frozen_folder
+from oodbench.results.parts import WORST_GROUP
 from oodbench.selection import USUAL
 
 NOT_PORTABLE = (

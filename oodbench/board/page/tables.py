@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from oodbench.board.page.contents import Contents
-from oodbench.board.parts import WORST_GROUP
 from oodbench.metrics import is_proportion
 from oodbench.report.formats import Block
 from oodbench.report.gap_tables import BASELINE, serving
@@ -31,6 +30,7 @@ from oodbench.report.statistics import (
     plain_mean,
 )
 from oodbench.results.frames import subset
+from oodbench.results.parts import WORST_GROUP
 from oodbench.results.run_spec import CONSTANT
 
 DRAWS = (1, 5)

@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from oodbench.board.files import dataset_file
 from oodbench.board.page import agreement
 from oodbench.board.page.contents import Contents, contents
 from oodbench.board.page.html import ASSETS, html_page
 from oodbench.board.page.markdown import markdown_page
 from oodbench.report.gap_tables import BASELINE, Gaps, gaps_of
 from oodbench.report.statistics import estimate
+from oodbench.results.boards import dataset_file
 from oodbench.results.frames import only
 from tests.board.page.conftest import DRAWS, KINDS, TRIALS
 from tests.helpers.boards import remove_part

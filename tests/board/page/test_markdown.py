@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 from scipy import optimize, stats
 
-from oodbench.board.files import board_names, find_board, part_files
 from oodbench.board.page import tables
 from oodbench.board.page.contents import Contents, contents
 from oodbench.board.page.html import html_page
 from oodbench.board.page.markdown import markdown_page
 from oodbench.errors import UserError
+from oodbench.results.boards import board_names, find_board, part_files
 from tests.helpers.made_boards import Means, made_board
 from tests.helpers.paths import ROOT
 

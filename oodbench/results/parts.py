@@ -41,9 +41,9 @@ import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from oodbench.board.files import part_files
 from oodbench.errors import UserError
 from oodbench.files import whole_file
+from oodbench.results.boards import part_files
 from oodbench.results.run_spec import BEFORE, RunSpec
 from oodbench.results.schemas import Context, DamagedFile, parse_json
 

@@ -1,4 +1,4 @@
-"""The tables of a board in one small file beside its parts, so that `board show` reads no part.
+"""The tables of a board in one small file beside its parts, so that `report table BOARD` reads no part.
 
 BOARD/summary.json: a line with the SHA-256 of the protocol, the parts and the next line; then, as JSON, the
 tables by the board's usual rule. By the digest a changed part or summary is noticed.
@@ -6,16 +6,16 @@ tables by the board's usual rule. By the digest a changed part or summary is not
 
 import hashlib
 import json
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from oodbench.board.asked import Asked
-from oodbench.board.files import PROTOCOL_FILE, called, part_files
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.notes import Note, brief
 from oodbench.report.formats import Block, Sheet
+from oodbench.results.boards import PROTOCOL_FILE, called, find_board, part_files
 from oodbench.terminal import terminal
 
 SUMMARY_FILE = "summary.json"
@@ -56,7 +56,8 @@ def read_summary(board: Path) -> Sheet | None:
     values: dict[str, Any] = json.loads(text) if digest == _digest(board, text) else {}
     if values.keys() != {field.name for field in fields(Sheet)}:
         raise StaleSummary(
-            f"{path} is damaged or of other parts: `board summarize {called(board)}` writes it again"
+            f"{path} is damaged or of other parts: "
+            f"`python -m oodbench.report.summary {called(board)}` writes it again"
         )
     blocks = [
         Block(**block | {name: set(map(tuple, block[name])) for name in ("best", "near", "second")})
@@ -78,15 +79,16 @@ def check_summary(board: Path) -> None:
     if stored is not None and stored.blocks != _sheet_of_parts(board).blocks:
         raise StaleSummary(
             f"{board / SUMMARY_FILE} is not what the parts give with this version of oodbench: "
-            f"`board summarize {called(board)}` writes it again"
+            f"`python -m oodbench.report.summary {called(board)}` writes it again"
         )
 
 
 def _sheet_of_parts(board: Path) -> Sheet:
     # They bring pandas and scipy, a second that a board with a summary need not wait for.
-    from oodbench.board.show import shown_sheet
+    from oodbench.report.beside import beside_board
+    from oodbench.report.board_tables import board_sheet
 
-    return shown_sheet(Asked(str(board)))
+    return board_sheet(beside_board(str(board), []))
 
 
 def _text(tables: Sheet) -> str:
@@ -103,3 +105,7 @@ def _digest(board: Path, text: str) -> str:
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     digest.update(text.encode())
     return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    write_summary(find_board(sys.argv[1]))
