@@ -59,7 +59,7 @@ def test_a_method_of_ones_own_stands_in_the_board(
     )
     assert "Partial: all rows are cut to 2 of 4 trials, 2 of 4 draws" in text
     assert "TwiceTheRisk beside the board" in text
-    rows = [line.split() for line in invoke("table", board, out).splitlines()]
+    rows = [line.split() for line in invoke("table", board, out, "--notes").splitlines()]
     assert {row[-1] for row in rows if row[:1] == ["TwiceTheRisk"] and "±" in row} >= {"here"}
     assert {row[-1] for row in rows if row[:1] == ["ERM"] and "±" in row} >= {"board"}
     assert invoke("validate", out, board, code=1).count("trial 2, 3 missing") == 2

@@ -9,7 +9,7 @@ import pandas as pd
 
 from oodbench.board.page.contents import Contents
 from oodbench.metrics import is_proportion
-from oodbench.report.formats import Block
+from oodbench.report.formats import OVER_DATASETS, Block
 from oodbench.report.gap_tables import BASELINE, serving
 from oodbench.report.leaderboard import (
     CEILING,
@@ -20,7 +20,7 @@ from oodbench.report.leaderboard import (
     scores,
 )
 from oodbench.report.numbers import gain, number
-from oodbench.report.sheet import OVER_DATASETS, blocks
+from oodbench.report.sheet import blocks
 from oodbench.report.statistics import (
     Difference,
     block_table,
