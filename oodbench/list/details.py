@@ -16,15 +16,10 @@ from oodbench.errors import UserError, unknown
 from oodbench.hparams import Distribution
 from oodbench.list.catalogue import Entry, beside, summary
 from oodbench.networks.base import networks
-from oodbench.registry import CHANGES, Registry, checkout, load_plugins
+from oodbench.registry import CHANGES, Registry, load_plugins
 from oodbench.steps import has_own_update
 from oodbench.tasks import Kind, Task
 
-COSTS = checkout() / "docs" / "findings" / "speed.md"
-"""The page with what methods cost."""
-COST_TABLE = "| method | step / ERM's |"
-"""The start of the header of its table of methods; the first columns are names and ratios."""
-SHAPE = "16 environments x 32"
 TITLES = {
     "hparams": "hyperparameters (default; range of random draws; what may be set)",
     "options": "options (default; what may be set)",
@@ -60,7 +55,7 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """Return all about the class registered under `name`; raises UserError if there is none.
 
     Keys: `kind`, `name`, `description`, `module`; where there is one, `paper`; of an algorithm, what it
-    `changes`, whether it is `transductive`, what it `cannot` be run on and what it `costs`; of a
+    `changes`, whether it is `transductive` and what it `cannot` be run on; of a
     dataset, what its `Metadata` and its attributes say; and `hparams`, of a dataset `options`, see
     `parameters`.
     """
@@ -122,9 +117,6 @@ def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
         about["transductive"] = "its predictions depend on other test inputs: it is ranked apart"
     if limits := _limits(cls):
         about["cannot"] = limits
-    cost = step_cost(name)
-    if cost is not None:
-        about["costs"] = f"{cost:g} times a step of ERM (docs/findings/{COSTS.name}, {SHAPE})"
     return about
 
 
@@ -155,19 +147,6 @@ def _limits(cls: type[Algorithm]) -> str:
     if has_own_update(cls):
         impossible["its step is its own"] = ["many runs as one program"]
     return "; ".join(f"{', '.join(what)} ({reason})" for reason, what in impossible.items())
-
-
-def step_cost(name: str) -> float | None:
-    """Return a step of a method over one of ERM, as the page of measured costs has it, or None.
-
-    The page is not part of an installed package.
-    """
-    if not COSTS.is_file():
-        return None
-    table = COSTS.read_text(encoding="utf-8").partition(COST_TABLE)[2].partition("\n\n")[0]
-    rows = (line.strip("| ").split("|") for line in table.splitlines() if line.startswith("|"))
-    costs = {row[0].strip(): row[1].strip() for row in rows if len(row) > 1}
-    return float(costs[name]) if name in costs else None
 
 
 def _of_dataset(name: str, cls: type[Dataset]) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam, uniform_int
-from oodbench.list.details import details, page, parameters, step_cost
+from oodbench.list.details import details, page, parameters
 from oodbench.networks.base import networks
-from tests.helpers.paths import ROOT
 
 
 def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -88,12 +87,3 @@ def test_an_algorithm_says_what_it_changes_and_what_it_cannot_do() -> None:
     assert "many runs as one program (its step is its own)" in found["cannot"]
     assert "regression" in details("LISA")["cannot"]
     assert "cannot" not in details("ERM")
-
-
-def test_the_cost_is_that_of_the_page() -> None:
-    page_ = (ROOT / "docs" / "findings" / "speed.md").read_text()
-    for name in ("CORAL", "MLDG", "ERM"):
-        cost = step_cost(name)
-        assert cost is not None and f"| {name} | {cost:.2f} |" in page_
-        assert details(name)["costs"].startswith(f"{cost:g} times a step of ERM")
-    assert step_cost("LeastSquares") is None and "costs" not in details("LeastSquares")
