@@ -36,7 +36,7 @@ class DGSAM(CustomStep):
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return a pass of every environment and one more; `loss` is the mean risk along the climb."""
+        """Take a pass of every environment and one more; `loss` is the mean risk along the climb."""
         batch = prepared(self, batch, step, on_host=True)
         parameters: list[Tensor] = [*trained(self.network)]
         order = batch.noise["order"].tolist()

@@ -37,7 +37,7 @@ class Fish(CustomStep):
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return a pass and an inner step for every environment; `loss` is the mean risk along the way."""
+        """Take a pass and an inner step for every environment; `loss` is the mean risk along the way."""
         batch = prepared(self, batch, step, on_host=True)
         moving: list[Tensor] = [p for p in self.network.parameters() if p.requires_grad]
         moving += [b for b in self.network.buffers() if b.is_floating_point()]

@@ -48,7 +48,7 @@ class MLDG(CustomStep):
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return two passes for every pair; `loss` is the mean risk at theta."""
+        """Take two passes for every pair; `loss` is the mean risk at theta."""
         batch = prepared(self, batch, step, on_host=True)
         parameters = trained(self.network)
         state = [*parameters, *self.network.buffers()]

@@ -104,7 +104,7 @@ class SagNet(CustomStep):
         return {"share": share, "orders": torch.stack(orders)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return two passes and three steps; `loss` is that of the first."""
+        """Take two passes and three steps; `loss` is that of the first."""
         batch = prepared(self, batch, step)
         task, network, share = self.problem.task, self.network, batch.noise["share"]
         x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)

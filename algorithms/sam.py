@@ -50,7 +50,7 @@ class SAM(CustomStep):
         return second
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return two passes and one step; `loss` is the mean risk at theta."""
+        """Take two passes and one step; `loss` is the mean risk at theta."""
         batch = prepared(self, batch, step)
         parameters: list[Tensor] = [*trained(self.network)]
         out = outputs(self, batch, step)
@@ -84,7 +84,7 @@ class SAGM(SAM):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Return both gradients at the same point."""
+        """Take both gradients at the same point."""
         return {"rho": 0.0, "alpha": 0.0}
 
     def shift(self, norm: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class SelfReg(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Return examples of the same class are compared."""
+        """Examples of the same class are compared."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it compares examples of the same class"
         return super().skip(problem)

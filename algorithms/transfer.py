@@ -77,7 +77,7 @@ class Transfer(CustomStep):
         return gap
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return two steps of the network and some of the adversary; `loss` is the mean risk
+        """Take two steps of the network and some of the adversary; `loss` is the mean risk
         before them.
         """
         batch = prepared(self, batch, step)
