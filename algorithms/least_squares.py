@@ -45,7 +45,7 @@ class LinearMethod(CustomStep, ABC):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Return a fit minimises squared errors, so that the task must be a regression."""
+        """A fit minimises squared errors, so that the task must be a regression."""
         if problem.task.kind != "regression":
             return f"it fits real targets, and the task is {problem.task.kind}"
         return super().skip(problem)

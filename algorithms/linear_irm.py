@@ -57,7 +57,7 @@ class MomentMethod(LinearMethod):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Return the quadratic form of the risk is written for one output."""
+        """The quadratic form of the risk is written for one output."""
         if problem.task.kind == "regression" and problem.task.num_outputs > 1:
             return "it is made for a single output"
         return super().skip(problem)

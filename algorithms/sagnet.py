@@ -86,7 +86,7 @@ class SagNet(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Return the style head predicts classes."""
+        """The style head predicts classes."""
         if not problem.task.has_classes:
             return "its adversary makes predictions of classes uniform"
         return super().skip(problem)

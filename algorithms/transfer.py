@@ -53,7 +53,7 @@ class Transfer(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Return a second classifier reads the features."""
+        """A second classifier reads the features."""
         if problem.task.kind == "boxes":
             return "a detector's losses are no function of its features"
         return super().skip(problem)
