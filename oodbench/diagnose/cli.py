@@ -63,7 +63,7 @@ def kept(
     tau: Annotated[float, typer.Option(help="The threshold of the mask.")] = 1.0,
     out: Out = OUT,
 ) -> None:
-    """Fraction kept and weight norm of each layer during a run of AND-mask."""
+    """Show the fraction kept and the weight norm of each layer during a run of AND-mask."""
     from oodbench.diagnose.recorded import kept_components
 
     _show(kept_components(run, steps, tau), "kept", out)
@@ -76,7 +76,7 @@ def memorization(
     ],
     out: Out = OUT,
 ) -> None:
-    """Accuracy on training, wrong and test labels of every method of a sweep, and its curves."""
+    """Show the accuracy on training, wrong and test labels of every method of a sweep, and its curves."""
     from oodbench.diagnose import recorded
 
     _show(recorded.memorization(results), results.resolve().name, out)
@@ -91,7 +91,7 @@ def trials(
     threshold: Annotated[float, typer.Option(help="The value from which a trial counts.")] = 0.9,
     out: Out = OUT,
 ) -> None:
-    """The test value of every trial of a sweep, and how many reach a threshold."""
+    """Show the test value of every trial of a sweep, and how many reach a threshold."""
     from oodbench.diagnose import recorded
 
     rules = tuple(selection.split(","))
