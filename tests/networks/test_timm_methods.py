@@ -9,7 +9,7 @@ import torch
 from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
 from oodbench.hparams import defaults
 from oodbench.networks.base import build
-from oodbench.steps import configure, trains_network, update
+from oodbench.steps import configure, fits_examples, trains_network, update
 from oodbench.tasks import Task
 
 pytest.importorskip("timm")
@@ -49,7 +49,7 @@ def test_methods_train_backbones(name: str, model: str) -> None:
     facts: Any = {"attributes": 2, "sizes": sizes, "counts": ((1, 1, 0, 1, 1, 0),) * ENVIRONMENTS}
     problem = Problem(SHAPE, task, names, 20, pretrained=True, **facts)
     values = defaults(cls.Hparams)
-    if why_skipped(cls, problem, values):
+    if why_skipped(cls, problem, values) or fits_examples(cls):
         return
     network = build("timm", {"model": model}, SHAPE, 3, 0)
     algorithm = cls(network, problem, cls.Hparams(**values))
