@@ -61,7 +61,7 @@ class CityWeather(PackagedTable):
 
     @classmethod
     def rows(cls, frame: Any) -> Rows:
-        """The days of all cities."""
+        """Return the days of all cities."""
         wet = frame["events"].fillna("").str.contains(WET)
         day = frame.groupby("city").cumcount()
         return Rows(

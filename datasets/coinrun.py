@@ -76,7 +76,7 @@ class CoinRun(FileDataset):
         self.environments = (*(f"level{i}" for i in range(options.levels)), UNSEEN)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The levels, the same in every trial; raises UserError for missing or damaged data."""
+        """Return the levels, the same in every trial; raises UserError for missing or damaged data."""
         options = self.options
         environments = {
             f"level{i}": self._environment([Shard(TRAINING, i)], options.states)
@@ -86,7 +86,7 @@ class CoinRun(FileDataset):
         return environments | {UNSEEN: self._environment(unseen, options.test_levels)}
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Bytes (N, 64, 64, 3) to (N, 3, 64, 64) in [0, 1]."""
+        """Map bytes (N, 64, 64, 3) to (N, 3, 64, 64) in [0, 1]."""
         return x.permute(0, 3, 1, 2).float() / 255
 
     @property
@@ -99,7 +99,7 @@ class CoinRun(FileDataset):
         return {f"{FOLDER}/{file}": known[file] for file in files}
 
     def _manifest(self) -> Manifest:
-        """The manifest of the set, which must be whole and have what the options ask for."""
+        """Return the manifest of the set, which must be whole and have what the options ask for."""
         path = self.file(f"{FOLDER}/{MANIFEST}")
         manifest = read_manifest(path.parent)
         if not manifest.checksums:
@@ -114,7 +114,7 @@ class CoinRun(FileDataset):
         return manifest
 
     def _environment(self, parts: list[Shard], count: int) -> Environment:
-        """The first `count` states of some shards."""
+        """Return the first `count` states of some shards."""
         files = [[self.file(f"{FOLDER}/{file}") for file in part.files] for part in parts]
         images, actions = zip(*files, strict=True)
         x = MemoryMapped(images)
@@ -124,7 +124,7 @@ class CoinRun(FileDataset):
         return Environment(x if len(x) == count else Subset(x, torch.arange(count)), y[:count])
 
     def command(self, data_dir: object) -> str:
-        """The command that makes the data, as a user types it."""
+        """Return the command that makes the data, as a user types it."""
         sizes = "".join(
             f" --set {name}={value}"
             for name, value in asdict(self.options).items()
@@ -159,7 +159,7 @@ class CoinRun(FileDataset):
 
 
 def _actions(path: Path) -> NDArray[np.float32]:
-    """The distributions of a shard, (n, 15)."""
+    """Return the distributions of a shard, (n, 15)."""
     try:
         distributions: NDArray[np.float32] = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:

@@ -72,7 +72,7 @@ class DigitsOnBackgrounds(Dataset):
         self.test_environments = self.environments[-1:]
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments of a trial."""
+        """Return the environments of a trial."""
         images, digits = read_digits()
         order = permutation(self, len(images), trial)
         environments = {}

@@ -99,13 +99,13 @@ class FrozenFeatures(FileDataset):
             raise unknown("environment", options.as_test, images.environments, "`as_test`")
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """The checksum of the weights where the network's runs have it, too."""
+        """Return the checksum of the weights where the network's runs have it, too."""
         space = networks.get(self.options.network).Hparams
         known = "sha256" in identity(space, self._values(self.options.weights))
         return {"sha256": self._sha256()} if known else {}
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The features (N, F) of every environment; raises UserError if they are not there."""
+        """Return the features (N, F) of every environment; raises UserError if they are not there."""
         environments = self.images.load(trial)
         folder = self._folder(environments)
         if not folder.is_dir():
@@ -144,11 +144,11 @@ class FrozenFeatures(FileDataset):
         self._extract(environments, self._folder(environments), workers)
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
-        """The features (N, F) of new files; raises UserError for one that cannot be read."""
+        """Return the features (N, F) of new files; raises UserError for one that cannot be read."""
         return self.features(facts.require_files(self.images).read(files))
 
     def features(self, x: Tensor) -> Tensor:
-        """The features (N, F) of inputs (N, ...) as the environments of the images hold them."""
+        """Return the features (N, F) of inputs (N, ...) as the environments of the images hold them."""
         return torch.cat([*self._features(torch.split(x, CHUNK))])
 
     def _extract(self, environments: Mapping[str, Environment], folder: Path, workers: int) -> None:
@@ -198,7 +198,7 @@ class FrozenFeatures(FileDataset):
         return values | given | {"weights": weights}
 
     def _sha256(self) -> str:
-        """The checksum of the weights, whose file need not be there where the options say it."""
+        """Return the checksum of the weights, whose file need not be there where the options say it."""
         if self.options.weights == "none":
             raise UserError("FrozenFeatures needs `weights`: a file or a name such as imagenet")
         network: Any = networks.get(self.options.network)
@@ -222,7 +222,7 @@ class FrozenFeatures(FileDataset):
 
 
 def _digest(environments: Mapping[str, Environment]) -> str:
-    """A hash of all inputs in memory, and of the number of those on disk and some of them."""
+    """Return a hash of all inputs in memory, and of the number of those on disk and some of them."""
     digest = hashlib.sha256()
     for environment in environments.values():
         x = environment.x

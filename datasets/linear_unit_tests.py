@@ -77,7 +77,7 @@ class LinearUnitTests(Dataset):
         self.task = Task("regression" if options.example == 1 else "binary")
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Inputs (N, 10) and targets, (N, 1) in Example 1, else (N,), of each environment."""
+        """Return inputs (N, 10) and targets, (N, 1) in Example 1, else (N,), of each environment."""
         rotation = torch.eye(2 * DIM, dtype=torch.double)
         if self.options.scrambled:
             normal = self._normal(self._generator(trial, "rotation"), 2 * DIM, 2 * DIM)

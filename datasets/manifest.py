@@ -57,7 +57,7 @@ class Manifest(Listed, OwnImages):
         return [self.path, *self.files]
 
     def listing(self) -> Listing:
-        """All images with their targets, by environment."""
+        """Return all images with their targets, by environment."""
         targets = self.targets.flatten().tolist()
         return {
             name: [(self.files[row], targets[row]) for row in places.tolist()]
@@ -75,5 +75,5 @@ class Manifest(Listed, OwnImages):
             raise
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments in the order of the file, the same in every trial."""
+        """Return the environments in the order of the file, the same in every trial."""
         return self.examples({name: e.x for name, e in super().load(trial).items()})

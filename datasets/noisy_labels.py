@@ -140,7 +140,7 @@ class NoisyLabels(FileDataset):
         return self.base.checksums
 
     def file(self, path: str) -> Path:
-        """The data file `path`; Fashion-MNIST's may also be where Debian's package puts it."""
+        """Return the data file `path`; Fashion-MNIST's may also be where Debian's package puts it."""
         packed = DEBIAN / f"{Path(path).name}.gz"
         here = self.data_dir is not None and (self.data_dir / path).is_file()
         if self.base.source != "FashionMNIST" or here:
@@ -154,7 +154,7 @@ class NoisyLabels(FileDataset):
             raise MissingError(f"{error} or with `{debian}`", error.command) from None
 
     def command(self, data_dir: object) -> str:
-        """The command that fetches the data, which names the base where it is not the usual one."""
+        """Return the command that fetches the data, which names the base where it is not the usual one."""
         usual = self.options.base == type(self.options).base
         return super().command(data_dir) + ("" if usual else f" --set base={self.options.base}")
 
@@ -167,7 +167,7 @@ class NoisyLabels(FileDataset):
         download(self, self.base.source, data_dir)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments of a trial; raises UserError if a file is missing or damaged."""
+        """Return the environments of a trial; raises UserError if a file is missing or damaged."""
         files = tuple(self.file(path) for path in self.checksums)
         images, labels, test_images, test_labels = _read(self.options.base, files)
         chosen = self._drawn(trial, "examples", self.options.num_examples, len(images))
@@ -199,7 +199,7 @@ class NoisyLabels(FileDataset):
         return order[: count or total].sort().values
 
     def _normalised(self, images: Tensor) -> Tensor:
-        """Inputs (N, C, H, W) from bytes."""
+        """Make inputs (N, C, H, W) of bytes."""
         mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (self.base.mean, self.base.std))
         return (images.float() / 255 - mean) / std
 

@@ -38,10 +38,10 @@ class DealtMNIST(FileDataset):
     def changed(
         self, images: np.ndarray, digits: Tensor, degree: float, generator: torch.Generator
     ) -> Environment:
-        """An environment from its images (N, 28, 28), bytes, and their digits (N,)."""
+        """Return an environment from its images (N, 28, 28), bytes, and their digits (N,)."""
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments of a trial; raises UserError if a file is missing or damaged."""
+        """Return the environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = _mnist(*(self.file(path) for path in sorted(CHECKSUMS)))
         order = permutation(self, len(images), trial)
         environments = {}
@@ -98,7 +98,7 @@ class RotatedMNIST(DealtMNIST):
     def changed(
         self, images: np.ndarray, digits: Tensor, degree: float, generator: torch.Generator
     ) -> Environment:
-        """The images rotated by `degree`."""
+        """Return the images rotated by `degree`."""
         bilinear = Image.Resampling.BILINEAR
         rotated = [np.asarray(Image.fromarray(i).rotate(degree, bilinear)) for i in images]
         x = torch.from_numpy(np.stack(rotated)).unsqueeze(1)

@@ -175,7 +175,7 @@ class Listed(Dataset):
         }
 
     def _words(self, role: str, column: str) -> npt.NDArray[np.object_]:
-        """The texts of the rows in the column of a role, none of which may be empty."""
+        """Return the texts of the rows in the column of a role, none of which may be empty."""
         words, note = one_spelling(self.rows.texts(column))
         why = f"the option `{role}`" + (f"; {note} and count as one" if note else "")
         values = shown(in_order(set(words)))
@@ -194,7 +194,7 @@ class Listed(Dataset):
         return tuple(names)
 
     def _targets(self) -> tuple[Task, Tensor, tuple[str, ...]]:
-        """The task, the targets of all rows and the names of the classes."""
+        """Return the task, the targets of all rows and the names of the classes."""
         column = self.options.target
         if self.options.kind == "real":
             numbers = self.reader.required_numbers(column, gaps=False)
@@ -235,12 +235,12 @@ class Listed(Dataset):
 
 @lru_cache(maxsize=2)
 def _cells(path: Path, md5: str, encoding: str, separator: str) -> Cells:
-    """The cells of the file that has this md5."""
+    """Return the cells of the file that has this md5."""
     return Cells(path, encoding, separator)
 
 
 def _numbered(texts: Sequence[str] | npt.NDArray[Any]) -> Tensor:
-    """Each text's place among the sorted ones, (N,)."""
+    """Return each text's place among the sorted ones, (N,)."""
     return torch.from_numpy(np.unique(np.asarray(texts, dtype=object), return_inverse=True)[1])
 
 
@@ -310,7 +310,9 @@ class Table(Listed):
         self.x = self.columns.encoded(table)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments in the order of the file, as `Columns` encodes them, the same in every trial."""
+        """Return the environments in the order of the file, as `Columns` encodes them, the same in every
+        trial.
+        """
         return self.examples({name: self.x[places] for name, places in self.places.items()})
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:

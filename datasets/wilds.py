@@ -154,7 +154,7 @@ class WILDS(FileDataset):
             raise error.at(self.name) from error
 
     def _version(self) -> str | None:
-        """The version that the package's class takes: none where another package keeps the data."""
+        """Return the version that the package's class takes: none where another package keeps the data."""
         return None if self.row.folder else self.row.version
 
     def _settings(self) -> tuple[tuple[str, Any], ...]:
@@ -190,7 +190,7 @@ class WILDS(FileDataset):
         return official.values(self.data, self.row.attribute) if self.row.attribute else ()
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """All environments, the same in every trial; inputs stay on disk."""
+        """Return all environments, the same in every trial; inputs stay on disk."""
         prepare, y, field = self._prepare(), self._targets(), self.row.attribute
         attributes = official.column(self.data, field) if field else None
         return {
@@ -222,7 +222,7 @@ class WILDS(FileDataset):
             raise error.at(self.name) from error
 
     def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
-        """The package's own evaluation of the examples at `index` of an environment."""
+        """Return the package's own evaluation of the examples at `index` of an environment."""
         row, places = self.row, self.places[environment][index]
         if row.kind == "boxes":
             logits = torch.cat([logits[..., :4] / self._zoom, logits[..., 4:]], -1)
@@ -234,7 +234,7 @@ class WILDS(FileDataset):
         return float(self.input_shape[-1] / self.data.original_resolution[0])
 
     def _targets(self) -> Tensor:
-        """The package's targets (n, ...); boxes in pixels of our images, NaN filling up."""
+        """Return the package's targets (n, ...); boxes in pixels of our images, NaN filling up."""
         y = self.data.y_array
         if self.row.kind != "boxes":
             y = torch.as_tensor(y)
@@ -257,7 +257,7 @@ class WILDS(FileDataset):
         return inputs.bands(size) if row.modality == "bands" else lambda x: x
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Bytes to floats, standardised by ImageNet's channels; RxRx1 by each image's own.
+        """Map bytes to floats, standardised by ImageNet's channels; RxRx1 by each image's own.
 
         RxRx1's images are turned by quarters and mirrored in training.
         """
@@ -277,7 +277,7 @@ class WILDS(FileDataset):
 
 
 def known(name: str) -> dict[str, Any]:
-    """The entries of the tables for a set, as keywords of its metadata."""
+    """Return the entries of the tables for a set, as keywords of its metadata."""
     row = SETS[name]
     hparams = {k: getattr(row, k) for k in ("optimizer", "lr", "weight_decay", "lr_schedule")}
     return {

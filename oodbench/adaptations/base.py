@@ -32,11 +32,11 @@ class Stream:
     """Reads the inputs (n, ...) at each of some places (n,), one batch after the other."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Places and inputs of every batch, in their order."""
+        """Return places and inputs of every batch, in their order."""
         return zip(self.batches, self.read(self.batches), strict=True)
 
     def shuffled(self, generator: torch.Generator) -> "Stream":
-        """The same inputs in another order, in batches of the same sizes."""
+        """Return the same inputs in another order, in batches of the same sizes."""
         order = torch.cat([*self.batches])
         order = order[torch.randperm(len(order), generator=generator)]
         sizes = [len(batch) for batch in self.batches]
@@ -86,17 +86,18 @@ class Adaptation(ABC):
     @classmethod
     @abstractmethod
     def suits(cls, network: nn.Module) -> bool:
-        """Whether a network has what the adaptation needs."""
+        """Return whether a network has what the adaptation needs."""
 
     def observe(self, stream: Stream) -> None:  # noqa: B027 (few adaptations need it)
         """See all inputs, as often as need be, before the first is predicted."""
 
     @abstractmethod
     def logits(self, x: Tensor) -> Tensor:
-        """The logits (n, C) of the next batch of inputs (n, ...), after adapting to it."""
+        """Return the logits (n, C) of the next batch of inputs (n, ...), after adapting to it."""
 
     def unadapted(self, x: Tensor) -> Tensor:
-        """The logits (n, C) that the network gives now; one logit z of two classes counts as -z/2 and z/2.
+        """Return the logits (n, C) that the network gives now; one logit z of two classes counts as -z/2
+        and z/2.
 
         The softmax of these is the sigmoid of z. Raises UserError for outputs of another form.
         """
@@ -111,12 +112,16 @@ class Adaptation(ABC):
 
 
 def of_two_classes(outputs: Tensor) -> Tensor:
-    """Logits, weights or biases (n, C) of classes; of a single one z, (n, 1), those are -z/2 and z/2."""
+    """Return logits, weights or biases (n, C) of classes; of a single one z, (n, 1), those are -z/2 and
+    z/2.
+    """
     return outputs if outputs.shape[1] > 1 else torch.cat([-outputs / 2, outputs / 2], 1)
 
 
 def head_of(network: nn.Module) -> nn.Linear | None:
-    """The linear layer that gives the logits: the classifier of a `Network`, else the last such layer."""
+    """Return the linear layer that gives the logits: the classifier of a `Network`, else the last such
+    layer.
+    """
     own = next((m for m in network.modules() if isinstance(m, Network)), None)
     if own is not None:
         return own.classifier if isinstance(own.classifier, nn.Linear) else None
@@ -136,11 +141,11 @@ class HeadAdaptation(Adaptation):
 
     @classmethod
     def suits(cls, network: nn.Module) -> bool:
-        """Whether it has a linear head."""
+        """Return whether it has a linear head."""
         return head_of(network) is not None
 
     def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs of the head, (n, F), and the logits, (n, C).
+        """Return the inputs of the head, (n, F), and the logits, (n, C).
 
         Raises UserError if the logits are not the head's outputs.
         """
@@ -167,7 +172,8 @@ def adapted(
     network: Callable[[Any], nn.Module] = lambda module: module,
     predict: Callable[[Any, Tensor], Tensor] = lambda module, x: module(x),
 ) -> Tensor:
-    """The logits of all inputs of a stream, by their places, from a module that an adaptation changes.
+    """Return the logits of all inputs of a stream, by their places, from a module that an adaptation
+    changes.
 
     The module stays as it is: a copy of it is changed. `network` is the part of it that has the layers,
     and `predict` maps it and inputs to logits. Raises UserError as `Adaptation` does.
@@ -189,6 +195,6 @@ def adapted(
 
 
 def in_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:
-    """Places in batches of about `batch_size`, whose sizes differ by at most one; 0: one batch."""
+    """Return places in batches of about `batch_size`, whose sizes differ by at most one; 0: one batch."""
     count = -(-len(order) // batch_size) if batch_size else 1
     return torch.tensor_split(order, max(1, count))

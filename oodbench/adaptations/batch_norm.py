@@ -41,11 +41,11 @@ class BatchNorm(Adaptation):
 
     @classmethod
     def suits(cls, network: nn.Module) -> bool:
-        """Whether a layer normalises by running statistics."""
+        """Return whether a layer normalises by running statistics."""
         return bool(layers_of(network))
 
     def _mix(self, mean: Tensor, var: Tensor) -> Any:
-        """A hook that gives a layer the mixed statistics of the inputs that come."""
+        """Return a hook that gives a layer the mixed statistics of the inputs that come."""
 
         def hook(layer: _BatchNorm, inputs: tuple[Tensor]) -> None:
             (x,) = inputs
@@ -57,11 +57,11 @@ class BatchNorm(Adaptation):
         return hook
 
     def logits(self, x: Tensor) -> Tensor:
-        """The logits with the batch's statistics."""
+        """Return the logits with the batch's statistics."""
         return self.unadapted(x)
 
 
 def layers_of(network: nn.Module) -> list[_BatchNorm]:
-    """The layers that normalise by running statistics."""
+    """Return the layers that normalise by running statistics."""
     layers = [m for m in network.modules() if isinstance(m, _BatchNorm)]
     return [layer for layer in layers if layer.running_mean is not None]

@@ -15,7 +15,7 @@ from oodbench.hparams import defaults
 def adapt(
     module: nn.Module, inputs: Tensor, adaptation: str | Mapping[str, Any], *, seed: int = 0
 ) -> Tensor:
-    """The logits (N, C) of inputs (N, ...) from a classifier that adapts to them.
+    """Return the logits (N, C) of inputs (N, ...) from a classifier that adapts to them.
 
     `adaptation` is what `adapt:` of a sweep's row is: a name such as `"T3A"`, or a mapping such as
     `{"name": "T3A", "supports": 5}`. The module maps inputs to logits (n, C), or (n, 1) of two classes;

@@ -65,7 +65,7 @@ class SHOT(HeadAdaptation):
             self.network.eval()
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The objective of a batch with logits (n, C) and labels (n,)."""
+        """Return the objective of a batch with logits (n, C) and labels (n,)."""
         shares = logits.softmax(1)
         mean = shares.mean(0)
         entropy = -(shares * (shares + EPSILON).log()).sum(1).mean()
@@ -74,19 +74,19 @@ class SHOT(HeadAdaptation):
         return entropy - diversity + supervised
 
     def _labels(self, stream: Stream) -> Tensor:
-        """The labels of all inputs by their places."""
+        """Return the labels of all inputs by their places."""
         parts = [(places, *self.features_and_logits(x)) for places, x in stream]
         places, features, logits = (torch.cat(column) for column in zip(*parts, strict=True))
         labels = centroid_labels(features, logits.softmax(1))
         return torch.empty_like(labels).index_copy(0, places.to(labels.device), labels)
 
     def logits(self, x: Tensor) -> Tensor:
-        """The logits of the trained features."""
+        """Return the logits of the trained features."""
         return self.unadapted(x)
 
 
 def centroid_labels(features: Tensor, shares: Tensor) -> Tensor:
-    """The nearest centroid's class (N,) of features (N, F), given probabilities (N, C)."""
+    """Return the nearest centroid's class (N,) of features (N, F), given probabilities (N, C)."""
     features = F.normalize(torch.cat([features, torch.ones_like(features[:, :1])], 1), dim=1)
     for _ in range(2):
         centroids = shares.T @ features / (1e-8 + shares.sum(0).unsqueeze(1))

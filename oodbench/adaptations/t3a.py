@@ -40,7 +40,7 @@ class T3A(HeadAdaptation):
         self.classes, self.entropies = scores.argmax(1), entropy(scores)
 
     def logits(self, x: Tensor) -> Tensor:
-        """The products of the batch's features and the templates, after the batch has joined."""
+        """Return the products of the batch's features and the templates, after the batch has joined."""
         features, logits = self.features_and_logits(x)
         supports = torch.cat([self.supports, F.normalize(features, dim=1)])
         classes = torch.cat([self.classes, logits.argmax(1)])
@@ -52,7 +52,7 @@ class T3A(HeadAdaptation):
         return features @ templates
 
     def _least(self, classes: Tensor, entropies: Tensor, count: int) -> Tensor:
-        """The places of the supports of least entropy of each class, at most `supports` of them."""
+        """Return the places of the supports of least entropy of each class, at most `supports` of them."""
         order = entropies.argsort(stable=True)
         of_classes = [order[classes[order] == k] for k in range(count)]
         most = self.hparams.supports or None
@@ -60,5 +60,5 @@ class T3A(HeadAdaptation):
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """The entropy (n,) of the softmax of logits (n, C)."""
+    """Return the entropy (n,) of the softmax of logits (n, C)."""
     return -(logits.softmax(1) * logits.log_softmax(1)).sum(1)

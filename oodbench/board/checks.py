@@ -47,7 +47,9 @@ Rows = dict[tuple[str, str], dict[str, RunSpec]]
 def planned_rows(
     protocol: Sweep, labels: Sequence[str], data_dir: Path | None, datasets: Sequence[str] = ()
 ) -> Rows:
-    """The specs that the protocol plans for these rows, on `datasets` or all; raises as `make_plan`."""
+    """Return the specs that the protocol plans for these rows, on `datasets` or all; raises as
+    `make_plan`.
+    """
     rows: Rows = {}
     chosen = restricted(protocol, labels, datasets=datasets)
     plan = make_plan(chosen, data_dir, to_train=False)
@@ -57,7 +59,7 @@ def planned_rows(
 
 
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
-    """The reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
+    """Return the reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
     runs = sweep_runs(load_frames(Results(results))).assign(directory=str(results))
     labels = [str(label) for label in runs["label"].unique()]
     entries = {name_of(entry) for entry in protocol.datasets}  # others may lack their data here
@@ -76,7 +78,7 @@ def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list
 
 
 def _several_codes(row: str, provenances: Iterable[Any]) -> list[str]:
-    """A sentence if the runs of a row were trained by several codes, or versions of its method."""
+    """Return a sentence if the runs of a row were trained by several codes, or versions of its method."""
     made = [provenance for provenance in provenances if provenance]
     if len(several := {code(p) for p in made}) > 1:
         return [f"{row} was trained by several codes: {', '.join(sorted(several))}"]
@@ -88,7 +90,7 @@ def _several_codes(row: str, provenances: Iterable[Any]) -> list[str]:
 def _wrong_row(
     row: str, runs: pd.DataFrame, ended: set[str], planned: Mapping[str, RunSpec]
 ) -> list[str]:
-    """The mistakes in the runs of a row, of which `ended` have results."""
+    """Return the mistakes in the runs of a row, of which `ended` have results."""
     unplanned = set(runs["id"]) - set(planned)
     if unplanned:
         return [
@@ -100,7 +102,7 @@ def _wrong_row(
 
 
 def _missing(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
-    """Sentences on the trials, draws and test sets in which a row lacks runs."""
+    """Return sentences on the trials, draws and test sets in which a row lacks runs."""
     wrong = []
     names = {"trial": "trial", "draw": "draw", "test_environments": "test set"}
     for (column, what), values in zip(names.items(), zip(*planned, strict=True), strict=True):
@@ -115,7 +117,7 @@ def _missing(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]
 
 
 def wrong_board(board: Path) -> list[str]:
-    """The mistakes in a board, a sentence each; raises UserError if its protocol cannot be read.
+    """Return the mistakes in a board, a sentence each; raises UserError if its protocol cannot be read.
 
     A board is compared with its protocol's file and its parts' records, not with this version's ranges,
     defaults and data: the version that trained it may have had others.
@@ -155,14 +157,16 @@ def _wrong_entries(board: Path, labels: set[str]) -> list[str]:
 
 
 def too_large(paths: Iterable[Path]) -> list[str]:
-    """A sentence if the parts in these files are more than a board may have."""
+    """Return a sentence if the parts in these files are more than a board may have."""
     size = sum(path.stat().st_size for path in paths) / 2**20
     largest = LARGEST / 2**20
     return [f"the parts have {size:.1f} MB; a board has at most {largest:.0f}"] * (size > largest)
 
 
 def wrong_rows(parts: Sequence[Part], known: Sequence[Part], protocol: Sweep) -> list[str]:
-    """The mistakes, a sentence each, of parts under a protocol beside the `known` parts of the board."""
+    """Return the mistakes, a sentence each, of parts under a protocol beside the `known` parts of the
+    board.
+    """
     beside: dict[str, list[Part]] = {}
     sets: dict[str, dict[tuple[str, ...], None]] = {}
     for part in known:
@@ -190,7 +194,7 @@ def wrong_rows(parts: Sequence[Part], known: Sequence[Part], protocol: Sweep) ->
 
 
 def _wrong_cells(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
-    """The mistakes of a row, which must have exactly one run for each trial, draw and test set."""
+    """Return the mistakes of a row, which must have exactly one run for each trial, draw and test set."""
     known = runs[["trial", "draw", "test_environments"]].apply(tuple, axis=1).isin(planned)
     if not known.all():
         strange = f"{(~known).sum()} of {len(runs)} runs are under another protocol, such as"
@@ -201,7 +205,7 @@ def _wrong_cells(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[
 
 
 def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[str]:
-    """The mistakes, a sentence each, where a part's specs differ from the protocol's file."""
+    """Return the mistakes, a sentence each, where a part's specs differ from the protocol's file."""
     entries = {name_of(entry): entry for entry in protocol.datasets}
     rows = {label_of(row): row for row in protocol.algorithms}
     spec = part.about.spec
@@ -244,23 +248,25 @@ def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[st
 
 
 def _training(dataset: str | dict[str, Any]) -> DatasetSettings:
-    """The settings of the training on a dataset of a protocol."""
+    """Return the settings of the training on a dataset of a protocol."""
     values = {} if isinstance(dataset, str) else dataset.get("training", {})
     return training_of(values, f"the training on {name_of(dataset)}")
 
 
 def _adaptation(adapt: str | Mapping[str, Any]) -> str:
-    """The name of the adaptation of a row or run, or `none`."""
+    """Return the name of the adaptation of a row or run, or `none`."""
     return adapt if isinstance(adapt, str) else str(adapt.get("name"))
 
 
 def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """The declared names with another value; `default` and names without a value pass."""
+    """Return the declared names with another value; `default` and names without a value pass."""
     return [n for n, value in declared.items() if value not in ("default", values.get(n, value))]
 
 
 def _wrong_part(part: Part, beside: Sequence[Part]) -> list[str]:
-    """The mistakes in a part's settings, rules, environments and data, beside the parts of its dataset."""
+    """Return the mistakes in a part's settings, rules, environments and data, beside the parts of its
+    dataset.
+    """
     alike = [p for p in beside if p.about.spec["ceiling"] == part.about.spec["ceiling"]]
     if not alike:
         return [f"the board has no row on {part.dataset} yet"]
@@ -284,14 +290,14 @@ def _wrong_part(part: Part, beside: Sequence[Part]) -> list[str]:
 
 
 def _environments(part: Part) -> set[tuple[Any, ...]]:
-    """The trials of a part, each with its test, validation and training environments."""
+    """Return the trials of a part, each with its test, validation and training environments."""
     columns = (part.table[f"{name}_environments"] for name in ("test", "validation", "training"))
     names = zip(*([tuple(row) for row in column.to_pylist()] for column in columns), strict=True)
     return {(t, *of_run) for t, of_run in zip(part.table["trial"].to_pylist(), names, strict=True)}
 
 
 def _wrong_numbers(part: Part) -> list[str]:
-    """The mistakes in a part's numbers: steps that stand twice, and what is missing."""
+    """Return the mistakes in a part's numbers: steps that stand twice, and what is missing."""
     table, wrong = part.table, []
     places = table.select(["id", "step"]).to_pandas()
     if places.duplicated().any():

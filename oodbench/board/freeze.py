@@ -53,7 +53,7 @@ CONTEXT = ("classes", "dataset_label", "family", "higher_is_better", "metric", "
 
 
 def frozen_rules() -> list[str]:
-    """The rules whose choices are frozen where a dataset serves them, also by worst groups."""
+    """Return the rules whose choices are frozen where a dataset serves them, also by worst groups."""
     rules = [rule for rule in map(find_rule, rule_names()) if rule.frozen]
     by_group = [f"{rule.name}:{WORST_GROUP}" for rule in rules if not rule.sees_test]
     return [*(rule.name for rule in rules), *by_group]
@@ -106,7 +106,7 @@ def parts_of(results: Path, board: Path, data_dir: Path | None = None) -> list[P
 
 
 def made_of(frames: Frames) -> list[Part]:
-    """The part of each row of each dataset, without digests of the data."""
+    """Return the part of each row of each dataset, without digests of the data."""
     chosen, made = _chosen(frames), []
     for _, runs in frames.runs.groupby(["dataset_label", "label"], sort=False):
         ids = runs["id"]
@@ -116,7 +116,9 @@ def made_of(frames: Frames) -> list[Part]:
 
 
 def _chosen(frames: Frames) -> pd.DataFrame:
-    """The `id`, `rule`, `step` and `score` of each run's candidate by each rule that its dataset serves."""
+    """Return the `id`, `rule`, `step` and `score` of each run's candidate by each rule that its dataset
+    serves.
+    """
     tables = []
     for dataset in frames.runs["dataset_label"].unique():
         of_dataset = only(frames, [str(dataset)])
@@ -130,7 +132,7 @@ def _chosen(frames: Frames) -> pd.DataFrame:
 
 
 def _provenance(runs: pd.DataFrame) -> PartProvenance:
-    """The provenance of a row, all of whose runs were trained by one code."""
+    """Return the provenance of a row, all of whose runs were trained by one code."""
     made = [p for p in runs["provenance"] if p]
     sources = {digest for p in made if (digest := method_digest(p))}
     days = sorted(str(p["started"])[:10] for p in made if "started" in p)
@@ -177,7 +179,7 @@ def part_of(frames: Frames, chosen: pd.DataFrame, provenance: PartProvenance) ->
 
 
 def _run_arrays(runs: pd.DataFrame, places: "pd.Index[Any]") -> dict[str, pa.Array]:
-    """The columns that every part has; row i of `runs` is the run of `places[i]`, an (id, step)."""
+    """Return the columns that every part has; row i of `runs` is the run of `places[i]`, an (id, step)."""
     columns: dict[str, Any] = {
         "id": list(runs["id"]),
         **{name: runs[name].astype(int).tolist() for name in ("draw", "trial", "last_step")},
@@ -206,7 +208,7 @@ def _floats(values: "np.ndarray[Any, Any]", missing: "np.ndarray[Any, Any]") -> 
 
 
 def spec_of(run: "pd.Series[Any]") -> RunSpec:
-    """The spec of a row of `Frames.runs`; a field that an older plan lacks is missing there."""
+    """Return the spec of a row of `Frames.runs`; a field that an older plan lacks is missing there."""
     return RunSpec.from_json(
         {str(k): _plain(v) for k, v in run.items() if v is None or not _is_missing(v)}
     )
@@ -223,7 +225,7 @@ def _plain(value: Any) -> Any:
 
 
 def _value_arrays(frames: Frames, places: "pd.Index[Any]") -> dict[str, pa.Array]:
-    """The columns of values and counts at these places, each an (id, step)."""
+    """Return the columns of values and counts at these places, each an (id, step)."""
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
     records = frames.metrics.astype(names)
     tests = records["id"].map(frames.runs.set_index("id")["test_environments"])
@@ -246,13 +248,13 @@ def _value_arrays(frames: Frames, places: "pd.Index[Any]") -> dict[str, pa.Array
 
 
 def _counts(counts: "pd.Series[Any]", places: "pd.Index[Any]") -> pa.Array:
-    """The counts at these places, null where there are none."""
+    """Return the counts at these places, null where there are none."""
     values = counts.reindex(places).fillna(0).to_numpy(np.int32)
     return pa.array(values, mask=~places.isin(counts.index))
 
 
 def _constants(runs: pd.DataFrame) -> list[Constant]:
-    """The constant answers of the runs, on the `in` splits of their test environments."""
+    """Return the constant answers of the runs, on the `in` splits of their test environments."""
     constants: dict[tuple[tuple[str, ...], int], Constant] = {}
     if "constant" not in runs:
         return []
@@ -277,7 +279,7 @@ class _Digests:
         self._known: dict[str, dict[str, str]] = {}
 
     def of(self, specs: Iterable[RunSpec]) -> dict[str, str]:
-        """The digest of each environment that these runs of a row read, over their trials."""
+        """Return the digest of each environment that these runs of a row read, over their trials."""
         runs = list(specs)
         name, options = runs[0].dataset, runs[0].options
         trials = sorted({spec.trial for spec in runs})
@@ -290,7 +292,7 @@ class _Digests:
 def data_digests(
     name: str, options: Mapping[str, Any], trials: Iterable[int], data_dir: Path | None
 ) -> dict[str, str]:
-    """A digest of the inputs and targets of each environment, over these trials in order.
+    """Return a digest of the inputs and targets of each environment, over these trials in order.
 
     Inputs that are not held in memory are represented by the checksums of the dataset's files.
     """

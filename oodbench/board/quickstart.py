@@ -28,7 +28,7 @@ def quickstart_sheet(frames: Frames) -> Sheet:
 
 
 def next_lines(frames: Frames, page: Path) -> list[str]:
-    """The quickstart's last lines: what its runs show, where the page is, what to type next."""
+    """Return the quickstart's last lines: what its runs show, where the page is, what to type next."""
     return [
         f"What this shows: {_best_by_rules(frames)}",
         f"The page: open {page}",
@@ -37,7 +37,7 @@ def next_lines(frames: Frames, page: Path) -> list[str]:
 
 
 def _best_by_rules(frames: Frames) -> str:
-    """The best row by each of two rules, beside ERM and the constant answer."""
+    """Return the best row by each of two rules, beside ERM and the constant answer."""
     clauses = []
     for rule in ("train_val", "val_env"):
         board = leaderboard_by_rule(frames, rule)

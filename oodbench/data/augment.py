@@ -20,7 +20,7 @@ ATTEMPTS = 10
 
 
 def domainbed(x: Tensor, generator: torch.Generator) -> Tensor:
-    """The augmentation of arXiv:2007.01434 for images (N, 3, H, W) in [0, 1].
+    """Return the augmentation of arXiv:2007.01434 for images (N, 3, H, W) in [0, 1].
 
     A crop of 70 to 100 % of the area, resized to the image; a flip with probability 1/2; brightness,
     contrast, saturation and hue changed by up to 0.3; grey with probability 1/10.
@@ -42,7 +42,7 @@ def crops(
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> Tensor:
-    """Boxes (count, 4) of top, left, height, width: as RandomResizedCrop draws them.
+    """Return boxes (count, 4) of top, left, height, width: as RandomResizedCrop draws them.
 
     The share of the area is uniform, the ratio of width to height log-uniform; where `ATTEMPTS`
     draws do not fit, it is the largest central box with a ratio in range.
@@ -63,7 +63,7 @@ def crops(
 
 
 def resized_crops(x: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
-    """The boxes (N, 4) of images (N, C, H, W), each resized to (H, W), bilinearly.
+    """Return the boxes (N, 4) of images (N, C, H, W), each resized to (H, W), bilinearly.
 
     Where `flipped` (N,) is true, left and right are exchanged.
     """
@@ -76,7 +76,7 @@ def resized_crops(x: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
 
 
 def _places(size: int, start: Tensor, extent: Tensor) -> Tensor:
-    """The centres of `size` pixels along one side of each box, (N, size), from -1 to 1."""
+    """Return the centres of `size` pixels along one side of each box, (N, size), from -1 to 1."""
     centre = (torch.arange(size, device=start.device) + 0.5) / size
     place = (centre * extent[:, None] - 0.5).clamp(min=0)
     place = start[:, None] + torch.minimum(place, extent[:, None] - 1)
@@ -84,7 +84,7 @@ def _places(size: int, start: Tensor, extent: Tensor) -> Tensor:
 
 
 def gray(x: Tensor) -> Tensor:
-    """The grey values (N, 1, H, W) of images (N, 3, H, W)."""
+    """Return the grey values (N, 1, H, W) of images (N, 3, H, W)."""
     red, green, blue = x.tensor_split(3, 1)
     return (GRAY[0] * red).add_(green, alpha=GRAY[1]).add_(blue, alpha=GRAY[2])
 
@@ -147,7 +147,7 @@ def hue(x: Tensor, turn: Tensor) -> None:
 
 @lru_cache
 def _corners(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The places of red, green and blue, (3, 1, 1), copied to a device once."""
+    """Return the places of red, green and blue, (3, 1, 1), copied to a device once."""
     return torch.tensor((0, 2, -2), dtype=dtype, device=device)[:, None, None]
 
 

@@ -88,7 +88,7 @@ class Cells:
 
 
 def _decoded(path: Path, encoding: str) -> tuple[str, str]:
-    """The text of a file and its encoding, which is found unless it is given."""
+    """Return the text of a file and its encoding, which is found unless it is given."""
     data = path.read_bytes()
     for start, what in OTHERS.items():
         if data.startswith(start):
@@ -121,7 +121,9 @@ def _notes(encoding: str, separator: str) -> Iterator[str]:
 
 
 def _found_separator(text: str) -> str:
-    """The separator that splits the first lines into most cells, equally many each; or the header."""
+    """Return the separator that splits the first lines into most cells, equally many each; or
+    the header.
+    """
     lines = "\n".join(text.splitlines()[:SAMPLE]) + "\n"
     best = (False, 1, ",")
     for separator in SEPARATORS.values():
@@ -135,7 +137,7 @@ def _found_separator(text: str) -> str:
 
 
 def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.Array]]:
-    """The names and the cells of the columns of a CSV text."""
+    """Return the names and the cells of the columns of a CSV text."""
     if len(separator) != 1:
         raise UserError(f"a separator is one character, not '{separator}' (the option `separator`)")
     header = next(_rows(text, separator, path), (1, []))[1]
@@ -166,7 +168,9 @@ def _trimmed(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _names(header: Sequence[str], path: Path) -> list[str]:
-    """The names of the columns, those without one as pandas calls them; raises UserError for equal ones."""
+    """Return the names of the columns, those without one as pandas calls them; raises UserError for equal
+    ones.
+    """
     names = [name or f"Unnamed: {i}" for i, name in enumerate(header)]
     for i, name in enumerate(names):
         if name in names[:i]:
@@ -178,7 +182,7 @@ def _names(header: Sequence[str], path: Path) -> list[str]:
 
 
 def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV text that are not empty, each with the line that it ends on."""
+    """Yield the rows of a CSV text that are not empty, each with the line that it ends on."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         for cells in reader:
@@ -200,7 +204,7 @@ def _check(text: str, separator: str, path: Path) -> None:
 
 
 def _objects(text: str, path: Path) -> tuple[list[int], list[str], list[pa.Array]]:
-    """The lines, the keys and the columns of JSON lines; all objects have the keys of the first."""
+    """Return the lines, the keys and the columns of JSON lines; all objects have the keys of the first."""
     lines, keys, rows = [], list[str](), []
     for line, each in enumerate(text.splitlines(), 1):
         if not each.strip():

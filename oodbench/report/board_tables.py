@@ -50,7 +50,8 @@ def with_gaps(tables: Sheet, frames: Frames, rule: str | None, metric: str | Non
 
 
 def compare_own_rows(frames: Frames, rule: str | None, baseline: str = BASELINE) -> Block | None:
-    """A table of the rows trained here: rank, paired gains over a baseline and over the best frozen row.
+    """Return a table of the rows trained here: rank, paired gains over a baseline and over the best frozen
+    row.
 
     None if there is no such row. Raises UserError for a baseline that is no row of the table.
     """
@@ -76,7 +77,7 @@ def compare_own_rows(frames: Frames, rule: str | None, baseline: str = BASELINE)
 
 
 def _ranked(group: pd.DataFrame) -> "pd.Series[float]":
-    """The rank of each complete label on a dataset, or its mean rank over several; 1 is the best."""
+    """Return the rank of each complete label on a dataset, or its mean rank over several; 1 is the best."""
     table = block_table(group)
     if group["dataset"].nunique() == 1:
         table = pd.DataFrame([table.mean()])
@@ -84,7 +85,7 @@ def _ranked(group: pd.DataFrame) -> "pd.Series[float]":
 
 
 def _best(group: pd.DataFrame, labels: Sequence[str]) -> str | None:
-    """The best of these labels; None if none is complete."""
+    """Return the best of these labels; None if none is complete."""
     ranked = _ranked(group)
     there = ranked[ranked.index.isin(labels)].sort_values(kind="stable")
     return str(there.index[0]) if len(there) else None
@@ -105,7 +106,7 @@ def _row(
 
 
 def _gain(group: pd.DataFrame, label: str, other: str | None) -> str:
-    """The paired gain of a label over another, with its interval."""
+    """Return the paired gain of a label over another, with its interval."""
     if other is None or other == label or other not in set(group["label"]):
         return "-"
     metric = str(group["metric"].iloc[0])

@@ -43,7 +43,7 @@ ERRORS = (
 def comparison(
     frames: Frames, baseline: str, rule: str | None = None, metric: str | None = None
 ) -> Sheet:
-    """The leaderboard, then the gains over the baseline, the ranks and the noise.
+    """Return the leaderboard, then the gains over the baseline, the ranks and the noise.
 
     Its frame has the gains: a row for each dataset (and OVERALL) and label. Raises UserError for an
     unknown baseline, rule or metric.
@@ -71,7 +71,9 @@ Gains = list[tuple[str, list[Difference]]]
 
 
 def gains(table: pd.DataFrame, baseline: str) -> Gains:
-    """The gains on each dataset; if several are measured in proportions, also the gains over these."""
+    """Return the gains on each dataset; if several are measured in proportions, also the gains
+    over these.
+    """
     differences: Gains = []
     for dataset, scored in table.groupby("dataset", sort=False):
         share = is_proportion(str(scored["metric"].iloc[0]))
@@ -110,7 +112,7 @@ def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
 
 
 def _paper(gains: Gains, table: pd.DataFrame) -> Block | None:
-    """The gains on all datasets as one table, bold where the interval does not hold 0."""
+    """Return the gains on all datasets as one table, bold where the interval does not hold 0."""
     metrics = dict(zip(table["dataset"], table["metric"], strict=True)) | {OVERALL: "accuracy"}
     by_dataset = [(dataset, {d.label: d for d in rows}) for dataset, rows in gains if rows]
     if not by_dataset:
@@ -132,7 +134,7 @@ def _paper(gains: Gains, table: pd.DataFrame) -> Block | None:
 
 
 def _gain_cell(d: Difference, metric: str) -> str:
-    """A gain and half the width of its interval."""
+    """Return a gain and half the width of its interval."""
     half = (d.gain.high - d.gain.low) / 2
     error = "" if math.isnan(half) or d.equal else f" ± {gain(half, metric, '')}"
     return f"{gain(d.gain.mean, metric)}{error}"

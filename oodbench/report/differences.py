@@ -65,7 +65,7 @@ def compared(board: Frames, here: Frames) -> pd.DataFrame:
 
 
 def _values(board: Frames, here: Frames) -> pd.DataFrame:
-    """The values on test environments at the frozen steps: `id`, `metric`, `value`, `value_here`."""
+    """Return the values on test environments at the frozen steps: `id`, `metric`, `value`, `value_here`."""
     key = ["id", "step", "environment", "split", "metric"]
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
     frozen: pd.DataFrame = records_of(board.metrics, board.runs["id"]).astype(names)
@@ -74,7 +74,9 @@ def _values(board: Frames, here: Frames) -> pd.DataFrame:
 
 
 def _scores(board: Frames, here: Frames) -> pd.DataFrame:
-    """The scores of the frozen candidates; `same_step`: whether the rule chooses that step here, too."""
+    """Return the scores of the frozen candidates; `same_step`: whether the rule chooses that step here,
+    too.
+    """
     tables = []
     here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
     for dataset in here.runs["dataset_label"].unique():
@@ -111,7 +113,7 @@ def named(run: "pd.Series[Any]") -> str:
 
 
 def distance(run: "pd.Series[Any]") -> str:
-    """How far a run is off, in the unit of its dataset's metric."""
+    """Return how far a run is off, in the unit of its dataset's metric."""
     gap, metric = float(run["gap"]), str(run["metric"])
     if not np.isfinite(gap):
         return f"which has no {metric} on one side"
@@ -152,7 +154,7 @@ class Repeats:
     """The number of runs in the other rows that the board does not have."""
 
     def sentences(self, frames: Frames) -> list[str]:
-        """The notes on these rows; `frames` has both versions of each row that is unlike."""
+        """Return the notes on these rows; `frames` has both versions of each row that is unlike."""
         notes: list[str] = []
         for place, of_dataset in self.equal.items():
             labels, ended, planned = zip(*of_dataset, strict=True)
@@ -201,7 +203,9 @@ def agreeing_means(frames: Frames, pairs: Sequence[tuple[str, str, str]]) -> lis
 
 
 def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> str:
-    """A sentence on the versions and machines behind a board's runs and, if they differ, the runs here."""
+    """Return a sentence on the versions and machines behind a board's runs and, if they differ, the runs
+    here.
+    """
     frozen = made_by(board["provenance"])
     local = frozen if here is None else made_by(here["provenance"])
     if local in ("", frozen):

@@ -61,7 +61,9 @@ class Finding:
 
 
 def plain(name: str) -> str:
-    """A name as text in a picture: a dollar sign starts no mathematics, control characters are escaped."""
+    """Return a name as text in a picture: a dollar sign starts no mathematics, control characters are
+    escaped.
+    """
     return printable(name).replace("$", r"\$")
 
 
@@ -144,7 +146,7 @@ def plot(
     baseline: str = "ERM",
     columns: int | None = None,
 ) -> Figure:
-    """The figure `name` of FIGURES, one or two `columns` of a paper wide.
+    """Return the figure `name` of FIGURES, one or two `columns` of a paper wide.
 
     By default it is two columns wide if several datasets have a panel each. Raises UserError for an
     unknown figure, rule or baseline, and where there is nothing to plot.
@@ -366,12 +368,12 @@ def _marker(labels: Sequence[str], label: object) -> str:
 
 
 def _wrapped(name: str, inches: float) -> str:
-    """A name as `plain` has it, wrapped into lines of at most this width."""
+    """Return a name as `plain` has it, wrapped into lines of at most this width."""
     return "\n".join(map(plain, textwrap.wrap(printable(name), int(inches / LETTER))))
 
 
 def _most_lines(texts: Iterable[str]) -> int:
-    """The largest number of lines of a text."""
+    """Return the largest number of lines of a text."""
     return max(text.count("\n") for text in texts) + 1
 
 

@@ -51,7 +51,7 @@ class Block:
     """The number of first columns that name a row."""
 
     def part(self, rows: Sequence[int], columns: Sequence[int]) -> "Block":
-        """The block with these rows and columns alone; their cells keep their marks."""
+        """Return the block with these rows and columns alone; their cells keep their marks."""
         places = {(r, c): (i, j) for i, r in enumerate(rows) for j, c in enumerate(columns)}
         return replace(
             self,
@@ -125,7 +125,7 @@ NOTES = "`--notes` prints these lines in full."
 def to_terminal(
     tables: Sheet, console: Terminal | None = None, whole: bool = False, more: str = NOTES
 ) -> str:
-    """Tables in the width and, if it has any, the colours of a terminal; no number is cut.
+    """Return tables in the width and, if it has any, the colours of a terminal; no number is cut.
 
     Below them stand the notes, in full if `whole`; else their footnotes and the line `more`, which says
     how to read them in full.
@@ -152,7 +152,7 @@ def to_terminal(
 
 
 def markdown(tables: Sheet) -> str:
-    """A heading and a pipe table for each block, then the notes as a list."""
+    """Return a heading and a pipe table for each block, then the notes as a list."""
     parts = []
     for block in tables.blocks:
         rows = _marked(block, _markdown_escaped, "**{}**", "<u>{}</u>", "*{}*")
@@ -164,7 +164,7 @@ def markdown(tables: Sheet) -> str:
 
 
 def _notes(tables: Sheet) -> tuple[str, ...]:
-    """All notes, for a format that shows which numbers are bold and underlined."""
+    """Return all notes, for a format that shows which numbers are bold and underlined."""
     return (*tables.notes, *tables.marks, *tables.remarks)
 
 
@@ -173,13 +173,13 @@ def _markdown_escaped(text: str) -> str:
 
 
 def latex(tables: Sheet) -> str:
-    """The one table of a paper in booktabs' style, and the notes as comments; see `latex_tables`."""
+    """Return the one table of a paper in booktabs' style, and the notes as comments; see `latex_tables`."""
     paper = tables.paper
     return latex_tables(tables if paper is None else replace(tables, blocks=[paper]))
 
 
 def latex_tables(tables: Sheet) -> str:
-    """A booktabs table for each block and metric, to paste into a paper; the notes as comments.
+    """Return a booktabs table for each block and metric, to paste into a paper; the notes as comments.
 
     The best values are bold, the runners-up underlined, errors small. The caption is the title alone,
     the label `tab:` and the title's letters and digits.
@@ -217,7 +217,7 @@ LINE = 84
 
 
 def _fitted(block: Block, tabular: str) -> str:
-    """A tabular as wide as the text, where its own width is beyond it."""
+    """Return a tabular as wide as the text, where its own width is beyond it."""
     columns = zip(*block.rows, strict=True) if block.rows else [block.header]
     width = sum(max(map(len, column)) + 2 for column in columns)
     if width <= LINE:
@@ -226,7 +226,7 @@ def _fitted(block: Block, tabular: str) -> str:
 
 
 def _tabular(block: Block) -> list[str]:
-    """The lines of a block as a tabular; long titles of columns are stacked."""
+    """Return the lines of a block as a tabular; long titles of columns are stacked."""
     marks = replace(block, near=block.second)
     rows = [f"{' & '.join(row)} \\\\" for row in _marked(marks, _latex_value, *LATEX_MARKS)]
     if 0 < block.ranked < len(rows):
@@ -245,7 +245,7 @@ def _tabular(block: Block) -> list[str]:
 
 
 def _stacked(title: str) -> str:
-    """A column's title in lines of about ten letters."""
+    """Return a column's title in lines of about ten letters."""
     lines = textwrap.wrap(title, 11, break_long_words=False, break_on_hyphens=False)
     if len(lines) < 2:
         return _latex_escaped(title)
@@ -254,7 +254,7 @@ def _stacked(title: str) -> str:
 
 
 def _latex_value(text: str) -> str:
-    """A text of a cell, whose error, if it has one, is small."""
+    """Return a text of a cell, whose error, if it has one, is small."""
     value, sign, error = text.partition(" ± ")
     if not sign:
         return _latex_escaped(text)
@@ -262,7 +262,7 @@ def _latex_value(text: str) -> str:
 
 
 def _by_metric(block: Block) -> list[Block]:
-    """The block alone, or, where its columns are of several metrics, one block of each metric."""
+    """Return the block alone, or, where its columns are of several metrics, one block of each metric."""
     if not block.metrics:
         return [block]
     behind = range(1 + block.metrics, len(block.header))
@@ -291,7 +291,7 @@ def _latex_escaped(text: str) -> str:
 def _marked(
     block: Block, escape: Callable[[str], str], best: str, near: str, grey: str
 ) -> list[list[str]]:
-    """The rows, escaped, with the marks of the best values, of those near them and of grey rows."""
+    """Return the rows, escaped, with the marks of the best values, of those near them and of grey rows."""
     marks = dict.fromkeys(block.near, near) | dict.fromkeys(block.best, best)
     marks |= dict.fromkeys(block.grey_places, grey)
 
@@ -321,7 +321,7 @@ def to_json(tables: Sheet) -> str:
 
 
 def _with_intervals(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """The frame with `low` and `high` by Student's t, and ERRORS, where it has a standard error."""
+    """Return the frame with `low` and `high` by Student's t, and ERRORS, where it has a standard error."""
     if "stderr" not in frame:
         return frame
     from oodbench.report.statistics import half_width  # brings pandas and scipy, as Sheet.frame
@@ -334,7 +334,7 @@ def _with_intervals(frame: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def html(tables: Sheet) -> str:
-    """A heading and a table for each block, then the notes as a list; a fragment of a page."""
+    """Return a heading and a table for each block, then the notes as a list; a fragment of a page."""
     parts = []
     for block in tables.blocks:
         rows = _marked(
@@ -364,7 +364,7 @@ FORMATS: Mapping[str, Callable[[Sheet], str]] = {
 
 
 def sheet_text(tables: Sheet, format_: str) -> str:
-    """The text of tables in a format; raises UserError if there is none of that name."""
+    """Return the text of tables in a format; raises UserError if there is none of that name."""
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
     return FORMATS[format_](tables)

@@ -18,7 +18,7 @@ from oodbench.selection import usual
 def with_further_metrics(
     shown: Leaderboard, frames: Frames, rule: str | None, metrics: Sequence[str]
 ) -> Leaderboard:
-    """The board with a column for each of these metrics, of the same runs at the same steps.
+    """Return the board with a column for each of these metrics, of the same runs at the same steps.
 
     A cell has the row's mean over test environments; datasets that lack the metric have none. Raises
     UserError for a metric that no dataset has.
@@ -46,6 +46,6 @@ def with_further_metrics(
 
 
 def _further(metric: str, row: Mapping[Any, Any]) -> str:
-    """A row's mean of a further metric; empty of rows that lack it."""
+    """Return a row's mean of a further metric; empty of rows that lack it."""
     mean = row[metric]
     return "" if np.isnan(mean) else number(mean, row[f"{metric}_stderr"], metric)

@@ -14,7 +14,7 @@ HEADER = ["dataset", "algorithm", "hyperparameter", "default", "tried", "chosen"
 
 
 def hparams_sheet(frames: Frames, rule: str | None = None) -> Sheet:
-    """A table of the values of every varied hyperparameter that draws tried, and of those chosen.
+    """Return a table of the values of every varied hyperparameter that draws tried, and of those chosen.
 
     Numbers are `lowest to highest`, and for the chosen runs in brackets after the median; others are lists.
     The default is that of draw 0. Raises UserError as `choose` does.
@@ -46,7 +46,7 @@ def hparams_sheet(frames: Frames, rule: str | None = None) -> Sheet:
 
 
 def varied(hparams: "pd.Series[Any]") -> list[str]:
-    """The names of the hyperparameters that differ among runs."""
+    """Return the names of the hyperparameters that differ among runs."""
     names = dict.fromkeys(name for of_run in hparams for name in of_run)
     return [n for n in names if len({json.dumps(of_run.get(n)) for of_run in hparams}) > 1]
 
@@ -56,12 +56,12 @@ def _are_numbers(values: list[Any]) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """A hyperparameter's value as tables print it."""
+    """Return a hyperparameter's value as tables print it."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _span(values: list[Any]) -> str:
-    """The lowest and the highest of numbers, or all different values."""
+    """Return the lowest and the highest of numbers, or all different values."""
     if not values:
         return "-"
     if not _are_numbers(values):
@@ -71,7 +71,7 @@ def _span(values: list[Any]) -> str:
 
 
 def _median_and_span(values: list[Any]) -> str:
-    """The median of numbers, and in brackets what they span if they differ."""
+    """Return the median of numbers, and in brackets what they span if they differ."""
     span = _span(values)
     if " to " not in span or not _are_numbers(values):
         return span

@@ -72,13 +72,15 @@ class Column:
 
 
 def count(row: Mapping[Any, Any]) -> str:
-    """The number of a row's complete trials, followed by the planned number where some are missing."""
+    """Return the number of a row's complete trials, followed by the planned number where some
+    are missing.
+    """
     n, planned = row["n"], row["planned"]
     return f"{n}" if n == planned else f"{n}/{planned}"
 
 
 def before(row: Mapping[Any, Any]) -> str:
-    """A row's mean before adaptation; empty of rows that do not adapt."""
+    """Return a row's mean before adaptation; empty of rows that do not adapt."""
     mean, stderr = row[UNADAPTED], row[f"{UNADAPTED}_stderr"]
     return "" if np.isnan(mean) else number(mean, stderr, row["metric"])
 
@@ -136,7 +138,7 @@ class Leaderboard:
 
 
 def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = None) -> Leaderboard:
-    """The `metric` on the `in` splits of the test environments, at the runs and steps `rule` chose.
+    """Return the `metric` on the `in` splits of the test environments, at the runs and steps `rule` chose.
 
     `rule` is the sweep's by default (`selection.usual`), `metric` each dataset's own; a metric never
     changes what is chosen. A finding says where another rule would have given other numbers. Raises
@@ -154,7 +156,9 @@ def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = No
 
 
 def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) -> Leaderboard:
-    """The leaderboard by one rule alone, without a look at the others; raises as `leaderboard` does."""
+    """Return the leaderboard by one rule alone, without a look at the others; raises as
+    `leaderboard` does.
+    """
     chosen = choose(frames, rule)
     runs = sweep_runs(frames)
     reported, directions = reported_metrics(frames, runs, metric)
@@ -193,7 +197,7 @@ def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) ->
 
 
 def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Leaderboard:
-    """The board with a finding where a rule of `others` moves a row by more than both errors.
+    """Return the board with a finding where a rule of `others` moves a row by more than both errors.
 
     A rule that sees the test environments is passed over, and so is a row without an error of its
     mean. The finding has both numbers of the row that moves furthest, counted in errors.
@@ -228,12 +232,12 @@ def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Lead
 
 
 def is_mean(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether each number of a leaderboard's frame is a mean over all test environments."""
+    """Return whether each number of a leaderboard's frame is a mean over all test environments."""
     return (frame["environment"] == MEAN) & (frame["test_environments"] == "")
 
 
 def _means(frame: pd.DataFrame) -> pd.DataFrame:
-    """The means over test environments by (dataset, label), of rows with a complete trial."""
+    """Return the means over test environments by (dataset, label), of rows with a complete trial."""
     ranked = is_mean(frame) & (frame["n"] > 0) & (frame["kind"] == METHOD)
     columns = ["mean", "stderr", "metric", "rule"]
     return frame[ranked].set_index(["dataset", "label"])[columns]
@@ -242,7 +246,7 @@ def _means(frame: pd.DataFrame) -> pd.DataFrame:
 def scores(
     frames: Frames, rule: str | None = None, metric: str | None = None, kind: str = METHOD
 ) -> pd.DataFrame:
-    """The values whose means a leaderboard shows, as `oodbench.report.statistics` takes them.
+    """Return the values whose means a leaderboard shows, as `oodbench.report.statistics` takes them.
 
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
     `higher`, `metric`; only of complete cells of rows of this kind: methods that are ranked together by
@@ -271,7 +275,9 @@ def _with_unadapted(
     chosen: pd.DataFrame,
     reported: Mapping[str, str],
 ) -> pd.DataFrame:
-    """The leaderboard's frame with each row's mean before adaptation, if there are rows that adapt."""
+    """Return the leaderboard's frame with each row's mean before adaptation, if there are rows
+    that adapt.
+    """
     adapts = runs[runs["adapt"].notna()] if "adapt" in runs else runs[:0]
     if adapts.empty:
         return frame
@@ -286,7 +292,7 @@ def _with_unadapted(
 
 
 def _places(values: pd.DataFrame) -> "pd.Series[str]":
-    """The names of test environments, followed by their test set where that has several."""
+    """Return the names of test environments, followed by their test set where that has several."""
     sets = values["test_environments"].map(lambda tests: "" if len(tests) == 1 else "+".join(tests))
     return values["environment"] + sets.map(lambda tests: f" of {tests}" if tests else "")
 
@@ -294,7 +300,8 @@ def _places(values: pd.DataFrame) -> "pd.Series[str]":
 def reported_metrics(
     frames: Frames, runs: pd.DataFrame, metric: str | None
 ) -> tuple[dict[str, str], dict[str, bool]]:
-    """The metric shown for each dataset; and whether higher is better, by metric, shown or a dataset's own.
+    """Return the metric shown for each dataset; and whether higher is better, by metric, shown or a
+    dataset's own.
 
     Raises UserError for a `metric` that a dataset has no values of, or that is not registered.
     """
@@ -319,7 +326,7 @@ def reported_metrics(
 
 
 def _grid(runs: pd.DataFrame) -> pd.DataFrame:
-    """Every cell that a table of these runs has a place for, in the order of the sweep."""
+    """Return every cell that a table of these runs has a place for, in the order of the sweep."""
     shown = runs[~runs["helper"]]
     tests = shown[["dataset_label", "test_environments", "trial"]].drop_duplicates()
     return shown[["dataset_label", "label"]].drop_duplicates().merge(tests, on="dataset_label")
@@ -328,7 +335,7 @@ def _grid(runs: pd.DataFrame) -> pd.DataFrame:
 def _per_trial(
     frames: Frames, grid: pd.DataFrame, chosen: pd.DataFrame, tests: pd.DataFrame
 ) -> pd.DataFrame:
-    """The `value` of each row, COLUMN and trial, and whether the trial is `complete`.
+    """Return the `value` of each row, COLUMN and trial, and whether the trial is `complete`.
 
     These are the values on test environments, `tests`, then their summaries, then the metrics of the
     predictor itself.
@@ -369,7 +376,9 @@ def _with_completeness(grid: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame
 
 
 def _over_tests(values: pd.DataFrame, of: Callable[["pd.Series[float]"], float]) -> pd.DataFrame:
-    """One value per trial, computed by `of` from the test environments; complete if all of these are."""
+    """Return one value per trial, computed by `of` from the test environments; complete if all of these
+    are.
+    """
     key = ["dataset_label", "label", "environment", "metric", "trial"]
     groups = values.groupby(key, sort=False)
     made = groups.agg(value=("value", lambda values: of(values)), complete=("complete", "all"))
@@ -377,7 +386,7 @@ def _over_tests(values: pd.DataFrame, of: Callable[["pd.Series[float]"], float])
 
 
 def kinds(runs: pd.DataFrame, dataset: pd.Series, label: pd.Series) -> list[str]:
-    """The kind of each row of a table, given by its dataset and label."""
+    """Return the kind of each row of a table, given by its dataset and label."""
     marked_kinds: dict[tuple[str, str], str] = {}
     for kind in APART:
         marked = runs.loc[runs[kind], ["dataset_label", "label"]]
@@ -389,7 +398,7 @@ def kinds(runs: pd.DataFrame, dataset: pd.Series, label: pd.Series) -> list[str]
 
 
 def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
-    """The constant answer's values on the `in` splits of the test environments.
+    """Return the constant answer's values on the `in` splits of the test environments.
 
     The columns are `dataset_label`, `label`, `test_environments`, `trial`, `environment`, `metric`
     (the dataset's in `reported`), `value` and `complete`: whether a run of the trial has recorded
@@ -413,7 +422,7 @@ def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataF
 
 
 def beside_constant(values: pd.DataFrame, higher: Mapping[str, bool]) -> tuple[str, ...]:
-    """A sentence for each dataset on which no complete method does better than the constant answer.
+    """Return a sentence for each dataset on which no complete method does better than the constant answer.
 
     `values` has a row for each `dataset`, `label`, `kind`, `environment`, `trial`, `metric`, `value`
     and `complete`. A method differs where the 95 % interval of its paired difference (Student's t
@@ -440,7 +449,9 @@ def beside_constant(values: pd.DataFrame, higher: Mapping[str, bool]) -> tuple[s
 
 
 def _verdict(gains: "pd.Series[float]") -> str:
-    """Whether gains over the constant answer, one a trial, show a row `better`, `worse` or `equal`."""
+    """Return whether gains over the constant answer, one a trial, show a row `better`, `worse`
+    or `equal`.
+    """
     mean = estimate(gains)
     low, high = (mean.mean, mean.mean) if len(gains) == 1 else (mean.low, mean.high)
     if low > 0:

@@ -10,7 +10,7 @@ ROUND_OFF = 1e-8
 
 
 def number(mean: float, stderr: float, metric: str) -> str:
-    """A value as tables print it: a proportion in % with one decimal, others to 4 digits.
+    """Return a value as tables print it: a proportion in % with one decimal, others to 4 digits.
 
     Its error, to 2 digits, has a power of ten if the value has one.
     """
@@ -28,14 +28,14 @@ def number(mean: float, stderr: float, metric: str) -> str:
 
 
 def gain(value: float, metric: str, sign: str = "+") -> str:
-    """A difference of two values: points of % with one decimal, others to 3 digits; `-` for NaN."""
+    """Return a difference of two values: points of % with one decimal, others to 3 digits; `-` for NaN."""
     if math.isnan(value):
         return "-"
     return f"{100 * value:{sign}.1f}" if is_proportion(metric) else f"{value:{sign}.3g}"
 
 
 def measured(mean: float, error: float) -> str:
-    """A value in the unit of a paper, to two digits of its error; to 4 digits where it has none."""
+    """Return a value in the unit of a paper, to two digits of its error; to 4 digits where it has none."""
     if math.isnan(error) or error == 0:
         return f"{mean:.4g}"
     digits = max(0, 1 - math.floor(math.log10(error)))
@@ -43,12 +43,12 @@ def measured(mean: float, error: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things: `1 run`, `20 runs`."""
+    """Return a number of things: `1 run`, `20 runs`."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that people use for so many: s, min or h."""
+    """Return seconds in the unit that people use for so many: s, min or h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

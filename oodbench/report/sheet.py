@@ -28,7 +28,7 @@ APART = "of transductive methods"
 
 
 def sheet(board: Leaderboard) -> Sheet:
-    """The sheet of a leaderboard."""
+    """Return the sheet of a leaderboard."""
     tables = blocks(board)
     marks = []
     if any(block.best for block in tables):
@@ -61,7 +61,9 @@ def leaderboard_sheet(
 
 
 def blocks(board: Leaderboard) -> list[Block]:
-    """One or two blocks per dataset; with several datasets also their means, and means by kind of shift."""
+    """Return one or two blocks per dataset; with several datasets also their means, and means by kind of
+    shift.
+    """
     numbers = dict(list(board.frame.groupby("dataset", sort=False)))
     tables = []
     for name, frame in numbers.items():
@@ -97,12 +99,12 @@ def _is_complete(means: pd.DataFrame) -> pd.Series:
 
 
 def _means(frame: pd.DataFrame) -> pd.DataFrame:
-    """The mean over the test environments of each row of a dataset, by label."""
+    """Return the mean over the test environments of each row of a dataset, by label."""
     return frame[is_mean(frame)].set_index("label", drop=False)
 
 
 def _dataset_blocks(dataset: str, frame: pd.DataFrame, board: Leaderboard) -> list[Block]:
-    """A table of the dataset's metric, and one of the predictor's own metrics if there are any."""
+    """Return a table of the dataset's metric, and one of the predictor's own metrics if there are any."""
     methods = _means(frame[frame["kind"] == METHOD])
     metric = str(methods["metric"].iloc[0])
     order: Any = {"ascending": not board.higher.get(metric, True), "key": lambda m: m.map(_rounded)}
@@ -135,7 +137,8 @@ def _block(
     frame: pd.DataFrame,
     board: Leaderboard,
 ) -> Block:
-    """A block of a dataset's numbers, a column for each of `places`, then the leaderboard's last columns.
+    """Return a block of a dataset's numbers, a column for each of `places`, then the leaderboard's last
+    columns.
 
     The rows are the complete ones of `means` in its order, then its others, then those of `grey`.
     """
@@ -167,7 +170,7 @@ def _block(
 
 
 def _rounded(mean: float) -> float:
-    """A mean in 12 digits, so that equal values are equal however they were added up."""
+    """Return a mean in 12 digits, so that equal values are equal however they were added up."""
     return float(f"{mean:.12g}")
 
 
@@ -244,7 +247,9 @@ def _share(value: float) -> str:
 
 
 def _by_shift(board: Leaderboard) -> Block:
-    """The mean (where all metrics are proportions) or the mean rank over the datasets of each shift."""
+    """Return the mean (where all metrics are proportions) or the mean rank over the datasets of
+    each shift.
+    """
     by_shift: dict[str, list[str]] = {}
     for dataset in board.frame["dataset"].unique():
         by_shift.setdefault(board.shifts.get(dataset) or "not recorded", []).append(dataset)
@@ -270,7 +275,7 @@ def _by_shift(board: Leaderboard) -> Block:
 
 
 def _summary(board: Leaderboard) -> Block:
-    """Every dataset's mean, the mean of these where they are proportions, and the mean rank."""
+    """Return every dataset's mean, the mean of these where they are proportions, and the mean rank."""
     over = _overall(board, list(board.frame["dataset"].unique()))
     rank, share, full = over.rank, over.share, over.full
     rest = board.frame[board.frame["kind"] != METHOD]

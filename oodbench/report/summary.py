@@ -28,7 +28,9 @@ class StaleSummary(UserError):
 
 
 def whole_board(board: Path) -> Sheet:
-    """The tables of a board alone: from its summary, or from its parts if that is missing or stale."""
+    """Return the tables of a board alone: from its summary, or from its parts if that is
+    missing or stale.
+    """
     stale = None
     try:
         if stored := read_summary(board):
@@ -48,7 +50,7 @@ def write_summary(board: Path) -> None:
 
 
 def read_summary(board: Path) -> Sheet | None:
-    """The tables of a board, None if there is no summary; raises StaleSummary."""
+    """Return the tables of a board, None if there is no summary; raises StaleSummary."""
     path = board / SUMMARY_FILE
     if not path.is_file():
         return None

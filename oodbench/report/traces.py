@@ -44,7 +44,7 @@ class Distinct:
         self._places: dict[str, int] = {}
 
     def place(self, value: Any) -> int:
-        """The place of the value in `values`, to which it is added if it is new."""
+        """Return the place of the value in `values`, to which it is added if it is new."""
         key = json.dumps(value, sort_keys=True, default=str)
         if key not in self._places:
             self._places[key] = len(self.values)
@@ -53,7 +53,7 @@ class Distinct:
 
 
 def traces(frames: Frames, runs: pd.DataFrame) -> Traces:
-    """The values of `runs`, which `frames.sweep_runs` made of these frames."""
+    """Return the values of `runs`, which `frames.sweep_runs` made of these frames."""
     metrics = frames.metrics
     ids, kinds = metrics["id"].cat, metrics["metric"].cat
     run = pd.Index(runs["id"]).get_indexer(ids.categories)[ids.codes]
@@ -109,7 +109,7 @@ def inside_and_test(traced: Traces) -> pd.DataFrame:
 def judged_runs(
     rated: pd.DataFrame, runs: pd.DataFrame, traced: Traces, means: pd.DataFrame
 ) -> pd.DataFrame:
-    """Each run of `rated` (see `selection.candidates`) at its best step, the best run first.
+    """Return each run of `rated` (see `selection.candidates`) at its best step, the best run first.
 
     The new columns are `chosen` (whether its cell chooses it), the `run` and the `place` of its step in
     `traced`, and the `means` there, see `inside_and_test`.
@@ -132,7 +132,7 @@ def _summaries(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def curves(
     traced: Traces, chosen: npt.ArrayLike, cells: npt.ArrayLike, grids: Distinct
 ) -> list[dict[str, Any]]:
-    """Learning curves of the `chosen` runs (rows of the runs' frame), averaged within `cells`.
+    """Return learning curves of the `chosen` runs (rows of the runs' frame), averaged within `cells`.
 
     A curve is the mean over a cell's runs of one (environment, split): its `cell`, `environment`,
     `split` and `role`, the number of `runs`, its `steps` (their place in `grids`), and at each the
@@ -163,11 +163,11 @@ def curves(
 
 
 def plain_means(values: "pd.Series[float]", groups: Any) -> "pd.Series[float]":
-    """The mean of each group, NaN if a value is NaN; no value may be infinite."""
+    """Return the mean of each group, NaN if a value is NaN; no value may be infinite."""
     means = values.fillna(-math.inf).groupby(groups, sort=False).mean()
     return means.replace(-math.inf, math.nan)
 
 
 def significant(values: Any, digits: int) -> list[float | None]:
-    """Values (n,) rounded to `digits` significant digits; None where a value is not finite."""
+    """Return values (n,) rounded to `digits` significant digits; None where a value is not finite."""
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values, float)]

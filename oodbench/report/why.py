@@ -57,7 +57,7 @@ def why(
     *,
     options: Sequence[str] = ("--dataset", "--algorithm", "--test-env"),
 ) -> Why:
-    """The runs behind the cell of a dataset, a row and a test set (names joined by `+`).
+    """Return the runs behind the cell of a dataset, a row and a test set (names joined by `+`).
 
     A name may be left out where there is only one; `metric`, which never changes what is chosen, is
     the dataset's own by default. Raises UserError for unknown names, for a rule that the sweep cannot
@@ -108,13 +108,13 @@ def why(
 
 
 def _only_directory(runs: pd.DataFrame) -> str | None:
-    """The results directory of the runs, if they share one."""
+    """Return the results directory of the runs, if they share one."""
     known = set(runs["directory"]) if "directory" in runs else set()
     return str(known.pop()) if len(known) == 1 else None
 
 
 def load_line(cell: Why) -> str | None:
-    """The line of Python that loads the first chosen run whose weights are kept, or None.
+    """Return the line of Python that loads the first chosen run whose weights are kept, or None.
 
     It works in any working directory.
     """
@@ -136,7 +136,7 @@ def load_line(cell: Why) -> str | None:
 
 
 def _one(what: str, option: str, name: str | None, there: Iterable[str]) -> str:
-    """The value that the user names, which must be known; the only known one if none is named."""
+    """Return the value that the user names, which must be known; the only known one if none is named."""
     known = list(dict.fromkeys(there))
     if name is None and len(known) > 1:
         raise UserError(f"{option} must say which {what}: {', '.join(known)}")

@@ -23,7 +23,7 @@ def lock(board: Path) -> FileLock:
 
 
 def find_board(name: str) -> Path:
-    """The folder of a board, given by its name or as a path; raises UserError."""
+    """Return the folder of a board, given by its name or as a path; raises UserError."""
     path = Path(name)
     if path.is_dir() and (path / PROTOCOL_FILE).is_file():
         return path
@@ -34,17 +34,17 @@ def find_board(name: str) -> Path:
 
 
 def called(board: Path) -> str:
-    """What a user types for a board: its name, or the folder of one that the package has not."""
+    """Return what a user types for a board: its name, or the folder of one that the package has not."""
     return board.name if board.parent == frozen_folder() else str(board)
 
 
 def frozen_folder() -> Path:
-    """The folder of the boards that the package has."""
+    """Return the folder of the boards that the package has."""
     return checkout() / "oodbench" / "board" / "frozen"
 
 
 def board_names() -> list[str]:
-    """The boards that the package has."""
+    """Return the boards that the package has."""
     return sorted(path.parent.name for path in frozen_folder().glob(f"*/{PROTOCOL_FILE}"))
 
 
@@ -54,20 +54,20 @@ def dataset_file(board: Path, dataset: str) -> Path:
 
 
 def _file_name(name: str) -> str:
-    """A name as it stands in a path: characters that a file system may refuse become %-escapes."""
+    """Return a name as it stands in a path: characters that a file system may refuse become %-escapes."""
     kept = "".join(c if c.isalnum() or c in "-_.+ =,()" else f"%{ord(c):02x}" for c in name)
     return kept if kept.strip(".") else f"%{ord(kept[0]):02x}{kept[1:]}"
 
 
 def datasets_to_come(board: Path) -> list[str]:
-    """The datasets of a board's protocol of which nothing is frozen yet, as tables call them."""
+    """Return the datasets of a board's protocol of which nothing is frozen yet, as tables call them."""
     entries = read_yaml(board / PROTOCOL_FILE).get("datasets", [])
     names = [e if isinstance(e, str) else str(e.get("label") or e.get("name")) for e in entries]
     return [name for name in names if not dataset_file(board, name).is_file()]
 
 
 def to_come(datasets: Sequence[str]) -> str:
-    """The sentence, without a full stop, on datasets of which nothing is frozen yet."""
+    """Return the sentence, without a full stop, on datasets of which nothing is frozen yet."""
     return f"Not frozen yet: {'; '.join(datasets)}"
 
 

@@ -19,7 +19,7 @@ from oodbench.yaml_values import read_yaml
 
 
 def frozen(name: str) -> Frames:
-    """The frames of a board alone; raises UserError as `find_board` and `read_parts` do."""
+    """Return the frames of a board alone; raises UserError as `find_board` and `read_parts` do."""
     path = find_board(name)
     frames = board_frames(_in_order(read_parts(path), path))
     runs = frames.runs.assign(directory=path.name)
@@ -31,7 +31,7 @@ def frozen(name: str) -> Frames:
 
 
 def board_frames(parts: Sequence[Part]) -> Frames:
-    """The runs of parts in the form of `oodbench.results.frames`.
+    """Return the runs of parts in the form of `oodbench.results.frames`.
 
     The records are those of the chosen steps on the test environments alone. `Frames.scores` has the
     validation scores, by which selection rules choose. The column `frozen` of the runs is true.
@@ -101,7 +101,7 @@ def _stack_numbers(part: Part, first: int, records: _Stack, scores: _Stack) -> N
 
 
 def _run_columns(part: Part) -> dict[str, list[Any]]:
-    """The columns of `Frames.runs` for a part."""
+    """Return the columns of `Frames.runs` for a part."""
     about, runs = part.about, part.run_columns()
     vectorized, diverged, seconds = (runs.pop(n) for n in ("vectorized", "diverged", "seconds"))
     shared: dict[str, Any] = {
@@ -127,7 +127,7 @@ def _run_columns(part: Part) -> dict[str, list[Any]]:
 
 
 def _in_order(parts: Sequence[Part], board: Path) -> list[Part]:
-    """The parts in the order of the board's protocol; a part that it does not list comes last."""
+    """Return the parts in the order of the board's protocol; a part that it does not list comes last."""
     protocol = read_yaml(board / PROTOCOL_FILE)
     datasets, rows = protocol.get("datasets", []), protocol.get("algorithms", [])
     labels = [r.get("label") or r.get("name") if isinstance(r, dict) else r for r in rows]
@@ -141,7 +141,7 @@ def _in_order(parts: Sequence[Part], board: Path) -> list[Part]:
 
 
 def _is_of(part: Part, entry: str | Mapping[str, Any]) -> bool:
-    """Whether a part is of the dataset that an entry of the protocol names."""
+    """Return whether a part is of the dataset that an entry of the protocol names."""
     options = {"name": entry} if isinstance(entry, str) else dict(entry)
     name, label = options.pop("name", None), options.pop("label", None)
     if label is not None:

@@ -86,17 +86,17 @@ LARGEST = 2**26
 
 
 def value_column(metric: str, environment: str) -> str:
-    """The column of a metric's values on an environment."""
+    """Return the column of a metric's values on an environment."""
     return f"{VALUE}{escaped(metric)}/{environment}"
 
 
 def escaped(metric: str) -> str:
-    """A metric's name as it stands in a column's."""
+    """Return a metric's name as it stands in a column's."""
     return metric.replace("%", "%25").replace("/", "%2f")
 
 
 def kept_metrics(ranking: Iterable[str]) -> list[str]:
-    """The metrics of environments that parts keep and pages show for datasets ranked by `ranking`.
+    """Return the metrics of environments that parts keep and pages show for datasets ranked by `ranking`.
 
     They include the values before adaptation and the worst group's accuracy.
     """
@@ -195,7 +195,7 @@ class Part:
         return list(dict.fromkeys(map(tuple, self.table["test_environments"].to_pylist())))
 
     def specs(self) -> dict[str, RunSpec]:
-        """The runs' specs by id; raises DamagedFile if a spec has another id."""
+        """Return the runs' specs by id; raises DamagedFile if a spec has another id."""
         specs = {}
         for row in self.runs().to_dict(orient="records"):
             values = self.about.spec | {n: row[n] for n in (*OF_A_RUN, ADAPT) if n in row}
@@ -210,11 +210,13 @@ class Part:
         return specs
 
     def runs(self) -> pd.DataFrame:
-        """A run in each row: the columns of `RUN` but `step`, and `adapt`; hyperparameters as mappings."""
+        """Return a run in each row: the columns of `RUN` but `step`, and `adapt`; hyperparameters as
+        mappings.
+        """
         return pd.DataFrame(self.run_columns())
 
     def run_columns(self) -> dict[str, list[Any]]:
-        """The columns of `runs` as lists."""
+        """Return the columns of `runs` as lists."""
         ids = self.table["id"].to_numpy()
         first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]][: len(ids)])
         adapts = [ADAPT] * (ADAPT in self.table.column_names)
@@ -228,7 +230,7 @@ class Part:
         return columns
 
     def with_data(self, digests: dict[str, str]) -> "Part":
-        """The same part with the digests of its data."""
+        """Return the same part with the digests of its data."""
         provenance: PartProvenance = {**self.about.provenance, "data": digests}
         return replace(self, about=self.about.model_copy(update={"provenance": provenance}))
 
@@ -242,11 +244,11 @@ class Part:
         return values
 
     def equal_numbers(self, other: "Part") -> bool:
-        """Whether the other part has the same runs, scores and values, bit for bit."""
+        """Return whether the other part has the same runs, scores and values, bit for bit."""
         return self.about.spec == other.about.spec and self._numbers().equals(other._numbers())
 
     def _numbers(self) -> pd.DataFrame:
-        """What a training gives again, in an order that it cannot change."""
+        """Return what a training gives again, in an order that it cannot change."""
         frame: pd.DataFrame = self.table.drop_columns(["seconds", "vectorized"]).to_pandas()
         frame = frame.sort_values(["id", "step"], ignore_index=True)
         return frame.sort_index(axis=1)
@@ -300,7 +302,7 @@ def write_parts(parts: Sequence[Part], path: Path) -> None:
 
 
 def read_file(path: Path) -> list[Part]:
-    """The parts in a file; raises DamagedFile for one that is torn, foreign or of another schema."""
+    """Return the parts in a file; raises DamagedFile for one that is torn, foreign or of another schema."""
     try:
         with pq.ParquetFile(path) as file:
             if sum(_unpacked(file.metadata)) > LARGEST:
@@ -329,13 +331,13 @@ def read_file(path: Path) -> list[Part]:
 
 
 def _unpacked(metadata: pq.FileMetaData) -> Iterator[int]:
-    """The bytes of each group of rows of a file when it is read."""
+    """Yield the bytes of each group of rows of a file when it is read."""
     for group in range(metadata.num_row_groups):
         yield metadata.row_group(group).total_byte_size
 
 
 def _columns(table: pa.Table) -> dict[str, pa.DataType]:
-    """The columns that a table should have, with their types; raises KeyError for an unknown one."""
+    """Return the columns that a table should have, with their types; raises KeyError for an unknown one."""
     types = {field.name: field.type for field in RUN}
     for name in table.column_names:
         if name not in types:
@@ -349,7 +351,7 @@ def _has_nulls(column: pa.ChunkedArray) -> bool:
 
 
 def _listed(table: pa.Table, path: Path) -> list[OnePart]:
-    """The parts that the metadata of a file list; raises DamagedFile."""
+    """Return the parts that the metadata of a file list; raises DamagedFile."""
     metadata = table.schema.metadata or {}
     what = f"the metadata of {path}"
     packed = metadata.get(PACKED.encode())
@@ -366,12 +368,12 @@ def _listed(table: pa.Table, path: Path) -> list[OnePart]:
 
 
 def known_parts(board: Path) -> list[Part]:
-    """The parts of a board, which may have none yet; raises DamagedFile."""
+    """Return the parts of a board, which may have none yet; raises DamagedFile."""
     return [part for path in part_files(board) for part in read_file(path)]
 
 
 def read_parts(board: Path) -> list[Part]:
-    """The parts of a board; raises DamagedFile, and UserError if it has none."""
+    """Return the parts of a board; raises DamagedFile, and UserError if it has none."""
     parts = known_parts(board)
     if not parts:
         raise UserError(f"the board {board.name} has no part yet")

@@ -33,7 +33,7 @@ class Chosen:
     """A run with the chosen hyperparameters for each dataset, row and set of test environments."""
 
     def spec(self, dataset: str, label: str, tests: tuple[str, ...]) -> RunSpec:
-        """The run whose hyperparameters are taken; raises UserError."""
+        """Return the run whose hyperparameters are taken; raises UserError."""
         known = self.specs.get((dataset, label, tests))
         if known is None:
             raise UserError(
@@ -44,7 +44,8 @@ class Chosen:
 
 
 def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chosen:
-    """The hyperparameters that a rule, the directory's usual one by default, chooses for other `trials`.
+    """Return the hyperparameters that a rule, the directory's usual one by default, chooses for other
+    `trials`.
 
     A draw is judged by the mean over trials of each run's best validation score; where every trial has
     draws of its own, each run is judged alone. Ties go to the lowest draw. Raises UserError for trials that

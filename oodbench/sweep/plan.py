@@ -75,7 +75,7 @@ class _Cell:
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
-    """Every run of a sweep.
+    """Return every run of a sweep.
 
     Raises one UserError for all unknown names, impossible values of algorithms and networks, wrong
     environments and missing data; and, if the runs are to be trained, MissingError for an optional
@@ -145,7 +145,7 @@ def show_plan(plan: Plan, console: Terminal) -> None:
 
 
 def _counts(specs: Sequence[RunSpec]) -> tuple[int, ...]:
-    """How many runs, test sets, draws, trials and steps a row has on a dataset."""
+    """Return how many runs, test sets, draws, trials and steps a row has on a dataset."""
     sets = {spec.test_environments for spec in specs}
     draws, trials = {spec.draw for spec in specs}, {spec.trial for spec in specs}
     return len(specs), len(sets), len(draws), len(trials), specs[0].steps
@@ -157,7 +157,7 @@ def single(
     data_dir: Path | None = None,
     **keys: Any,
 ) -> RunSpec:
-    """The only run of a sweep with one dataset, one algorithm and, by default, trial 0.
+    """Return the only run of a sweep with one dataset, one algorithm and, by default, trial 0.
 
     Raises UserError as a sweep would, and where the algorithm cannot be run on the dataset.
     """
@@ -181,7 +181,9 @@ def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
 
 
 def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, MissingError]:
-    """The datasets of a sweep that lack data or a package, by label, with the command that gets it."""
+    """Return the datasets of a sweep that lack data or a package, by label, with the command
+    that gets it.
+    """
     absent = {}
     for item in sweep.datasets:
         dataset, label, _ = _made(item, data_dir)
@@ -229,7 +231,7 @@ def _check_packages(rows: Sequence[Row]) -> None:
 
 
 def _sources(sweep: Sweep, data_dir: Path | None, problems: list[UserError]) -> list[Source]:
-    """The datasets of a sweep whose data are there; the problems of others are noted."""
+    """Return the datasets of a sweep whose data are there; the problems of others are noted."""
     by_label: dict[str, Source] = {}
     for item in sweep.datasets:
         with _noted(problems):
@@ -244,7 +246,7 @@ def _sources(sweep: Sweep, data_dir: Path | None, problems: list[UserError]) -> 
 
 
 def _made(item: str | dict[str, Any], data_dir: Path | None) -> tuple[Any, str, dict[str, Any]]:
-    """A dataset, its label, and its `training` and `ceiling` in a sweep file; raises UserError."""
+    """Return a dataset, its label, and its `training` and `ceiling` in a sweep file; raises UserError."""
     from oodbench.datasets import make
 
     options: dict[str, Any] = {"name": item} if isinstance(item, str) else dict(item)
@@ -266,7 +268,7 @@ def _made(item: str | dict[str, Any], data_dir: Path | None) -> tuple[Any, str, 
 
 
 def _with_options(row: Row, source: Source, data_dir: Path | None) -> Source:
-    """The dataset that a row trains on; a ceiling's has the `ceiling` options and the row's own."""
+    """Return the dataset that a row trains on; a ceiling's has the `ceiling` options and the row's own."""
     from oodbench.datasets import make
 
     options = {**source.ceiling, **row.options} if row.ceiling else {}
@@ -290,7 +292,7 @@ def _cells(
     data_dir: Path | None,
     problems: list[UserError],
 ) -> list[_Cell]:
-    """The cells of a dataset by test environments, then row; their problems are noted."""
+    """Return the cells of a dataset by test environments, then row; their problems are noted."""
     by_row: list[list[_Cell]] = []
     for row in rows:
         with _noted(problems):
@@ -350,7 +352,7 @@ def _add_cells(plan: Plan, source: Source, cells: Sequence[_Cell]) -> None:
 
 
 def _environments(source: Source, trial: int) -> dict[str, Any]:
-    """The environments of a dataset in a trial; raises UserError if they do not fit into memory."""
+    """Return the environments of a dataset in a trial; raises UserError if they do not fit into memory."""
     from oodbench.data.preparation import load_checked
 
     try:
@@ -363,7 +365,7 @@ def _environments(source: Source, trial: int) -> dict[str, Any]:
 
 
 def _training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
-    """The environments that are left to train on; raises UserError if there is none."""
+    """Return the environments that are left to train on; raises UserError if there is none."""
     names = tuple(name for name in source.facts.trainable if name not in spec.held_out)
     if not names:
         held_out = ", ".join((*spec.test_environments, *spec.validation_environments))
@@ -374,7 +376,7 @@ def _training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
 
 
 def _reason_against(cell: _Cell, discrete: bool, attributes: str) -> str | None:
-    """Why a cell cannot be run with any of the draws of its hyperparameters, or None."""
+    """Return why a cell cannot be run with any of the draws of its hyperparameters, or None."""
     from oodbench.algorithms import Problem, algorithms, why_skipped
     from oodbench.networks.base import networks
     from oodbench.train import adapted, averages

@@ -120,7 +120,7 @@ def _planned(
     data_dir: Path | None,
     keys: Mapping[str, Any],
 ) -> tuple[Plan, RunSpec]:
-    """The plan of one run, and the run; raises UserError if there is none, or more than one."""
+    """Return the plan of one run, and the run; raises UserError if there is none, or more than one."""
     entries = [each if isinstance(each, str) else dict(each) for each in (dataset, algorithm)]
     values = {"name": CALLER, "datasets": entries[:1], "algorithms": entries[1:]}
     plan = make_plan(validate({**values, "trials": [trial], **keys}, CALLER), data_dir)
@@ -133,5 +133,5 @@ def _planned(
 
 
 def _is_planned(results: Results, spec: RunSpec) -> bool:
-    """Whether a results directory plans the run, whatever its sweep is called."""
+    """Return whether a results directory plans the run, whatever its sweep is called."""
     return (results.path / "sweep.json").exists() and spec.id in results.plan()["runs"]

@@ -17,7 +17,7 @@ OUTCOME = {RETRAIN: "they are trained again", KEEP: "they are kept"}
 
 
 def choice(retrain: bool, keep: bool) -> str:
-    """The value of `LaunchOptions.stale` by the flags; raises UserError if both are given."""
+    """Return the value of `LaunchOptions.stale` by the flags; raises UserError if both are given."""
     if retrain and keep:
         raise UserError("--retrain-stale and --keep-stale exclude each other")
     return RETRAIN if retrain else KEEP if keep else ""
@@ -29,7 +29,7 @@ def reasons(
     statuses: Mapping[str, RunStatus],
     here: Mapping[str, Digests] | None = None,
 ) -> list[Stale]:
-    """The reasons why runs with a result or a checkpoint are stale, see `stale`."""
+    """Return the reasons why runs with a result or a checkpoint are stale, see `stale`."""
     return stale(_trained(results, specs, statuses), here)
 
 
@@ -69,13 +69,13 @@ def settled(known: list[Stale], wish: str, console: Terminal) -> frozenset[str]:
 
 
 def replaced(specs: Mapping[str, RunSpec], stored: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
-    """The stored runs that other runs of a plan replace, as after a change of the data."""
+    """Return the stored runs that other runs of a plan replace, as after a change of the data."""
     places = {_place(spec) for spec in specs.values()}
     return {i: s for i, s in stored.items() if i not in specs and _place(s) in places}
 
 
 def with_kept(specs: Mapping[str, RunSpec], kept: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
-    """The runs of a plan, with the `kept` runs in their places."""
+    """Return the runs of a plan, with the `kept` runs in their places."""
     by_place = {_place(spec): (run_id, spec) for run_id, spec in kept.items()}
     return dict(by_place.get(_place(spec), (run_id, spec)) for run_id, spec in specs.items())
 

@@ -22,7 +22,7 @@ SHARED_KEYS = {
 
 
 def continued(sweep: Sweep, results: Results) -> Sweep:
-    """The sweep, with the plug-ins and the kind of draws that its results directory, if any, has.
+    """Return the sweep, with the plug-ins and the kind of draws that its results directory, if any, has.
 
     The directory's plug-ins come first; its draws are kept unless the file sets them.
     """

@@ -9,7 +9,9 @@ from oodbench.results.run_spec import RunSpec
 
 
 def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ...]:
-    """The rules by which runs keep weights, without repetitions; raises UserError for an impossible one."""
+    """Return the rules by which runs keep weights, without repetitions; raises UserError for an impossible
+    one.
+    """
     from oodbench.selection import find_rule
 
     specs = list(specs)
@@ -24,7 +26,7 @@ def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ..
 
 
 def lacking(results: Results, specs: Mapping[str, RunSpec], rules: Sequence[str]) -> dict[str, int]:
-    """How many of the runs that have ended lack the weights of each rule that could judge them."""
+    """Return how many of the runs that have ended lack the weights of each rule that could judge them."""
     from oodbench.selection import find_rule
 
     ended = {i: spec for i, spec in specs.items() if results.run(i).state().complete}
@@ -37,5 +39,5 @@ def lacking(results: Results, specs: Mapping[str, RunSpec], rules: Sequence[str]
 
 
 def weights_files(results: Results, ids: Iterable[str]) -> list[Path]:
-    """The files of kept weights of some runs."""
+    """Return the files of kept weights of some runs."""
     return [path for run_id in ids for path in kept_weights(results.run(run_id)).values()]

@@ -43,7 +43,7 @@ def with_adaptation(
     evaluations: Sequence[Evaluation],
     workers: int,
 ) -> list[Evaluation]:
-    """The evaluations before adaptation, renamed, and after it; others as they are."""
+    """Return the evaluations before adaptation, renamed, and after it; others as they are."""
     outputs = adapted_outputs(spec, algorithm, data, scored, workers)
     environments, splits = {}, {}
     for name, of_splits in outputs.items():
@@ -78,7 +78,7 @@ def adapted_outputs(
     scored: Mapping[str, Environment],
     workers: int,
 ) -> Outputs:
-    """The logits of the examples of every split that is adapted to, in the split's order.
+    """Return the logits of the examples of every split that is adapted to, in the split's order.
 
     The process's random generators are as before.
     """
@@ -107,7 +107,7 @@ def adapted_outputs(
 def _streams(
     spec: RunSpec, data: Data, scored: Mapping[str, Environment]
 ) -> Iterator[tuple[str, str]]:
-    """The splits that are adapted to: all but the `in` splits of the training environments."""
+    """Yield the splits that are adapted to: all but the `in` splits of the training environments."""
     for name in scored:
         for half, index in data.splits[name].items():
             if len(index) and (name in spec.held_out or half != "in"):
@@ -121,7 +121,9 @@ def stream_of(
     seed: int,
     workers: int,
 ) -> Stream:
-    """The inputs of the examples `index` of an environment as a stream, in an order drawn from the seed."""
+    """Return the inputs of the examples `index` of an environment as a stream, in an order drawn from the
+    seed.
+    """
     order = _order(hparams["order"], environment.y[index].cpu(), seed)
     x, index = environment.x, index.cpu()
 
@@ -137,7 +139,7 @@ def stream_of(
 
 
 def _order(order: str, targets: Tensor, seed: int) -> Tensor:
-    """The places of examples with these targets (n,) in the order of their arrival."""
+    """Return the places of examples with these targets (n,) in the order of their arrival."""
     if order == "stored":
         return torch.arange(len(targets))
     generator = torch.Generator().manual_seed(seed)
@@ -152,7 +154,7 @@ def _order(order: str, targets: Tensor, seed: int) -> Tensor:
 def reason_against(
     spec: RunSpec, cls: type[Algorithm], task: Task, input_shape: tuple[int, ...]
 ) -> str | None:
-    """Why runs such as this one cannot adapt, or None; it builds the network once."""
+    """Return why runs such as this one cannot adapt, or None; it builds the network once."""
     if spec.adapt is None:
         return None
     if not task.has_classes:
@@ -170,7 +172,7 @@ def reason_against(
 def _suits(
     name: str, network: str, values: str, input_shape: tuple[int, ...], num_outputs: int
 ) -> bool:
-    """Whether an adaptation suits a network."""
+    """Return whether an adaptation suits a network."""
     with kept_generators(), replaced_weights():
         built = build(network, json.loads(values), input_shape, num_outputs, 0)
     return adaptations.get(name).suits(built)

@@ -50,7 +50,7 @@ class Average(ABC):
 
     @abstractmethod
     def share(self, step: int) -> float:
-        """The share of the weights after the update at `step` in the running average."""
+        """Return the share of the weights after the update at `step` in the running average."""
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -83,7 +83,7 @@ class Average(ABC):
                 weight.data = last[name]
 
     def state(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"running": self.running}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -92,14 +92,14 @@ class Average(ABC):
             self.running[name].copy_(values)
 
     def _fitting(self, weights: Mapping[str, Tensor]) -> Weights:
-        """The weights; raises ValueError if they are of other shapes or types than the run's."""
+        """Return the weights; raises ValueError if they are of other shapes or types than the run's."""
         for name, wanted in self.running.items():
             if weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
                 raise ValueError("the average is of other weights")
         return {name: weights[name] for name in self.running}
 
     def _counted(self, step: int) -> int:
-        """The number of updates from `hparams.start` to `step`, at least one.
+        """Return the number of updates from `hparams.start` to `step`, at least one.
 
         Up to the start the average thus equals the last weights.
         """
@@ -144,7 +144,7 @@ class EMA(Average):
         return 1 - 1 / max(1.0, float(first_step(h.horizon, self.steps)))
 
     def share(self, step: int) -> float:
-        """The share c_k of the class's docstring."""
+        """Return the share c_k of the class's docstring."""
         decay, k = self.decay, self._counted(step)
         return (1 - decay) / (1 - decay**k) if decay < 1 else 1 / k
 
@@ -166,7 +166,7 @@ class SWA(Average):
         """The first update that counts; below 1 a share of the run's steps."""
 
     def share(self, step: int) -> float:
-        """One over the number of updates that count so far."""
+        """Return one over the number of updates that count so far."""
         return 1 / self._counted(step)
 
 
@@ -204,7 +204,7 @@ class SWAD(Average):
         self._evaluated = self.running
 
     def share(self, step: int) -> float:
-        """One over the number of updates in the window so far."""
+        """Return one over the number of updates in the window so far."""
         return 1 / (step % self.evaluate_every + 1)
 
     def validated(self, loss: float) -> None:
@@ -227,7 +227,7 @@ class SWAD(Average):
         return 3 + (self._windows.maxlen or 0)
 
     def state(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
+        """Return the state for a checkpoint."""
         windows = {"windows": list(self._windows), "joined": self._joined}
         return super().state() | {"losses": self._losses} | windows
 
@@ -260,7 +260,8 @@ class SWAD(Average):
 def valley(
     losses: Sequence[float], optimum: int, overfit: int, tolerance: float
 ) -> tuple[list[int], list[int]]:
-    """The places of the windows that SWAD averages given the losses so far, each as often as it counts.
+    """Return the places of the windows that SWAD averages given the losses so far, each as often as it
+    counts.
 
     The first list holds those that have joined for good, the second those that also join if training
     ends here. The bottom is the first window whose loss is the least of the `optimum` from it on; the
@@ -305,7 +306,7 @@ AVERAGES: dict[str, type[Average]] = {"ema": EMA, "swa": SWA, "swad": SWAD}
 
 
 def numbers(average: Mapping[str, Any]) -> dict[str, Any]:
-    """An average as a run's spec holds it: its `name` and all its numbers.
+    """Return an average as a run's spec holds it: its `name` and all its numbers.
 
     Raises UserError for an unknown name or number.
     """
@@ -320,7 +321,7 @@ def numbers(average: Mapping[str, Any]) -> dict[str, Any]:
 def reason_against(
     average: str, cls: type[Algorithm], task: str, holdout: float, validation: Sequence[str]
 ) -> str | None:
-    """Why a method's runs cannot have an average, or None."""
+    """Return why a method's runs cannot have an average, or None."""
     if not trains_network(cls):
         return "it trains no network whose weights could be averaged"
     if AVERAGES[average].by_validation:
@@ -334,7 +335,7 @@ def reason_against(
 def make_average(
     average: Mapping[str, Any], algorithm: Algorithm, steps: int, evaluate_every: int
 ) -> Average:
-    """The average of a new run's weights; raises UserError for an average over several runs."""
+    """Return the average of a new run's weights; raises UserError for an average over several runs."""
     if average["name"] not in AVERAGES:
         raise UserError("an average of several runs is made by `python -m oodbench.train average`")
     cls = AVERAGES[average["name"]]

@@ -109,7 +109,7 @@ class Batches:
         return self._reads.seconds if self._stored else 0.0
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of `step`."""
+        """Return the batch of `step`."""
         environments = list(self._environments_at(step))
         batch = self._whole
         if batch is None:
@@ -152,7 +152,7 @@ class Batches:
         return batch if len(environments) == len(self.sizes) else replace(batch, environments=here)
 
     def _batch(self, x: Tensor, flat: Tensor, shape: tuple[int, int]) -> Batch:
-        """The batch of the inputs `x` and of the targets and attributes at the places `flat`."""
+        """Return the batch of the inputs `x` and of the targets and attributes at the places `flat`."""
         attributes = None if self._attributes is None else self._attributes[flat].view(shape)
         y = self._y.index_select(0, flat)
         x, y = torch.unflatten(x, 0, shape), torch.unflatten(y, 0, shape)
@@ -162,7 +162,7 @@ class Batches:
         return [(self._stored[e], self._indices(e, step)) for e in self._environments_at(step)]
 
     def _indices(self, environment: int, step: int) -> Tensor:
-        """The positions in the environment of the step's examples, (B,)."""
+        """Return the positions in the environment of the step's examples, (B,)."""
         size, count = self.sizes[environment], self.batch_size
         used = size if self._repeat else size - size % count
         start = self._visits(environment, step) * count
@@ -171,7 +171,7 @@ class Batches:
         return order[start % used :][:count]
 
     def _visits(self, environment: int, step: int) -> int:
-        """The number of steps before `step` with the environment."""
+        """Return the number of steps before `step` with the environment."""
         if not self._draws_environments:
             return step
         for earlier in range(self._counted, step):
@@ -200,7 +200,7 @@ class StagedBatches:
         self._current = self._drawn(at(0))
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of `step`."""
+        """Return the batch of `step`."""
         self._current = self._drawn(self._at(step))
         return self._current[step]
 

@@ -88,7 +88,7 @@ def average(
 
 
 def _read_source(text: str) -> tuple[RunSpec, Mapping[str, Any]]:
-    """The spec that the user names, and the settings stored beside it; raises UserError."""
+    """Return the spec that the user names, and the settings stored beside it; raises UserError."""
     path = Path(text)
     folder, _, run_id = text.rpartition(":")
     if folder and not path.exists():
@@ -112,7 +112,7 @@ def _settings(
     threads: int,
     plugin: list[str] | None,
 ) -> TrainSettings:
-    """The settings from the options and the stored plan; imports the plug-ins of both."""
+    """Return the settings from the options and the stored plan; imports the plug-ins of both."""
     plugins = tuple(dict.fromkeys([*stored.get("plugins", ()), *(plugin or ())]))
     load_plugins(plugins)
     known = stored.get("data_dir")
@@ -125,13 +125,15 @@ def _settings(
 
 
 def _new(run_id: str) -> Path:
-    """A directory that does not exist yet."""
+    """Return a directory that does not exist yet."""
     names = (f"train/{run_id}" + (f"-{n}" if n > 1 else "") for n in range(1, 10**6))
     return next(path for path in map(Path, names) if not path.exists())
 
 
 def _planned_directory(out: Path, spec: RunSpec, settings: TrainSettings) -> RunDirectory:
-    """The run's directory in a results directory that plans it; raises UserError if others use it."""
+    """Return the run's directory in a results directory that plans it; raises UserError if
+    others use it.
+    """
     results = Results(out)
     if (out / "sweep.json").exists():
         if spec.id not in results.plan()["runs"]:

@@ -90,12 +90,12 @@ def _is_average(spec: RunSpec) -> bool:
 
 
 def _place(spec: RunSpec) -> tuple[Any, ...]:
-    """The row, the test set and the trial that a run belongs to in a table."""
+    """Return the row, the test set and the trial that a run belongs to in a table."""
     return spec.dataset_name, spec.label, spec.test_environments, spec.trial
 
 
 def _cells(results: Results, specs: Mapping[str, RunSpec], rule: str) -> Iterator[list[Member]]:
-    """The runs of each cell that have ended, with their kept weights, by draw."""
+    """Yield the runs of each cell that have ended, with their kept weights, by draw."""
     runs = [(s, results.run(i)) for i, s in specs.items() if not _is_average(s)]
     runs.sort(key=lambda run: (*map(str, _place(run[0])), run[0].draw))
     for _, cell in groupby(runs, key=lambda run: _place(run[0])):
@@ -109,7 +109,9 @@ def _cells(results: Results, specs: Mapping[str, RunSpec], rule: str) -> Iterato
 
 
 def _alike(members: Sequence[Member], settings: TrainSettings, say: Say) -> list[Member]:
-    """The most members with the same initial weights, none if all differ; `say` prints the others."""
+    """Return the most members with the same initial weights, none if all differ; `say` prints
+    the others.
+    """
     by_start: dict[str, list[Member]] = {}
     for member in members:
         start = Run(_evaluable(member.spec), settings).algorithm.network.state_dict()
@@ -134,7 +136,7 @@ def _alike(members: Sequence[Member], settings: TrainSettings, say: Say) -> list
 
 
 def _evaluable(spec: RunSpec) -> RunSpec:
-    """The spec of a run with the same network and data, whose last weights are evaluated."""
+    """Return the spec of a run with the same network and data, whose last weights are evaluated."""
     return replace(spec, average=None, precision="float32")
 
 
@@ -149,12 +151,12 @@ class _WeightAverage:
         self._judge = Judge(judge, evidence, self.run.data.dataset)
 
     def cost_of(self, member: Member) -> float:
-        """The cost of one member's weights, see `Judge.cost`."""
+        """Return the cost of one member's weights, see `Judge.cost`."""
         records = (r for r in member.directory.records() if r["step"] == member.step)
         return self._cost(next(records)["evaluations"])
 
     def cost(self, members: Sequence[Member]) -> float:
-        """The cost of the members' mean."""
+        """Return the cost of the members' mean."""
         return self._cost([vars(e) for e in self.evaluate(members)])
 
     def _cost(self, evaluations: Sequence[Mapping[str, Any]]) -> float:
@@ -162,13 +164,13 @@ class _WeightAverage:
         return math.inf if cost is None else cost
 
     def evaluate(self, members: Sequence[Member]) -> list[Evaluation]:
-        """All metrics of the members' mean."""
+        """Return all metrics of the members' mean."""
         self.run.algorithm.load_state_dict(mean_weights([load_file(m.weights) for m in members]))
         return self.run.evaluate()
 
 
 def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of weights by name; integers, and weights of several shapes, are those of the first.
+    """Return the mean of weights by name; integers, and weights of several shapes, are those of the first.
 
     Several shapes have the modules of a method beside its network, which began at weights of their own.
     """
@@ -184,7 +186,7 @@ def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def chosen(
     members: Sequence[Member], cost_of: Callable[[Member], float], cost: Callable[..., float]
 ) -> list[Member]:
-    """The greedy choice: from the best on, each member that does not make the mean worse."""
+    """Return the greedy choice: from the best on, each member that does not make the mean worse."""
     greedy: list[Member] = []
     least = math.inf
     for member in sorted(members, key=cost_of):

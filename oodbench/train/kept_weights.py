@@ -35,7 +35,7 @@ class Judge:
         self._sign = -1.0 if higher else 1.0
 
     def cost(self, evaluations: Iterable[Mapping[str, Any]]) -> float | None:
-        """The score of a record, negated where higher is better; infinite where a value is missing.
+        """Return the score of a record, negated where higher is better; infinite where a value is missing.
 
         None if the metric is not recorded. The numbers equal those of `oodbench.selection` bit for bit,
         so that ties there are ties here.
@@ -84,7 +84,7 @@ class KeptWeights:
                 path.unlink()
 
     def _improved(self, step: int, evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
-        """The rules that would choose this step among all so far."""
+        """Return the rules that would choose this step among all so far."""
         rules = []
         for name, judge in self._judges.items():
             cost = judge.cost(evaluations)
@@ -124,7 +124,7 @@ class KeptWeights:
 
 
 def _judges(run: Run) -> dict[str, Judge]:
-    """The judges of a run: one for each rule that can judge it alone."""
+    """Return the judges of a run: one for each rule that can judge it alone."""
     names = [name for name in run.settings.keep_weights if name != LAST]
     if not names:
         return {}

@@ -77,7 +77,7 @@ def load_environments(
     data_dir: Path | None,
     device: str,
 ) -> Data:
-    """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
+    """Return a dataset's environments; those of the last two (dataset, trial) are kept in memory.
 
     Environments that are `held_out` have their unseen examples, the others those that are trained on, where
     that differs. Inputs are `changed` by what is fitted to the latter, if the dataset fits anything.
@@ -92,7 +92,7 @@ def load_environments(
 
 
 def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
-    """The data of a run, see `load_environments`."""
+    """Return the data of a run, see `load_environments`."""
     return load_environments(spec.dataset, spec.options, spec.held_out, **_origin(spec, settings))
 
 
@@ -114,7 +114,7 @@ def estimated(
 
 
 def _origin(spec: RunSpec, settings: TrainSettings) -> dict[str, Any]:
-    """The arguments of `load_environments` beyond the dataset."""
+    """Return the arguments of `load_environments` beyond the dataset."""
     of_run = {"trial": spec.trial, "holdout": spec.holdout}
     return of_run | {"data_dir": settings.data_dir, "device": settings.device}
 
@@ -141,7 +141,7 @@ def _load(
 
 @lru_cache(maxsize=2)
 def _prepared(source: _Source, held_out: tuple[str, ...], changed: bool) -> Data:
-    """The data of runs that hold these environments out."""
+    """Return the data of runs that hold these environments out."""
     data = _load(*source)
     if _has_unseen(data):
         data = _by_role(data, held_out)
@@ -158,7 +158,7 @@ def _has_unseen(data: Data) -> bool:
 
 
 def _by_role(data: Data, held_out: Collection[str]) -> Data:
-    """The data with the unseen examples of the environments held out, and the others of the rest."""
+    """Return the data with the unseen examples of the environments held out, and the others of the rest."""
     environments, splits = dict(data.environments), dict(data.splits)
     for name, environment in data.environments.items():
         if environment.unseen is not None:
@@ -171,7 +171,7 @@ def _by_role(data: Data, held_out: Collection[str]) -> Data:
 
 
 def _units(data: Data, held_out: Collection[str]) -> Units:
-    """The units of the targets of the `in` splits of the training environments."""
+    """Return the units of the targets of the `in` splits of the training environments."""
     trained = _trained_on(data, held_out).items()
     targets = torch.cat([data.environments[name].y[index] for name, index in trained]).double()
     varies = targets.amin(0) < targets.amax(0)
@@ -179,7 +179,7 @@ def _units(data: Data, held_out: Collection[str]) -> Units:
 
 
 def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:
-    """The places of the `in` split of each training environment."""
+    """Return the places of the `in` split of each training environment."""
     training = training_environments(data.dataset, held_out)
     return {name: data.splits[name]["in"] for name in training}
 
@@ -203,7 +203,7 @@ def split(
 
 
 def _drawn_share(clusters: Tensor, share: float, seed: int) -> Tensor:
-    """Whether each example (N,) is of the share of the clusters, at least one, that a seed draws."""
+    """Return whether each example (N,) is of the share of the clusters, at least one, that a seed draws."""
     _, cluster = torch.unique(clusters, return_inverse=True)
     total = int(cluster.max()) + 1 if len(clusters) else 0
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
@@ -221,7 +221,9 @@ def groups_of(
     environments: Mapping[str, Environment],
     splits: Mapping[str, Mapping[str, Tensor]],
 ) -> dict[str, dict[str, Groups]]:
-    """The groups of every split that has examples, by environment; none unless targets are classes."""
+    """Return the groups of every split that has examples, by environment; none unless targets
+    are classes.
+    """
     if not dataset.task.has_classes:
         return {}
     count = dataset.task.classes
@@ -243,7 +245,9 @@ def groups_of(
 
 
 def trained_counts(data: Data, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The sizes of the groups that each of the environments `names` trains on, see `Problem.counts`."""
+    """Return the sizes of the groups that each of the environments `names` trains on, see
+    `Problem.counts`.
+    """
     trained = (data.groups[name]["in"] for name in names if "in" in data.groups.get(name, {}))
     return tuple(tuple(groups.counts) for groups in trained)
 
@@ -251,7 +255,7 @@ def trained_counts(data: Data, names: Sequence[str]) -> tuple[tuple[int, ...], .
 def batches(
     spec: RunSpec, data: Data, names: Sequence[str], algorithm: Algorithm, settings: TrainSettings
 ) -> Batches | StagedBatches:
-    """The batches of the training environments `names`; raises UserError for one that is empty."""
+    """Return the batches of the training environments `names`; raises UserError for one that is empty."""
     drawn = partial(_drawn_batches, spec, data, names, algorithm, settings)
     if isinstance(algorithm, CustomStep) and has_stages(type(algorithm)):
         return StagedBatches(drawn, algorithm.drawing_at)
@@ -269,7 +273,7 @@ def fit_to_examples(algorithm: Algorithm, data: Data, names: Sequence[str]) -> N
 
 
 def drawn_places(spec: RunSpec, data: Data, name: str, drawing: Drawing) -> Tensor:
-    """The places of the examples of an environment that batches are drawn from in one way."""
+    """Return the places of the examples of an environment that batches are drawn from in one way."""
     index = data.splits[name]["in"]
     if not drawing.held_out:
         return index

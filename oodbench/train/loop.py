@@ -37,7 +37,7 @@ class Program(Protocol):
         """Do `steps` updates; returns each run's first step whose loss was not finite, or None."""
 
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """All metrics of some of the runs, by their places."""
+        """Return all metrics of some of the runs, by their places."""
 
     def sync_to_runs(self) -> None:
         """Write the state that a checkpoint holds back to the runs."""
@@ -54,7 +54,7 @@ class SingleProgram:
         return [self._run.run_steps(steps)]
 
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """All metrics of the run."""
+        """Return all metrics of the run."""
         return [self._run.evaluate() for _ in which]
 
     def sync_to_runs(self) -> None:
@@ -87,7 +87,7 @@ class Training:
         return min(spec.steps, *(step // n * n + n for n in every))
 
     def is_old(self, now: float) -> bool:
-        """Whether a checkpoint is due, at this reading of the monotonic clock."""
+        """Return whether a checkpoint is due, at this reading of the monotonic clock."""
         if self.run.step == self.run.spec.steps:
             return self.run.settings.keep_checkpoints or self.weights.wait_for_checkpoint
         limit = EVALUATION_CHECKPOINT_SECONDS if self.evaluated else CHECKPOINT_SECONDS
@@ -130,7 +130,7 @@ class Training:
 
 
 def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Training:
-    """The run at its checkpoint, with the records up to there; else at its start, without records.
+    """Return the run at its checkpoint, with the records up to there; else at its start, without records.
 
     The caller holds the run's lock. A checkpoint that cannot be used is warned of. Raises UserError for a
     spec that cannot be run.
@@ -205,7 +205,7 @@ def train(
 
 
 def _ended(training: Training, ended: Callable[[Training, State], None]) -> bool:
-    """Whether a run is at its end; if it is, record the end and report it to `ended`."""
+    """Return whether a run is at its end; if it is, record the end and report it to `ended`."""
     how = training.finish()
     if how is not None:
         ended(training, how)
@@ -236,7 +236,9 @@ def save_checkpoint(run: Run, directory: RunDirectory) -> None:
 
 
 def _copied(state: Any) -> Any:
-    """A state with copies of its tensors: a view would be saved with the whole matrix that it is of."""
+    """Return a state with copies of its tensors: a view would be saved with the whole matrix
+    that it is of.
+    """
     if isinstance(state, Mapping):
         return {key: _copied(value) for key, value in state.items()}
     if isinstance(state, list):
@@ -305,7 +307,7 @@ def _check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _form(value: Any) -> Any:
-    """The keys, shapes and types of a state, without its numbers."""
+    """Return the keys, shapes and types of a state, without its numbers."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype
     if isinstance(value, Mapping):

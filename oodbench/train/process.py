@@ -43,7 +43,7 @@ def _deterministic() -> tuple[bool, bool]:
 
 
 def _flushes_subnormals() -> bool:
-    """Whether this thread takes a number too small for full precision, such as this half, for 0."""
+    """Return whether this thread takes a number too small for full precision, such as this half, for 0."""
     return sys.float_info.min / 2 == 0
 
 
@@ -182,7 +182,7 @@ def kept_generators() -> Iterator[None]:
 
 
 def generator_states() -> dict[str, Any]:
-    """The states of numpy's and Python's generators, in values that a checkpoint may hold."""
+    """Return the states of numpy's and Python's generators, in values that a checkpoint may hold."""
     name, keys, *rest = np.random.get_state(legacy=True)
     version, inner, gauss = random.getstate()
     return {

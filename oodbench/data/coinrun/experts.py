@@ -53,7 +53,7 @@ class Planner:
         self.simulator.close()
 
     def episode(self, random: np.random.Generator) -> Episode:
-        """The images (64, 64, 3) and distributions (15,) of a game played by drawing from them.
+        """Yield the images (64, 64, 3) and distributions (15,) of a game played by drawing from them.
 
         It ends with the coin, a loss, the game's time, or where no move helps any more.
         """
@@ -75,7 +75,7 @@ class Planner:
             state = successors[move]
 
     def costs(self, state: bytes) -> tuple[NDArray[np.float64], list[bytes]]:
-        """The cost of each move from `state`, (6,), 1 where it wins at once; and where it leads."""
+        """Return the cost of each move from `state`, (6,), 1 where it wins at once; and where it leads."""
         won, lost, successors = self._try(state)
         lost |= self._doomed(successors) & ~won
         costs = np.array(
@@ -87,7 +87,7 @@ class Planner:
         return costs, successors
 
     def cost(self, state: bytes) -> float:
-        """The decisions from `state` to the coin, infinite if no way is found.
+        """Return the decisions from `state` to the coin, infinite if no way is found.
 
         Weighted A* over `_alike` states that ends at the coin or where the rest is known.
         """
@@ -141,7 +141,7 @@ class Planner:
         return *self.simulator.advance(MOVES, FRAMES), self.simulator.states()
 
     def _doomed(self, states: list[bytes]) -> NDArray[np.bool_]:
-        """Whether each of six states loses whichever action is held."""
+        """Return whether each of six states loses whichever action is held."""
         doomed = np.ones(len(states), bool)
         for action in PROBES:
             if doomed.any():
@@ -181,7 +181,7 @@ class Policy:
         self.simulator.close()
 
     def episode(self, random: np.random.Generator) -> Episode:
-        """The images (64, 64, 3) and distributions (15,) of one game, which the policy plays."""
+        """Yield the images (64, 64, 3) and distributions (15,) of one game, which the policy plays."""
         self.simulator.put(self._start)
         for _ in range(LONGEST):
             images = self.simulator.images()
@@ -193,7 +193,7 @@ class Policy:
 
 
 def load_policy(file: Path) -> Any:
-    """The program in a TorchScript file; no Python in it is run.
+    """Return the program in a TorchScript file; no Python in it is run.
 
     Raises UserError for a file that is none, or whose program does not map as `CONTRACT` says.
     """
@@ -213,7 +213,7 @@ def load_policy(file: Path) -> Any:
 
 @torch.no_grad()
 def distributions(program: Any, images: torch.Tensor, name: str = "the policy") -> torch.Tensor:
-    """A policy's probabilities of the actions at each image, (n, 15), float64; raises UserError."""
+    """Return a policy's probabilities of the actions at each image, (n, 15), float64; raises UserError."""
     try:
         logits = program(images)
     except RuntimeError as error:

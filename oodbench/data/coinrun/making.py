@@ -58,7 +58,7 @@ class Shard:
         return f"{stem}.images.npy", f"{stem}.actions.npy"
 
     def exists(self, folder: Path) -> bool:
-        """Whether the shard has been written."""
+        """Return whether the shard has been written."""
         return all((folder / file).is_file() for file in self.files)
 
     def write(self, folder: Path, images: NDArray[np.uint8], actions: NDArray[np.float32]) -> None:
@@ -72,7 +72,7 @@ class Shard:
 
 
 def shards(settings: Settings) -> list[Shard]:
-    """All shards of a set."""
+    """Return all shards of a set."""
     training = [Shard(TRAINING, i) for i in range(settings.levels)]
     return training + [Shard(UNSEEN, i) for i in range(settings.test_levels)]
 
@@ -86,7 +86,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the set in `folder`; raises UserError for one that is damaged."""
+    """Return the manifest of the set in `folder`; raises UserError for one that is damaged."""
     path = folder / MANIFEST
     try:
         values = json.loads(path.read_text())
@@ -202,7 +202,7 @@ def make_shard(shard: Shard, folder: Path, settings: Settings, policy: Path | No
 
 @cache
 def _expert(policy: Path | None) -> Callable[[int], Planner | Policy]:
-    """The function that makes the expert of a level; a policy is loaded once a process."""
+    """Return the function that makes the expert of a level; a policy is loaded once a process."""
     if policy is None:
         return Planner
     torch.set_num_threads(1)

@@ -16,7 +16,7 @@ MEASURED_STEPS = 2
 
 
 def placed(job: Job, runs_per_gpu: int) -> Job:
-    """The job with the devices of this machine and the number of its processes.
+    """Return the job with the devices of this machine and the number of its processes.
 
     Where all devices are GPUs, `runs_per_gpu` processes share each and see no other.
     """
@@ -29,7 +29,7 @@ def placed(job: Job, runs_per_gpu: int) -> Job:
 
 
 def available_devices(wanted: str) -> tuple[str, ...]:
-    """The devices that `wanted` names: `auto` is every CUDA device, or the CPU if there is none.
+    """Return the devices that `wanted` names: `auto` is every CUDA device, or the CPU if there is none.
 
     Otherwise it is a list such as `cuda:0,cuda:1`; raises UserError for a device that is not here.
     """
@@ -46,7 +46,7 @@ def available_devices(wanted: str) -> tuple[str, ...]:
 
 
 def gpus_of(devices: Sequence[str]) -> tuple[str, ...]:
-    """The devices by their names in CUDA_VISIBLE_DEVICES; none unless all are CUDA devices.
+    """Return the devices by their names in CUDA_VISIBLE_DEVICES; none unless all are CUDA devices.
 
     A process that sees a single GPU, as `cuda:0`, takes memory of no other.
     """
@@ -98,7 +98,7 @@ def check_room(free: int, needs: dict[str, int], together: int) -> None:
 
 
 def largest(specs: Iterable[RunSpec]) -> list[RunSpec]:
-    """The run of each row, a label on a dataset, that has the largest batches."""
+    """Return the run of each row, a label on a dataset, that has the largest batches."""
 
     def batch(spec: RunSpec) -> float:
         return spec.hparams.get("batch_size") or float("inf")  # 0 means all examples
@@ -114,7 +114,7 @@ def _see(gpu: str) -> None:
 
 
 def _measure(specs: Sequence[RunSpec], settings: TrainSettings) -> tuple[int, dict[str, int]]:
-    """The bytes that are free on the device, and those that a process with a run of each row takes.
+    """Return the bytes that are free on the device, and those that a process with a run of each row takes.
 
     A process takes what torch keeps for tensors, and about half a gigabyte that CUDA keeps for it.
     """

@@ -29,7 +29,7 @@ LEAST_BAR = 8
 
 
 def progress(console: Terminal, most: int, **options: Any) -> Progress:
-    """Bars that count up to `most` and fit the terminal; long descriptions are cut."""
+    """Return bars that count up to `most` and fit the terminal; long descriptions are cut."""
     counts = 2 * len(str(most)) + 1
     times = 2 * len("0:00:00")
     room = console.width - LEAST_BAR - counts - times - 4  # a blank between two columns
@@ -50,7 +50,7 @@ def progress(console: Terminal, most: int, **options: Any) -> Progress:
 
 
 def title(spec: RunSpec) -> str:
-    """A run's row, dataset, test set, draw and trial, to be printed."""
+    """Return a run's row, dataset, test set, draw and trial, to be printed."""
     tests = "+".join(spec.test_environments)
     which = f"draw {spec.draw}, trial {spec.trial}"
     return f"{spec.label} on {spec.dataset_name} (test {tests}), {which}"
@@ -117,7 +117,9 @@ class Display:
         return f"about {duration(left)} left"
 
     def _validation_score(self, run_id: str) -> list[str]:
-        """The validation score of a run's last record: the mean over the environments that judge it."""
+        """Return the validation score of a run's last record: the mean over the environments
+        that judge it.
+        """
         run, spec = self.results.run(run_id), self.specs[run_id]
         info, records = run.info(), run.records()
         if info is None or not records:

@@ -66,7 +66,7 @@ class Submission:
         return f"{self.job}_{index}" if len(self.packs) > 1 else self.job
 
     def log(self, index: int, folder: Path) -> Path | None:
-        """The log of the job at an index of the array, or None if it has none."""
+        """Return the log of the job at an index of the array, or None if it has none."""
         return max(folder.glob(f"{self.name}/{self.job_id(index)}_*.err"), default=None)
 
 
@@ -77,7 +77,7 @@ class Submissions:
         self.folder = results.path.absolute() / "jobs"
 
     def lock(self) -> FileLock:
-        """The lock that a launch holds while it looks at what is queued and submits the rest."""
+        """Return the lock that a launch holds while it looks at what is queued and submits the rest."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder / "lock")
 
@@ -88,7 +88,7 @@ class Submissions:
         write_whole(self.folder / submission.name / "submission.json", text)
 
     def __iter__(self) -> Iterator[Submission]:
-        """All submissions, the oldest first.
+        """Return all submissions, the oldest first.
 
         A damaged one is left out: its runs are judged by their own files alone.
         """
@@ -99,7 +99,7 @@ class Submissions:
         return iter(sorted((s for s in readable if s is not None), key=lambda s: s.time))
 
     def of_runs(self) -> dict[str, tuple[Submission, int]]:
-        """The last submission of each run and the job's index in its array, unless cancelled."""
+        """Return the last submission of each run and the job's index in its array, unless cancelled."""
         return {
             run_id: (submission, index)
             for submission in self
@@ -144,7 +144,7 @@ def queue(names: Collection[str], patient: bool = False) -> Queue:
 
 
 def queued_jobs(submissions: Iterable[Submission]) -> Queue:
-    """The jobs of some submissions; those of other sweeps may have the same names."""
+    """Return the jobs of some submissions; those of other sweeps may have the same names."""
     known = {s.name: s.job for s in submissions}
     jobs = queue(list(known))
     return {
@@ -162,7 +162,9 @@ def status_of(
     jobs: Queue | None,
     problem: str,
 ) -> RunStatus:
-    """The status of a run that was submitted; `jobs` is None if `problem` kept Slurm from answering."""
+    """Return the status of a run that was submitted; `jobs` is None if `problem` kept Slurm
+    from answering.
+    """
     run = results.run(run_id)
     disk, reason = run.state_and_reason()
     log = submission.log(index, results.path / "jobs")
@@ -215,7 +217,8 @@ class NoAnswer(UserError):
 
 
 def ask(*command: str, patient: bool = True) -> str:
-    """The output of one of Slurm's commands, which is called again, with back-off, while Slurm is busy.
+    """Return the output of one of Slurm's commands, which is called again, with back-off, while Slurm is
+    busy.
 
     Raises NoAnswer with Slurm's own sentence, or if the command is not there.
     """

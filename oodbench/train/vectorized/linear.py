@@ -49,7 +49,7 @@ class Collector:
         )
 
     def combined(self) -> dict[Tensor, Tensor]:
-        """The gradient of each parameter, (K, *shape), after the backward pass."""
+        """Return the gradient of each parameter, (K, *shape), after the backward pass."""
         return {parameter: self._combine(stack) for parameter, stack in self._stacks.items()}
 
 
@@ -60,7 +60,7 @@ class _Tapped(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, give: Any) -> Tensor:
-        """The layer of a single run."""
+        """Return the layer of a single run."""
         return F.linear(x, weight, bias)
 
     @staticmethod
@@ -76,7 +76,7 @@ class _Tapped(torch.autograd.Function):
         bias: Any,
         give: Callable[[Tensor, Tensor], Tensor],
     ) -> tuple[Tensor, int]:
-        """The layers of K runs: inputs (K, ..., I), weights (K, O, I), biases (K, O)."""
+        """Return the layers of K runs: inputs (K, ..., I), weights (K, O, I), biases (K, O)."""
         placed = []
         for tensor, dim in zip((x, weight, bias), in_dims, strict=False):
             if tensor is not None and dim is None:

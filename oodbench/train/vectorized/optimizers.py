@@ -77,13 +77,15 @@ VARYING = {"params", "lr", "weight_decay"}
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
-    """The rule of an optimizer, or None if there is none."""
+    """Return the rule of an optimizer, or None if there is none."""
     rule = RULES.get(type(optimizer))
     return getattr(type(optimizer), "rule", None) if rule is None else rule
 
 
 def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """The options in which runs of one program have to agree, or None if there is no rule for them."""
+    """Return the options in which runs of one program have to agree, or None if there is no
+    rule for them.
+    """
     rule = rule_of(optimizer)
     if rule is None or len(optimizer.param_groups) != 1:
         return None
@@ -129,7 +131,8 @@ class VectorizedOptimizer:
     def numbers(
         self, rates: Sequence[Sequence[Rates]], restarted: Sequence[Collection[int]]
     ) -> list[dict[str, Tensor]]:
-        """The numbers of the next updates, (K, 1) each, at each row's rates, as one copy to the device.
+        """Return the numbers of the next updates, (K, 1) each, at each row's rates, as one copy to the
+        device.
 
         `restarted` has the rows whose state is a new optimizer's before each of the updates.
         """
