@@ -313,6 +313,8 @@ def _cast(value: object, wanted: Any, where: str) -> object:
     if any(isinstance(value, k) and (k is bool or not isinstance(value, bool)) for k in kinds):
         return value
     for kind in kinds:
+        if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)  # YAML reads the name 2020 as a number
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if kind is float and isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
@@ -323,7 +325,8 @@ def _cast(value: object, wanted: Any, where: str) -> object:
         if kind is int and isinstance(value, float) and value.is_integer():
             return int(value)
     names = " or ".join("none" if k is NoneType else k.__name__ for k in kinds)
-    raise UserError(f"{where} must be {names}, not {value!r}")
+    hint = ": a name is in quotes" if str in kinds and isinstance(value, bool) else ""
+    raise UserError(f"{where} must be {names}, not {value!r}{hint}")
 
 
 def _check_range(value: Any, limits: Mapping[str, Any], where: str) -> None:

@@ -23,7 +23,7 @@ REFUSED = {
     "no integer": ("a: 1\nb: !!int x\n", "line 2: 'x' is no int"),
     "no number": ("a: !!float x", "'x' is no float"),
     "no truth": ("a: !!bool x", "'x' is no bool"),
-    "no date": ("a: 2001-13-45", "line 1: '2001-13-45' is no timestamp"),
+    "no date": ("a: !!timestamp 2001-13-45", "line 1: '2001-13-45' is no timestamp"),
     "beyond 64 bits": ("trials: 9223372036854775808", "64 bits"),
     "far beyond 64 bits": (f"trials: {'9' * 5000}", "is no int"),
     "an object": ("a: !!python/object/apply:os.system [ls]", "line 1"),
@@ -109,3 +109,17 @@ def test_assignments_are_keys_and_values() -> None:
     assert assignments("--set", ["a=1", "b=[x, y]", "c="]) == {"a": 1, "b": ["x", "y"], "c": None}
     with pytest.raises(UserError, match="--set takes key=value, not 'a'"):
         assignments("--set", ["a"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NO", "no", "on", "Off", "y", "1e3", "10_3", "1_000.5", "2020-01-31", "1:30", "01", "0x1F"],
+)
+def test_names_stay_texts(name: str) -> None:
+    assert parse_yaml(f"[{name}]", "file.yaml") == [name]
+
+
+def test_numbers_and_truths_are_what_they_are() -> None:
+    text = "[2020, -3, 0.5, .5, 1., 1.5e-3, -.inf, true, False, null, ~]"
+    wanted = [2020, -3, 0.5, 0.5, 1.0, 1.5e-3, -float("inf"), True, False, None, None]
+    assert parse_yaml(text, "file.yaml") == wanted

@@ -16,7 +16,7 @@ from oodbench.report.html.contents import contents
 from oodbench.results.directory import Results
 from oodbench.results.predictions import read_predictions
 from oodbench.sweep.cli import app
-from oodbench.sweep.file import validate
+from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.plan import make_plan, single
 from oodbench.train.loading import load_data, split
 from oodbench.train.settings import TrainSettings
@@ -257,3 +257,13 @@ def test_an_environment_without_training_examples_is_named(tmp_path: Path) -> No
     table(tmp_path, frame().assign(split=lambda d: np.where(d.index % 3 == 0, "out", "in")))
     with pytest.raises(UserError, match="environment 'north' has no example to train on"):
         single(MINE, {"name": "ERM"}, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["NO", "2020", "1e3", "10_3", "2020-01-31"])
+def test_environments_are_named_as_the_file_has_them(tmp_path: Path, name: str) -> None:
+    data = frame(90).assign(environment=lambda d: np.array(["A", name, "B"])[d.index % 3])
+    data.to_csv(tmp_path / "mine.csv", index=False)
+    text = f"name: s\ndatasets: [{{name: Table, file: mine.csv, test_environments: [{name}]}}]\n"
+    (tmp_path / "s.yaml").write_text(text + "algorithms: [ERM]\n")
+    plan = make_plan(read_sweep(tmp_path / "s.yaml"), tmp_path)
+    assert {run.test_environments for run in plan.runs.values()} == {(name,)}

@@ -1,0 +1,248 @@
+"""What people's tables hold comes out as the table of decisions says."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oodbench.data import facts
+from oodbench.datasets import Dataset, make
+from oodbench.errors import UserError
+
+COUNT = 90
+
+
+def frame(**columns: Any) -> pd.DataFrame:
+    """A table of one input, two classes and three environments, with further columns."""
+    stream = np.random.default_rng(0)
+    i = np.arange(COUNT)
+    given = {"x": stream.normal(size=COUNT), "target": np.where(i % 2, "yes", "no")}
+    given |= {"environment": np.array(["A", "B", "C"])[i % 3]}
+    for name, values in columns.items():
+        given[name] = values if isinstance(values, str) else np.resize(np.array(values, object), COUNT)
+    return pd.DataFrame(given)
+
+
+def table(folder: Path, data: pd.DataFrame, *, write: Any = None, **options: Any) -> Dataset:
+    data.to_csv(folder / "mine.csv", index=False, **(write or {}))
+    return make("Table", {"file": "mine.csv", **options}, folder)
+
+
+def kinds(dataset: Any) -> dict[str, str]:
+    return {reading.column: reading.kind for reading in dataset.readings}
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["1.5", "-2", "+3", "1e-3", ".5"], "number"),
+        (["10_3", "1_1", "20_29"], "category"),
+        (["10-19", "20-29", "30+"], "category"),
+        (["1.2.3", "4.5.6"], "category"),
+        (["0x1F", "0x2A"], "category"),
+        (["inf", "-inf"], "category"),
+        (["True", "False"], "category"),
+        (["12:30", "08:15"], "category"),
+        (["2020-01-31", "2021-12-01"], "date"),
+        (["31.01.2020", "1.12.2021"], "date"),
+        (["2020-01-31T10:00:00Z", "2021-12-01T00:30:00+01:00"], "date"),
+        (["", ""], "left out"),
+        (["1", "NA", "3"], "number"),
+        (["1.5", "", "?"], "number"),
+        (["NA", "red"], "category"),
+    ],
+)
+def test_a_column_is_what_its_cells_are(tmp_path: Path, cells: list[str], kind: str) -> None:
+    dataset = table(tmp_path, frame(c=cells), missing="median")
+    assert kinds(dataset) == {"x": "number", "target": "target", "environment": "environment", "c": kind}
+    columns = facts.columns(dataset)
+    assert columns is not None
+    assert ("c" in columns.numbers, "c" in columns.categories) == (kind == "number", kind == "category")
+
+
+@pytest.mark.parametrize(
+    ("cells", "values", "options"),
+    [
+        (["10,010", "9,999", "850"], [10010, 9999, 850], {}),
+        (["1,234,567.5", "12.25"], [1234567.5, 12.25], {}),
+        (["10 010", "9 999", "850"], [10010, 9999, 850], {}),
+        (["10\u00a0010", "9\u202f999"], [10010, 9999], {}),
+        (["10'010", "9\u2019999"], [10010, 9999], {}),
+        (["3,5", "12,25", "7"], [3.5, 12.25, 7], {}),
+        (["1.234,5", "12.000,25"], [1234.5, 12000.25], {}),
+        (["10,010", "9,999"], [10.01, 9.999], {"decimal": ","}),
+        (["1.234", "5.678"], [1234, 5678], {"decimal": ","}),
+        (["1.234", "5.678"], [1.234, 5.678], {}),
+    ],
+)
+def test_numbers_as_people_write_them(
+    tmp_path: Path, cells: list[str], values: list[float], options: dict[str, str]
+) -> None:
+    dataset: Any = table(tmp_path, frame(c=cells).drop(columns="x"), **options)
+    found = dataset.x[:, 0]
+    assert torch.allclose(found, torch.tensor(np.resize(values, COUNT)))
+    is_plain = cells == ["1.234", "5.678"] and not options
+    assert any("'c' is read as number" in note for note in facts.notes(dataset)) != is_plain
+
+
+def test_a_german_excel_export(tmp_path: Path) -> None:
+    """Windows' encoding, semicolons, decimal commas, points between thousands, blanks."""
+    data = frame(Größe=["1,85", "1,7"], Einkommen=["1.250", "900"], Straße=["Köln ", " Köln", "Ulm"])
+    data["x"] = data["x"].map(lambda x: f"{x:.4f}".replace(".", ","))
+    dataset: Any = table(tmp_path, data, write={"sep": ";", "encoding": "cp1252"})
+    assert dataset.columns.numbers == ("x", "Größe", "Einkommen")
+    assert dataset.columns.categories == {"Straße": ("Köln", "Ulm")}
+    assert dataset.x[:2, 1:3].tolist() == [[1.85, 1250.0], [1.7, 900.0]]
+    said = " ".join(facts.notes(dataset))
+    assert "cp1252" in said and "semicolon" in said and "a decimal comma" in said
+
+
+def test_one_number_in_two_spellings_is_one_class(tmp_path: Path) -> None:
+    data = frame(target=["0", "1.0", "0.0", "1"], environment=["2020", "2021", "2020.0"])
+    dataset = table(tmp_path, data)
+    assert dataset.classes == ("0", "1") and dataset.environments == ("2020", "2021")
+    assert "0 and 0.0 are the same number and count as one" in " ".join(facts.notes(dataset))
+    codes = table(tmp_path, frame(target=["01", "1"]))
+    assert codes.classes == ("01", "1")
+
+
+def test_blanks_around_names_do_not_count(tmp_path: Path) -> None:
+    data = frame(environment=["A", " A", "B ", "C"], target=["no", " no", "yes"])
+    dataset = table(tmp_path, data, test_environments=[" B"])
+    assert dataset.environments == ("A", "B", "C") and dataset.classes == ("no", "yes")
+    assert dataset.test_environments == ("B",)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.assign(target=range(COUNT)), None),
+        (lambda d: d.assign(target=d["x"]), "90 different numbers, .* option `kind: real`"),
+        (lambda d: pd.concat([d.assign(target=range(COUNT)), d.assign(target=range(90, 180))]),
+         "180 different numbers, .* option `kind: real`"),
+        (lambda d: d.assign(c=["1e400", *[1] * (COUNT - 1)]), "line 2: 'c' is too large a number, 1e400"),
+        (lambda d: d.assign(c=["7", *["a"] * (COUNT - 1)]), "line 3: 'c' must be a number, not 'a'"),
+        (lambda d: d.assign(c=["?", *[1] * (COUNT - 1)]), "line 2: 'c' is empty; the option `missing"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, change: Any, message: str | None) -> None:
+    if message is None:
+        assert table(tmp_path, change(frame())).task.num_outputs == COUNT
+        return
+    with pytest.raises(UserError, match=message) as caught:
+        table(tmp_path, change(frame()))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "id", "Index"])
+def test_row_numbers_are_no_inputs(tmp_path: Path, name: str) -> None:
+    data = frame(attribute=["m", "f"])
+    data.insert(0, name, range(1, COUNT + 1))
+    for options in ({}, {"attribute": "attribute"}):
+        dataset: Any = table(tmp_path, data, **options)
+        assert next(iter(kinds(dataset).values())) == "index"
+        assert dataset.columns.numbers == ("x",)
+    named: Any = table(tmp_path, data, features=[name or "Unnamed: 0", "x"])
+    assert named.columns.numbers == (name or "Unnamed: 0", "x")
+
+
+def test_a_column_that_is_constant_in_training_is_zero(tmp_path: Path) -> None:
+    data = frame(c=["3"]).assign(c=lambda d: np.where(d["environment"] == "C", 5, 3))
+    for more in ({}, {"word": ["a", "b"]}):
+        dataset: Any = table(tmp_path, frame(**more).assign(c=data["c"]))
+        found = dataset.load(0)
+        change = dataset.fit({name: found[name] for name in ("A", "B")})
+        place = dataset.columns.inputs.index("c")
+        assert all((change(e.x)[:, place] == 0).all() for e in found.values())
+
+
+def test_environments_are_compared_before_training(tmp_path: Path) -> None:
+    data = frame()
+    data.loc[data["environment"] == "B", "target"] = "no."
+    data.loc[data.index[:2], "environment"] = "D"
+    notes = " ".join(facts.notes(table(tmp_path, data)))
+    assert "only environment 'B' has the class 'no.': where it is held out, 30 of its 30 exam" in notes
+    assert "environment 'B' has one class only, 'no.'" in notes
+    assert "environment 'D' has 2 examples: its values are coarse" in notes
+    assert table(tmp_path, data).test_environments == ("C",)
+    data.loc[data["environment"] == "C", "target"] = "no."
+    together = table(tmp_path, data, test_environments=["B", "C"])
+    said = "with B, C held out, no training environment has 'no.': 30 examples of 'B' can't be right"
+    assert said in " ".join(facts.notes(together))
+
+
+def test_environments_are_in_the_order_in_which_people_count(tmp_path: Path) -> None:
+    data = frame().assign(environment=lambda d: (d.index % 10 + 1).astype(str))
+    dataset = table(tmp_path, data)
+    assert dataset.environments == tuple(map(str, range(1, 11)))
+    assert dataset.test_environments == ("10",)
+
+
+CELLS = st.one_of(
+    st.integers(-(10**6), 10**6).map(str),
+    st.floats(-1e6, 1e6, allow_nan=False).map(repr),
+    st.sampled_from(["", "NA", "?", "red", "blue, green", 'a "b" c', "20_29", "2020-01-31", " x ", "é"]),
+)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A table of texts, and how pandas writes it."""
+    count = draw(st.integers(4, 25))
+    names = draw(st.lists(st.sampled_from(["a", "b", "c", "ü", "b c"]), min_size=1, max_size=4))
+    columns = []
+    for _ in names:
+        kind = draw(st.integers(0, 3))
+        cells = CELLS if not kind else st.sampled_from(draw(st.lists(CELLS, min_size=1, max_size=3)))
+        if kind == 1:
+            cells = st.floats(-1e3, 1e3).map(lambda x: f"{x:.3f}")
+        columns.append(draw(st.lists(cells, min_size=count, max_size=count)))
+    data = pd.DataFrame(dict(enumerate(columns)))
+    data["target"] = [("no", "yes")[i % 2] for i in range(count)]
+    data["environment"] = [("A", "B")[i // 2 % 2] for i in range(count)]
+    data = data.sample(frac=1, random_state=draw(st.integers(0, 9)))
+    data.columns = [*names, "target", "environment"]
+    write = {
+        "sep": draw(st.sampled_from([",", ";", "\t", "|"])),
+        "encoding": draw(st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "cp1252"])),
+        "quoting": draw(st.sampled_from([0, 1])),
+        "lineterminator": draw(st.sampled_from(["\n", "\r\n"])),
+    }
+    return data, write
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(files())
+def test_what_is_trained_on_is_what_pandas_reads(
+    tmp_path: Path, file: tuple[pd.DataFrame, dict[str, Any]]
+) -> None:
+    data, write = file
+    try:
+        dataset: Any = table(tmp_path, data, write=write, missing="median")
+    except UserError as error:
+        assert "\n" not in str(error)
+        return
+    read = pd.read_csv(
+        tmp_path / "mine.csv", sep=write["sep"], encoding=write["encoding"], dtype=str,
+        keep_default_na=False,
+    )
+    read = read.map(str.strip)
+    for name, places in dataset.places.items():
+        assert (read.index[read["environment"] == name] == places.numpy()).all()
+    x, columns = dataset.x.numpy(), dataset.columns
+    for i, name in enumerate(columns.numbers):
+        wanted = pd.to_numeric(read[name], errors="coerce").to_numpy(float)
+        assert np.allclose(x[:, i], np.nan_to_num(wanted), rtol=1e-12, atol=0), name
+        assert np.isnan(wanted).any() == (name in columns.gaps)
+        if name in columns.gaps:
+            place = len(columns.numbers) + columns.gaps.index(name)
+            assert (x[:, place] == np.isnan(wanted)).all()
+    for i, (name, values) in enumerate(columns.categories.items(), len(columns.numbers + columns.gaps)):
+        assert [values[int(place)] for place in x[:, i]] == read[name].replace("", "(empty)").tolist()
+    inputs = {r.column for r in dataset.readings if r.kind in ("number", "category")}
+    assert inputs == {*columns.numbers, *columns.categories}
