@@ -118,7 +118,7 @@ def check(
         console.print(tables, soft_wrap=True)
         if (count := len(facts.group_names(dataset))) > MAX_GROUPS:
             console.say(f"of {count} groups the smallest and the largest are shown")
-    if readings := getattr(dataset, "readings", ()):
+    if readings := facts.readings(dataset):
         header = ("column", "read as", "why", "values", "empty")
         said = [(r.column, r.kind, r.why, r.values, f"{r.empty:,}") for r in readings[:MAX_INPUTS]]
         console.print(console.tables(header, said, prose=(2, 3)), soft_wrap=True)

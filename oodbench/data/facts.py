@@ -3,7 +3,7 @@
 Most follow from the interface. A dataset for which one does not defines the name that the function here
 looks up: `label`, `network`, `network_hparams`, `metric`, `higher_is_better`, `holdout`, `repeats`,
 `normalization`, `evaluation_environments`, `resolved_options`, `split_metrics`, `predictor_metrics`,
-`files_read`, `columns`, `notes`.
+`files_read`, `columns`, `readings`, `notes`.
 """
 
 import re
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from oodbench.data.columns import Columns
+    from oodbench.data.readings import Reading
     from oodbench.datasets import Dataset, FileDataset, Normalization
 
     SplitMetrics = Callable[[str, Tensor, Tensor], dict[str, float]]
@@ -183,6 +184,11 @@ def checksums(dataset: "Dataset") -> Mapping[str, str]:
 def files_read(dataset: "Dataset") -> "Collection[Path]":
     """The files and folders that examples are read from without a checksum; of a folder, the names."""
     return getattr(dataset, "files_read", ())
+
+
+def readings(dataset: "Dataset") -> "Sequence[Reading]":
+    """Return what each column of a table is read as, and why; none of other data."""
+    return getattr(dataset, "readings", ())
 
 
 def notes(dataset: "Dataset") -> Sequence[str]:

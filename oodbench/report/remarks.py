@@ -79,6 +79,7 @@ def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
             "n: trials whose runs all ended; a row with n such as 4/5 is incomplete and not ranked.",
             f"Runs: {', '.join(there)}{incomplete}.",
         ),
+        *_of_data(runs),
         *_named(runs),
         *_repeated(runs),
         Note(
@@ -87,6 +88,16 @@ def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
         ),
         *_mixed(runs),
     )
+
+
+def _of_data(runs: pd.DataFrame) -> list[Note]:
+    """What was unusual in the data of each dataset, such as a class that no training environment has."""
+    if "data_notes" not in runs:
+        return []
+    known = runs[["dataset_label", "data_notes"]].dropna().itertuples(index=False, name=None)
+    said = list(dict.fromkeys(f"{label}: {text}" for label, texts in known for text in texts))
+    more = f", and {len(said) - 1} more of the data" if len(said) > 1 else ""
+    return [Note(f"{'; '.join(said)}.", f"{said[0]}{more}.")] if said else []
 
 
 def _named(runs: pd.DataFrame) -> list[str]:

@@ -59,6 +59,10 @@ class Context(TypedDict):
     higher_is_better: bool
     family: NotRequired[str | None]
     shift: NotRequired[str | None]
+    data_notes: NotRequired[list[str]]
+    """What is unusual in how the data were read, and in what environments have."""
+    read_as: NotRequired[dict[str, str]]
+    """What each column of a table was read as, and why."""
 
 
 class Provenance(TypedDict, total=False):

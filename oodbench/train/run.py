@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -88,6 +89,14 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     return algorithm
 
 
+@lru_cache(maxsize=2)
+def _about_data(dataset: Dataset) -> dict[str, Any]:
+    """What is unusual in the data, and what the columns of a table were read as."""
+    read_as = {r.column: f"{r.kind}: {r.why}" for r in facts.readings(dataset)}
+    about = {"data_notes": list(facts.notes(dataset)), "read_as": read_as}
+    return {key: value for key, value in about.items() if value}
+
+
 def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
     """Read the metrics that S updates returned from the device at once: S values of each metric.
 
@@ -162,6 +171,7 @@ class Run:
             "metric": facts.metric(dataset),
             "higher_is_better": facts.higher_is_better(dataset),
             "constant": constant_answer(self.data, self.names, self.scored),
+            **_about_data(dataset),
         }
 
     def run_steps(self, steps: int) -> int | None:

@@ -21,10 +21,12 @@ def frame(**columns: Any) -> pd.DataFrame:
     """A table of one input, two classes and three environments, with further columns."""
     stream = np.random.default_rng(0)
     i = np.arange(COUNT)
-    given = {"x": stream.normal(size=COUNT), "target": np.where(i % 2, "yes", "no")}
+    given: dict[str, Any] = {"x": stream.normal(size=COUNT), "target": np.where(i % 2, "yes", "no")}
     given |= {"environment": np.array(["A", "B", "C"])[i % 3]}
     for name, values in columns.items():
-        given[name] = values if isinstance(values, str) else np.resize(np.array(values, object), COUNT)
+        given[name] = (
+            values if isinstance(values, str) else np.resize(np.array(values, object), COUNT)
+        )
     return pd.DataFrame(given)
 
 
@@ -59,10 +61,18 @@ def kinds(dataset: Any) -> dict[str, str]:
 )
 def test_a_column_is_what_its_cells_are(tmp_path: Path, cells: list[str], kind: str) -> None:
     dataset = table(tmp_path, frame(c=cells), missing="median")
-    assert kinds(dataset) == {"x": "number", "target": "target", "environment": "environment", "c": kind}
+    assert kinds(dataset) == {
+        "x": "number",
+        "target": "target",
+        "environment": "environment",
+        "c": kind,
+    }
     columns = facts.columns(dataset)
     assert columns is not None
-    assert ("c" in columns.numbers, "c" in columns.categories) == (kind == "number", kind == "category")
+    assert ("c" in columns.numbers, "c" in columns.categories) == (
+        kind == "number",
+        kind == "category",
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,14 +95,16 @@ def test_numbers_as_people_write_them(
 ) -> None:
     dataset: Any = table(tmp_path, frame(c=cells).drop(columns="x"), **options)
     found = dataset.x[:, 0]
-    assert torch.allclose(found, torch.tensor(np.resize(values, COUNT)))
+    assert torch.allclose(found, torch.from_numpy(np.resize(np.array(values, float), COUNT)))
     is_plain = cells == ["1.234", "5.678"] and not options
     assert any("'c' is read as number" in note for note in facts.notes(dataset)) != is_plain
 
 
 def test_a_german_excel_export(tmp_path: Path) -> None:
     """Windows' encoding, semicolons, decimal commas, points between thousands, blanks."""
-    data = frame(Größe=["1,85", "1,7"], Einkommen=["1.250", "900"], Straße=["Köln ", " Köln", "Ulm"])
+    data = frame(
+        Größe=["1,85", "1,7"], Einkommen=["1.250", "900"], Straße=["Köln ", " Köln", "Ulm"]
+    )
     data["x"] = data["x"].map(lambda x: f"{x:.4f}".replace(".", ","))
     dataset: Any = table(tmp_path, data, write={"sep": ";", "encoding": "cp1252"})
     assert dataset.columns.numbers == ("x", "Größe", "Einkommen")
@@ -123,11 +135,22 @@ def test_blanks_around_names_do_not_count(tmp_path: Path) -> None:
     [
         (lambda d: d.assign(target=range(COUNT)), None),
         (lambda d: d.assign(target=d["x"]), "90 different numbers, .* option `kind: real`"),
-        (lambda d: pd.concat([d.assign(target=range(COUNT)), d.assign(target=range(90, 180))]),
-         "180 different numbers, .* option `kind: real`"),
-        (lambda d: d.assign(c=["1e400", *[1] * (COUNT - 1)]), "line 2: 'c' is too large a number, 1e400"),
-        (lambda d: d.assign(c=["7", *["a"] * (COUNT - 1)]), "line 3: 'c' must be a number, not 'a'"),
-        (lambda d: d.assign(c=["?", *[1] * (COUNT - 1)]), "line 2: 'c' is empty; the option `missing"),
+        (
+            lambda d: pd.concat([d.assign(target=range(COUNT)), d.assign(target=range(90, 180))]),
+            "180 different numbers, .* option `kind: real`",
+        ),
+        (
+            lambda d: d.assign(c=["1e400", *[1] * (COUNT - 1)]),
+            "line 2: 'c' is too large a number, 1e400",
+        ),
+        (
+            lambda d: d.assign(c=["7", *["a"] * (COUNT - 1)]),
+            "line 3: 'c' must be a number, not 'a'",
+        ),
+        (
+            lambda d: d.assign(c=["?", *[1] * (COUNT - 1)]),
+            "line 2: 'c' is empty; the option `missing",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, change: Any, message: str | None) -> None:
@@ -164,15 +187,19 @@ def test_a_column_that_is_constant_in_training_is_zero(tmp_path: Path) -> None:
 def test_environments_are_compared_before_training(tmp_path: Path) -> None:
     data = frame()
     data.loc[data["environment"] == "B", "target"] = "no."
-    data.loc[data.index[:2], "environment"] = "D"
+    data.loc[[0, 3], "environment"] = "D"
     notes = " ".join(facts.notes(table(tmp_path, data)))
-    assert "only environment 'B' has the class 'no.': where it is held out, 30 of its 30 exam" in notes
+    assert (
+        "only environment 'B' has the class 'no.': where it is held out, 30 of its 30 exam" in notes
+    )
     assert "environment 'B' has one class only, 'no.'" in notes
     assert "environment 'D' has 2 examples: its values are coarse" in notes
     assert table(tmp_path, data).test_environments == ("C",)
     data.loc[data["environment"] == "C", "target"] = "no."
     together = table(tmp_path, data, test_environments=["B", "C"])
-    said = "with B, C held out, no training environment has 'no.': 30 examples of 'B' can't be right"
+    said = (
+        "with B, C held out, no training environment has 'no.': 30 examples of 'B' can't be right"
+    )
     assert said in " ".join(facts.notes(together))
 
 
@@ -186,7 +213,9 @@ def test_environments_are_in_the_order_in_which_people_count(tmp_path: Path) -> 
 CELLS = st.one_of(
     st.integers(-(10**6), 10**6).map(str),
     st.floats(-1e6, 1e6, allow_nan=False).map(repr),
-    st.sampled_from(["", "NA", "?", "red", "blue, green", 'a "b" c', "20_29", "2020-01-31", " x ", "é"]),
+    st.sampled_from(
+        ["", "NA", "?", "red", "blue, green", 'a "b" c', "20_29", "2020-01-31", " x ", "é"]
+    ),
 )
 
 
@@ -198,7 +227,9 @@ def files(draw: st.DrawFn) -> tuple[pd.DataFrame, dict[str, Any]]:
     columns = []
     for _ in names:
         kind = draw(st.integers(0, 3))
-        cells = CELLS if not kind else st.sampled_from(draw(st.lists(CELLS, min_size=1, max_size=3)))
+        cells = (
+            CELLS if not kind else st.sampled_from(draw(st.lists(CELLS, min_size=1, max_size=3)))
+        )
         if kind == 1:
             cells = st.floats(-1e3, 1e3).map(lambda x: f"{x:.3f}")
         columns.append(draw(st.lists(cells, min_size=count, max_size=count)))
@@ -216,7 +247,9 @@ def files(draw: st.DrawFn) -> tuple[pd.DataFrame, dict[str, Any]]:
     return data, write
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(files())
 def test_what_is_trained_on_is_what_pandas_reads(
     tmp_path: Path, file: tuple[pd.DataFrame, dict[str, Any]]
@@ -228,7 +261,10 @@ def test_what_is_trained_on_is_what_pandas_reads(
         assert "\n" not in str(error)
         return
     read = pd.read_csv(
-        tmp_path / "mine.csv", sep=write["sep"], encoding=write["encoding"], dtype=str,
+        tmp_path / "mine.csv",
+        sep=write["sep"],
+        encoding=write["encoding"],
+        dtype=str,
         keep_default_na=False,
     )
     read = read.map(str.strip)
@@ -242,7 +278,11 @@ def test_what_is_trained_on_is_what_pandas_reads(
         if name in columns.gaps:
             place = len(columns.numbers) + columns.gaps.index(name)
             assert (x[:, place] == np.isnan(wanted)).all()
-    for i, (name, values) in enumerate(columns.categories.items(), len(columns.numbers + columns.gaps)):
-        assert [values[int(place)] for place in x[:, i]] == read[name].replace("", "(empty)").tolist()
+    for i, (name, values) in enumerate(
+        columns.categories.items(), len(columns.numbers + columns.gaps)
+    ):
+        assert [values[int(place)] for place in x[:, i]] == read[name].replace(
+            "", "(empty)"
+        ).tolist()
     inputs = {r.column for r in dataset.readings if r.kind in ("number", "category")}
     assert inputs == {*columns.numbers, *columns.categories}
