@@ -467,4 +467,7 @@ def test_an_installed_package_brings_a_rule_in_one_class(tmp_path: Path) -> None
     table = oodbench("report", "table", "out", "--format", "markdown")
     assert "Selection seen: mean over the training examples." in table
     oodbench("report", "html", "out")
-    assert '"seen":{"summary":"mean over the training' in (tmp_path / "out/report.html").read_text()
+    assert (
+        "Selected by seen: mean over the training examples"
+        in (tmp_path / "out/report.html").read_text()
+    )

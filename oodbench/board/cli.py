@@ -260,6 +260,6 @@ def quickstart(
     if not is_complete(counts):
         raise SystemExit(1)
     page = out / "report.html"
-    write([out], page, beside=(BOARD, frames))
+    write(frames, page)
     for line in next_lines(frames, page):
         terminal().say(line)

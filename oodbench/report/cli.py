@@ -234,7 +234,7 @@ def html(
     board, directories = board_among(sources)
     path = out or (directories[0] / "report.html" if directories else Path("board.html"))
     frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
-    write(directories, path, baseline, metric=metric, beside=(board or "", frames))
+    write(frames, path, baseline, metric)
     terminal().say(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
 
 

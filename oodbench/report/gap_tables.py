@@ -16,7 +16,6 @@ from oodbench.report.gaps import (
     Place,
     Resampled,
     Trials,
-    better_than,
     bounded_mean,
     by_trial,
     head_rooms,
@@ -24,17 +23,11 @@ from oodbench.report.gaps import (
     resampled,
     shares,
     significant,
-    win_rates,
 )
 from oodbench.report.leaderboard import CEILING, TRANSDUCTIVE, scores
-from oodbench.report.numbers import counted
 from oodbench.report.statistics import (
     Difference,
-    block_table,
-    kendall,
-    mean_ranks,
     paired_differences,
-    plain_mean,
 )
 from oodbench.results.frames import Frames, subset
 from oodbench.results.run_spec import CONSTANT
@@ -58,7 +51,7 @@ class Gaps:
     rooms: pd.DataFrame
     """The head-room of each dataset; see `head_rooms`."""
     subsets: Mapping[str, list[str]]
-    """The datasets over which shares are averaged, by name: all, each half, each kind of shift."""
+    """The datasets over which shares are averaged, by name: all, each half."""
 
     @cached_property
     def shares(self) -> pd.DataFrame:
@@ -66,6 +59,11 @@ class Gaps:
         table = shares(self.trials, self.rooms, BASELINE)
         order = bounded_mean(table).sort_values(ascending=False, kind="stable", na_position="last")
         return table[order.index]
+
+    @cached_property
+    def apart_shares(self) -> pd.DataFrame:
+        """Shares of the rows that are not ranked, and the baseline, by dataset (row) and label (column)."""
+        return shares(self.apart, self.rooms, BASELINE)
 
     @cached_property
     def means(self) -> "pd.Series[float]":
@@ -81,14 +79,6 @@ class Gaps:
     def places(self) -> dict[str, Place]:
         """The place of each label by its mean share."""
         return places(self.means[self.resampled.labels], self.resampled.gap)
-
-    @cached_property
-    def places_by_rank(self) -> dict[str, Place]:
-        """The place of each label by its mean rank."""
-        everywhere = resampled(self.trials, self.rooms, BASELINE)
-        means = self.trials[everywhere.labels].groupby("dataset", sort=False).agg(plain_mean)
-        mean = mean_ranks(means)[everywhere.labels]
-        return places(-mean, -everywhere.rank)
 
     @cached_property
     def differences(self) -> dict[tuple[str, str], Difference]:
@@ -154,14 +144,16 @@ def differences(table: pd.DataFrame) -> dict[tuple[str, str], Difference]:
 
 
 def serving(frames: Frames, rule: str) -> Frames:
-    """The frames of the datasets on which a rule can choose runs."""
+    """The frames of the datasets on which a rule can choose frozen runs; those of a sweep as they are."""
+    if frames.scores is None:
+        return frames
     runs, judged = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
     datasets = runs.loc[runs["id"].isin(judged), "dataset_label"].unique()
     return subset(frames, runs[runs["dataset_label"].isin(datasets)])
 
 
 def _subsets(runs: pd.DataFrame, rooms: pd.DataFrame) -> dict[str, list[str]]:
-    """The datasets with a clear head-room: all, by half and by kind of shift, as they declare it."""
+    """The datasets with a clear head-room: all, and each half as datasets declare it."""
     from oodbench.datasets import datasets as registered
 
     names = runs.drop_duplicates("dataset_label").set_index("dataset_label")["dataset"]
@@ -169,9 +161,9 @@ def _subsets(runs: pd.DataFrame, rooms: pd.DataFrame) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {ALL: clear, **{half: [] for half in HALVES}}
     for dataset in clear:
         with suppress(UserError):  # a dataset of a plug-in that is not loaded
-            metadata = registered.get(names[dataset]).metadata
-            for group in (metadata.half, metadata.shift_kind):
-                groups.setdefault(group or "not stated", []).append(dataset)
+            half = registered.get(names[dataset]).metadata.half
+            if half:
+                groups[half].append(dataset)
     return {group: members for group, members in groups.items() if members}
 
 
@@ -226,46 +218,6 @@ def _place(place: Place | None) -> list[str]:
     return [f"{place.place} [{place.low}, {place.high}]" if place else "-"]
 
 
-def by_dataset(gaps: Gaps) -> Block:
-    """The share of the gap of each row on each dataset, unbounded."""
-    apart = shares(gaps.apart, gaps.rooms, BASELINE).drop(columns=BASELINE)
-    table = gaps.shares.join(apart)
-    rows = [[str(x), *("-" if math.isnan(v) else f"{v:z.2f}" for v in table[x])] for x in table]
-    title = "Share of the gap closed on each dataset"
-    header = ["algorithm", *map(str, table.index)]
-    return Block(title, header, rows, len(gaps.means), grey=apart.shape[1])
-
-
-def by_shift(gaps: Gaps) -> Block:
-    """The mean share of each row by kind of shift."""
-    groups = [group for group in gaps.subsets if group not in (ALL, *HALVES)]
-    rows = [[label, *cells] for label, cells in _means(gaps, groups).items()]
-    header = ["algorithm", *(_counted(gaps, group) for group in groups)]
-    return Block("Share of the gap closed by kind of shift", header, rows, len(gaps.means))
-
-
-def against_baseline(gaps: Gaps) -> Block:
-    """A table of each row's P(better) and P(equal), gains and losses, win rate, and place by mean rank."""
-    rates = win_rates(block_table(gaps.scores))
-    rows = []
-    for label in gaps.shares.columns:
-        if label == BASELINE:
-            continue
-        signs = [sign for (_, other), sign in gaps.signs.items() if other == label]
-        rows.append(
-            [
-                label,
-                *("-" if math.isnan(p) else f"{p:.2f}" for p in better_than(gaps.shares[label])),
-                str(signs.count(1)),
-                str(signs.count(-1)),
-                f"{rates[label]:.2f}" if label in rates else "-",
-                *_place(gaps.places_by_rank.get(label)),
-            ]
-        )
-    header = ["algorithm", f"P(better than {BASELINE})", "P(equal)", "gains", "losses", "win rate"]
-    return Block(f"Against {BASELINE}", [*header, "place by mean rank"], rows, len(gaps.means) - 1)
-
-
 def about(gaps: Gaps) -> str:
     """The note that explains the shares, their means and their intervals."""
     text = (
@@ -280,35 +232,3 @@ def about(gaps: Gaps) -> str:
             "standard errors), and no share of it is given."
         )
     return text
-
-
-def findings(gaps: Gaps) -> list[str]:
-    """Sentences on the shares, each made from numbers of the tables."""
-    intervals = {x: gaps.resampled.interval(x) for x in gaps.means.index if x != BASELINE}
-    above = [x for x, (low, _) in intervals.items() if round(low, 2) > 0]  # as tables print it
-    below = [x for x, (_, high) in intervals.items() if round(high, 2) < 0]
-    first = {x: p.first for x, p in gaps.places.items() if p.first >= 0.05}
-    best = gaps.shares.max(axis=1)
-    won = gaps.shares.idxmax(axis=1)
-    tops = sorted(best.index, key=lambda d: best[d])
-    gainers = list(dict.fromkeys(label for (_, label), sign in gaps.signs.items() if sign > 0))
-    losers = list(dict.fromkeys(label for (_, label), sign in gaps.signs.items() if sign < 0))
-    tests = sum(not d.equal for d in gaps.differences.values())
-    tau = kendall(gaps.means, -mean_ranks(block_table(gaps.scores)))
-    return [
-        f"Rows whose mean share is above 0, with its interval: {_listed(above)}; below 0: "
-        f"{_listed(below)}.",
-        "Rows that are first in at least 5 % of the resamples: "
-        + _listed(f"{x} ({first[x]:.2f})" for x in sorted(first, key=lambda x: -first[x]))
-        + f"; {BASELINE} is at place {_place(gaps.places[BASELINE])[0]} of {len(gaps.means)}.",
-        "The most that a row closes: "
-        + "; ".join(f"{d} {best[d]:z.2f} ({won[d]})" for d in tops)
-        + ".",
-        f"After Holm's correction over {counted(tests, 'test')}, rows that gain somewhere: "
-        f"{_listed(gainers)}; that lose somewhere: {_listed(losers)}.",
-        f"Kendall's tau between the orders by mean share and by mean rank is {tau:z.2f}.",
-    ]
-
-
-def _listed(labels: Iterable[object]) -> str:
-    return ", ".join(map(str, labels)) or "none"

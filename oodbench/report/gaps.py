@@ -25,17 +25,12 @@ from oodbench.report.statistics import (
     holm,
     mean_and_error,
     plain_mean,
-    ranks,
 )
 
 FLOOR = -1.0
 """The lower bound of a dataset's share of the gap in means over datasets."""
 CLEAR = 2.0
 """A head-room is clear if it is larger than this number of its standard errors."""
-EQUAL = 0.01
-"""The largest share of the gap, gained or lost, that the Bayesian test takes for equal to the baseline."""
-DRAWN = 10_000
-"""The number of samples of the Bayesian test's posterior."""
 
 Trials = pd.DataFrame
 """Indexed by dataset and trial, a label a column; -inf for a diverged run, NaN where there is none."""
@@ -184,34 +179,6 @@ def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Place]:
     spread = np.quantile(there, _TAILS, axis=0, method="inverted_cdf")
     columns = zip(better.index, here, *spread, first.mean(axis=0), strict=True)
     return {str(x): Place(int(p), int(a), int(b), float(f)) for x, p, a, b, f in columns}
-
-
-def win_rates(table: pd.DataFrame) -> "pd.Series[float]":
-    """The share of the other labels that each label beats, a tie counting half: the mean over blocks.
-
-    `table` has a block a row and a label a column, larger being better.
-    """
-    others = table.shape[1] - 1
-    return (table.shape[1] - ranks(table)).mean() / others if others else table.mean() * math.nan
-
-
-def better_than(shares: "pd.Series[float]") -> tuple[float, float]:
-    """The probabilities that a label is better than the baseline, and equal to it.
-
-    By the Bayesian signed-rank test (Benavoli et al., ICML 2014) on the bounded shares of the datasets:
-    that the averages of two datasets' shares are more often above `EQUAL`, or within `EQUAL` of 0, than
-    elsewhere. NaN where a share is missing.
-    """
-    values = shares.clip(lower=FLOOR).to_numpy()
-    if not len(values) or np.isnan(values).any():
-        return math.nan, math.nan
-    # the prior is half an observation of 0
-    weights = np.random.default_rng(0).dirichlet([0.5, *np.ones(len(values))], DRAWN)
-    averages = np.add.outer([0, *values], [0, *values]) / 2
-    kinds = averages < -EQUAL, abs(averages) <= EQUAL, averages > EQUAL
-    shares_of_kinds = [((weights @ kind) * weights).sum(axis=1) for kind in kinds]
-    _, equal, better = np.bincount(np.argmax(shares_of_kinds, axis=0), minlength=3) / DRAWN
-    return float(better), float(equal)
 
 
 def significant(differences: Sequence[Difference]) -> list[int]:

@@ -104,7 +104,7 @@ def test_every_command_computes_a_plugins_metric_of_predictions(out: Path) -> No
     assert value.startswith(f"mean_output: {text}")
     assert invoke("html", str(out), "--out", "page.html", *flags).exit_code == 0
     assert "no_metric" in invoke("html", str(out), "--plugin", "no_metric").stderr
-    assert {d["metric"] for d in contents([out], metric="mean_output")["datasets"]} == {
+    assert {d["metric"] for d in contents(joined([out]), metric="mean_output")["datasets"]} == {
         "mean_output"
     }
 

@@ -4,7 +4,6 @@ import itertools
 import math
 from typing import Any
 
-import baycomp
 import numpy as np
 import pandas as pd
 import pytest
@@ -97,7 +96,6 @@ def test_what_is_equal_but_for_round_off_has_equal_shares(
     assert not near["A"].equals(near["ERM"])
     table = g.shares(near, rooms, "ERM")
     assert (table["A"] == 0).all() and table["B"].equals(table["C"])
-    assert g.better_than(table["A"]) == (0, 1)
 
 
 def test_a_mean_share_is_bounded_below_on_each_dataset_and_needs_all() -> None:
@@ -195,46 +193,6 @@ def test_places_count_those_ahead_in_every_resample() -> None:
     # the places of A are 1, 1, 1, 3; of B 2, 2, 1, 2; of C 3, 2, 3, 1
     assert [(places[x].low, places[x].high) for x in "ABC"] == [(1, 3), (1, 2), (1, 3)]
     assert [places[x].first for x in "ABC"] == [2.5 / 4, 0.5 / 4, 1 / 4]
-
-
-def test_a_win_rate_is_the_share_of_rows_that_are_beaten(scores: pd.DataFrame) -> None:
-    table = st.block_table(scores)
-    table.loc["losses", "B"] = table["C"].to_dict()["losses"]
-    rates = g.win_rates(table)
-    for label in LABELS:
-        others = [x for x in LABELS if x != label]
-        wins = [
-            (here[label] > here[x]) + 0.5 * (here[label] == here[x])
-            for _, here in table.iterrows()
-            for x in others
-        ]
-        assert rates[label] == pytest.approx(np.mean(wins))
-
-
-def test_the_probabilities_are_those_of_the_bayesian_signed_rank_test() -> None:
-    rng = np.random.default_rng(0)
-    for shares in (rng.normal(0.2, 0.3, 8), np.array([0.4, -39.0, 0.1]), np.array([0, 0, 0.5])):
-        found = g.better_than(pd.Series(shares))
-        bounded = np.maximum(shares, -1)
-        _, equal, better = baycomp.two_on_multiple(
-            np.zeros(len(shares)), bounded, g.EQUAL, random_state=3
-        )
-        assert found == pytest.approx((better, equal), abs=0.015)
-        weights = rng.dirichlet([0.5, *np.ones(len(shares))], 20_000)
-        means = np.add.outer([0, *bounded], [0, *bounded]) / 2
-        kinds = (means < -g.EQUAL, abs(means) <= g.EQUAL, means > g.EQUAL)
-        most = np.argmax([np.einsum("si,ij,sj->s", weights, k, weights) for k in kinds], axis=0)
-        assert found == pytest.approx(((most == 2).mean(), (most == 1).mean()), abs=0.02)
-
-
-def test_rows_that_gain_on_one_dataset_alone_are_probably_equal() -> None:
-    better, equal = g.better_than(pd.Series([0.0] * 9 + [0.5]))
-    assert better < 0.1 and equal > 0.9
-
-
-@pytest.mark.parametrize("shares", [[0.1, math.nan], []])
-def test_with_a_missing_share_there_is_no_probability(shares: list[float]) -> None:
-    assert all(map(math.isnan, g.better_than(pd.Series(shares, dtype=float))))
 
 
 def test_gains_and_losses_are_those_that_holm_leaves() -> None:

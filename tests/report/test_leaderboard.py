@@ -78,10 +78,10 @@ def test_a_declared_column_is_in_every_format_and_on_the_page(
     for name, write in FORMATS.items():
         assert all(word in write(made_sheet) for word in ("worst", "lag", "0.25")), name
     assert {worst.note, lag.note} <= set(made_sheet.notes)
-    page = contents([tmp_path])["rules"]["train_val"]
+    page = contents(load_frames(made.results))["rules"]["train_val"]
     assert {worst.note, lag.note} <= set(page["notes"])
-    assert "worst" in page["board"]["environment"]
-    assert [column["name"] for column in page["columns"]] == ["n", "lag"]
+    assert "worst" in [column["name"] for column in page["environments"][0]]
+    assert [name for name, _ in page["cells"][0][0][5]][:2] == ["n", "lag"]
 
 
 def test_one_trial_has_no_error_that_rules_could_differ_beyond(tmp_path: Path) -> None:

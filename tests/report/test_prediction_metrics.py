@@ -57,8 +57,8 @@ def test_a_page_has_a_metric_that_some_runs_recorded_and_others_kept(tmp_path: P
     recorded = joined([tmp_path]).metrics
     recorded = recorded.loc[recorded["metric"] == "worst_group_accuracy", "id"]
     assert recorded.nunique() == 1
-    tree = contents([tmp_path], metric="worst_group_accuracy")
-    assert {d["metric"] for d in tree["datasets"]} == {"worst_group_accuracy"}
+    tree = contents(joined([tmp_path]), metric="worst_group_accuracy")
+    assert {d["metric"] for d in tree["datasets"]} == {"worst_group_accuracy (%)"}
 
 
 def test_a_rule_may_judge_by_the_worst_group(kept: Results) -> None:
@@ -92,12 +92,12 @@ def test_the_commands(tmp_path: Path) -> None:
     spared = spare(Results(out))
     assert {p.stem for p in spared} <= {"5", "10"} and len(spared) < 2
     assert run(sweep.app, ["clean", file, "--out", str(out), "--yes"]).exit_code == 0
-    tree = contents([out], metric="worst_group_accuracy")
-    assert [d["metric"] for d in tree["datasets"]] == ["worst_group_accuracy"]
-    told = [t for t in tree["rules"]["train_val"]["board"]["text"] if t]
+    tree = contents(joined([out]), metric="worst_group_accuracy")
+    assert [d["metric"] for d in tree["datasets"]] == ["worst_group_accuracy (%)"]
+    told = [cell[0] for cell in tree["rules"]["train_val"]["cells"][0] if cell]
     assert told and told == [t for t in told if t in shown.stdout]
     with pytest.raises(UserError, match="unknown metric 'worst_grup'"):
-        contents([out], metric="worst_grup")
+        contents(joined([out]), metric="worst_grup")
     again = run(report.app, ["table", str(out), "--metric", "worst_group_accuracy"])
     assert again.stdout == shown.stdout
     wrong = run(report.app, ["table", str(out), "--metric", "worst_grup"])

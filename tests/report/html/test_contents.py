@@ -1,160 +1,224 @@
+import json
 import math
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from oodbench.errors import UserError
+from oodbench.report import gap_tables
+from oodbench.report.gap_tables import gaps_of
 from oodbench.report.html import render
-from oodbench.report.html.contents import contents, costs
-from oodbench.report.leaderboard import leaderboard
+from oodbench.report.html.contents import contents
+from oodbench.report.leaderboard import is_mean, leaderboard_by_rule, scores
 from oodbench.report.numbers import number
+from oodbench.report.statistics import paired_differences
 from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames
+from oodbench.results.frames import Frames, load_frames
+from oodbench.results.join import joined
 from oodbench.results.run_spec import State
 from oodbench.selection import choose
 from tests.helpers.made import Made, flat
 from tests.helpers.sweeps import tiny
+from tests.report.html.conftest import KINDS, NASTY, PERCENT
+
+VALUE, SHARE, GAIN, COLOUR, SIGN, FACTS, RUNS = range(7)
+"""The places in a cell."""
 
 
-def board(tree: dict[str, Any], rule: str) -> list[dict[str, Any]]:
-    columns = tree["rules"][rule]["board"]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+def page(path: Path, **options: Any) -> dict[str, Any]:
+    return contents(joined([path]), **options)
+
+
+def labels(tree: dict[str, Any]) -> list[str]:
+    return [row["label"] for row in tree["rows"]]
+
+
+def cells(tree: dict[str, Any], rule: str) -> dict[tuple[str, str], list[Any]]:
+    """The cells of a rule that have runs, by dataset and label."""
+    return {
+        (dataset["name"], label): cell
+        for dataset, row in zip(tree["datasets"], tree["rules"][rule]["cells"], strict=True)
+        for label, cell in zip(labels(tree), row, strict=True)
+        if cell is not None
+    }
+
+
+def view(tree: dict[str, Any], name: str, rule: str | None = None) -> dict[str, Any]:
+    """A view by its name, with `rows` by label: mean, low, high, texts, ranked."""
+    (found,) = (v for v in tree["rules"][rule or tree["rule"]]["views"] if v["name"] == name)
+    return found | {"rows": {labels(tree)[r]: numbers for r, *numbers in found["rows"]}}
 
 
 @pytest.fixture(scope="module")
 def tree(made: Made) -> dict[str, Any]:
-    return contents([made.results.path])
+    return page(made.results.path)
+
+
+@pytest.fixture(scope="module")
+def board(kinds: tuple[Frames, pd.DataFrame]) -> dict[str, Any]:
+    return contents(kinds[0])
 
 
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
 def test_its_numbers_are_those_of_the_table(made: Made, tree: dict[str, Any], rule: str) -> None:
-    wanted = leaderboard(load_frames(made.results), rule).frame.to_dict(orient="records")
-    rows = board(tree, rule)
-    assert len(rows) == len(wanted) == 2 * 3 * 3
-    for row, cell in zip(rows, wanted, strict=True):
-        assert tree["datasets"][row["dataset"]]["name"] == cell["dataset"]
-        assert tree["labels"][row["label"]] == cell["label"]
-        assert row["text"] == number(cell["mean"], cell["stderr"], cell["metric"])
-        assert (row["n"], row["planned"]) == (cell["n"], cell["planned"])
+    frame = leaderboard_by_rule(load_frames(made.results), rule).frame
+    for row in frame[is_mean(frame)].to_dict(orient="records"):
+        cell = cells(tree, rule)[row["dataset"], row["label"]]
+        assert cell[VALUE] == number(row["mean"], row["stderr"], row["metric"])
+    for d, columns in enumerate(tree["rules"][rule]["environments"]):
+        for column in columns:
+            own = frame[
+                (frame["dataset"] == tree["datasets"][d]["name"])
+                & (frame["environment"] == column["name"])
+            ].to_dict(orient="records")
+            assert column["texts"] == [number(r["mean"], r["stderr"], r["metric"]) for r in own]
 
 
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
-def test_every_number_leads_to_the_chosen_runs(made: Made, tree: dict[str, Any], rule: str) -> None:
-    chosen = set(choose(load_frames(made.results), rule)["id"])
-    seen = set()
-    for row in board(tree, rule):
-        if row["overall"]:
-            continue
-        assert len(row["runs"]) == len(row["values"]) == row["n"]
-        assert row["mean"] == pytest.approx(sum(row["values"]) / row["n"], abs=1e-4)
-        for run in row["runs"]:
-            assert tree["labels"][tree["runs"]["label"][run]] == tree["labels"][row["label"]]
-            assert tree["tests"][tree["runs"]["tests"][run]] == [row["environment"]]
-            seen.add(tree["runs"]["id"][run])
-    assert seen == chosen
-    points = tree["rules"][rule]["points"]
-    marked = {
-        tree["runs"]["id"][r] for r, c in zip(points["run"], points["chosen"], strict=True) if c
+def test_a_number_has_the_chosen_runs(made: Made, tree: dict[str, Any], rule: str) -> None:
+    chosen = choose(load_frames(made.results), rule)
+    for key, cell in cells(tree, rule).items():
+        own = chosen[(chosen["dataset_label"] == key[0]) & (chosen["label"] == key[1])]
+        tests, *numbers = cell[RUNS]
+        assert tests == ["+".join(t) for t in own["test_environments"]]
+        assert numbers[:3] == [list(own[name]) for name in ("trial", "draw", "step")]
+        assert numbers[3] == pytest.approx(list(own["score"]), rel=1e-3)
+        mean = sum(numbers[4]) / len(numbers[4])
+        assert float(cell[VALUE].split(" ")[0]) == pytest.approx(100 * mean, abs=0.051)
+
+
+def test_gains_are_paired_and_in_points(made: Made, tree: dict[str, Any]) -> None:
+    table = scores(load_frames(made.results), "train_val")
+    for name in (NASTY, PERCENT):
+        shown = view(tree, name, "train_val")
+        for d in paired_differences(table[table["dataset"] == name], "ERM", resamples=0):
+            *numbers, texts, ranked = shown["rows"][d.label]
+            wanted = [100 * v for v in (d.gain.mean, d.gain.low, d.gain.high)]
+            assert numbers == pytest.approx(wanted, rel=1e-3)
+            assert texts == ["+10.0 [+10.0, +10.0]", "3"] or name == PERCENT or d.label == "VREx"
+            assert ranked == (d.pairs == d.planned) == (d.label != "VREx")
+        assert shown["marks"] == [["ERM", 0.0]] and "(points)" in shown["picture"]
+        assert list(shown["rows"]) == ["IRM", "ERM", "VREx"]  # VREx lacks a trial
+    assert view(tree, NASTY)["finding"] == (
+        f"1 of 1 row is better than ERM on {NASTY} after Holm's correction, none worse. "
+        "The first, IRM, gains +10.0 [+10.0, +10.0] points."
+    )
+
+
+def test_without_ceilings_datasets_are_averaged_as_gains(tree: dict[str, Any]) -> None:
+    shown = view(tree, "all")
+    assert shown["rows"]["IRM"][:3] == pytest.approx([9.0, -3.706, 21.71], abs=0.01)
+    assert shown["rows"]["IRM"][3] == ["+9.0 [-3.7, +21.7]", "1.00"]
+    assert "None of 1 row are better" in shown["finding"]
+    assert {cell[SHARE] for cell in cells(tree, "train_val").values()} == {""}
+    low, high, ticks = shown["axis"]
+    assert low < -3.7 and high > 21.7 and all(low <= tick <= high for tick in ticks)
+
+
+def test_a_board_has_the_shares_of_the_headline(
+    kinds: tuple[Frames, pd.DataFrame], board: dict[str, Any]
+) -> None:
+    for rule in ("val_env", "train_val", "oracle"):
+        gaps = gaps_of(kinds[0], rule)
+        assert gaps is not None
+        block = gap_tables.headline(gaps)
+        groups = {"all": 1, "constructed": block.header.index("constructed (2)"), "natural": -1}
+        for name, column in groups.items():
+            shown = view(board, name, rule)["rows"]
+            for row in block.rows:
+                assert shown[row[0]][3][0] == row[column], (rule, name, row[0])
+                if name == "all":
+                    assert shown[row[0]][3][1:] == row[2:4]
+        assert [label for label in view(board, "all", rule)["rows"] if label in gaps.means] == list(
+            gaps.means.index
+        )
+        for (dataset, label), cell in cells(board, rule).items():
+            assert cell[SIGN] == gaps.signs.get((dataset, label), 0)
+            known = dataset in gaps.shares.index and label in gaps.shares
+            if known and math.isfinite(value := gaps.shares.loc[dataset, label]):
+                assert cell[SHARE] == f"{value:z.2f}"
+                assert cell[COLOUR] == pytest.approx(max(-1, min(1, value)), abs=0.0051)
+
+
+def test_presets_are_all_halves_and_each_dataset(board: dict[str, Any]) -> None:
+    names = [v["name"] for v in board["rules"]["val_env"]["views"]]
+    assert names == ["all", "constructed", "natural", *KINDS]
+    assert board["title"] == "kinds.v1" and set(board["rules"]) == {
+        "val_env",
+        "train_val",
+        "oracle",
     }
-    assert marked == chosen
+    shown = view(board, "all")
+    assert "No share is given where the head-room is not clear: delta." in shown["finding"]
+    assert "The first, A, closes 0." in shown["finding"]
+    assert shown["marks"] == [["ERM", 0.0], ["ceiling", 1.0]]
+    marks = dict(view(board, "beta, b")["marks"])
+    assert marks["ERM"] == 0 and marks["ceiling"] == pytest.approx(1.6, abs=0.05)
 
 
-def test_points_are_in_and_out_of_distribution_at_the_step_of_the_rule(tmp_path: Path) -> None:
-    sweep = Made(tmp_path)
-
-    def curve(environment: str, split: str, step: int) -> float:
-        if environment == "a":
-            return 0.3 if split == "in" else 0.9
-        best = {10: 0.5, 20: 0.8, 30: 0.6}[step]
-        return best + (0.05 if environment == "b" else -0.05) if split == "out" else 0.99
-
-    sweep.add("D", "ERM", ("a",), 0, curve)
-    points = contents([sweep.results.path])["rules"]["train_val"]["points"]
-    assert points == {
-        "run": [0], "step": [20], "chosen": [1], "score": [0.8], "inside": [0.8], "test": [0.3],
+def test_rows_without_a_place_stand_apart(board: dict[str, Any]) -> None:
+    assert {row["label"]: row["kind"] for row in board["rows"] if row["kind"] != "method"} == {
+        "T": "transductive", "ceiling": "ceiling", "constant": "constant",
     }  # fmt: skip
+    rows = view(board, "all")["rows"]
+    assert [label for label, row in rows.items() if row[-1]] == ["A", "ERM", "D", "B"]
+    assert rows["T"][3][1:] == ["-", "-"] and rows["C"][3] == ["-"] * 3
+    assert not any(view(board, "alpha")["rows"][x][-1] for x in ("T", "ceiling", "constant"))
 
 
-def test_curves_are_means_with_errors_over_the_chosen_runs(tmp_path: Path) -> None:
+def test_the_same_runs_give_the_same_page(kinds: tuple[Frames, pd.DataFrame]) -> None:
+    assert json.dumps(contents(kinds[0])) == json.dumps(contents(kinds[0]))
+
+
+def test_curves_are_means_over_the_chosen_runs(tmp_path: Path) -> None:
     sweep = Made(tmp_path)
     for trial, value in enumerate((0.2, 0.4)):
         sweep.add("D", "ERM", ("a",), trial, flat(value), draw=0)
         sweep.add("D", "ERM", ("a",), trial, flat(0.1), draw=1)
-    tree = contents([sweep.results.path])
-    found = tree["rules"]["train_val"]["curves"]
-    assert len(found) == 6  # three environments, two splits
-    for curve in found:
-        assert tree["steps"][curve["steps"]] == [10, 20, 30] and curve["runs"] == 2
-        assert curve["mean"] == [0.3] * 3 and curve["error"] == [0.1] * 3
-        name, role = tree["environments"][curve["environment"]], tree["roles"][curve["role"]]
-        assert role == ("test" if name == "a" else "training")
+    tree = page(tmp_path)
+    (panel,) = tree["rules"]["train_val"]["curves"]
+    assert (panel["dataset"], panel["row"], panel["tests"]) == (0, 0, "a")
+    assert len(panel["lines"]) == 6  # three environments, two splits
+    for line in panel["lines"]:
+        assert tree["steps"][line["steps"]] == [10, 20, 30] and line["mean"] == [0.3] * 3
+        assert line["role"] == (3 if line["name"] == "a" else 1)
 
 
 def test_a_value_that_is_not_finite_spoils_its_mean(tmp_path: Path) -> None:
     sweep = Made(tmp_path)
     for trial in (0, 1):
         sweep.add("D", "ERM", ("a",), trial, flat(math.nan if trial else 0.5), state="diverged")
-    rule = contents([sweep.results.path])["rules"]["train_val"]
-    assert all(curve["mean"] == [None] * 3 for curve in rule["curves"])
-    assert rule["board"]["text"] == ["nan", "nan"]
+    tree = page(tmp_path)
+    (panel,) = tree["rules"]["train_val"]["curves"]
+    assert all(line["mean"] == [None] * 3 for line in panel["lines"])
+    assert cells(tree, "train_val")["D", "ERM"][VALUE] == "nan"
 
 
 def test_long_curves_are_thinned_and_keep_their_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweep = Made(tmp_path)
-    sweep.add("D", "ERM", ("a",), 0, flat(0.5), steps=range(1, 101))
+    Made(tmp_path).add("D", "ERM", ("a",), 0, flat(0.5), steps=range(1, 101))
     monkeypatch.setattr("oodbench.report.traces.CURVE_VALUES", 60)
-    tree = contents([sweep.results.path])
-    (steps,) = tree["steps"]
+    (steps,) = page(tmp_path)["steps"]
     assert steps == list(range(10, 101, 10))
 
 
-def test_differences_are_paired_and_counted(made: Made) -> None:
-    rule = contents([made.results.path])["rules"]["train_val"]
-    blocks = {block["dataset"]: block["rows"] for block in rule["differences"]}
-    assert set(blocks) == {0, 1, None}
-    irm, vrex = blocks[0]
-    assert irm["gain"] == pytest.approx(0.1) and irm["low"] == pytest.approx(0.1)
-    assert (irm["wins"], irm["pairs"], irm["planned"]) == (6, 6, 6)
-    assert vrex["pairs"] == 4
-    assert blocks[None][0]["gain"] == pytest.approx(0.09) and blocks[None][0]["clusters"] == 2
-    ranks = rule["ranks"]
-    assert ranks["labels"] == [1, 0] and ranks["mean"] == [1, 2] and ranks["incomplete"] == [2]
+def test_cost_is_that_of_the_fastest_run_beside_the_baselines(tree: dict[str, Any]) -> None:
+    (cost,) = (table for table in tree["tables"] if table["title"] == "Cost")
+    assert [row[:2] for row in cost["rows"]] == [["ERM", "1.00"], ["IRM", "2.00"], ["VREx", "3.00"]]
+    assert [row[3:] for row in cost["rows"]] == [[x, x] for x in ("1.00", "2.00", "3.00")]
 
 
-def test_cost_is_a_ratio_on_the_same_machine(made: Made) -> None:
-    cost = contents([made.results.path])["cost"]
-    rows = list(zip(*(cost[k] for k in ("dataset", "label", "ratio", "memory")), strict=True))
-    assert rows[:3] == [(0, 0, 1.0, 100.0), (0, 1, 2.0, 101.0), (0, 2, 3.0, 102.0)]
-    assert cost["hours"][0] == pytest.approx(12 * 3 / 3600, rel=1e-2)
-    assert set(cost["waiting"]) == {0.125}
-    runs = {
-        "dataset": [0] * 3, "label": [0, 1, 1], "provenance": [0, 0, 1], "step": [10] * 3,
-        "seconds": [1.0, 2.0, 50.0], "waited": [None, 1.0, 2.0], "memory": [None] * 3,
-    }  # fmt: skip
-    found = costs(runs, 0)
-    assert found["ratio"] == [1.0, 2.0] and found["memory"] == [None, None]
-    assert found["waiting"] == [None, pytest.approx(3 / 52, rel=1e-2)]
-    assert costs(runs, None)["ratio"] == [None, None]
-
-
-def test_reasons_and_states(made: Made) -> None:
-    tree = contents([made.results.path])
-    found = {
-        (tree["states"][tree["runs"]["state"][i]], text) for i, text in tree["reasons"].items()
-    }
-    assert found == {
+def test_unfinished_runs_have_their_reasons(tree: dict[str, Any]) -> None:
+    assert {tuple(run[3:]) for run in tree["unfinished"]} == {
         ("failed", "ValueError: <b>no</b>"),
         ("diverged", "the loss was not finite at step 30"),
-        (
-            "lost",
-            "no process trains it any more; launching the sweep again continues it "
-            "(`status` calls it paused where no error is known)",
-        ),
+        ("lost", "launching the sweep again continues it"),
     }
-    assert len(tree["reasons"]) == 2 + 2 + 4
+    assert len(tree["unfinished"]) == 2 + 2 + 4
+    assert tree["states"] == {"done": 64, "diverged": 4, "lost": 2, "failed": 2}
 
 
 def test_another_metric_is_shown_and_nothing_else_is_chosen(tmp_path: Path) -> None:
@@ -172,24 +236,23 @@ def test_another_metric_is_shown_and_nothing_else_is_chosen(tmp_path: Path) -> N
                 ]
                 directory.append(record)
             directory.finish(State.DONE, 30, 1.0)
-    usual, other = contents([tmp_path]), contents([tmp_path], metric="mse")
+    usual, other = page(tmp_path), page(tmp_path, metric="mse")
     assert (other["datasets"][0]["metric"], other["datasets"][0]["higher"]) == ("mse", False)
-    assert {row["metric"] for row in board(other, "train_val")} == {"mse"}
-    assert set(other["rules"]["train_val"]["points"]["test"]) == {3.0, 4.0, 5.0}
-    for key in ("run", "step", "score"):
-        assert (
-            other["rules"]["train_val"]["points"][key] == usual["rules"]["train_val"]["points"][key]
-        )
+    shown, before = (cells(t, "train_val")["D", "IRM"][RUNS] for t in (other, usual))
+    assert shown[5] == [3.0, 4.0, 5.0] and shown[:5] == before[:5]
     with pytest.raises(UserError, match="did you mean mse"):
-        contents([tmp_path], metric="msee")
+        page(tmp_path, metric="msee")
 
 
-def test_a_sweep_without_erm_has_no_baseline(tmp_path: Path) -> None:
+def test_a_sweep_without_the_baseline_shows_values(tmp_path: Path) -> None:
     sweep = Made(tmp_path)
-    sweep.add("D", "IRM", ("a",), 0, flat(0.5))
-    tree = contents([sweep.results.path])
-    assert tree["baseline"] is None and tree["rules"]["train_val"]["differences"] == []
-    assert "at least two" in tree["rules"]["train_val"]["ranks"]["error"]
+    for trial in range(3):
+        sweep.add("D", "IRM", ("a",), trial, flat(0.5 + trial / 10))
+    tree = page(tmp_path)
+    assert tree["baseline"] is None
+    shown = view(tree, "D")
+    assert shown["rows"]["IRM"][0] == pytest.approx(60) and shown["marks"] == []
+    assert shown["finding"] == "IRM has the best accuracy of 1 row." and "(%)" in shown["picture"]
 
 
 @pytest.mark.parametrize(
@@ -201,14 +264,13 @@ def test_a_sweep_without_erm_has_no_baseline(tmp_path: Path) -> None:
     ],
 )
 def test_one_run_in_any_state(tmp_path: Path, state: str) -> None:
-    sweep = Made(tmp_path)
-    sweep.add("D", "ERM", ("a",), 0, flat(0.5), state=state, error="e")
-    tree = contents([sweep.results.path])
+    Made(tmp_path).add("D", "ERM", ("a",), 0, flat(0.5), state=state, error="e")
+    tree = page(tmp_path)
     assert render(tree)
-    rule = tree["rules"]["train_val"]
+    found = cells(tree, "train_val")
     ended = state in ("done", "diverged")
-    assert rule["board"]["text"] == (["50.0"] * 2 if ended else [""] * 2)  # one trial: no error
-    assert rule["board"]["n"] == [int(ended)] * 2 and len(rule["points"]["run"]) == int(ended)
+    assert [cell[VALUE] for cell in found.values()] == (["50.0"] if ended else [])
+    assert not ended or found["D", "ERM"][RUNS][3] == [10]
 
 
 def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
@@ -222,31 +284,17 @@ def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
     (runs[2] / "run.json").write_text("")
     (tmp_path / "runs" / "stranger").mkdir()
     (tmp_path / "runs" / "file").write_text("?")
-    tree = contents([sweep.results.path])
+    tree = page(tmp_path)
     assert render(tree)
-    assert [tree["states"][s] for s in tree["runs"]["state"]] == ["broken"] * 3 + ["done"]
-    assert len(tree["reasons"]) == 3 and tree["runs"]["step"][3] == 30
+    assert tree["states"] == {"broken": 3, "done": 1} and len(tree["unfinished"]) == 3
 
 
-def test_a_run_shows_its_average_and_precision(tmp_path: Path) -> None:
-    options = {"precision": "bfloat16", "algorithms": [{"name": "ERM", "average": "swa"}, "ERM"]}
-    plan = tiny(trials=1, **options)
-    results = Results(tmp_path)
-    results.write_plan("tiny", {}, plan.runs)
-    averaged, plain = contents([tmp_path])["hparams"]
-    assert averaged["average"] == "swa (start 0.75)" and averaged["precision"] == "bfloat16"
-    assert plain["precision"] == "bfloat16" and "average" not in plain
-    assert "channels_last" not in plain
+def test_a_sweep_that_is_only_planned_has_a_page(tmp_path: Path) -> None:
+    Results(tmp_path).write_plan("tiny", {}, tiny(trials=1).runs)
+    tree = page(tmp_path)
+    assert render(tree) and tree["unfinished"] == []
 
 
-def test_methods_that_see_test_inputs_stand_apart(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    for test in ("a", "b"):
-        for label in ("ERM", "IRM", "MTL"):
-            made.add("D", label, (test,), 0, flat(0.7), transductive=label == "MTL")
-    tree = contents([made.results.path])
-    apart = tree["labels"].index("MTL")
-    assert (tree["apart"], tree["grey"]) == ([apart], [])
-    ranks = tree["rules"]["train_val"]["ranks"]
-    assert apart not in ranks["labels"] and ranks["incomplete"] == []
-    assert apart in {row["label"] for row in board(tree, "train_val")}
+def test_an_unknown_baseline_names_the_nearest(made: Made) -> None:
+    with pytest.raises(UserError, match=r"unknown baseline 'IRN'.* did you mean IRM\?"):
+        page(made.results.path, baseline="IRN")

@@ -1,0 +1,412 @@
+"""What a page shows of a choice of datasets: the order of rows, one picture of intervals, one finding."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from oodbench.errors import UserError
+from oodbench.metrics import is_proportion
+from oodbench.report.comparison import OVERALL
+from oodbench.report.gap_tables import ALL, BASELINE, HALVES, Gaps, gaps_of, serving
+from oodbench.report.gaps import bounded_mean, places, resampled, significant
+from oodbench.report.leaderboard import (
+    CEILING,
+    METHOD,
+    TRANSDUCTIVE,
+    Leaderboard,
+    count,
+    is_mean,
+    leaderboard_by_rule,
+    scores,
+)
+from oodbench.report.numbers import counted, gain
+from oodbench.report.statistics import (
+    Difference,
+    block_table,
+    estimate,
+    mean_ranks,
+    paired_differences,
+)
+from oodbench.results.frames import CELL, Frames, subset, sweep_runs
+from oodbench.results.run_spec import CONSTANT
+from oodbench.selection import choose
+
+SHOWN = 20
+"""The number of best rows whose intervals the picture's axis spans."""
+TICKS = 5
+"""About how many ticks an axis has."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The numbers of a page by one selection rule."""
+
+    frames: Frames
+    """The chosen runs, and those of cells that are not complete, of the datasets that serve the rule."""
+    chosen: pd.DataFrame
+    """The chosen runs; see `oodbench.selection.choose`."""
+    rule: str
+    baseline: str
+    board: Leaderboard
+    scores: pd.DataFrame
+    """The values of methods; see `oodbench.report.leaderboard.scores`."""
+    gaps: Gaps | None
+    """The shares of the gap; None without a clear head-room, and for another baseline than ERM."""
+
+    @cached_property
+    def means(self) -> pd.DataFrame:
+        """The mean over the test environments of each row on each dataset, by dataset and label."""
+        frame = self.board.frame
+        return frame[is_mean(frame)].set_index(["dataset", "label"])
+
+    @cached_property
+    def differences(self) -> dict[tuple[str, str], Difference]:
+        """The gain of each method over the baseline, by dataset (or OVERALL) and label."""
+        table = self.scores
+        shown = [(str(dataset), scored) for dataset, scored in table.groupby("dataset", sort=False)]
+        if self.gaps is None and table["metric"].map(is_proportion).any() and len(shown) > 1:
+            shown.append((OVERALL, table[table["metric"].map(is_proportion).astype(bool)]))
+        return {
+            (dataset, d.label): d
+            for dataset, scored in shown
+            if self.baseline in set(scored["label"])
+            for d in paired_differences(scored, self.baseline, resamples=0)
+        }
+
+    @cached_property
+    def signs(self) -> dict[tuple[str, str], int]:
+        """1 for a gain and -1 for a loss after Holm's correction over all datasets and rows, else 0."""
+        tests = {key: d for key, d in self.differences.items() if key[0] != OVERALL}
+        return dict(zip(tests, significant([*tests.values()]), strict=True))
+
+    def metric(self, dataset: str) -> str:
+        """The metric of a dataset."""
+        return str(self.means["metric"][dataset].iloc[0]) if dataset != OVERALL else "accuracy"
+
+    def higher(self, dataset: str) -> bool:
+        """Whether a higher value is better on a dataset."""
+        return self.board.higher.get(self.metric(dataset), True)
+
+    def scale(self, dataset: str) -> float:
+        """The factor of the values that the page shows."""
+        return 100.0 if is_proportion(self.metric(dataset)) else 1.0
+
+    def unit(self, dataset: str) -> str:
+        """The unit of gains on a dataset."""
+        metric = self.metric(dataset)
+        return "points" if is_proportion(metric) else metric
+
+
+def judged(frames: Frames, rule: str, baseline: str, metric: str | None) -> Judged:
+    """Compute the numbers by a rule; raises UserError where the sweep cannot serve it."""
+    frames = serving(frames, rule)
+    if frames.runs.empty:
+        raise UserError(f"no dataset serves the rule {rule}")
+    board = leaderboard_by_rule(frames, rule, metric)
+    frames, chosen = _chosen_alone(frames, rule)
+    table = scores(frames, rule, metric)
+    gaps = gaps_of(frames, rule, metric, table) if baseline == BASELINE else None
+    return Judged(frames, chosen, rule, baseline, board, table, gaps)
+
+
+def _chosen_alone(frames: Frames, rule: str) -> tuple[Frames, pd.DataFrame]:
+    """The frames without the runs that were not chosen in a complete cell, and the chosen runs.
+
+    The same runs are chosen from them, in a fraction of the time.
+    """
+    chosen, runs = choose(frames, rule), sweep_runs(frames)
+    cells = pd.MultiIndex.from_frame(runs[CELL])
+    passed_over = cells.isin(pd.MultiIndex.from_frame(chosen[CELL])) & ~runs["id"].isin(
+        chosen["id"]
+    )
+    return subset(frames, runs[~passed_over]), chosen
+
+
+@dataclass
+class View:
+    """A table and a picture of some datasets."""
+
+    name: str
+    datasets: list[str]
+    picture: str
+    """The title of the picture: what its numbers are."""
+    finding: str
+    head: list[str]
+    """The titles of the columns of texts, the first being the number of the picture."""
+    rows: list["Row"]
+    marks: dict[str, float]
+    """Lines in the picture by name, such as the baseline at 0."""
+
+    def tree(self, labels: Sequence[str], datasets: Sequence[str]) -> dict[str, Any]:
+        """The view as plain values, with rows and datasets by their places in these lists."""
+        drawn = [r for r in self.rows if r.ranked][:SHOWN]
+        ends = [v for r in drawn for v in (r.low, r.mean, r.high) if math.isfinite(v)]
+        return {
+            "name": self.name,
+            "datasets": [datasets.index(d) for d in self.datasets],
+            "picture": self.picture,
+            "finding": self.finding,
+            "head": self.head,
+            "axis": _axis([*ends, *(v for v in self.marks.values() if math.isfinite(v))]),
+            "marks": [[name, v] for name, v in self.marks.items() if math.isfinite(v)],
+            "rows": [
+                [labels.index(r.label), *map(_short, (r.mean, r.low, r.high)), r.texts, int(r.ranked)]
+                for r in self.rows
+            ],
+        }  # fmt: skip
+
+
+@dataclass
+class Row:
+    """A row of a view: its number in the picture with an interval (NaN without), and its texts."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+    texts: list[str]
+    ranked: bool
+
+
+def views(one: Judged) -> list[View]:
+    """The presets of a page: all datasets, each half of them, and each dataset alone."""
+    datasets = [str(d) for d in one.board.frame["dataset"].unique()]
+    several: list[View] = []
+    if len(datasets) > 1 and one.gaps is not None:
+        groups = [ALL, *(h for h in HALVES if 0 < len(one.gaps.subsets.get(h, ())) < len(datasets))]
+        several = [_of_gaps(one, one.gaps, group) for group in groups]
+    elif len(datasets) > 1:
+        several = [_of_ranks(one, datasets)]
+    return [*several, *(_of_dataset(one, dataset) for dataset in datasets)]
+
+
+def _of_gaps(one: Judged, gaps: Gaps, group: str) -> View:
+    """The mean share of the gap over the datasets of a group."""
+    members = gaps.subsets[group]
+    rows = _shares(gaps, gaps.shares.loc[members], members, group)
+    beside = _shares(gaps, gaps.apart_shares.loc[members], members, group, gaps.apart)
+    unranked = [
+        Row(r.label, r.mean, r.low, r.high, [r.texts[0], "-", "-"], False)
+        for r in beside
+        if r.label != BASELINE
+    ]
+    names = dict.fromkeys(one.board.frame["label"])
+    known = {r.label for r in (*rows, *unranked)}
+    empty = [_no_row(x, 3) for x in names if x not in known]
+    over = f"{counted(len(members), 'dataset')}{'' if group == ALL else ', ' + group}"
+    picture = f"Share of the gap closed: 0 is {BASELINE}, 1 the ceiling; a mean over {over}, 95 % intervals"
+    finding = _finding_of_gaps([r for r in rows if r.ranked])
+    if gaps.unclear and group == ALL:
+        finding += (
+            f" No share is given where the head-room is not clear: {', '.join(gaps.unclear)}."
+        )
+    head = ["mean share of the gap", "place", "P(first)"]
+    marks = {BASELINE: 0.0, "ceiling": 1.0}
+    return View(group, members, picture, finding, head, [*rows, *unranked, *empty], marks)
+
+
+def _shares(
+    gaps: Gaps,
+    table: pd.DataFrame,
+    members: Sequence[str],
+    group: str,
+    trials: pd.DataFrame | None = None,
+) -> list[Row]:
+    """The rows of a table of shares, the best mean first; those that lack a dataset last, unranked."""
+    whole = trials is None and group == ALL
+    drawn = gaps.resampled if whole else resampled(
+        gaps.trials if trials is None else trials, gaps.rooms, BASELINE, members
+    )  # fmt: skip
+    means = bounded_mean(table).sort_values(ascending=False, kind="stable", na_position="last")
+    place = gaps.places if whole else places(means[drawn.labels], drawn.gap)
+    rows = []
+    for label, mean in means.items():
+        if math.isnan(mean):
+            rows.append(_no_row(str(label), 3))
+            continue
+        is_baseline = label == BASELINE
+        low, high = (math.nan, math.nan) if is_baseline else drawn.interval(str(label))
+        text = "0" if is_baseline else f"{mean:z.2f} [{low:z.2f}, {high:z.2f}]"
+        at = place[str(label)]
+        texts = [text, f"{at.place} [{at.low}, {at.high}]", f"{at.first:.2f}"]
+        rows.append(Row(str(label), float(mean), low, high, texts, True))
+    return rows
+
+
+def _no_row(label: str, texts: int) -> Row:
+    return Row(label, math.nan, math.nan, math.nan, ["-"] * texts, False)
+
+
+def _finding_of_gaps(rows: Sequence[Row]) -> str:
+    others = [r for r in rows if r.label != BASELINE]
+    if not others:
+        return "No method has all datasets yet."
+    best = others[0]
+    above = sum(round(r.low, 2) > 0 for r in others)  # as tables print it
+    below = sum(round(r.high, 2) < 0 for r in others)
+    return (
+        f"{_are(above, len(others), 'better')} than {BASELINE} with the whole 95 % interval, "
+        f"{below or 'none'} worse. "
+        f"The first, {best.label}, closes {best.texts[0]} of the gap to the ceiling."
+    )
+
+
+def _are(count: int, of: int, what: str) -> str:
+    return f"{count or 'None'} of {counted(of, 'row')} {'is' if count == 1 else 'are'} {what}"
+
+
+def _of_ranks(one: Judged, datasets: list[str]) -> View:
+    """The mean rank, and the mean gain over the datasets that are measured in proportions."""
+    ranks = mean_ranks(block_table(one.scores))
+    labels = [*map(str, ranks.index), *dict.fromkeys(one.board.frame["label"])]
+    overall = {x: d for (dataset, x), d in one.differences.items() if dataset == OVERALL}
+    rows = []
+    for label in dict.fromkeys(labels):
+        rank = f"{ranks[label]:.2f}" if label in ranks else "-"
+        row = _row_of_gain(one, OVERALL, label, overall.get(label), [rank])
+        row.ranked = label in ranks
+        rows.append(row)
+    over = f"over {counted(sum(is_proportion(one.metric(d)) for d in datasets), 'dataset')}"
+    picture = f"Mean gain over {one.baseline} in points, {over}; 95 % intervals"
+    finding = _finding_of_gains(one, OVERALL, overall, over)
+    if not overall and len(ranks):
+        first = f"{ranks.index[0]} has the best mean rank"
+        finding = f"{first} of {counted(len(ranks), 'row')}: {ranks.iloc[0]:.2f}."
+    marks = {one.baseline: 0.0} if overall else {}
+    return View(
+        ALL, datasets, picture if overall else "", finding, ["gain", "mean rank"], rows, marks
+    )
+
+
+def _of_dataset(one: Judged, dataset: str) -> View:
+    """The values on a dataset, and the gains over the baseline; the values alone without a baseline."""
+    metric, means = one.metric(dataset), one.means.loc[dataset]
+    own = {x: d for (of, x), d in one.differences.items() if of == dataset}
+    rows = []
+    for label in _order(means, one.higher(dataset)):
+        of_row = means.loc[label].to_dict()
+        text = [count(of_row)]
+        row = (
+            _row_of_gain(one, dataset, label, own.get(label), text)
+            if own
+            else _row_of_value(one, dataset, label, text)
+        )
+        row.ranked = of_row["kind"] == METHOD and 0 < of_row["n"] == of_row["planned"]
+        rows.append(row)
+    if own:
+        what, finding = (
+            f"gain over {one.baseline}",
+            _finding_of_gains(one, dataset, own, f"on {dataset}"),
+        )
+    else:
+        ranked = [row.label for row in rows if row.ranked]
+        what = metric
+        finding = (
+            f"{ranked[0]} has the best {metric} of {counted(len(ranked), 'row')}." if ranked else ""
+        )
+    unit = one.unit(dataset) if own else "%" if is_proportion(metric) else metric
+    return View(
+        name=dataset,
+        datasets=[dataset],
+        picture=f"{dataset}: {what} ({unit}); 95 % intervals over trials",
+        finding=finding,
+        head=["gain" if own else "value", "trials"],
+        rows=rows,
+        marks=_marks(one, dataset) if own else {},
+    )
+
+
+def _order(means: pd.DataFrame, up: bool) -> list[str]:
+    """The labels of a dataset: methods, then those that see test inputs, then others; the best first."""
+    kind = means["kind"].map({METHOD: 0, TRANSDUCTIVE: 1}).fillna(2)
+    partial = means["n"] < means["planned"]
+    value = means["mean"] * (-1 if up else 1)
+    table = pd.DataFrame({"kind": kind, "partial": partial, "value": value})
+    return [str(x) for x in table.sort_values(["kind", "partial", "value"], kind="stable").index]
+
+
+def _marks(one: Judged, dataset: str) -> dict[str, float]:
+    """Where the baseline, the constant answer and the ceiling are among the gains on a dataset."""
+    means = one.means.loc[dataset].query("n > 0")
+    sign = one.scale(dataset) * (1 if one.higher(dataset) else -1)
+    marks = {one.baseline: 0.0}
+    for kind in (CONSTANT, CEILING):
+        of_kind = means.loc[means["kind"] == kind, "mean"]
+        if len(of_kind) and one.baseline in means.index:
+            marks[kind] = sign * float(of_kind.iloc[0] - means["mean"][one.baseline])
+    return marks
+
+
+def _row_of_gain(
+    one: Judged, dataset: str, label: str, d: Difference | None, extra: list[str]
+) -> Row:
+    if d is None:
+        mean = 0.0 if label == one.baseline else math.nan
+        text = "0" if label == one.baseline else "-"
+        return Row(label, mean, math.nan, math.nan, [text, *extra], label == one.baseline)
+    text, scale = gain_text(d, one.metric(dataset)), one.scale(dataset)
+    numbers = (scale * v for v in (d.gain.mean, d.gain.low, d.gain.high))
+    return Row(label, *numbers, [text, *extra], d.pairs == d.planned)
+
+
+def _row_of_value(one: Judged, dataset: str, label: str, extra: list[str]) -> Row:
+    values = one.scores.query("dataset == @dataset and label == @label")
+    found = estimate(values.groupby("trial")["value"].mean())
+    text = gain(found.mean, one.metric(dataset), "") if found.n else "-"
+    numbers = (one.scale(dataset) * v for v in (found.mean, found.low, found.high))
+    return Row(label, *numbers, [text, *extra], True)
+
+
+def gain_text(d: Difference, metric: str) -> str:
+    """A gain with its interval; "equal" where every pair has two equal values."""
+    if d.equal or not d.pairs:
+        return "equal" if d.equal else "-"
+    text = gain(d.gain.mean, metric)
+    if math.isnan(d.gain.low):
+        return text
+    return f"{text} [{gain(d.gain.low, metric)}, {gain(d.gain.high, metric)}]"
+
+
+def _finding_of_gains(one: Judged, dataset: str, own: Mapping[str, Difference], where: str) -> str:
+    whole = [d for d in own.values() if d.pairs == d.planned]
+    finite = [d for d in whole if math.isfinite(d.gain.mean)]
+    if not finite:
+        return f"No other row is complete {where} yet." if own else ""
+    best = max(finite, key=lambda d: d.gain.mean)
+    metric = one.metric(dataset)
+    unit = one.unit(dataset)
+    sure = dataset != OVERALL
+    signs = [one.signs[dataset, d.label] if sure else _sign(d) for d in whole]
+    how = "after Holm's correction" if sure else "with the whole 95 % interval"
+    up, down = signs.count(1), signs.count(-1)
+    text = f"The first, {best.label}, gains {gain_text(best, metric)} {unit}."
+    if math.isnan(best.gain.low):
+        return f"{text} One trial gives no interval."
+    verdict = f"{_are(up, len(whole), 'better')} than {one.baseline} {where} {how}, {down or 'none'} worse."
+    return f"{verdict} {text}"
+
+
+def _sign(d: Difference) -> int:
+    return 0 if d.equal else int(d.gain.low > 0) - int(d.gain.high < 0)
+
+
+def _axis(values: Iterable[float]) -> list[Any]:
+    """The ends of an axis that spans the values, and its ticks."""
+    known = [*values] or [0.0, 1.0]
+    low, high = min(known), max(known)
+    room = 0.04 * ((high - low) or abs(high) or 1.0)
+    low, high = low - room, high + room
+    rough = (high - low) / TICKS
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(s * unit for s in (1, 2, 5, 10) if s * unit >= rough)
+    ticks = np.arange(math.ceil(low / step), math.floor(high / step) + 1) * step
+    return [_short(low), _short(high), [_short(t) for t in ticks]]
+
+
+def _short(value: float) -> float | None:
+    return float(f"{value:.4g}") if math.isfinite(value) else None

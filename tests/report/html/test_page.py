@@ -1,0 +1,228 @@
+"""The page in a real browser: a made sweep's, and a made board's."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from oodbench.report.html import render, write
+from oodbench.report.html.contents import contents
+from oodbench.results.frames import Frames
+from oodbench.results.join import joined
+from tests.helpers.browser import Seen
+from tests.helpers.made import Made
+from tests.report.html.conftest import KINDS, NASTY, PERCENT
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def path(made: Made) -> Path:
+    file = made.results.path / "report.html"
+    write(joined([made.results.path]), file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def board(kinds: tuple[Frames, pd.DataFrame], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("page") / "board.html"
+    write(kinds[0], file)
+    return file
+
+
+def opened(browser: Any, path: Path) -> Iterator[Seen]:
+    """A page, which says nothing to the console and asks for nothing."""
+    page = Seen(browser, path.as_uri(), viewport={"width": 1400, "height": 900})
+    yield page
+    assert page.problems == []
+    assert set(page.asked) == {page.asked[0]} and page.asked[0].startswith("file:")
+    page.page.context.close()
+
+
+@pytest.fixture
+def seen(browser: Any, path: Path) -> Iterator[Seen]:
+    yield from opened(browser, path)
+
+
+@pytest.fixture
+def shown(browser: Any, board: Path) -> Iterator[Seen]:
+    yield from opened(browser, board)
+
+
+def rows(seen: Seen) -> list[str]:
+    names: list[str] = seen.page.locator("#table tbody th").all_inner_texts()
+    return names
+
+
+def test_the_first_screen_has_question_finding_and_picture(seen: Seen) -> None:
+    page = seen.page
+    assert page.locator("h1").inner_text().startswith("made")
+    assert "Which of 3 rows does best" in page.locator("#asked").inner_text()
+    assert "than ERM over 2 datasets" in page.locator("#finding").inner_text()
+    assert page.locator("#picture .dot").count() == 3
+    box = page.locator("#picture").bounding_box()
+    assert box is not None and box["y"] + box["height"] < 900
+    assert page.locator("#runs").inner_text().count("64 done, 4 diverged") == 1
+
+
+def test_names_are_text_and_never_markup(seen: Seen) -> None:
+    page = seen.page
+    assert (
+        NASTY in page.locator("#view").inner_text()
+        and PERCENT in page.locator("#view").inner_text()
+    )
+    page.locator("#runs summary").click()
+    assert "ValueError: <b>no</b>" in page.locator("#runs").inner_text()
+    assert page.locator("#runs b, main script").count() == 0
+
+
+def test_cells_say_value_or_gain(seen: Seen, path: Path, made: Made) -> None:
+    tree = contents(joined([made.results.path]))
+    seen.page.select_option("#view", PERCENT)
+    for place, name in ((0, "value"), (2, "gain")):
+        seen.page.select_option("#cells", label=name)
+        cell = seen.page.locator("#table tr[data-label=IRM] td.cell").inner_text()
+        assert cell == tree["rules"]["train_val"]["cells"][1][1][place]
+    heads = [
+        text.rstrip(" \u2191\u2193")
+        for text in seen.page.locator("#table thead th").all_inner_texts()
+    ]
+    assert heads == ["algorithm", "gain", "trials", "accuracy (%)", "a", "b"]
+
+
+def test_a_header_sorts_and_keeps_the_focus(seen: Seen) -> None:
+    page = seen.page
+    assert rows(seen) == ["IRM", "ERM", "VREx"]  # by mean rank; VREx is incomplete
+    page.get_by_role("button", name=f"sort by {PERCENT}").click()
+    assert rows(seen) == ["VREx", "IRM", "ERM"]
+    header = page.locator("#table th[aria-sort]")
+    assert header.count() == 1 and header.get_attribute("aria-sort") == "descending"
+    page.keyboard.press("Enter")
+    assert rows(seen) == ["ERM", "IRM", "VREx"]
+    assert page.locator("#table tr.apart th").inner_text() == "VREx"
+
+
+def test_named_rows_are_shown_everywhere_and_the_address_keeps_it(seen: Seen, path: Path) -> None:
+    page = seen.page
+    page.fill("#filter", "irm, vr")
+    assert rows(seen) == ["IRM", "VREx"] and page.locator("#picture .dot").count() == 2
+    page.locator("#curves summary").click()
+    assert page.locator("#curves h3").count() == 2 * 2 * 2
+    page.select_option("#rule", "oracle")
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    assert (
+        rows(seen) == ["IRM", "VREx"]
+        and "Selected by oracle" in page.locator("#asked").inner_text()
+    )
+    seen.asked = seen.asked[:1]
+
+
+def test_a_number_opens_its_runs(seen: Seen) -> None:
+    page = seen.page
+    page.locator("#table tr[data-label=IRM] td.cell button").first.click()
+    dialog = page.locator("dialog")
+    assert page.locator("#dialogtitle").inner_text() == f"IRM on {NASTY}"
+    values = [float(row[4]) for row in seen.cells("#dialogbody")]
+    mean = page.locator("#dialogbody dd").first.inner_text()
+    assert len(values) == 6 and sum(values) / 6 == pytest.approx(float(mean.split()[0]), abs=0.1)
+    assert "oodbench.report why" in dialog.locator("code").inner_text()
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    page.locator("#table tbody th button").first.click()
+    assert [row[0] for row in seen.cells("#dialogbody")] == [NASTY, PERCENT]
+
+
+def test_the_keyboard_reaches_everything(seen: Seen) -> None:
+    page = seen.page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "table"
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.closest('td') !== null"):
+            break
+    page.keyboard.press("Enter")
+    assert page.locator("dialog").is_visible()
+    unnamed = "[...document.querySelectorAll('button, a, select, input, svg[role=img]')]"
+    unnamed += ".filter(n => !(n.textContent || n.ariaLabel || n.closest('label')))"
+    assert page.evaluate(f"{unnamed}.map(n => n.outerHTML)") == []
+
+
+def test_a_board_shows_shares_by_preset(shown: Seen, kinds: tuple[Frames, pd.DataFrame]) -> None:
+    page, tree = shown.page, contents(kinds[0])
+    names = [row["label"] for row in tree["rows"]]
+    for view in tree["rules"]["train_val"]["views"]:
+        page.select_option("#rule", "train_val")
+        page.select_option("#view", view["name"])
+        assert page.locator("#finding").inner_text() == view["finding"]
+        texts = {row[0]: row[1:] for row in shown.cells("#table")}
+        for r, *_, wanted, _ranked in view["rows"]:
+            assert texts[names[r]][: len(wanted)] == wanted
+    page.select_option("#view", "all")
+    heads = page.locator("#table thead th").all_inner_texts()
+    assert heads[4:] == list(KINDS)[:3]
+    page.select_option("#cells", label="share of the gap")
+    share = tree["rules"]["train_val"]["cells"][0][names.index("A")][1]
+    assert page.locator("#table tr[data-label=A] td.cell").first.inner_text() == share
+
+
+@pytest.mark.parametrize("width", [320, 400, 800])
+def test_a_narrow_page_never_scrolls_sideways_and_has_its_numbers(
+    browser: Any, board: Path, width: int
+) -> None:
+    phone = Seen(browser, board.as_uri(), viewport={"width": width, "height": 700})
+    assert phone.page.evaluate("document.documentElement.scrollWidth") == width
+    cells = phone.page.locator("#table td.cell").all_inner_texts()
+    assert len(cells) > 12 and all(re.fullmatch(r"[-\u221e\d.]+|\u00b7", text) for text in cells)
+    phone.page.locator("#table td.cell button").first.click()
+    assert phone.page.evaluate("document.documentElement.scrollWidth") == width
+    assert phone.problems == []
+    phone.page.context.close()
+
+
+def contrast(page: Any, selector: str) -> float:
+    """WCAG's contrast of an element's text with the page's ground."""
+
+    def light(colour: str) -> float:
+        parts = [int(v) / 255 for v in re.findall(r"\d+", colour)[:3]]
+        r, g, b = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    style = "getComputedStyle(document.querySelector({}))"
+    ink = page.evaluate(style.format(json.dumps(selector)) + ".color")
+    ground = page.evaluate(style.format('"body"') + ".backgroundColor")
+    one, other = sorted((light(ink), light(ground)))
+    return (other + 0.05) / (one + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_dark_and_light_are_readable(browser: Any, board: Path, scheme: str) -> None:
+    page = Seen(browser, board.as_uri(), color_scheme=scheme).page
+    for selector in ("h1", "#asked", ".note", ".ticks", "summary", "tr.base th"):
+        assert contrast(page, selector) >= 4.5, selector
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.select_option("#theme", "light" if scheme == "dark" else "dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
+    assert contrast(page, "h1") >= 4.5
+    page.emulate_media(media="print")
+    assert not page.locator("#controls").is_visible() and contrast(page, "h1") >= 4.5
+    page.context.close()
+
+
+@pytest.mark.parametrize("state", ["done", "diverged", "failed", "planned"])
+def test_one_run_in_any_state_has_a_page(browser: Any, tmp_path: Path, state: str) -> None:
+    sweep = Made(tmp_path)
+    sweep.add("D", "ERM", ("a",), 0, lambda e, s, t: float("nan"), state=state, error="why")
+    (tmp_path / "one.html").write_text(render(contents(joined([tmp_path]))))
+    seen = Seen(browser, (tmp_path / "one.html").as_uri())
+    assert seen.problems == []
+    assert f"1 {state}." in seen.page.locator("#runs").inner_text()
+    seen.page.context.close()
