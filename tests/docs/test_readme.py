@@ -72,7 +72,7 @@ NUMBERS = dict(
 
 
 def test_what_it_says_of_the_board_is_so() -> None:
-    runs = frozen(QUICK_BOARD).runs
+    runs = frozen(BOARD).runs
     of_rows = runs[~runs["ceiling"].eq(True)].groupby("label")["dataset_label"].nunique()
     datasets = runs["dataset_label"].nunique()
     text = r"(\d+) tuned rows on (\w+) datasets \((\d+) of them on all\),\s+([\d,]+) frozen\s+runs"
