@@ -231,7 +231,7 @@ def html(
     from oodbench.report.html import write
 
     load_plugins(plugin or [])
-    board, directories = board_among(sources)
+    directories = board_among(sources)[1]
     path = out or (directories[0] / "report.html" if directories else Path("board.html"))
     frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
     write(frames, path, baseline, metric)
