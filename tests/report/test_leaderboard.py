@@ -10,6 +10,7 @@ from oodbench.report.html.contents import contents
 from oodbench.report.leaderboard import COLUMNS, SUMMARIES, Column, Summary, leaderboard, scores
 from oodbench.report.sheet import blocks, sheet
 from oodbench.results.frames import load_frames
+from oodbench.results.join import joined
 from tests.helpers.made import Curve, Made, flat
 
 
@@ -78,7 +79,7 @@ def test_a_declared_column_is_in_every_format_and_on_the_page(
     for name, write in FORMATS.items():
         assert all(word in write(made_sheet) for word in ("worst", "lag", "0.25")), name
     assert {worst.note, lag.note} <= set(made_sheet.notes)
-    page = contents(load_frames(made.results))["rules"]["train_val"]
+    page = contents(joined([tmp_path]))["rules"]["train_val"]
     assert {worst.note, lag.note} <= set(page["notes"])
     assert "worst" in [column["name"] for column in page["environments"][0]]
     assert [name for name, _ in page["cells"][0][0][5]][:2] == ["n", "lag"]
