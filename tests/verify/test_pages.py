@@ -4,10 +4,11 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.registry import folder
-from oodbench.verify import pages as papers
 from oodbench.verify import targets
 from oodbench.verify.measured import Line, Measured, Panel
-from oodbench.verify.pages import (
+from oodbench.verify.targets import experiment_names, load_experiment
+from tests.verify import pages as papers
+from tests.verify.pages import (
     all_panels,
     app,
     committed_results,
@@ -16,7 +17,6 @@ from oodbench.verify.pages import (
     index_page,
     plot_panels,
 )
-from oodbench.verify.targets import experiment_names, load_experiment
 
 DOCS = folder("docs") / "papers"
 EXPERIMENT = """
@@ -36,7 +36,7 @@ targets:
 def test_the_committed_page_is_that_of_the_committed_results(name: str) -> None:
     experiment, measured = load_experiment(name), committed_results(DOCS, name)
     assert (DOCS / f"{name}.md").read_text() == experiment_page(experiment, measured), (
-        "`python -m oodbench.verify.pages` writes it"
+        "`python -m tests.verify.pages` writes it"
     )
     found = all_panels(experiment, measured)
     assert not found or digest(found) in (DOCS / f"{name}.svg").read_text()

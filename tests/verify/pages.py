@@ -1,4 +1,4 @@
-"""The pages docs/papers/: python -m oodbench.verify.pages writes them from the results committed there."""
+"""The pages docs/papers/: python -m tests.verify.pages writes them from the results committed there."""
 
 import hashlib
 import math
@@ -65,7 +65,7 @@ def index_page(docs: Path) -> str:
     lines = [
         "# The papers' numbers, and ours",
         "",
-        "Each page is written by `python -m oodbench.verify.pages` from the results that are committed in",
+        "Each page is written by `python -m tests.verify.pages` from the results that are committed in",
         "`results/`, which `python -m oodbench.verify NAME --save docs/papers/results` makes.",
         "Targets agree if ours is within three standard errors of the difference.",
         "",
