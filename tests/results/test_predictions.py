@@ -10,6 +10,7 @@ from oodbench.results.predictions import read_predictions, write_examples, write
 
 def test_what_is_kept_is_read(tmp_path: Path) -> None:
     run = Results(tmp_path).run("r")
+    run.path.mkdir(parents=True)
     out = np.array([True, False])
     write_examples(run, "multiclass", {"a/b": (np.array([0, 1]), out)}, ("no", "yes"))
     write_predictions(run, 5, {"a/b": np.array([[1e9, -2.0], [0.5, 1.0]], np.float32)})
