@@ -145,7 +145,11 @@ class Listed(Dataset):
     @property
     def notes(self) -> Sequence[str]:
         """Sentences on how the file was read and what environments differ in, where that is unusual."""
-        said = [f"'{r.column}' is read as {r.kind}: {r.why}" for r in self.readings if r.unusual]
+        read: dict[tuple[str, str], list[str]] = {}
+        for r in self.readings:
+            if r.unusual:
+                read.setdefault((r.kind, r.why), []).append(f"'{r.column}'")
+        said = [f"{', '.join(names)} read as {kind}: {why}" for (kind, why), names in read.items()]
         sizes = {name: len(places) for name, places in self.places.items()}
         small = [
             f"environment '{name}' has {n} example{'s' * (n != 1)}: its values are coarse"
@@ -159,7 +163,7 @@ class Listed(Dataset):
                 counts[name] = {self.classes[c]: found[c] for c in sorted(found)}
         of_classes = class_notes(counts, self.test_environments)
         others = getattr(super(), "notes", ())
-        return [*self.rows.notes, *said, *of_classes, *small, *others]
+        return [*of_classes, *small, *self.rows.notes, *said, *others]
 
     def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
         """Return the environments, given the inputs of each."""

@@ -130,6 +130,8 @@ class Reader:
         given = pc.drop_null(filled)
         for form in self.forms() if len(given) else ():
             if pc.all(pc.match_substring_regex(given, form.pattern)).as_py():
+                if form is COMMA and not pc.any(pc.match_substring(given, ",")).as_py():
+                    form = POINT
                 values = form.numbers(filled)
                 if np.isinf(values).any():
                     row = int(np.flatnonzero(np.isinf(values))[0])
@@ -187,9 +189,10 @@ class Reader:
         """
         _, thousands = FORMS["."]
         for name in self.table.columns:
-            given = pc.drop_null(_filled(self.table.cells(name)))
-            if not len(given) or not pc.any(pc.match_substring(given, ",")).as_py():
+            cells = self.table.cells(name)
+            if not pc.any(pc.match_substring(cells, ",")).as_py():
                 continue
+            given = pc.drop_null(_filled(cells))
             is_comma = any(
                 pc.all(pc.match_substring_regex(given, form.pattern)).as_py()
                 for form in (*FORMS[","], BLANKS[","])

@@ -97,7 +97,7 @@ def test_numbers_as_people_write_them(
     found = dataset.x[:, 0]
     assert torch.allclose(found, torch.from_numpy(np.resize(np.array(values, float), COUNT)))
     is_plain = cells == ["1.234", "5.678"] and not options
-    assert any("'c' is read as number" in note for note in facts.notes(dataset)) != is_plain
+    assert any("'c' read as number" in note for note in facts.notes(dataset)) != is_plain
 
 
 def test_a_german_excel_export(tmp_path: Path) -> None:
