@@ -4,7 +4,7 @@ import pytest
 
 from oodbench.report.html import render
 from oodbench.report.html.contents import contents
-from oodbench.results.frozen import frozen
+from oodbench.report.sources import frames_of
 from tests.helpers.boards import invoke
 from tests.helpers.paths import ROOT
 
@@ -13,7 +13,7 @@ BOARDS = ROOT / "docs/boards"
 
 @pytest.mark.slow
 def test_the_page_is_of_the_frozen_runs() -> None:
-    page = render(contents(frozen("small.v2")))
+    page = render(contents(frames_of(["small.v2"])))
     assert page == (BOARDS / "small.v2.html").read_text()
     assert len(page.encode()) < 1_500_000
 

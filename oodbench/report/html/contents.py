@@ -29,7 +29,7 @@ from oodbench.version import __version__
 
 
 def contents(frames: Frames, baseline: str = BASELINE, metric: str | None = None) -> dict[str, Any]:
-    """Everything on the page of these runs.
+    """Return everything on the page of these runs.
 
     `metric` is shown instead of the datasets' own, and never changes what is chosen; one that is computed
     from kept predictions has values where a rule chose. Raises UserError if no run is planned, and for
@@ -72,19 +72,19 @@ def contents(frames: Frames, baseline: str = BASELINE, metric: str | None = None
 
 
 def _title(runs: pd.DataFrame) -> str:
-    """The names of the boards and directories that the runs are from."""
+    """Name the boards and directories that the runs are from."""
     return " + ".join(PurePath(str(name)).name for name in runs["directory"].unique())
 
 
 def _own(runs: pd.DataFrame) -> set[str]:
-    """The labels of the runs that stand beside frozen ones."""
+    """Return the labels of the runs that stand beside frozen ones."""
     if "frozen" not in runs or not runs["frozen"].eq(True).any():
         return set()
     return set(runs.loc[~runs["frozen"].eq(True), "label"])
 
 
 def _kinds(judged_runs: Any, labels: Sequence[str]) -> dict[str, str]:
-    """The kind of each row, methods first: `method`, `transductive`, `ceiling` or `constant`."""
+    """Return the kind of each row: `method`, `transductive`, `ceiling` or `constant`."""
     kinds = dict.fromkeys(labels, METHOD)
     for one in judged_runs:
         frame = one.board.frame
@@ -109,7 +109,7 @@ def _dataset(name: str, runs: pd.DataFrame, by_rule: Mapping[str, Judged]) -> di
 def _rule(
     one: Judged, runs: pd.DataFrame, datasets: Sequence[str], labels: Sequence[str], grids: Distinct
 ) -> dict[str, Any]:
-    """The part of a page that depends on the selection rule."""
+    """Return the part of a page that depends on the selection rule."""
     summary = find_rule(one.rule, plugins=plugins_of(one.frames)).description
     chosen = _chosen(one)
     board = one.board
@@ -125,7 +125,7 @@ def _rule(
 
 
 def _asked(one: Judged, runs: pd.DataFrame, summary: str) -> str:
-    """The question that the runs answer, with their number."""
+    """Say which question the runs answer, and how many they are."""
     runs = runs[runs["dataset_label"].isin(one.board.frame["dataset"])]
     methods = set(one.board.frame.loc[one.board.frame["kind"] == METHOD, "label"])
     counts = [counted(len(methods), "row"), counted(runs["dataset_label"].nunique(), "dataset")]
@@ -136,13 +136,13 @@ def _asked(one: Judged, runs: pd.DataFrame, summary: str) -> str:
     )
 
 
-def _chosen(one: Judged) -> dict[tuple[str, str], list[list[Any]]]:
-    """Of chosen runs, by dataset and label: test sets (if several), trial, draw, step, score, value."""
+def _chosen(one: Judged) -> dict[Any, list[list[Any]]]:
+    """List chosen runs by dataset and label: test sets if several, trials, draws, steps, scores, values."""
     chosen = one.chosen.copy()
     metrics = dict(zip(one.board.frame["dataset"], one.board.frame["metric"], strict=True))
     tested = test_values(one.frames, chosen[["id", "step"]], metrics)
     chosen["value"] = chosen["id"].map(plain_means(tested["value"], tested["id"]))
-    found = {}
+    found: dict[Any, list[list[Any]]] = {}
     for key, group in chosen.groupby(["dataset_label", "label"], sort=False):
         counts = [[int(v) for v in group[name]] for name in ("trial", "draw", "step")]
         tests = list(group["test_environments"].map("+".join))
@@ -158,10 +158,10 @@ def _chosen(one: Judged) -> dict[tuple[str, str], list[list[Any]]]:
 def _cells(
     one: Judged, dataset: str, labels: Sequence[str], chosen: Mapping[Any, Any]
 ) -> list[Any]:
-    """For each label its value, share of the gap, gain, colour, sign, facts and chosen runs; or None."""
+    """List for each label value, share of the gap, gain, colour, sign, facts and chosen runs, or None."""
     if dataset not in one.means.index:
         return [None] * len(labels)
-    means = one.means.loc[dataset]
+    means = one.on(dataset)
     shares = _shares(one, dataset)
     known = [abs(d.gain.mean) for (of, _), d in one.differences.items() if of == dataset]
     largest = max((v for v in known if math.isfinite(v)), default=0.0) or 1.0
@@ -187,22 +187,23 @@ def _cells(
 
 
 def _shares(one: Judged, dataset: str) -> dict[str, float]:
-    """The share of the gap that each row closes on a dataset."""
+    """Return the share of the gap that each row closes on a dataset."""
     if one.gaps is None or dataset not in one.gaps.shares.index:
         return {}
-    both = one.gaps.shares.join(one.gaps.apart_shares.drop(columns=BASELINE)).loc[dataset].dropna()
-    return {str(label): float(share) for label, share in both.items()}
+    table = one.gaps.shares.join(one.gaps.apart_shares.drop(columns=BASELINE))
+    both = pd.Series(table.loc[dataset]).dropna()
+    return {str(label): value for label, value in zip(both.index, both.tolist(), strict=True)}
 
 
 def _bounded(value: float | None) -> float | None:
-    """A colour between -1 and 1, to two digits."""
+    """Bound a colour to [-1, 1] and round it to two digits."""
     if value is None or math.isnan(value):
         return None
     return round(min(max(value, -1.0), 1.0), 2)
 
 
 def _facts(d: Difference, metric: str, unit: str) -> list[list[str]]:
-    """The number of pairs where some are missing, and the smallest gain that so many could show."""
+    """Give the number of pairs where some are missing, and the smallest gain that so many could show."""
     facts = [["pairs", f"{d.pairs} of {d.planned}"]] if d.pairs < d.planned else []
     if math.isfinite(d.detectable):
         facts.append(["detectable", f"{gain(d.detectable, metric, '')} {unit}"])
@@ -210,13 +211,12 @@ def _facts(d: Difference, metric: str, unit: str) -> list[list[str]]:
 
 
 def _environments(one: Judged, dataset: str, labels: Sequence[str]) -> list[dict[str, Any]]:
-    """The columns of a dataset beside its mean, each with a text for each label."""
+    """List the columns of a dataset beside its mean, each with a text for each label."""
     frame = one.board.frame
     rest = frame[(frame["dataset"] == dataset) & (frame["environment"] != "mean")]
     columns = []
-    for (tests, environment, metric), group in rest.groupby(
-        ["test_environments", "environment", "metric"], sort=False
-    ):
+    for key, group in rest.groupby(["test_environments", "environment", "metric"], sort=False):
+        tests, environment, metric = map(str, key)
         own = group.set_index("label").to_dict(orient="index")
         name = environment or metric
         if "+" in tests:
@@ -226,14 +226,14 @@ def _environments(one: Judged, dataset: str, labels: Sequence[str]) -> list[dict
     return columns if len(columns) > 1 else []
 
 
-def _text(row: Mapping[str, Any] | None) -> str:
+def _text(row: Mapping[Any, Any] | None) -> str:
     return number(row["mean"], row["stderr"], row["metric"]) if row and row["n"] else "-"
 
 
 def _curves(
     one: Judged, runs: pd.DataFrame, datasets: Sequence[str], labels: Sequence[str], grids: Distinct
 ) -> list[dict[str, Any]]:
-    """The learning curves of the chosen runs; none of frozen runs, which keep no other step."""
+    """Return the learning curves of the chosen runs; none of frozen runs, which keep no other step."""
     if one.frames.scores is not None:
         return []
     chosen = one.chosen
@@ -241,7 +241,8 @@ def _curves(
     cells = chosen.groupby([c for c in CELL if c != "trial"], sort=False)
     values = traces(one.frames, runs)
     panels: list[dict[str, Any]] = []
-    for dataset, label, tests in cells.groups:
+    keys: list[Any] = [*cells.groups]
+    for dataset, label, tests in keys:
         panel = {"dataset": datasets.index(dataset), "row": labels.index(label)}
         panels.append(panel | {"tests": "+".join(tests), "lines": []})
     for curve in curves(values, places, cells.ngroup(), grids):
@@ -252,7 +253,7 @@ def _curves(
 
 
 def _precision(one: Judged) -> tuple[str, Block]:
-    """Each dataset's constant answer, baseline, best row and ceiling, and how exact its gains are."""
+    """Tabulate each dataset's constant answer, baseline, best row and ceiling, and how exact gains are."""
     rows = []
     for dataset, means in one.means.groupby("dataset", sort=False):
         metric = one.metric(str(dataset))
@@ -260,10 +261,12 @@ def _precision(one: Judged) -> tuple[str, Block]:
         texts = {str(label): _text(row) for label, row in there.to_dict(orient="index").items()}
         kinds = there["kind"].to_dict().items()
         constant, ceiling = (
-            next((texts[x] for x, k in kinds if k == kind), "-") for kind in (CONSTANT, CEILING)
+            next((texts[str(x)] for x, k in kinds if k == kind), "-")
+            for kind in (CONSTANT, CEILING)
         )
         methods = there["mean"][there["kind"] == METHOD] * (1 if one.higher(str(dataset)) else -1)
-        best = f"{methods.idxmax()}: {texts[methods.idxmax()]}" if methods.notna().any() else "-"
+        first = str(methods.idxmax()) if methods.notna().any() else ""
+        best = f"{first}: {texts[first]}" if first else "-"
         own = [d for (of, _), d in one.differences.items() if of == dataset and not d.equal]
         least = pd.Series([d.detectable for d in own], dtype=float).dropna().median()
         smallest = f"{gain(least, metric, '')} {one.unit(str(dataset))}"
@@ -290,7 +293,7 @@ def _precision(one: Judged) -> tuple[str, Block]:
 def _tables(
     runs: pd.DataFrame, gaps: Mapping[str, Gaps], rule: str, baseline: str
 ) -> list[tuple[str, Block]]:
-    """The tables that do not depend on the rule, each with its note."""
+    """List the tables that do not depend on the rule, each with its note."""
     about = "Kendall's tau of the orders of rows by the share of the gap; 1 is the same order."
     shown = [(about, block) for block in agreement_tables(gaps, rule)]
     cost = _costs(runs, baseline)
@@ -298,18 +301,18 @@ def _tables(
 
 
 def _costs(runs: pd.DataFrame, baseline: str) -> tuple[str, Block]:
-    """The seconds a step of each row's fastest run, beside the baseline's if that was run."""
+    """Compare the seconds a step of each row's fastest run with the baseline's, if that was run."""
     timed = runs[(runs["last_step"].astype(float) > 0) & runs["training_seconds"].notna()]
     pace = timed["training_seconds"].astype(float) / timed["last_step"].astype(float)
     places = [timed["label"], timed["dataset_label"]]
     table = pace.groupby(places, sort=False).min().unstack()
-    hours = timed["training_seconds"].astype(float).groupby(timed["label"]).sum() / 3600
+    seconds = timed["training_seconds"].astype(float).groupby(timed["label"]).sum().to_dict()
     is_ratio = baseline in table.index
     shown = table / table.loc[baseline] if is_ratio else 1000 * table
     rows = [
-        [str(x), f"{v.median():.2f}", f"{hours[x]:.2g}", *("-" if math.isnan(c) else f"{c:.2f}" for c in v)]
+        [str(x), f"{v.median():.2f}", f"{seconds[x] / 3600:.2g}", *map(_ratio, v)]
         for x, v in shown.iterrows()
-    ]  # fmt: skip
+    ]
     what = f"Times the seconds of {baseline}" if is_ratio else "Milliseconds a step"
     note = (
         f"{what}, of each row's fastest run with its evaluations; the median over datasets, and each. Runs "
@@ -318,12 +321,16 @@ def _costs(runs: pd.DataFrame, baseline: str) -> tuple[str, Block]:
     return note, Block("Cost", ["algorithm", "median", "hours", *map(str, table)], rows, len(rows))
 
 
+def _ratio(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
+
+
 def _table(note: str, block: Block) -> dict[str, Any]:
     return {"title": block.title, "note": note, "header": block.header, "rows": block.rows}
 
 
 def _unfinished(runs: pd.DataFrame) -> list[list[str]]:
-    """Run, dataset, row, state and reason of each run that has not ended well."""
+    """List run, dataset, row, state and reason of each run that has not ended well."""
     wrong = runs[~runs["state"].isin(COMPLETE) | (runs["state"] == State.DIVERGED)]
     columns = ["id", "dataset_label", "label", "state", "error", "last_step"]
     return [
@@ -334,7 +341,7 @@ def _unfinished(runs: pd.DataFrame) -> list[list[str]]:
 
 
 def _reason(state: str, error: object, step: float) -> str:
-    """The reason why a run has not ended, or ended early; empty if nothing is wrong."""
+    """Say why a run has not ended, or ended early; empty if nothing is wrong."""
     if state in (State.FAILED, State.BROKEN):
         return str(error or "no reason recorded")
     if state == State.DIVERGED:

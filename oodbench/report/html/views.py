@@ -64,6 +64,10 @@ class Judged:
         frame = self.board.frame
         return frame[is_mean(frame)].set_index(["dataset", "label"])
 
+    def on(self, dataset: str) -> pd.DataFrame:
+        """Return the means of each row on a dataset, by label."""
+        return pd.DataFrame(self.means.xs(dataset, level="dataset"))
+
     @cached_property
     def differences(self) -> dict[tuple[str, str], Difference]:
         """The gain of each method over the baseline, by dataset (or OVERALL) and label."""
@@ -115,7 +119,7 @@ def judged(frames: Frames, rule: str, baseline: str, metric: str | None) -> Judg
 
 
 def _chosen_alone(frames: Frames, rule: str) -> tuple[Frames, pd.DataFrame]:
-    """The frames without the runs that were not chosen in a complete cell, and the chosen runs.
+    """Leave out the runs of complete cells that were not chosen; return the frames and the chosen runs.
 
     The same runs are chosen from them, in a fraction of the time.
     """
@@ -174,7 +178,7 @@ class Row:
 
 
 def views(one: Judged) -> list[View]:
-    """The presets of a page: all datasets, each half of them, and each dataset alone."""
+    """Make the presets of a page: all datasets, each half of them, and each dataset alone."""
     datasets = [str(d) for d in one.board.frame["dataset"].unique()]
     several: list[View] = []
     if len(datasets) > 1 and one.gaps is not None:
@@ -186,7 +190,7 @@ def views(one: Judged) -> list[View]:
 
 
 def _of_gaps(one: Judged, gaps: Gaps, group: str) -> View:
-    """The mean share of the gap over the datasets of a group."""
+    """Make the view of the mean share of the gap over the datasets of a group."""
     members = gaps.subsets[group]
     rows = _shares(gaps, gaps.shares.loc[members], members, group)
     beside = _shares(gaps, gaps.apart_shares.loc[members], members, group, gaps.apart)
@@ -217,7 +221,7 @@ def _shares(
     group: str,
     trials: pd.DataFrame | None = None,
 ) -> list[Row]:
-    """The rows of a table of shares, the best mean first; those that lack a dataset last, unranked."""
+    """Make the rows of a table of shares, the best mean first; those that lack a dataset last, unranked."""
     whole = trials is None and group == ALL
     drawn = gaps.resampled if whole else resampled(
         gaps.trials if trials is None else trials, gaps.rooms, BASELINE, members
@@ -261,7 +265,7 @@ def _are(count: int, of: int, what: str) -> str:
 
 
 def _of_ranks(one: Judged, datasets: list[str]) -> View:
-    """The mean rank, and the mean gain over the datasets that are measured in proportions."""
+    """Make the view of mean ranks, and of mean gains over the datasets that are measured in proportions."""
     ranks = mean_ranks(block_table(one.scores))
     labels = [*map(str, ranks.index), *dict.fromkeys(one.board.frame["label"])]
     overall = {x: d for (dataset, x), d in one.differences.items() if dataset == OVERALL}
@@ -284,8 +288,8 @@ def _of_ranks(one: Judged, datasets: list[str]) -> View:
 
 
 def _of_dataset(one: Judged, dataset: str) -> View:
-    """The values on a dataset, and the gains over the baseline; the values alone without a baseline."""
-    metric, means = one.metric(dataset), one.means.loc[dataset]
+    """Make the view of a dataset: gains over the baseline, or values where there is none."""
+    metric, means = one.metric(dataset), one.on(dataset)
     own = {x: d for (of, x), d in one.differences.items() if of == dataset}
     rows = []
     for label in _order(means, one.higher(dataset)):
@@ -322,7 +326,7 @@ def _of_dataset(one: Judged, dataset: str) -> View:
 
 
 def _order(means: pd.DataFrame, up: bool) -> list[str]:
-    """The labels of a dataset: methods, then those that see test inputs, then others; the best first."""
+    """Order the labels of a dataset: methods, those that see test inputs, others; the best first."""
     kind = means["kind"].map({METHOD: 0, TRANSDUCTIVE: 1}).fillna(2)
     partial = means["n"] < means["planned"]
     value = means["mean"] * (-1 if up else 1)
@@ -331,8 +335,8 @@ def _order(means: pd.DataFrame, up: bool) -> list[str]:
 
 
 def _marks(one: Judged, dataset: str) -> dict[str, float]:
-    """Where the baseline, the constant answer and the ceiling are among the gains on a dataset."""
-    means = one.means.loc[dataset].query("n > 0")
+    """Place the baseline, the constant answer and the ceiling among the gains on a dataset."""
+    means = one.on(dataset).query("n > 0")
     sign = one.scale(dataset) * (1 if one.higher(dataset) else -1)
     marks = {one.baseline: 0.0}
     for kind in (CONSTANT, CEILING):
@@ -350,20 +354,20 @@ def _row_of_gain(
         text = "0" if label == one.baseline else "-"
         return Row(label, mean, math.nan, math.nan, [text, *extra], label == one.baseline)
     text, scale = gain_text(d, one.metric(dataset)), one.scale(dataset)
-    numbers = (scale * v for v in (d.gain.mean, d.gain.low, d.gain.high))
-    return Row(label, *numbers, [text, *extra], d.pairs == d.planned)
+    mean, low, high = (scale * v for v in (d.gain.mean, d.gain.low, d.gain.high))
+    return Row(label, mean, low, high, [text, *extra], d.pairs == d.planned)
 
 
 def _row_of_value(one: Judged, dataset: str, label: str, extra: list[str]) -> Row:
     values = one.scores.query("dataset == @dataset and label == @label")
     found = estimate(values.groupby("trial")["value"].mean())
     text = gain(found.mean, one.metric(dataset), "") if found.n else "-"
-    numbers = (one.scale(dataset) * v for v in (found.mean, found.low, found.high))
-    return Row(label, *numbers, [text, *extra], True)
+    mean, low, high = (one.scale(dataset) * v for v in (found.mean, found.low, found.high))
+    return Row(label, mean, low, high, [text, *extra], True)
 
 
 def gain_text(d: Difference, metric: str) -> str:
-    """A gain with its interval; "equal" where every pair has two equal values."""
+    """Write a gain with its interval; "equal" where every pair has two equal values."""
     if d.equal or not d.pairs:
         return "equal" if d.equal else "-"
     text = gain(d.gain.mean, metric)
@@ -396,7 +400,7 @@ def _sign(d: Difference) -> int:
 
 
 def _axis(values: Iterable[float]) -> list[Any]:
-    """The ends of an axis that spans the values, and its ticks."""
+    """Return the ends of an axis that spans the values, and its ticks."""
     known = [*values] or [0.0, 1.0]
     low, high = min(known), max(known)
     room = 0.04 * ((high - low) or abs(high) or 1.0)
