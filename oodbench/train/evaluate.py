@@ -118,21 +118,21 @@ def evaluate_vectorized(
             rows = slice(start, start + chunk)
             size = max(2, ROWS // len(first.y[rows]))
             logits = [
-                predict(stacked([e.x[rows] for e in data[i : i + size]]), slice(i, i + size))
+                predict(torch.stack([e.x[rows] for e in data[i : i + size]]), slice(i, i + size))
                 for i in range(0, len(data), size)
             ]
-            y = stacked([e.y[rows] for e in data])
+            y = torch.stack([e.y[rows] for e in data])
             chunks.append(values_of_examples(task, torch.cat(logits), y))
         metrics = {metric: torch.cat([c[metric] for c in chunks], 1) for metric in chunks[0]}
         for split, index in splits[0][name].items():
             if not len(index):
                 continue
-            places = stacked([s[name][split] for s in splits])
+            places = torch.stack([s[name][split] for s in splits])
             chosen = {m: value.gather(1, places).double() for m, value in metrics.items()}
             values.append(torch.stack([value.mean(1) for value in chosen.values()], 1))
             of_split = [g[name][split] for g in groups or () if name in g]
             if of_split:
-                keys = stacked([g.keys for g in of_split])
+                keys = torch.stack([g.keys for g in of_split])
                 values.append(hits(keys, chosen["accuracy"], len(of_split[0].counts)))
             scored.append(_Scored(name, split, [*chosen], len(index), of_split))
     return _evaluations(scored, torch.cat(values, 1).tolist())
@@ -155,14 +155,6 @@ def shapes(
         (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
         for name, e in environments.items()
     )
-
-
-def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Stack tensors of one shape along a new first dimension; one tensor many times is not copied."""
-    distinct = {(t.data_ptr(), t.shape): t for t in tensors}
-    if len(distinct) == 1:
-        return tensors[0].expand(len(tensors), *tensors[0].shape)
-    return torch.stack(list(tensors))
 
 
 def _evaluations(

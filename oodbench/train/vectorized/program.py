@@ -19,7 +19,7 @@ from oodbench.algorithms import Algorithm, Batch
 from oodbench.data.streams import to_device
 from oodbench.results.run_spec import Evaluation
 from oodbench.steps import CustomStep, minimised, noise_on_host, outputs, rates, reduction_of
-from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes, stacked
+from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes
 from oodbench.train.run import Run, Scored, on_host
 from oodbench.train.vectorized.linear import Collector, vectorized_linear
 from oodbench.train.vectorized.optimizers import VectorizedOptimizer
@@ -384,10 +384,10 @@ class _Batches:
             inputs = [b.x for b in batches]
             if len(shape) == 3:
                 inputs = [x.flatten(0, 1).mT.contiguous() for x in inputs]
-            x = stacked([inputs[place] for place in self._places])
+            x = torch.stack([inputs[place] for place in self._places])
             given = {f.name: [getattr(b, f.name) for b in batches] for f in fields(Batch)}
             self._made = {
-                name: stacked([values[place] for place in self._places])
+                name: torch.stack([values[place] for place in self._places])
                 for name, values in given.items()
                 if name != "x" and isinstance(values[0], Tensor)
             }
