@@ -57,7 +57,6 @@ def taken(directories: Iterable[Path]) -> dict[str, dict[str, Any]]:
             ):
                 records = Results(directory).run(run["id"]).records()
                 about = {"row": label, "dataset": run["dataset_label"], "digest": digest(records)}
-                about["vectorized"] = bool(run["provenance"].get("vectorized"))
                 chosen.append((place, stream.random(), run["id"], about))
     return {run_id: about for *_, run_id, about in sorted(chosen, key=lambda c: c[:2])[:COUNT]}
 
@@ -68,9 +67,10 @@ def differing(golden: Mapping[str, Mapping[str, Any]]) -> list[str]:
     rows = list(dict.fromkeys(about["row"] for about in golden.values()))
     board = find_board(BOARD)
     planned = make_plan(restricted(protocol_of(board), rows, datasets=datasets)).runs
-    runs = [(planned[i], bool(about["vectorized"])) for i, about in golden.items()]
     with tempfile.TemporaryDirectory() as out:
-        again = train_frozen(board, runs, LaunchOptions(out=Path(out) / "again"))
+        again = train_frozen(
+            board, [planned[i] for i in golden], LaunchOptions(out=Path(out) / "again")
+        )
         unlike = [i for i, a in golden.items() if digest(again.run(i).records()) != a["digest"]]
     return [f"{golden[i]['row']} on {golden[i]['dataset']} ({i})" for i in unlike]
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,6 @@ from oodbench.results.frozen import board_frames
 from oodbench.results.parts import Part, read_parts
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.launch import LaunchOptions, launch_specs
-from oodbench.train.settings import MAX_VECTORIZED
-
-Runs = list[tuple[RunSpec, bool]]
-"""Frozen runs: the spec, and whether the run was vectorized."""
 
 
 @dataclass(frozen=True)
@@ -36,22 +32,13 @@ class Rerun:
     """Whether every run has a result, and none is off."""
 
 
-def runs_of(parts: Sequence[Part]) -> Runs:
-    """All runs of these parts."""
-    runs: Runs = []
-    for part in parts:
-        vectorized = part.runs().set_index("id")["vectorized"]
-        runs += [(spec, bool(vectorized[i])) for i, spec in part.specs().items()]
-    return runs
-
-
 def rerun(
     board: Path, count: int, seed: int, options: LaunchOptions, rows: Sequence[str] = ()
 ) -> Rerun:
-    """Train random frozen runs again, of `rows` or all, vectorized or alone as they were, and compare.
+    """Train random frozen runs again, of `rows` or all, and compare.
 
-    Datasets that lack data or a package are left out. A vectorized run has the same bits whichever runs
-    share its program: here the others of the sample. Raises UserError for an unknown row, and for a method
+    Datasets that lack data or a package are left out. A run has the same bits whichever runs are trained
+    beside it: here the others of the sample. Raises UserError for an unknown row, and for a method
     that is not registered.
     """
     kept = {name_of(entry) for entry in possible(protocol_of(board), options.data_dir).datasets}
@@ -66,8 +53,8 @@ def rerun(
     parts = [parts[i] for i in sorted({i for i, _ in sample})]
     changed = changed_data(parts, options.data_dir)
     chosen = {run_id for _, run_id in sample}
-    runs = [(spec, vectorized) for spec, vectorized in runs_of(parts) if spec.id in chosen]
-    again = load_frames(train_frozen(board, runs, options))
+    specs = [spec for part in parts for spec in part.specs().values() if spec.id in chosen]
+    again = load_frames(train_frozen(board, specs, options))
     frozen = board_frames(parts)
     frozen = subset(frozen, frozen.runs[frozen.runs["id"].isin(chosen)])
     table = compared(frozen, again)
@@ -91,17 +78,13 @@ def _failure(run: "pd.Series[Any]", error: str) -> str:
     return f"{text}: {error}" if error else text
 
 
-def train_frozen(board: Path, runs: Runs, options: LaunchOptions) -> Results:
-    """Train the frozen runs that have not ended in `options.out`, vectorized or alone as they were."""
-    for name in {spec.algorithm for spec, _ in runs}:
+def train_frozen(board: Path, specs: Sequence[RunSpec], options: LaunchOptions) -> Results:
+    """Train the frozen runs that have not ended in `options.out`."""
+    for name in {spec.algorithm for spec in specs}:
         algorithms.get(name)
     results = Results(options.out)
-    specs = {spec.id: spec for spec, _ in runs}
-    for vectorize in (MAX_VECTORIZED, 1):
-        ids = [spec.id for spec, vectorized in runs if vectorized == (vectorize > 1)]
-        left = [i for i in ids if results.run(i).end() is None]
-        if ids:
-            launch_specs(board.name, specs, left, replace(options, vectorize=vectorize))
+    left = [spec.id for spec in specs if results.run(spec.id).end() is None]
+    launch_specs(board.name, {spec.id: spec for spec in specs}, left, options)
     return results
 
 

@@ -21,7 +21,7 @@ from oodbench.sweep.stale import choice
 from oodbench.sweep.stored_plan import continued
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import DataDir, Plugins, commands, confirmed, terminal
-from oodbench.train.settings import TrainSettings, large_bundles
+from oodbench.train.settings import TrainSettings
 from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:
@@ -133,7 +133,6 @@ def plan(
     settings = TrainSettings(
         data_dir=data_dir,
         vectorize=_most_vectorized(vectorize),
-        large_bundles=large_bundles(specs),
     )
     with progress(console, 100, transient=True) as bar:
         task = bar.add_task("measuring", total=100)

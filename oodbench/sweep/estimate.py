@@ -115,7 +115,7 @@ def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float,
     from oodbench.train.vectorized.program import VectorizedProgram
 
     run = Run(bundle[0], settings)
-    reason = why_alone(run, settings)
+    reason = why_alone(run)
     if reason is None:
         try:
             several = [Run(spec, settings) for spec in bundle[: settings.vectorize or SAMPLE]]

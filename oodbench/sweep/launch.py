@@ -29,7 +29,6 @@ from oodbench.sweep.stored_plan import continued, store_plan
 from oodbench.sweep.weights import check_rules, lacking
 from oodbench.terminal import Terminal, printable, terminal
 from oodbench.train.digests import dataset_of, digests_now
-from oodbench.train.settings import large_bundles
 
 __all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs", "retry"]
 
@@ -219,8 +218,6 @@ def _train(job: Job, launcher: Launcher, console: Terminal) -> Counter[State]:
 
 def _run(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:
     """Train the runs `job.ids`; returns how they ended."""
-    large = large_bundles(job.specs.values(), launcher.runs_at_hand(job))
-    job = replace(job, options=replace(job.options, large_bundles=large))
     try:
         ended: object = launcher.launch(job) if job.ids else {}
     except KeyboardInterrupt:

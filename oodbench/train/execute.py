@@ -157,8 +157,8 @@ class _Bundle:
                 continue
             if first is None:
                 first = run
-                self.vectorized = limit > 0 and why_alone(run, self.settings) is None
-                limit = min(limit, capacity(run, self.settings)) if self.vectorized else 1
+                self.vectorized = limit > 0 and why_alone(run) is None
+                limit = min(limit, capacity(run)) if self.vectorized else 1
             elif program_key(run) != program_key(first):
                 self._release(held)
                 others.append((spec, directory))

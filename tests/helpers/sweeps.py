@@ -2,11 +2,12 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from oodbench.results.directory import Results, RunDirectory
@@ -104,6 +105,14 @@ def outcome(results: Results) -> dict[str, tuple[State, list[dict[str, Any]]]]:
     """State and records of every planned run, without what differs from machine to machine."""
     runs = map(results.run, results.plan()["runs"])
     return {run.id: (run.state(), records_of(run)) for run in runs}
+
+
+def require_close(found: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> None:
+    """Check the evaluations of a model by itself against those of its run, which was vectorized."""
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert {**one, "value": None} == {**other, "value": None}
+        assert one["value"] == pytest.approx(other["value"], rel=1e-5, abs=1e-7)
 
 
 @contextmanager

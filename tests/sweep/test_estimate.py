@@ -11,7 +11,7 @@ from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train import evaluate
 from oodbench.train.run import Run
-from oodbench.train.settings import TrainSettings, large_bundles
+from oodbench.train.settings import TrainSettings
 
 SWEEP = {
     "name": "plain",
@@ -36,9 +36,10 @@ def test_a_long_evaluation_is_judged_by_its_beginning(monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
     monkeypatch.setattr(Run, "predict", slow)
     monkeypatch.setattr(evaluate, "CHUNK", (10, 10))
-    specs = list(make_plan(validate(SWEEP, "plain")).runs.values())
+    alone = {**SWEEP, "algorithms": ["LeastSquares"]}
+    specs = list(make_plan(validate(alone, "plain")).runs.values())
     examples = sum(len(e.y) for e in Run(specs[0], TrainSettings()).scored.values())
-    expected = forecast(specs, TrainSettings(vectorize=1))
+    expected = forecast(specs, TrainSettings())
     assert predicted == 10 * len(expected.alone) > 0
     evaluations = len(specs) * 2
     assert expected.seconds == pytest.approx(evaluations * examples)
@@ -46,8 +47,8 @@ def test_a_long_evaluation_is_judged_by_its_beginning(monkeypatch: pytest.Monkey
 
 def test_runs_of_one_program_are_measured_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "BUDGET", 0.001)
-    specs = list(make_plan(validate({**SWEEP, "trials": 16}, "plain")).runs.values())
-    together = forecast(specs, TrainSettings(large_bundles=large_bundles(specs)))
+    specs = list(make_plan(validate(SWEEP, "plain")).runs.values())
+    together = forecast(specs, TrainSettings())
     assert together.seconds and not together.alone
 
 

@@ -250,24 +250,21 @@ def test_an_average_does_not_depend_on_who_is_trained_beside_it(average: str) ->
 
 @pytest.mark.parametrize("average", [*AVERAGES])
 @pytest.mark.parametrize(
-    ("algorithm", "vectorize"),
+    "algorithm",
     [
-        ("ERM", 1),
-        pytest.param("ERM", 2, marks=pytest.mark.slow),
-        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in GROUPS),
+        "ERM",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in GROUPS),
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_records(
     average: str,
     algorithm: str,
-    vectorize: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     checkpoint_every(5, monkeypatch)
     (spec,) = specs(average, algorithm)
-    settings = TrainSettings(vectorize=vectorize)
-    assert len(killed_and_resumed(spec, tmp_path, (20, 25, 36, 54), settings)) == 10
+    assert len(killed_and_resumed(spec, tmp_path, (20, 25, 36, 54))) == 10
 
 
 def test_the_id_holds_an_average_and_all_of_its_numbers() -> None:
@@ -332,12 +329,11 @@ def test_a_run_without_validation_examples_says_so() -> None:
         Run(replace(spec, holdout=0.0), TrainSettings())
 
 
-@pytest.mark.parametrize("vectorize", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("average", [*AVERAGES])
-def test_kept_weights_are_the_evaluated_ones(average: str, vectorize: int, tmp_path: Path) -> None:
+def test_kept_weights_are_the_evaluated_ones(average: str, tmp_path: Path) -> None:
     """The last ones give the last record's values to a run without an average."""
     for spec in specs(average, trials=2):
-        directory = ended(spec, tmp_path / spec.id, keep_weights=("last",), vectorize=vectorize)
+        directory = ended(spec, tmp_path / spec.id, keep_weights=("last",))
         other = Run(replace(spec, average=None), TrainSettings())
         (path,) = kept_weights(directory).values()
         other.algorithm.load_state_dict(load_file(path))

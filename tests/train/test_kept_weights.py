@@ -22,7 +22,7 @@ from oodbench.train.process import clean_process
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import Killed
-from tests.helpers.sweeps import outcome, tiny, trained
+from tests.helpers.sweeps import outcome, require_close, tiny, trained
 
 RULES = ("train_val", "val_env", "oracle", "train_val:loss", "last")
 SETTINGS = TrainSettings(keep_weights=RULES)
@@ -86,7 +86,7 @@ def test_they_are_the_weights_that_the_record_is_of(kept: Results) -> None:
             run = with_weights(spec, path)
             (record,) = (r for r in kept.run(run_id).records() if r["step"] == step)
             with clean_process(1):
-                assert [vars(e) for e in run.evaluate()] == record["evaluations"]
+                require_close([vars(e) for e in run.evaluate()], record["evaluations"])
             with safe_open(path, "pt") as file:
                 about = json.loads(file.metadata()["oodbench"])
                 assert about.pop("sizes") == list(run.problem.sizes)
@@ -172,4 +172,4 @@ def test_averages_are_what_is_kept(tmp_path: Path) -> None:
     recorded = directory.records()[-1]["evaluations"]
     data = run.data
     again = evaluate(run.predict, run.scored, data.splits, run.problem.task, groups=data.groups)
-    assert [vars(e) for e in again] == recorded
+    require_close([vars(e) for e in again], recorded)

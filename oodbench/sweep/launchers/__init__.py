@@ -6,7 +6,6 @@ launchers writes one. It is called with a `Job`, which holds the runs, the optio
 results directory.
 """
 
-import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -140,10 +139,6 @@ class Launcher(ABC):
 
     def check(self, job: Job) -> None:  # noqa: B027
         """Raise UserError for what cannot be trained here; it is called before anything is written."""
-
-    def runs_at_hand(self, job: Job) -> float:
-        """Return the size of the largest bundle that a process can form."""
-        return math.inf
 
     @abstractmethod
     def launch(self, job: Job) -> dict[str, State]:

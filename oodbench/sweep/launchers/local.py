@@ -247,7 +247,7 @@ class _Pool:
         settings = self.job.settings_of(worker)
         first, bundle = self.queue[0], self._bundle_key(self.queue[0])
         limit = self.limits.get(first, settings.vectorize or MAX_VECTORIZED)
-        if limit == 1 or bundle in self.alone or settings.why_alone(bundle) is not None:
+        if limit == 1 or bundle in self.alone:
             return [self.queue.popleft()]
         alike = [
             i

@@ -118,10 +118,6 @@ class Slurm(Launcher):
 
     Resources = SlurmResources
 
-    def runs_at_hand(self, job: Job) -> float:
-        """The runs of one job."""
-        return SlurmResources.of(job.options.resources).runs_per_job
-
     def launch(self, job: Job) -> dict[str, State]:
         """Submit the runs that are not queued yet and return at once, with `queued` for each of them.
 

@@ -12,7 +12,6 @@ from oodbench.data import facts
 from oodbench.networks.base import Network
 from oodbench.steps import has_own_update, has_stages, reduction_of
 from oodbench.train.run import Run
-from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.optimizers import shared_options
 from oodbench.train.vectorized.program import VectorizedProgram
 
@@ -44,27 +43,27 @@ ADVICE = {
 """Words of torch's message -> what a function did, and what to write instead."""
 
 
-def why_alone(run: Run, settings: TrainSettings) -> str | None:
-    """Why a run is trained by itself under these settings, or None if it is vectorized.
+def why_alone(run: Run) -> str | None:
+    """Return the reason why a run is trained by itself, or None if it is vectorized.
 
-    On a CPU, where results are to be the same bit for bit, this does not depend on how many runs
-    are left to train.
+    It follows from the run and its device alone, so that the same run has the same bits whatever is
+    trained beside it.
     """
-    reason = why_not(run) or settings.why_alone(run.spec.bundle_key)
-    if reason is not None or settings.vectorize is not None or settings.device != "cpu":
+    reason = why_not(run)
+    if reason is not None or run.settings.device != "cpu":
         return reason
-    examples = _inputs(run)
     weights = sum(p.numel() for p in run.algorithm.parameters() if p.dim() > 1)
-    if examples * weights > CPU_PRODUCTS:
+    if _inputs(run) * weights > CPU_PRODUCTS:
         return "its steps are long enough that several at once are no faster"
     return None
 
 
-def capacity(run: Run, settings: TrainSettings) -> int:
+def capacity(run: Run) -> int:
     """How many runs such as this one fit into the memory that one program may take, at least one.
 
     On a GPU it is measured, by the gradients of one step.
     """
+    settings = run.settings
     if settings.device == "cpu":
         return max(1, CPU_BYTES // _bytes(run))
     torch.cuda.reset_peak_memory_stats(settings.device)

@@ -23,6 +23,7 @@ from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes
 from oodbench.train.run import Run, Scored, on_host
 from oodbench.train.vectorized.linear import Collector, vectorized_linear
 from oodbench.train.vectorized.optimizers import VectorizedOptimizer
+from oodbench.train.vectorized.places import Remainders
 
 T = TypeVar("T")
 
@@ -30,10 +31,14 @@ T = TypeVar("T")
 class VectorizedProgram:
     """K runs at one step, trained as one program."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        """Takes the runs' parameters and the states of their optimizers into one matrix each."""
+    def __init__(self, runs: Sequence[Run], multiple: int | None = None) -> None:
+        """Take the runs' parameters and the states of their optimizers into one matrix each.
+
+        The program has a `multiple` of rows, by default so many that no tensor leaves a remainder (see
+        `places`); those too many are the last run once more.
+        """
         self.runs = list(runs)
-        members = _at_least_two(self.runs)
+        members = _filled(self.runs, _multiple(self.runs[0]) if multiple is None else multiple)
         self._algorithms = [run.algorithm for run in members]
         first = runs[0].algorithm
         parameters = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
@@ -89,6 +94,8 @@ class VectorizedProgram:
         """The largest norms of the gradients, (K, 1), 0 where there is none."""
         self._batches = _Batches(members)
         self._combines = combines
+        self._multiples: dict[torch.Size, int] = {}
+        """The multiples of runs that are evaluated together, by the shape of a run's inputs."""
 
     def _stacked(self, weights: Sequence[Mapping[str, Tensor]]) -> Tensor:
         """The trained parameters among the weights of some runs, (K, P)."""
@@ -190,12 +197,12 @@ class VectorizedProgram:
 
     @torch.no_grad()
     def _start_stages(self, step: int) -> None:
-        for algorithm in self._algorithms:
+        last = len(self.runs) - 1
+        for algorithm in self._algorithms[: last + 1]:
             assert isinstance(algorithm, CustomStep)
             algorithm.start_stage(step)
-        if len(self.runs) == 1:  # its parameters are the last row's alone
-            for rows in (self._matrix, *self._buffers.values()):
-                rows[:-1] = rows[-1:]
+        for rows in (self._matrix, *self._buffers.values()):
+            rows[last:-1] = rows[-1:]  # of its rows the last run has the last one
 
     def _clipping(self, gradients: Tensor) -> Tensor:
         """The factors, (K, 1), that scale (K, P) gradients down to each run's largest norm."""
@@ -207,7 +214,19 @@ class VectorizedProgram:
         self, step: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """The metrics, (K,) each, and by name, (K, *shape), the gradients and next buffers of all runs."""
+        return self._gradients_of(*self._batches[step], step)
+
+    def remainders(self) -> Remainders:
+        """Look at the operations of an update without doing it."""
+        step = self.runs[0].step
         batch, noise = self._batches[step]
+        with Remainders(len(self._algorithms)) as found:
+            self._gradients_of(batch, noise, step)
+        return found
+
+    def _gradients_of(
+        self, batch: dict[str, Tensor], noise: dict[str, Tensor], step: int
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         leaves = {name: p.requires_grad_() for name, p in self._named(self._matrix).items()}
         collector = None
         if self._combines:
@@ -276,7 +295,7 @@ class VectorizedProgram:
         found: dict[int, list[Evaluation]] = {}
         with vectorized_linear(self._template.network):
             for places in alike.values():
-                members = _at_least_two(places)
+                members = _filled(places)
                 environments, splits = zip(*(data(self.runs[k]) for k in members), strict=True)
                 task = self.runs[places[0]].problem.task
                 groups = [self.runs[k].data.groups for k in members] if grouped else None
@@ -295,11 +314,17 @@ class VectorizedProgram:
         every = to_device(torch.tensor(members), weights.device)
 
         def predict(x: Tensor, part: slice) -> Tensor:
-            places = members[part]
-            rows = every[part]
-            if len(places) == 1:
-                rows = rows.expand(2)
-                x = x.expand(2, *x.shape[1:])
+            places, kind = [*range(len(x))], x.shape[1:]
+            if kind not in self._multiples:
+                self._multiples[kind] = 1
+                if x.device.type == "cpu":
+                    with Remainders(len(_filled(places))) as watched:
+                        predict(x, part)
+                    self._multiples[kind] = watched.multiple
+            filled = _filled(places, self._multiples[kind])
+            if len(filled) > len(places):
+                x = x[filled]
+            rows = every[part][to_device(torch.tensor(filled), every.device)]
             chosen = {name: p[rows] for name, p in parameters.items()}
             numbers = {name: value[rows] for name, value in self._numbers.items()}
             found = self._over_runs(
@@ -307,7 +332,7 @@ class VectorizedProgram:
             )
             if self.runs[0].data.units is None:
                 return found[: len(places)]  # type: ignore[no-any-return]
-            pairs = zip(places, found, strict=False)
+            pairs = zip(members[part], found, strict=False)
             return torch.stack([self.runs[k].in_units(logits) for k, logits in pairs])
 
         return predict
@@ -317,11 +342,21 @@ class VectorizedProgram:
         self._optimizer.sync_to_runs()
 
 
-def _at_least_two(items: list[T]) -> list[T]:
-    """The items, a single one twice: batched kernels round a batch of one differently, and a run's
-    numbers must not depend on how many run beside it.
+def _filled(items: list[T], multiple: int = 1) -> list[T]:
+    """Repeat the last item up to a `multiple` of items, and a single one in any case.
+
+    Batched kernels round a batch of one differently, and a run's numbers must not depend on how many
+    run beside it.
     """
-    return items * 2 if len(items) == 1 else items
+    count = max(2, -(-len(items) // multiple) * multiple)
+    return items + items[-1:] * (count - len(items))
+
+
+def _multiple(run: Run) -> int:
+    """Return of how many runs a program for such runs has a multiple, so that bits depend on none."""
+    if run.settings.device != "cpu":
+        return 1
+    return VectorizedProgram([run], 1).remainders().multiple
 
 
 def _risks(

@@ -11,7 +11,6 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job, launchers
 from oodbench.sweep.launchers.local import Debug
-from oodbench.train.settings import MIN_TO_VECTORIZE, large_bundles
 from tests.helpers.commands import python
 from tests.helpers.packages import installed
 from tests.helpers.paths import ROOT
@@ -75,11 +74,11 @@ def test_a_run_that_another_process_holds_is_left_to_it(
 
 
 @pytest.mark.slow
-def test_runs_of_a_crowd_are_trained_together(tmp_path: Path) -> None:
-    plan = tiny(algorithms=["ERM"], network="Linear", trials=MIN_TO_VECTORIZE)
-    large, together = large_bundles(plan.runs.values()), {}
+def test_runs_of_a_kind_are_trained_together(tmp_path: Path) -> None:
+    plan = tiny(algorithms=["ERM"], network="Linear", trials=5)
+    together = {}
     for name, workers in (("local", 2), ("local", 1), ("debug", 1)):
-        asked = job(plan, tmp_path / f"{name}{workers}", workers, large_bundles=large)
+        asked = job(plan, tmp_path / f"{name}{workers}", workers)
         assert set(launchers.get(name)().launch(asked).values()) == {"done"}
         infos = [asked.results.run(i).info() for i in plan.runs]
         assert all(info is not None and info.provenance["vectorized"] for info in infos)

@@ -8,7 +8,7 @@ import torch
 
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.run import Run
-from oodbench.train.settings import MIN_TO_VECTORIZE, TrainSettings, large_bundles
+from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import bundles
 from oodbench.train.vectorized.bundles import DEVICE_SHARE, capacity, why_alone
 from oodbench.train.vectorized.program import VectorizedProgram
@@ -16,50 +16,38 @@ from tests.helpers.sweeps import tiny
 
 
 def bundle(**changes: Any) -> list[RunSpec]:
-    runs = tiny(
-        **{"algorithms": ["ERM"], "network": "Linear", "trials": MIN_TO_VECTORIZE} | changes
-    ).runs
+    runs = tiny(**{"algorithms": ["ERM"], "network": "Linear", "trials": 2} | changes).runs
     return list(runs.values())
 
 
 @pytest.mark.parametrize(
-    ("specs", "settings", "reason"),
+    ("changes", "reason"),
     [
-        (bundle(), TrainSettings(), None),
-        (bundle(trials=MIN_TO_VECTORIZE - 1), TrainSettings(), "fewer than 16 runs differ"),
-        (bundle(trials=1), TrainSettings(vectorize=8), None),
-        (bundle(), TrainSettings(vectorize=1), "--vectorize is 1"),
-        (bundle(algorithms=["LeastSquares"]), TrainSettings(), "an update of its own"),
+        ({}, None),
+        ({"algorithms": ["LeastSquares"]}, "an update of its own"),
         (
-            bundle(network={"name": "MLP", "hparams": {"width": 1024}}, datasets=["Spirals"]),
-            TrainSettings(),
+            {"network": {"name": "MLP", "hparams": {"width": 1024}}, "datasets": ["Spirals"]},
             "its steps are long enough",
         ),
     ],
-    ids=["many", "few", "asked for", "asked against", "own update", "large"],
+    ids=["small", "own update", "large"],
 )
-def test_who_is_trained_alone(
-    specs: list[RunSpec], settings: TrainSettings, reason: str | None
-) -> None:
-    found = why_alone(
-        Run(specs[0], settings), replace(settings, large_bundles=large_bundles(specs))
-    )
+def test_who_is_trained_alone(changes: dict[str, Any], reason: str | None) -> None:
+    found = why_alone(Run(bundle(**changes)[0], TrainSettings()))
     assert found is None if reason is None else found is not None and reason in found
 
 
 def test_long_steps_are_those_of_many_products_whatever_the_biases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    specs = bundle(network="MLP")
-    run = Run(specs[0], TrainSettings())
-    settings = TrainSettings(large_bundles=large_bundles(specs))
+    run = Run(bundle(network="MLP")[0], TrainSettings())
     matrices = sum(p.numel() for p in run.algorithm.parameters() if p.dim() == 2)
     assert 0 < matrices < sum(p.numel() for p in run.algorithm.parameters())
     products = len(run.names) * run.batches.batch_size * matrices
     monkeypatch.setattr(bundles, "CPU_PRODUCTS", products)
-    assert why_alone(run, settings) is None
+    assert why_alone(run) is None
     monkeypatch.setattr(bundles, "CPU_PRODUCTS", products - 1)
-    assert "long enough" in str(why_alone(run, settings))
+    assert "long enough" in str(why_alone(run))
 
 
 def test_the_capacity_on_a_cpu_is_by_size_and_never_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +55,9 @@ def test_the_capacity_on_a_cpu_is_by_size_and_never_none(monkeypatch: pytest.Mon
         Run(bundle(datasets=[{"name": "LinearSEM", "num_examples": n}])[0], TrainSettings())
         for n in (200, 2000)
     )
-    assert capacity(small, TrainSettings()) > 5 * capacity(large, TrainSettings()) > 5
+    assert capacity(small) > 5 * capacity(large) > 5
     monkeypatch.setattr(bundles, "CPU_BYTES", 1)
-    assert capacity(large, TrainSettings()) == 1
+    assert capacity(large) == 1
 
 
 @pytest.mark.gpu
@@ -79,10 +67,9 @@ def test_the_capacity_on_a_gpu_keeps_within_the_share() -> None:
     entry = {"name": "ERM", "hparams": {"batch_size": 512}}
     changes: dict[str, Any] = {"datasets": ["Spirals"], "network": "MLP", "algorithms": [entry]}
     run = Run(bundle(**changes)[0], settings)
-    whole = capacity(run, settings)
-    eighth = replace(settings, device_share=8.5 / whole)
+    eighth = replace(settings, device_share=8.5 / capacity(run))
     free, _ = torch.cuda.mem_get_info("cuda:0")
-    count = capacity(run, eighth)
+    count = capacity(Run(run.spec, eighth))
     assert 7 <= count <= 9
     before = torch.cuda.memory_allocated("cuda:0")
     torch.cuda.reset_peak_memory_stats("cuda:0")

@@ -214,25 +214,6 @@ def test_a_single_run_begins_its_second_stage_as_alone(monkeypatch: pytest.Monke
     require_as_alone([alone], 1e-9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "DANN", "GroupDRO", "Mixup"])
-def test_a_run_does_not_depend_on_its_company(algorithm: str) -> None:
-    """Bit for bit on a CPU, down to a run without any."""
-    alike = specs(algorithm, SPIRALS, draws=2, trials=3, batch_size=16, lr=[1e-3, 3e-3])
-
-    def trained(size: int) -> list[tuple[list[Evaluation], dict[str, float]]]:
-        found = []
-        for start in range(0, len(alike), size):
-            runs = [Run(spec, TrainSettings()) for spec in alike[start : start + size]]
-            program = VectorizedProgram(runs)
-            program.run_steps(STEPS)
-            evaluations = program.evaluate(range(len(runs)))
-            found += [(e, run.sums) for e, run in zip(evaluations, runs, strict=True)]
-        return found
-
-    assert trained(4) == trained(1) == trained(6)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "dataset", "network", "reason"),
     [
