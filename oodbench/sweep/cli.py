@@ -54,7 +54,8 @@ LoaderWorkers = Annotated[
     typer.Option(min=0, help="Threads that read a run's stored data; its share of the cores."),
 ]
 Vectorize = Annotated[
-    str, typer.Option(help="Runs trained as one program: auto, a number at most, or 1 for none.")
+    str,
+    typer.Option(help="Most runs of one program: auto or a number."),
 ]
 RunTimeout = Annotated[
     float | None,

@@ -57,14 +57,14 @@ def test_runs_of_different_structure_are_measured_as_programs_of_one_structure(
 ) -> None:
     """A draw of URM has one, two or three layers in its discriminator."""
     monkeypatch.setattr(estimate, "BUDGET", 0.001)
-    urm = {"name": "URM", "hparams": {"batch_size": 8, "squash": "tanh"}}
+    urm = {"name": "URM", "hparams": {"batch_size": 2, "squash": "tanh"}}
     values = {**SWEEP, "algorithms": [urm], "hparam_draws": 6, "network": "MLP"}
     specs = list(make_plan(validate(values, "plain")).runs.values())
     layers: dict[tuple[str, ...], set[object]] = {}
     for spec in specs:
         layers.setdefault(spec.bundle_key, set()).add(spec.hparams["discriminator_layers"])
     assert max(map(len, layers.values())) > 1
-    together = forecast(specs, TrainSettings(vectorize=18))
+    together = forecast(specs, TrainSettings())
     assert together.seconds and not together.alone and not together.failing
 
 

@@ -15,7 +15,7 @@ from oodbench.train.execute import execute, execute_bundle
 from oodbench.train.process import clean_process, seed_process, unchanged
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at
-from tests.helpers.sweeps import first, outcome, tiny, trained
+from tests.helpers.sweeps import first, outcome, planned, tiny, trained
 
 SETTINGS = TrainSettings()
 load_plugins(["tests.helpers.leaky_methods"])
@@ -80,8 +80,7 @@ def test_a_method_that_draws_from_the_process_generators_is_repeatable(
     for name in ("a", "b", "killed"):
         random.seed(name)
         np.random.seed(len(name))
-        directory = Results(tmp_path / name).run(spec.id)
-
+        directory = planned(tmp_path / name, tiny(algorithms=["GlobalNoise"])).run(spec.id)
         if name == "killed":
             checkpoint_every(15, monkeypatch)
             kill_at(15, spec, directory)

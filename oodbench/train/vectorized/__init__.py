@@ -9,12 +9,9 @@ What has to hold is that a run's records are the same, on a CPU bit for bit, whi
 its program: those that were at hand when it started differ from those that are left after a kill,
 and a resumed sweep is to end with the results of an undisturbed one. These rules see to it:
 
-- Whether a run is vectorized depends on the whole sweep and on the run itself, never on what is
-  left to train. On a CPU a bundle is vectorized if the sweep has at least `MIN_TO_VECTORIZE` runs of
-  it (`settings.large_bundles`) and nothing about the run rules it out (`bundles.why_alone`). Launcher
-  and process ask the same two functions.
+- Whether a run is vectorized follows from the run alone (`bundles.why_alone`).
 - A program of one run holds it twice, because batched kernels round a batch of one differently
-  (`program._at_least_two`).
+  (`program._filled`), and as often as it takes for no tensor to have a remainder (`places`).
 - Hyperparameters that can be drawn are tensors in every program, even where all its runs agree on
   them, because a Python number is folded into the arithmetic in another way (`program._varying`).
 - Every operation over runs is elementwise in them or a batched product, so that a row's bits do not
