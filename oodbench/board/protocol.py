@@ -21,7 +21,7 @@ Numbers = int | list[int]
 
 
 def protocol_of(board: Path) -> Sweep:
-    """The sweep of a board; raises UserError for a file that is no sweep, or cannot be a board's."""
+    """Return the sweep of a board; raises UserError for a file that is no sweep, or cannot be a board's."""
     file = board / PROTOCOL_FILE
     values = read_yaml(file)
     if not isinstance(values, dict):
@@ -60,7 +60,8 @@ def restricted(
     draws: int | None = None,
     datasets: Sequence[str] = (),
 ) -> Sweep:
-    """The protocol with these rows alone, at most the first `trials` and `draws`, and these datasets.
+    """Return the protocol with these rows alone, at most the first `trials` and `draws`, and these
+    datasets.
 
     Each of `rows` is the label of a row of the protocol, the name of another method, or `all` for every
     row of the protocol. Without `datasets` all are kept. Raises UserError where the protocol has fewer
@@ -106,7 +107,7 @@ class Tier(BaseModel):
 
 
 def tiers(board: Path) -> dict[str, Tier]:
-    """The tiers of a board by name; raises UserError for a file of something else."""
+    """Return the tiers of a board by name; raises UserError for a file of something else."""
     file = board / TIERS_FILE
     values = read_yaml(file) if file.is_file() else {}
     try:
@@ -117,7 +118,7 @@ def tiers(board: Path) -> dict[str, Tier]:
 
 
 def find_tier(board: Path, name: str) -> Tier:
-    """A tier of a board; raises UserError."""
+    """Return a tier of a board; raises UserError."""
     known = tiers(board)
     if name not in known:
         raise unknown("tier", name, known, f"the board {board.name}")
@@ -139,26 +140,26 @@ def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
 
 
 def label_of(row: str | Row) -> str:
-    """The label in tables of an entry of a sweep's `algorithms`."""
+    """Return the label in tables of an entry of a sweep's `algorithms`."""
     from oodbench.sweep.cells import completed_row
 
     return row if isinstance(row, str) else str(completed_row(row).label)
 
 
 def name_of(dataset: str | dict[str, Any]) -> str:
-    """The name of a dataset in a protocol: its label if it has one, else its registered name."""
+    """Return the name of a dataset in a protocol: its label if it has one, else its registered name."""
     if isinstance(dataset, str):
         return dataset
     return str(dataset.get("label") or dataset.get("name"))
 
 
 def _own_trials(dataset: str | dict[str, Any]) -> Numbers | None:
-    """The trials that a dataset of a protocol has of its own, under `training`."""
+    """Return the trials that a dataset of a protocol has of its own, under `training`."""
     return None if isinstance(dataset, str) else dataset.get("training", {}).get("trials")
 
 
 def _cut(dataset: str | dict[str, Any], wanted: int | None) -> str | dict[str, Any]:
-    """A dataset of a protocol with at most so many trials of its own."""
+    """Return a dataset of a protocol with at most so many trials of its own."""
     own = _own_trials(dataset)
     if own is None or isinstance(dataset, str):
         return dataset

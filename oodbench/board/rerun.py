@@ -71,7 +71,7 @@ def rerun(
 
 
 def _failure(run: "pd.Series[Any]", error: str) -> str:
-    """A clause on a run that is off, or that has no result, with its error if there was one."""
+    """Return a clause on a run that is off, or that has no result, with its error if there was one."""
     text = f"{run['agreement']}: {named(run)} (run {run['id']})"
     if run["agreement"] is Agreement.OFF:
         return f"{text}, {distance(run)}"
@@ -89,7 +89,7 @@ def train_frozen(board: Path, specs: Sequence[RunSpec], options: LaunchOptions) 
 
 
 def changed_data(parts: Sequence[Part], data_dir: Path | None) -> list[str]:
-    """Sentences on the parts whose data have other digests than when they were frozen."""
+    """Return sentences on the parts whose data have other digests than when they were frozen."""
     changed = []
     for part in parts:
         known = part.about.provenance.get("data")

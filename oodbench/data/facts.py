@@ -45,7 +45,7 @@ class PlanFacts:
 
 
 def for_plan(dataset: "Dataset") -> PlanFacts:
-    """The facts about a dataset whose data are there; raises UserError for impossible options."""
+    """Return the facts about a dataset whose data are there; raises UserError for impossible options."""
     higher_is_better(dataset)
     return PlanFacts(
         network=network(dataset),
@@ -58,25 +58,25 @@ def for_plan(dataset: "Dataset") -> PlanFacts:
 
 
 def label(dataset: "Dataset") -> str:
-    """The dataset as tables call it: its name with the options that are not at their defaults."""
+    """Return the dataset as tables call it: its name with the options that are not at their defaults."""
     if (own_label := getattr(dataset, "label", None)) is not None:
         return str(own_label)
     return labelled(dataset.name, changed_options(dataset))
 
 
 def changed_options(dataset: "Dataset") -> dict[str, Any]:
-    """The options that are not at their defaults."""
+    """Return the options that are not at their defaults."""
     usual = defaults(type(dataset.options))
     return {k: v for k, v in asdict(dataset.options).items() if v != usual[k]}
 
 
 def labelled(name: str, options: Mapping[str, object]) -> str:
-    """A name with options in parentheses, if there are any."""
+    """Return a name with options in parentheses, if there are any."""
     return name + (f"({', '.join(f'{k}={v}' for k, v in options.items())})" if options else "")
 
 
 def run_options(dataset: "Dataset", pretrained: bool) -> dict[str, Any]:
-    """The options as part of a run's identity, given whether its network is pretrained.
+    """Return the options as part of a run's identity, given whether its network is pretrained.
 
     `resolved_options(pretrained)` of a dataset gives the values of options that it resolves for a run.
     """
@@ -85,28 +85,30 @@ def run_options(dataset: "Dataset", pretrained: bool) -> dict[str, Any]:
 
 
 def network(dataset: "Dataset") -> str:
-    """The network that is trained unless a sweep names another."""
+    """Return the network that is trained unless a sweep names another."""
     return getattr(dataset, "network", dataset.metadata.network)
 
 
 def network_hparams(dataset: "Dataset") -> Mapping[str, Any]:
-    """The hyperparameters of that network unless a sweep says otherwise."""
+    """Return the hyperparameters of that network unless a sweep says otherwise."""
     return getattr(dataset, "network_hparams", {})
 
 
 def metric(dataset: "Dataset") -> str:
-    """The metric that selection and tables use by default: the task's."""
+    """Return the metric that selection and tables use by default: the task's."""
     return getattr(dataset, "metric", dataset.task.metric)
 
 
 def higher_is_better(dataset: "Dataset") -> bool:
-    """Whether a larger value of `metric` is better; raises UserError if its direction is not declared."""
+    """Return whether a larger value of `metric` is better; raises UserError if its direction is not
+    declared.
+    """
     higher: bool | None = getattr(dataset, "higher_is_better", None)
     return known_direction(metric(dataset)) if higher is None else higher
 
 
 def holdout(dataset: "Dataset") -> float:
-    """The share of the `out` splits unless a sweep says otherwise."""
+    """Return the share of the `out` splits unless a sweep says otherwise."""
     return float(getattr(dataset, "holdout", 0.2))
 
 
@@ -120,22 +122,24 @@ def standardises_targets(dataset: "Dataset") -> bool:
 
 
 def repeats(dataset: "Dataset") -> bool:
-    """Whether inputs repeat by design, so that `data check` does not report repeated ones."""
+    """Return whether inputs repeat by design, so that `data check` does not report repeated ones."""
     return bool(getattr(dataset, "repeats", False))
 
 
 def normalization(dataset: "Dataset") -> "Normalization | None":
-    """The mean and deviation that standardise the channels of images in [0, 1]; None: none do."""
+    """Return the mean and deviation that standardise the channels of images in [0, 1]; None: none do."""
     return getattr(dataset, "normalization", None)
 
 
 def columns(dataset: "Dataset") -> "Columns | None":
-    """The columns that the inputs of a table are made of; None: it is no table."""
+    """Return the columns that the inputs of a table are made of; None: it is no table."""
     return getattr(dataset, "columns", None)
 
 
 def group_names(dataset: "Dataset") -> tuple[str, ...]:
-    """The names of the groups of examples, by the numbers of `Task.groups`; none without attributes."""
+    """Return the names of the groups of examples, by the numbers of `Task.groups`; none without
+    attributes.
+    """
     if not dataset.task.has_classes:
         return tuple(dataset.attributes)
     classes = dataset.classes or tuple(map(str, range(dataset.task.classes)))
@@ -143,7 +147,7 @@ def group_names(dataset: "Dataset") -> tuple[str, ...]:
 
 
 def evaluation_environments(dataset: "Dataset") -> tuple[str, ...]:
-    """The evaluation splits that the data came with; they are never trained on.
+    """Return the evaluation splits that the data came with; they are never trained on.
 
     Where there are some, only these and held-out environments are scored, and there is no `out` split.
     """
@@ -151,13 +155,13 @@ def evaluation_environments(dataset: "Dataset") -> tuple[str, ...]:
 
 
 def training_environments(dataset: "Dataset", held_out: Collection[str]) -> tuple[str, ...]:
-    """The training environments when others are held out, in the dataset's order."""
+    """Return the training environments when others are held out, in the dataset's order."""
     never = {*held_out, *evaluation_environments(dataset)}
     return tuple(name for name in dataset.environments if name not in never)
 
 
 def split_metrics(dataset: "Dataset") -> "SplitMetrics | None":
-    """The function for metrics of a split that are no means over its examples, or None.
+    """Return the function for metrics of a split that are no means over its examples, or None.
 
     `split_metrics(environment, index, logits)` of a dataset takes the places of the split's examples in
     the environment, (n,), and their predictions, (n, ...), both on the CPU.
@@ -168,7 +172,7 @@ def split_metrics(dataset: "Dataset") -> "SplitMetrics | None":
 def predictor_metrics(
     dataset: "Dataset", predict: "Callable[[Tensor], Tensor]", trial: int
 ) -> dict[str, float]:
-    """Metrics of the predictor as a whole, such as the error of its weights.
+    """Return metrics of the predictor as a whole, such as the error of its weights.
 
     `predict` maps inputs (N, *input_shape) to logits (N, C), both on the CPU.
     """
@@ -177,12 +181,14 @@ def predictor_metrics(
 
 
 def checksums(dataset: "Dataset") -> Mapping[str, str]:
-    """The md5 of each file that is read; none of a dataset that is not made of files."""
+    """Return the md5 of each file that is read; none of a dataset that is not made of files."""
     return getattr(dataset, "checksums", {})
 
 
 def files_read(dataset: "Dataset") -> "Collection[Path]":
-    """The files and folders that examples are read from without a checksum; of a folder, the names."""
+    """Return the files and folders that examples are read from without a checksum; of a folder,
+    the names.
+    """
     return getattr(dataset, "files_read", ())
 
 
@@ -220,7 +226,7 @@ def _pieces(name: str) -> list[tuple[int, str]]:
 
 
 def require_files(dataset: "Dataset") -> "FileDataset":
-    """The dataset, typed as made of files; raises UserError for one that is not."""
+    """Return the dataset, typed as made of files; raises UserError for one that is not."""
     from oodbench.datasets import FileDataset
     from oodbench.errors import UserError
 

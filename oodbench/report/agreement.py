@@ -11,7 +11,7 @@ from oodbench.report.statistics import kendall, plain_mean
 
 
 def tables(gaps: Mapping[str, Gaps], rule: str) -> list[Block]:
-    """The tables of the agreement of datasets by a rule, of rules, and of what rules cost."""
+    """Return the tables of the agreement of datasets by a rule, of rules, and of what rules cost."""
     shown = [datasets_agree(gaps[rule])] if rule in gaps and len(gaps[rule].shares) > 1 else []
     if len(gaps) > 1:
         shown.append(rules_agree(gaps))
@@ -20,7 +20,9 @@ def tables(gaps: Mapping[str, Gaps], rule: str) -> list[Block]:
 
 
 def datasets_agree(gaps: Gaps) -> Block:
-    """A table of Kendall's tau between the orders of rows on two datasets, and on one and the others."""
+    """Return a table of Kendall's tau between the orders of rows on two datasets, and on one and the
+    others.
+    """
     table = gaps.shares
     rows = []
     for dataset, here in table.iterrows():
@@ -47,7 +49,8 @@ def rules_agree(gaps: Mapping[str, Gaps]) -> Block:
 
 
 def rules_cost(gaps: Mapping[str, Gaps], oracle: str = "oracle") -> Block | None:
-    """A table of how much less of the gap rows close by each rule than by the oracle; None without one.
+    """Return a table of how much less of the gap rows close by each rule than by the oracle; None without
+    one.
 
     Its numbers are means over rows on each dataset. By either rule the gap starts at the value of the
     baseline's runs that the oracle chooses.

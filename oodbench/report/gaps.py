@@ -37,7 +37,7 @@ Trials = pd.DataFrame
 
 
 def by_trial(scores: pd.DataFrame) -> Trials:
-    """The means over test environments of `scores`, as `oodbench.report.statistics` describes them.
+    """Return the means over test environments of `scores`, as `oodbench.report.statistics` describes them.
 
     NaN where a label lacks one of the test environments that another has in that trial.
     """
@@ -52,7 +52,7 @@ def by_trial(scores: pd.DataFrame) -> Trials:
 
 
 def head_rooms(trials: Trials, ceilings: "pd.Series[float]", baseline: str) -> pd.DataFrame:
-    """The mean difference of the ceiling to the baseline on each dataset, paired by trial.
+    """Return the mean difference of the ceiling to the baseline on each dataset, paired by trial.
 
     `ceilings` is indexed as `trials` is. Returns `mean`, `stderr` and whether the mean is `clear` of its
     error, by dataset; a dataset without a ceiling or a baseline is left out.
@@ -65,7 +65,7 @@ def head_rooms(trials: Trials, ceilings: "pd.Series[float]", baseline: str) -> p
 
 
 def shares(trials: Trials, rooms: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """The share of the gap that each label closes on each dataset with a clear head-room, unbounded.
+    """Return the share of the gap that each label closes on each dataset with a clear head-room, unbounded.
 
     To 12 digits, so that what is equal but for round-off is equal. NaN where a label lacks a trial.
     """
@@ -75,7 +75,9 @@ def shares(trials: Trials, rooms: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 
 def bounded_mean(shares: pd.DataFrame) -> "pd.Series[float]":
-    """The mean over datasets of each label's shares, bounded below; NaN for a label that lacks one."""
+    """Return the mean over datasets of each label's shares, bounded below; NaN for a label that
+    lacks one.
+    """
     return shares.clip(lower=FLOOR).mean(skipna=False).round(12)
 
 
@@ -90,7 +92,7 @@ class Resampled:
     """(resamples, labels): the mean rank."""
 
     def interval(self, label: str) -> tuple[float, float]:
-        """The 2.5 % and 97.5 % points of a label's share."""
+        """Return the 2.5 % and 97.5 % points of a label's share."""
         return _interval(self.gap[:, self.labels.index(label)])
 
 
@@ -147,7 +149,7 @@ def _resamples(trials: Trials, resamples: int) -> Iterator[tuple["np.ndarray", N
 
 
 def _rounded(values: Numbers) -> Numbers:
-    """The values to 12 digits, so that those that are equal but for round-off share a rank."""
+    """Return the values to 12 digits, so that those that are equal but for round-off share a rank."""
     has_digits = np.isfinite(values) & (values != 0)
     unit = 10.0 ** (
         np.floor(np.log10(np.abs(values, where=has_digits, out=np.ones_like(values)))) - 11
@@ -168,7 +170,7 @@ class Place:
 
 
 def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Place]:
-    """The place of each label by a number of which larger is better, and its spread over resamples.
+    """Return the place of each label by a number of which larger is better, and its spread over resamples.
 
     `resampled` is (resamples, labels), in the order of `better`. Equal labels have the first of their
     places.
@@ -193,7 +195,7 @@ def significant(differences: Sequence[Difference]) -> list[int]:
 
 
 def _p(difference: Difference) -> float:
-    """The two-sided p of the t-test of a gain; 1 where it has no error that is a number."""
+    """Return the two-sided p of the t-test of a gain; 1 where it has no error that is a number."""
     gain = difference.gain
     if not math.isfinite(gain.stderr):
         return 1.0

@@ -23,7 +23,7 @@ PAIRED_BY = ["dataset_label", "test_environments", "trial"]
 
 
 def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[str, ...]:
-    """The sentences of a caption: the selection rule, what the values are, and their directions."""
+    """Return the sentences of a caption: the selection rule, what the values are, and their directions."""
     trials, draws = number_of_trials(runs), _draws(runs)
     error = "" if trials == "1" else "mean ± standard error over trials (ddof=1); "
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
@@ -46,7 +46,7 @@ def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[st
 
 
 def _tuned_once(runs: pd.DataFrame) -> list[Note]:
-    """Notes that ± leaves out the search, where an earlier sweep has chosen the hyperparameters."""
+    """Note that ± leaves out the search, where an earlier sweep has chosen the hyperparameters."""
     known = runs["hparams_from"].dropna().unique() if "hparams_from" in runs else ()
     return [
         Note(
@@ -58,12 +58,12 @@ def _tuned_once(runs: pd.DataFrame) -> list[Note]:
 
 
 def _clause(text: str) -> str:
-    """The first clause of a text, which a footnote has."""
+    """Return the first clause of a text, which a footnote has."""
     return re.split(r"; | \(|, (?:each|which) ", text)[0]
 
 
 def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Notes that a paper leaves out: how the runs ended, and the code that trained them."""
+    """Return notes that a paper leaves out: how the runs ended, and the code that trained them."""
     states = runs["state"].value_counts()
     ended = [*COMPLETE, State.FAILED]
     if State.BROKEN in states:
@@ -91,7 +91,9 @@ def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _of_data(runs: pd.DataFrame) -> list[Note]:
-    """What was unusual in the data of each dataset, such as a class that no training environment has."""
+    """Return what was unusual in the data of each dataset, such as a class that no training environment
+    has.
+    """
     if "data_notes" not in runs:
         return []
     known = runs[["dataset_label", "data_notes"]].dropna().itertuples(index=False, name=None)
@@ -101,7 +103,7 @@ def _of_data(runs: pd.DataFrame) -> list[Note]:
 
 
 def _named(runs: pd.DataFrame) -> list[str]:
-    """Sentences that name the first diverged runs, and the first broken ones with what is wrong."""
+    """Return sentences that name the first diverged runs, and the first broken ones with what is wrong."""
     sentences = list[str]()
     for state, meaning in (
         (State.DIVERGED, "counted with what they recorded"),
@@ -125,7 +127,7 @@ def _named(runs: pd.DataFrame) -> list[str]:
 
 
 def _repeated(runs: pd.DataFrame) -> list[Note]:
-    """The rows with several runs of one draw, as launches of an edited sweep leave them behind."""
+    """Return the rows with several runs of one draw, as launches of an edited sweep leave them behind."""
     twice = runs[runs.duplicated([*CELL, "draw"], keep=False)]
     names = twice[["label", "dataset_label"]].drop_duplicates().itertuples(index=False, name=None)
     rows = [f"{label} on {dataset}" for label, dataset in names]
@@ -140,7 +142,9 @@ def _repeated(runs: pd.DataFrame) -> list[Note]:
 
 
 def _mixed(runs: pd.DataFrame) -> list[Note]:
-    """The settings in which runs that count were trained differently, which can move the last bits."""
+    """Return the settings in which runs that count were trained differently, which can move the
+    last bits.
+    """
     made = [p for p in runs.loc[runs["state"].isin(COMPLETE), "provenance"] if p]
     words = {"True": "yes", "False": "no"}
     differences = {}
@@ -157,13 +161,13 @@ def _mixed(runs: pd.DataFrame) -> list[Note]:
 
 
 def number_of_trials(runs: pd.DataFrame) -> str:
-    """The number of trials of the datasets, such as `10`, or `10 to 40` where datasets differ."""
+    """Return the number of trials of the datasets, such as `10`, or `10 to 40` where datasets differ."""
     counts = runs.groupby("dataset_label")["trial"].nunique()
     return " to ".join(map(str, dict.fromkeys((counts.min(), counts.max()))))
 
 
 def _draws(runs: pd.DataFrame) -> str:
-    """The number of random draws of the hyperparameters of a row."""
+    """Return the number of random draws of the hyperparameters of a row."""
     texts = {}
     for label, group in runs.groupby("label", sort=False):
         count = group["draw"].nunique()
@@ -174,7 +178,7 @@ def _draws(runs: pd.DataFrame) -> str:
 
 
 def shared(chosen: pd.DataFrame, runs: pd.DataFrame, baseline: str) -> str:
-    """A sentence on what each chosen run shares with the baseline's run that it is paired with.
+    """Return a sentence on what each chosen run shares with the baseline's run that it is paired with.
 
     Data and splits depend on dataset and trial alone; a network's initial weights, on the network
     too; the order of batches, on their size. `chosen` has a run `id` for each cell, `runs` comes from

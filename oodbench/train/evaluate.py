@@ -53,7 +53,7 @@ def evaluate(
     whole: Callable[[str, Tensor, Tensor], Mapping[str, float]] | None = None,
     groups: OfGroups | None = None,
 ) -> list[Evaluation]:
-    """Every recorded metric of a predictor on every split of every environment.
+    """Return every recorded metric of a predictor on every split of every environment.
 
     `predict` maps inputs (N, ...), as they are in memory or read, to logits (N, C); `splits` holds the
     indices of each environment's splits. An empty split has no value. Splits with `groups` have the
@@ -91,7 +91,7 @@ def evaluate(
 
 
 def mean_loss(evaluations: Sequence[Evaluation], task: Task) -> float:
-    """The mean over environments of the mean loss, given evaluations of one split of each."""
+    """Return the mean over environments of the mean loss, given evaluations of one split of each."""
     losses = [e.value for e in evaluations if e.metric == task.loss_metric]
     return sum(losses) / len(losses)
 
@@ -103,7 +103,7 @@ def evaluate_vectorized(
     task: Task,
     groups: Sequence[OfGroups] | None = None,
 ) -> list[list[Evaluation]]:
-    """The evaluations of each of K predictors on data of its own, as `evaluate` returns them.
+    """Return the evaluations of each of K predictors on data of its own, as `evaluate` returns them.
 
     The data of all predictors are in memory and have equal shapes. `predict` maps inputs (R, N, ...)
     and the places of R predictors to their logits (R, N, C).
@@ -139,7 +139,8 @@ def evaluate_vectorized(
 
 
 def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
-    """The number of examples of each group that are `right` (..., n), (..., groups); exact in float64.
+    """Return the number of examples of each group that are `right` (..., n), (..., groups); exact in
+    float64.
 
     `keys` (..., n) are the examples' groups.
     """
@@ -150,7 +151,7 @@ def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
 def shapes(
     environments: Mapping[str, Environment], splits: Mapping[str, Mapping[str, Tensor]]
 ) -> tuple[object, ...]:
-    """A key that is equal for data on which predictors can be evaluated together."""
+    """Return a key that is equal for data on which predictors can be evaluated together."""
     return tuple(
         (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
         for name, e in environments.items()
@@ -160,7 +161,7 @@ def shapes(
 def _evaluations(
     scored: Sequence[_Scored], values: Iterable[Sequence[float]]
 ) -> list[list[Evaluation]]:
-    """The evaluations of each predictor, from its values in the order of the splits."""
+    """Return the evaluations of each predictor, from its values in the order of the splits."""
     return [
         [
             Evaluation(split.environment, split.split, metric, value, count)
@@ -172,7 +173,7 @@ def _evaluations(
 
 
 def _of_split(split: _Scored, k: int, rest: Iterator[float]) -> Iterator[tuple[str, float, int]]:
-    """The metric, value and count of each number of a predictor `k` on a split, from `rest` on."""
+    """Yield the metric, value and count of each number of a predictor `k` on a split, from `rest` on."""
     for metric in split.metrics:
         yield metric, next(rest), split.count
     if split.groups:
@@ -186,7 +187,9 @@ def logits(
     task: Task,
     loader_workers: int = 0,
 ) -> dict[str, Tensor]:
-    """The logits (N, C) of all examples of every environment, as `Task.kept` keeps them, on the CPU."""
+    """Return the logits (N, C) of all examples of every environment, as `Task.kept` keeps them,
+    on the CPU.
+    """
     collected = _collect(
         predict, environments, task, loader_workers, lambda x, _: {OUTPUTS: task.kept(x)}
     )
@@ -200,7 +203,7 @@ def _collect(
     loader_workers: int,
     work: Callable[[Tensor, Tensor], dict[str, Tensor]],
 ) -> dict[str, dict[str, Tensor]]:
-    """The tensors that `work` returns for logits (n, ...) and targets, by environment and by key."""
+    """Return the tensors that `work` returns for logits (n, ...) and targets, by environment and by key."""
     collected: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
     for name, rows, logits, y in predictions(predict, environments, task, loader_workers):
         whole = collected[name]
@@ -249,7 +252,8 @@ def _size(environment: Environment, task: Task) -> int:
 def constant_answer(
     data: Data, training: Sequence[str], scored: Mapping[str, Environment]
 ) -> Constants:
-    """The value of every metric on each split of the `scored` environments for its best constant answer.
+    """Return the value of every metric on each split of the `scored` environments for its best constant
+    answer.
 
     The constant is the best one for the metric on the pooled `in` splits of the `training`
     environments (`Task.constants`); a dataset's metrics of whole splits (`facts.split_metrics`)

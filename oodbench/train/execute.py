@@ -165,7 +165,7 @@ class _Bundle:
         waiting.extend(others)
 
     def _hold(self, spec: RunSpec, directory: RunDirectory) -> _Held | None:
-        """The run with its lock, unless it has ended or another process holds it."""
+        """Return the run with its lock, unless it has ended or another process holds it."""
         try:
             lock = directory.lock()
             lock.acquire()
@@ -194,7 +194,7 @@ class _Bundle:
         return held
 
     def _load(self, held: _Held) -> Run | None:
-        """The run at its last checkpoint, or None if it fails."""
+        """Return the run at its last checkpoint, or None if it fails."""
         try:
             held.training = begin(held.spec, held.directory, self.settings)
         except Exception as error:
@@ -303,7 +303,7 @@ class Heartbeats:
 def _state_after(
     error: Exception, directory: RunDirectory, method: type | None = None
 ) -> tuple[State, str]:
-    """The state of a run that an error ended, and one sentence with the user's line that led to it.
+    """Return the state of a run that an error ended, and one sentence with the user's line that led to it.
 
     Where no such line is in the traceback, as after a backward pass, the sentence names the `method`.
     """
@@ -335,7 +335,7 @@ def _time_limit(seconds: float, directory: RunDirectory) -> Iterator[None]:
 
 
 def _is_memory(error: Exception) -> bool:
-    """Whether the error says that memory ran out."""
+    """Return whether the error says that memory ran out."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(
         error
     )

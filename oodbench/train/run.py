@@ -40,7 +40,9 @@ from oodbench.train.settings import TrainSettings
 
 
 def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem:
-    """The `Problem` of a run, from which its algorithm is built; `sizes` are its training environments'."""
+    """Return the `Problem` of a run, from which its algorithm is built; `sizes` are its training
+    environments'.
+    """
     return Problem(
         dataset.input_shape,
         dataset.task,
@@ -56,7 +58,7 @@ def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem
 
 
 def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
-    """The algorithm of a run with its initial weights, on its device.
+    """Return the algorithm of a run with its initial weights, on its device.
 
     The network's weights depend on the network with its hyperparameters and on (dataset, test
     environments, trial) alone; what the algorithm adds to it depends on its name too.
@@ -91,7 +93,7 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
 
 @lru_cache(maxsize=2)
 def _about_data(dataset: Dataset) -> dict[str, Any]:
-    """What is unusual in the data, and what the columns of a table were read as."""
+    """Return what is unusual in the data, and what the columns of a table were read as."""
     read_as = {r.column: f"{r.kind}: {r.why}" for r in facts.readings(dataset)}
     about = {"data_notes": list(facts.notes(dataset)), "read_as": read_as}
     return {key: value for key, value in about.items() if value}
@@ -202,11 +204,13 @@ class Run:
         return next((start + i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of inputs (N, ...) as an environment holds them; a regression's in its units."""
+        """Return logits (N, C) of inputs (N, ...) as an environment holds them; a regression's in its
+        units.
+        """
         return self.in_units(self.algorithm.predict(self.data.dataset.transform(x, None)))
 
     def in_units(self, outputs: Tensor) -> Tensor:
-        """The outputs (N, C) of the algorithm in the units of the targets."""
+        """Return the outputs (N, C) of the algorithm in the units of the targets."""
         return outputs if self.data.units is None else self.data.units.predictions(outputs)
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
@@ -215,7 +219,7 @@ class Run:
 
     @torch.no_grad()
     def evaluate(self) -> list[Evaluation]:
-        """All metrics of the predictor with the evaluated weights."""
+        """Return all metrics of the predictor with the evaluated weights."""
         self.algorithm.eval()
         data, task, workers = self.data, self.problem.task, self.loader_workers
         whole = facts.split_metrics(data.dataset)
@@ -227,7 +231,7 @@ class Run:
         return self.adapted(evaluations) + self.own_metrics()
 
     def adapted(self, evaluations: list[Evaluation]) -> list[Evaluation]:
-        """The evaluations with those after adaptation, if the run adapts."""
+        """Return the evaluations with those after adaptation, if the run adapts."""
         if self.spec.adapt is None:
             return evaluations
         with self.evaluated_weights():
@@ -249,12 +253,14 @@ class Run:
                 method.validated(self._loss(self.set_aside), self.step)
 
     def _loss(self, data: Scored) -> float:
-        """The mean over environments of the mean loss of the last weights."""
+        """Return the mean over environments of the mean loss of the last weights."""
         task = self.problem.task
         return mean_loss(evaluate(self.predict, *data, task, self.loader_workers), task)
 
     def _set_aside(self) -> Scored:
-        """The examples that the first step's drawing holds out, if the method asks for its loss on them."""
+        """Return the examples that the first step's drawing holds out, if the method asks for its loss on
+        them.
+        """
         method, environments = self.algorithm, dict[str, Environment]()
         if isinstance(method, CustomStep) and type(method).validated is not CustomStep.validated:
             drawing = method.drawing_at(0)._replace(of_held_out=True)
@@ -267,7 +273,7 @@ class Run:
         }
 
     def _held_out(self) -> Scored:
-        """The `out` splits of the training environments or, if all are empty, all validation data.
+        """Return the `out` splits of the training environments or, if all are empty, all validation data.
 
         An environment has one split. Raises UserError if no example is left.
         """
@@ -288,7 +294,7 @@ class Run:
 
     @torch.no_grad()
     def own_metrics(self) -> list[Evaluation]:
-        """The dataset's metrics of the predictor itself."""
+        """Return the dataset's metrics of the predictor itself."""
         device = self.settings.device
         with self.evaluated_weights():
             found = facts.predictor_metrics(
@@ -323,8 +329,8 @@ class Run:
         write_examples(directory, kind, examples, classes, inputs)
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> dict[str, Any]:
-        """One line of metrics.jsonl, with evaluations that took `seconds`; `train` holds means since the
-        last record.
+        """Return one line of metrics.jsonl, with evaluations that took `seconds`; `train` holds means since
+        the last record.
         """
         train = {name: total / self.counted for name, total in self.sums.items()}
         self.sums, self.counted = {}, 0
@@ -343,7 +349,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Everything that the run needs to go on from here, as tensors and plain values."""
+        """Return everything that the run needs to go on from here, as tensors and plain values."""
         optimizers = {name: o.state_dict() for name, o in self.algorithm.optimizers.items()}
         cuda = self.settings.device.startswith("cuda")
         average = {} if self.average is None else {"average": self.average.state()}

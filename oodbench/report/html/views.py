@@ -89,19 +89,19 @@ class Judged:
         return dict(zip(tests, significant([*tests.values()]), strict=True))
 
     def metric(self, dataset: str) -> str:
-        """The metric of a dataset."""
+        """Return the metric of a dataset."""
         return str(self.means["metric"][dataset].iloc[0]) if dataset != OVERALL else "accuracy"
 
     def higher(self, dataset: str) -> bool:
-        """Whether a higher value is better on a dataset."""
+        """Return whether a higher value is better on a dataset."""
         return self.board.higher.get(self.metric(dataset), True)
 
     def scale(self, dataset: str) -> float:
-        """The factor of the values that the page shows."""
+        """Return the factor of the values that the page shows."""
         return 100.0 if is_proportion(self.metric(dataset)) else 1.0
 
     def unit(self, dataset: str) -> str:
-        """The unit of gains on a dataset."""
+        """Return the unit of gains on a dataset."""
         metric = self.metric(dataset)
         return "points" if is_proportion(metric) else metric
 
@@ -147,7 +147,7 @@ class View:
     """Lines in the picture by name, such as the baseline at 0."""
 
     def tree(self, labels: Sequence[str], datasets: Sequence[str]) -> dict[str, Any]:
-        """The view as plain values, with rows and datasets by their places in these lists."""
+        """Return the view as plain values, with rows and datasets by their places in these lists."""
         drawn = [r for r in self.rows if r.ranked][:SHOWN]
         ends = [v for r in drawn for v in (r.low, r.mean, r.high) if math.isfinite(v)]
         return {

@@ -98,12 +98,12 @@ class VectorizedProgram:
         """The multiples of runs that are evaluated together, by the shape of a run's inputs."""
 
     def _stacked(self, weights: Sequence[Mapping[str, Tensor]]) -> Tensor:
-        """The trained parameters among the weights of some runs, (K, P)."""
+        """Return the trained parameters among the weights of some runs, (K, P)."""
         rows = [torch.cat([w[name].flatten() for name in self._shapes]) for w in weights]
         return torch.stack(rows) if rows else self._matrix.new_empty(0)
 
     def _named(self, matrix: Tensor) -> dict[str, Tensor]:
-        """The stacked parameters by name, as parts of (K, P)."""
+        """Return the stacked parameters by name, as parts of (K, P)."""
         parts = zip(self._shapes.items(), torch.split(matrix, self._sizes, 1), strict=True)
         return {name: torch.unflatten(part, 1, shape) for (name, shape), part in parts}
 
@@ -156,7 +156,7 @@ class VectorizedProgram:
         ]
 
     def _numbers_of(self, steps: range) -> list[tuple[dict[str, Tensor], Tensor | None]]:
-        """Rates of the optimizer and shares of the averages at each step, (K, 1), on the device.
+        """Return rates of the optimizer and shares of the averages at each step, (K, 1), on the device.
 
         All that depends on steps alone goes there before the first of them.
         """
@@ -173,7 +173,7 @@ class VectorizedProgram:
     def _update(
         self, step: int, numbers: Mapping[str, Tensor], shares: Tensor | None
     ) -> dict[str, Tensor]:
-        """One update of every run; returns (K,) of each metric."""
+        """Do one update of every run; returns (K,) of each metric."""
         if isinstance(self._template, CustomStep):
             if type(self._template).start_stage is not CustomStep.start_stage:
                 self._start_stages(step)
@@ -205,7 +205,7 @@ class VectorizedProgram:
             rows[last:-1] = rows[-1:]  # of its rows the last run has the last one
 
     def _clipping(self, gradients: Tensor) -> Tensor:
-        """The factors, (K, 1), that scale (K, P) gradients down to each run's largest norm."""
+        """Return the factors, (K, 1), that scale (K, P) gradients down to each run's largest norm."""
         largest = self._largest
         norm = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
         return torch.where(largest > 0, (largest / (norm + 1e-6)).clamp(max=1.0), 1.0)
@@ -213,7 +213,9 @@ class VectorizedProgram:
     def gradients(
         self, step: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """The metrics, (K,) each, and by name, (K, *shape), the gradients and next buffers of all runs."""
+        """Return the metrics, (K,) each, and by name, (K, *shape), the gradients and next buffers of all
+        runs.
+        """
         return self._gradients_of(*self._batches[step], step)
 
     def remainders(self) -> Remainders:
@@ -253,7 +255,7 @@ class VectorizedProgram:
         gradients: Mapping[str, Tensor],
         observe: Callable[[Tensor, Tensor], dict[str, Tensor]],
     ) -> dict[str, Tensor]:
-        """The scalars that the method observes, (K,) each."""
+        """Return the scalars that the method observes, (K,) each."""
         parameters = self._named(self._matrix)
         weights = [p.flatten(1).square().sum(1) for p in parameters.values()]
         kept = [gradients[name].flatten(1).sign().square().sum(1) for name in parameters]
@@ -262,7 +264,7 @@ class VectorizedProgram:
 
     @torch.no_grad()
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """All metrics of some of the runs with their evaluated weights, by the runs' places."""
+        """Return all metrics of some of the runs with their evaluated weights, by the runs' places."""
         self._template.eval()
         weights = self._matrix
         if self._averages:
@@ -285,7 +287,7 @@ class VectorizedProgram:
         weights: Tensor,
         grouped: bool = False,
     ) -> dict[int, list[Evaluation]]:
-        """The metrics of some of the runs on data of each, with weights (K, P), by the runs' places.
+        """Return the metrics of some of the runs on data of each, with weights (K, P), by the runs' places.
 
         Where the data are those of the runs, they may be `grouped`.
         """
@@ -362,7 +364,7 @@ def _multiple(run: Run) -> int:
 def _risks(
     algorithm: Algorithm, batch: dict[str, Tensor], noise: dict[str, Tensor], step: int
 ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """The scalar to differentiate, the loss, the metrics and the next buffers of one run's batch."""
+    """Return the scalar to differentiate, the loss, the metrics and the next buffers of one run's batch."""
     out = outputs(algorithm, algorithm.prepare(Batch(**batch, noise=noise)), step)
     buffers = algorithm.next_buffers(out)
     out.buffers.update(buffers)
@@ -374,7 +376,7 @@ def _risks(
 
 
 def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
-    """The hyperparameters that count as tensors, (K,): numbers that are drawn, or that differ.
+    """Return the hyperparameters that count as tensors, (K,): numbers that are drawn, or that differ.
 
     Drawn ones do where all runs agree, too: a run's numbers must not depend on the runs beside it.
     """
@@ -408,7 +410,7 @@ class _Batches:
         self._made: dict[str, Tensor]
 
     def __getitem__(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The fields of `Batch` that there are, and the noise of a step, (K, ...) each.
+        """Return the fields of `Batch` that there are, and the noise of a step, (K, ...) each.
 
         Inputs that are vectors lie column by column in memory.
         """
