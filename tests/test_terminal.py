@@ -95,7 +95,7 @@ def test_merged_results_and_figures_are_made_of_such_names(results: Path, tmp_pa
         ("data", "download", NASTY, "--data-dir", "data"),
         ("data", "verify", NASTY, "--data-dir", "data"),
         ("data", "verify", "Spirals", "--data-dir", "data", "--set", f"{NASTY}=1"),
-        ("data", "list", "--plugin", NASTY),
+        ("list", "--plugin", NASTY),
         ("verify", NASTY),
         ("verify", "--only", NASTY),
         ("verify", "--format", NASTY, "--read"),

@@ -103,7 +103,7 @@ def _execute(
             if bundle.vectorized and not is_disk_full(error, left[0][1].path):
                 waiting.extendleft(reversed(left))
                 limit = len(left) // 2 if _is_memory(error) else 0
-                if not limit:
+                if not limit and len(left) > 1:
                     _warn_one_at_a_time(left[0][0], error)
             else:
                 bundle.fail(bundle.held[0], error)

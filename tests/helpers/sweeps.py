@@ -107,7 +107,7 @@ def outcome(results: Results) -> dict[str, tuple[State, list[dict[str, Any]]]]:
     return {run.id: (run.state(), records_of(run)) for run in runs}
 
 
-def require_close(found: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> None:
+def require_close(found: Sequence[Mapping[Any, Any]], wanted: Sequence[Mapping[Any, Any]]) -> None:
     """Check the evaluations of a model by itself against those of its run, which was vectorized."""
     assert len(found) == len(wanted)
     for one, other in zip(found, wanted, strict=True):

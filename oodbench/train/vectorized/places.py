@@ -26,11 +26,11 @@ COLUMNS = 32
 """The columns that a sum over rows computes at once: four vectors of eight."""
 
 
-class Remainders(TorchDispatchMode):
+class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks, within its block, at the operations of a program of `runs` runs."""
 
     def __init__(self, runs: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._runs = runs
         self.multiple = 1
         """A program with a multiple of this many runs leaves no remainders."""

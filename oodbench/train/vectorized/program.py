@@ -222,7 +222,8 @@ class VectorizedProgram:
         """Look at the operations of an update without doing it."""
         step = self.runs[0].step
         batch, noise = self._batches[step]
-        with Remainders(len(self._algorithms)) as found:
+        found = Remainders(len(self._algorithms))
+        with found:
             self._gradients_of(batch, noise, step)
         return found
 
