@@ -48,6 +48,15 @@ PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
 """The end of an error on an unknown name that a plug-in may define."""
 
 
+def plugin_hint(plugins: Iterable[str]) -> str:
+    """Return `PLUGIN_HINT`, with the names of the plug-ins that results were made with.
+
+    Reading results imports none of them, as the results may be somebody else's.
+    """
+    named = " ".join(f"--plugin {plugin}" for plugin in plugins)
+    return f" (its plug-ins are imported with {named})" if named else PLUGIN_HINT
+
+
 def unknown(
     what: str, name: object, known: Iterable[object], place: str = "", hint: str = ""
 ) -> UserError:

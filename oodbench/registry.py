@@ -6,7 +6,7 @@ import pkgutil
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -87,26 +87,16 @@ class Registry(Generic[T]):
 
         return decorate
 
-    def get(self, name: str, place: str = "", plugins: Collection[str] = ()) -> T:
+    def get(self, name: str, place: str = "", hint: str = "") -> T:
         """`find`, which raises UserError with the nearest names if there is no such class."""
-        cls = self.find(name, plugins)
+        cls = self.find(name)
         if cls is None:
-            raise unknown(self.noun, name, self, place)
+            raise unknown(self.noun, name, self, place, hint)
         return cls
 
-    def find(self, name: str, plugins: Collection[str] = ()) -> T | None:
-        """Return the class registered under `name`, if there is one.
-
-        The plug-ins of a sweep are imported only where the name is not known without them. Raises
-        UserError if one of them cannot be.
-        """
+    def find(self, name: str) -> T | None:
+        """Return the class registered under `name`, if there is one."""
         self._load()
-        if name not in self._classes and plugins:
-            try:
-                load_plugins(plugins)
-            except UserError as error:
-                place = f"{self.noun} '{name}' is not known without the sweep's plug-ins"
-                raise error.at(place) from error
         return self._classes.get(name)
 
     @property

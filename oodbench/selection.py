@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from oodbench.blame import described
-from oodbench.errors import PLUGIN_HINT, UserError, unknown, wrong_result
+from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.metrics import known_direction, sees_attributes
 from oodbench.registry import Registry
 from oodbench.results.frames import CELL, Frames, plugins_of, sweep_runs
@@ -265,13 +265,13 @@ def rule_names() -> list[str]:
 def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule:
     """The rule of that name, or `RULE:METRIC` for one that judges by another recorded metric.
 
-    The `plugins` of the sweep are imported if the name is not known without them. Raises UserError with
-    the nearest names if there is no such rule, `place` being where it was named.
+    Raises UserError with the nearest names, and the `plugins` of the sweep, if there is no such rule;
+    `place` is where it was named.
     """
     base, colon, metric = name.partition(":")
-    rule = selection_rules.find(base, plugins)
+    rule = selection_rules.find(base)
     if rule is None or (colon and not metric):
-        raise unknown(selection_rules.noun, name, rule_names(), place, PLUGIN_HINT)
+        raise unknown(selection_rules.noun, name, rule_names(), place, plugin_hint(plugins))
     return rule(base, metric or None)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from oodbench.errors import PLUGIN_HINT, unknown
+from oodbench.errors import plugin_hint, unknown
 from oodbench.registry import Registry
 from oodbench.results.predictions import Predictions
 
@@ -143,11 +143,11 @@ def sees_attributes(name: str) -> bool:
 def known_direction(name: str, plugins: Collection[str] = ()) -> bool:
     """Return whether a higher value is better; raises UserError for a metric that is not registered.
 
-    A guess could invert every ranking. The `plugins` of its sweep are imported if they are needed.
+    A guess could invert every ranking. The error names the `plugins` of the sweep.
     """
-    known = metrics.find(_family(name), plugins)
+    known = metrics.find(_family(name))
     if known is None:
-        raise unknown("direction of the metric", name, metrics, hint=PLUGIN_HINT)
+        raise unknown("direction of the metric", name, metrics, hint=plugin_hint(plugins))
     return known.higher_is_better
 
 
@@ -183,10 +183,6 @@ def computed_names() -> list[str]:
     return [name for name, _ in _defining("of_predictions")]
 
 
-def of_predictions(name: str, plugins: Collection[str] = ()) -> Metric | None:
-    """Return the metric of that name if it is computed from kept predictions.
-
-    The `plugins` of the sweep are imported if the name is not known without them.
-    """
-    metrics.find(_family(name), plugins)
+def of_predictions(name: str) -> Metric | None:
+    """Return the metric of that name if it is computed from kept predictions."""
     return dict(_defining("of_predictions")).get(name)

@@ -8,6 +8,7 @@ has the entries.
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,12 +76,19 @@ def _numbers(cls: ast.ClassDef) -> str:
 def bibtex(frames: Frames) -> tuple[list[str], list[str]]:
     """The entries of the runs' methods, datasets and networks, and the names that have no entry."""
     named = {str(name) for column in COLUMNS for name in frames.runs[column].dropna()}
-    specs = (find_spec(plugin) for plugin in plugins_of(frames))
-    plugins = [Path(spec.origin) for spec in specs if spec and spec.origin]
-    known = papers([*own_files(), *plugins])
+    known = papers([*own_files(), *_sources(plugins_of(frames))])
     keys = {name: keys_of(known.get(name, "")) for name in named}
     used = sorted({key for of_name in keys.values() for key in of_name})
     return [entries()[key] for key in used], sorted(name for name in named if not keys[name])
+
+
+def _sources(plugins: Iterable[str]) -> Iterator[Path]:
+    """Yield the files of plug-ins that are single modules; to find one in a package would import that."""
+    for plugin in plugins:
+        with suppress(ValueError):
+            spec = find_spec(plugin) if plugin.isidentifier() else None
+            if spec is not None and spec.has_location and spec.origin is not None:
+                yield Path(spec.origin)
 
 
 def own_files() -> list[Path]:

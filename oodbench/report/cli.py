@@ -135,7 +135,10 @@ def import_domainbed(
     from oodbench.report.numbers import counted
     from oodbench.results.domainbed import import_sweep
 
-    terminal().say(f"{out} holds {counted(import_sweep(folder, out), 'run')} of {folder}.")
+    imported = import_sweep(folder, out)
+    for sentence in imported.left_out:
+        terminal(stderr=True).say(f"left out: {sentence}")
+    terminal().say(f"{out} holds {counted(imported.runs, 'run')} of {folder}.")
 
 
 @app.command()

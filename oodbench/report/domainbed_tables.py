@@ -132,9 +132,25 @@ def tables(frames: Frames) -> Sheet:
         "By DomainBed's rules: ± is the population's error over trials (ddof=0; 0.0 for one trial), "
         "the oracle sees the last step, ties between draws go to the last one; X: no result. "
         "Ours: the same runs by our rules, with ddof=1.",
+        *_shared_seeds(runs),
         *frames.notes,
     )
     return Sheet(shown, notes, (), pd.DataFrame(rows).to_dict("list"))
+
+
+def _shared_seeds(runs: pd.DataFrame) -> list[str]:
+    """Say which rows have several runs of the same seeds, which collect_results takes for one run."""
+    key = ["dataset_label", "label", "test_environments", "trial", "draw"]
+    several = runs[runs.duplicated(key, keep=False)]
+    names = several[["label", "dataset_label"]].drop_duplicates().itertuples(index=False, name=None)
+    rows = ", ".join(f"{label} on {dataset}" for label, dataset in names)
+    if not rows:
+        return []
+    return [
+        f"Several settings under one name share their seeds: {rows}. These numbers are not those of "
+        "collect_results, which mixes the records of such runs in the order of the disk; here each run "
+        "counts as a draw."
+    ]
 
 
 def _sorted(datasets: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from oodbench.metrics import of_predictions
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames, plugins_of, stacked
+from oodbench.results.frames import Frames, load_frames, stacked
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import choose, served
@@ -28,7 +28,7 @@ def with_prediction_metric(
     recorded = frames.metrics.loc[frames.metrics["metric"] == metric, "id"].unique()
     if len(recorded) == frames.metrics["id"].nunique():
         return frames
-    computed = of_predictions(metric, plugins_of(frames))
+    computed = of_predictions(metric)
     if computed is None:
         return frames
     chosen = pd.concat([choose(frames, rule)[["id", "step"]] for rule in rules]).drop_duplicates()

@@ -8,15 +8,19 @@ hold no counts of examples (all are 1 here) and no code version.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
+from pydantic_core import from_json
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import read_bytes
+from oodbench.results.schemas import Count, DamagedFile, parse_json, read_bytes
 
 SPAWRIOUS = ("Test", "SC_group_1", "SC_group_2")
 ENVIRONMENTS: Mapping[str, Sequence[str]] = {
@@ -45,123 +49,224 @@ ENVIRONMENTS: Mapping[str, Sequence[str]] = {
 ACCURACY = re.compile(r"env(\d+)_(in|out)_acc")
 
 
-def import_sweep(folder: Path, out: Path) -> int:
-    """Turn a DomainBed output folder into a results directory; returns the number of runs.
+SPEC = TypeAdapter(RunSpec)
+Name = Annotated[str, Field(min_length=1)]
 
-    Raises UserError if there is no run, for a line that is no record of DomainBed, for two folders of
-    one run, and if `out` is not empty. A torn last line is left out; a run without the file `done`
-    counts as lost.
+
+class Args(BaseModel):
+    """The arguments of DomainBed's train.py that a spec is made of."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    dataset: Name
+    algorithm: Name
+    test_envs: Annotated[list[Count], Field(min_length=1)]
+    trial_seed: Count
+    hparams_seed: Count
+    holdout_fraction: Annotated[float, Field(gt=0, lt=1)]
+    steps: Count | None = None
+    checkpoint_freq: Count | None = None
+    seed: int | None = None
+
+
+class Record(BaseModel):
+    """A line of results.jsonl; accuracies and losses are among the further keys."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    args: Args
+    hparams: dict[str, Any]
+    step: Count
+    step_time: FiniteFloat | None = None
+    mem_gb: FiniteFloat | None = None
+
+    @property
+    def accuracies(self) -> dict[tuple[int, str], Any]:
+        """What is recorded by the number of an environment and the split."""
+        items = (self.model_extra or {}).items()
+        return {(int(m[1]), m[2]): v for k, v in items if (m := ACCURACY.fullmatch(k))}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run in a file of DomainBed's."""
+
+    place: str
+    """The file, and of several runs in it the first line."""
+    records: Sequence[Record]
+    done: bool
+    spec: RunSpec
+
+    @property
+    def identity(self) -> str:
+        """What runs of equal arguments share, however many records each has."""
+        steps = self.records[0].args.steps or 1
+        return replace(self.spec, evaluate_every=1, steps=steps).id
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What became of a DomainBed output folder."""
+
+    runs: int
+    left_out: Sequence[str]
+    """A sentence on each run that cannot be read, or is there twice."""
+
+
+def import_sweep(folder: Path, out: Path) -> Imported:
+    """Turn a DomainBed output folder into a results directory.
+
+    train.py appends to its file: a file is split where its arguments change or its step does not rise. A
+    torn last line is left out; a run without the file `done` counts as lost. Of runs with equal specs the
+    one with most records is taken. Raises UserError if no run can be read, and if `out` is not empty.
     """
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty; use another --out")
-    folders = {file.parent: _records(file) for file in sorted(folder.glob("*/results.jsonl"))}
-    runs = {path: records for path, records in folders.items() if records}
-    if not runs:
-        raise UserError(
-            f"{folder} holds no results of DomainBed (no */results.jsonl with a record)"
-        )
-    order = sorted(runs, key=lambda path: _order(runs[path][0]["args"]))
-    specs: dict[str, RunSpec] = {}
-    places: dict[str, Path] = {}
-    for path in order:
-        spec = _spec(runs[path])
-        if spec.id in specs:
-            raise UserError(f"{places[spec.id]} and {path} hold the same run; take one away")
-        specs[spec.id], places[spec.id] = spec, path
-    results = Results(out)
-    for run_id, spec in specs.items():
-        _write(results, spec, runs[places[run_id]], (places[run_id] / "done").exists())
-    results.write_plan(folder.resolve().name, {"imported": "DomainBed"}, specs)
-    return len(specs)
-
-
-def _order(args: Mapping[str, Any]) -> tuple[Any, ...]:
-    keys = ("dataset", "algorithm", "test_envs", "trial_seed", "hparams_seed")
-    return tuple(args[key] for key in keys)
-
-
-def _records(file: Path) -> list[dict[str, Any]]:
-    """Return the records of a run in the order of the file."""
-    records = []
-    lines = (read_bytes(file) or b"").decode(errors="replace").splitlines()
-    for number, line in enumerate(lines, 1):
+    left_out: list[str] = []
+    found: list[Found] = []
+    for file in sorted(folder.glob("*/results.jsonl")):
         try:
-            record = json.loads(line)
-            _order(record["args"]), record["hparams"], record["args"]["holdout_fraction"]
-            whole = isinstance(record["step"], int) and len(_environments(record)) > 1
-        except (ValueError, KeyError, TypeError):
+            records = _records(file)
+        except UserError as error:
+            left_out.append(str(error))
+            continue
+        for start, of_run, done in _runs(file, records):
+            place = f"{file}, line {start}" if start > 1 else str(file)
+            try:
+                found.append(Found(place, of_run, done, _spec(of_run, place)))
+            except UserError as error:
+                left_out.append(str(error))
+    if not found:
+        more = f": {'; '.join(left_out)}" if left_out else " (no */results.jsonl with a record)"
+        raise UserError(f"{folder} holds no results of DomainBed{more}")
+    runs: dict[str, Found] = {}
+    for run in sorted(found, key=lambda run: _order(run.records[0].args)):
+        kept = runs.setdefault(run.identity, run)
+        if kept is not run:
+            runs[run.identity], other = sorted((kept, run), key=lambda r: -len(r.records))
+            left_out.append(f"{other.place} holds the run of {runs[run.identity].place} again")
+    results = Results(out)
+    for run in runs.values():
+        _write(results, run)
+    specs = {run.spec.id: run.spec for run in runs.values()}
+    results.write_plan(folder.resolve().name, {"imported": "DomainBed"}, specs)
+    return Imported(len(specs), left_out)
+
+
+def _order(args: Args) -> tuple[Any, ...]:
+    return args.dataset, args.algorithm, args.test_envs, args.trial_seed, args.hparams_seed
+
+
+def _records(file: Path) -> list[Record]:
+    """Return the records of a file in their order; raises UserError, with the line, for what is none."""
+    records = []
+    lines = (read_bytes(file) or b"").splitlines()
+    for number, line in enumerate(lines, 1):
+        place = f"{file}, line {number}"
+        try:
+            from_json(line)
+        except ValueError:
             if number == len(lines):
                 break  # torn
-            whole = False
-        if not whole:
-            raise UserError(f"{file}: line {number} is no record of DomainBed")
+        record = parse_json(line, Record, place)
+        odd = [v for v in record.accuracies.values() if not isinstance(v, int | float | None)]
+        if odd or len(record.accuracies) < 2:
+            what = f"an accuracy is {str(odd[0])[:40]}" if odd else "it has no accuracies"
+            raise DamagedFile(f"{place} is no record of DomainBed: {what}")
         records.append(record)
     return records
 
 
-def _environments(record: Mapping[str, Any]) -> list[str]:
-    count = len({m[1] for key in record if (m := ACCURACY.fullmatch(key))})
-    known = ENVIRONMENTS.get(record["args"]["dataset"], ())
+def _runs(file: Path, records: Sequence[Record]) -> Iterator[tuple[int, Sequence[Record], bool]]:
+    """Yield the first line, the records and whether it has ended of each run in a file."""
+    starts = [0] if records else []
+    for place, (before, record) in enumerate(pairwise(records), 1):
+        same = str((before.args, before.hparams)) == str((record.args, record.hparams))
+        if not same or record.step <= before.step:
+            starts.append(place)
+    ended = (file.parent / "done").exists()
+    for start, end in pairwise([*starts, len(records)]):
+        of_run, steps = records[start:end], records[start].args.steps
+        is_last = end == len(records)
+        whole = is_last or (steps is not None and of_run[-1].step == steps - 1)
+        yield start + 1, of_run, ended and whole
+
+
+def _environments(record: Record, place: str) -> list[str]:
+    """Return the names of the environments; raises UserError unless they are 0, 1, ... without gaps."""
+    numbers = {number for number, _ in record.accuracies}
+    count = len(numbers)
+    if numbers != set(range(count)) or count < 2:
+        listed = ", ".join(map(str, sorted(numbers)))
+        raise UserError(f"{place} has accuracies of the environments {listed}, and not from 0 on")
+    known = ENVIRONMENTS.get(record.args.dataset, ())
     return list(known) if len(known) == count else [f"env{i}" for i in range(count)]
 
 
-def _spec(records: Sequence[Mapping[str, Any]]) -> RunSpec:
-    args, names = records[0]["args"], _environments(records[0])
-    steps = [int(record["step"]) for record in records]
-    gaps = [b - a for a, b in pairwise(steps)] or [0]
-    return RunSpec(
-        dataset=args["dataset"],
-        algorithm=args["algorithm"],
-        hparams=records[0]["hparams"],
-        label=args["algorithm"],
+def _spec(records: Sequence[Record], place: str) -> RunSpec:
+    """Return the spec of a run; raises UserError for one that cannot be, with its place."""
+    first = records[0]
+    args, names = first.args, _environments(first, place)
+    if any(record.accuracies.keys() != first.accuracies.keys() for record in records):
+        raise UserError(f"{place}: records of one run have different environments")
+    tests = args.test_envs
+    if len(set(tests)) < len(tests) or max(tests) >= len(names) or len(tests) == len(names):
+        raise UserError(f"{place} has test_envs {tests} of {len(names)} environments, from 0 on")
+    gaps = [b.step - a.step for a, b in pairwise(records)] or [0]
+    spec = RunSpec(
+        dataset=args.dataset,
+        algorithm=args.algorithm,
+        hparams=first.hparams,
+        label=args.algorithm,
         network="DomainBed's",
         network_hparams={},
-        test_environments=tuple(names[i] for i in args["test_envs"]),
-        draw=args["hparams_seed"],
-        trial=args["trial_seed"],
-        steps=args.get("steps") or max(steps) + 1,
-        evaluate_every=args.get("checkpoint_freq") or max(gaps),
-        holdout=args["holdout_fraction"],
+        test_environments=tuple(names[i] for i in tests),
+        draw=args.hparams_seed,
+        trial=args.trial_seed,
+        steps=args.steps or records[-1].step + 1,
+        evaluate_every=args.checkpoint_freq or max(1, *gaps),
+        holdout=args.holdout_fraction,
     )
+    try:
+        return parse_json(json.dumps(asdict(spec), allow_nan=False).encode(), SPEC, place)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place} cannot be a run: {error}") from error
 
 
-def _write(
-    results: Results, spec: RunSpec, records: Sequence[Mapping[str, Any]], done: bool
-) -> None:
+def _write(results: Results, run: Found) -> None:
     """Write the files of a run."""
-    names = _environments(records[0])
-    directory = results.run(spec.id)
+    names = _environments(run.records[0], run.place)
+    directory = results.run(run.spec.id)
     directory.path.mkdir(parents=True)
-    held = set(spec.test_environments)
     context = {
-        "dataset_label": spec.dataset,
-        "training_environments": [name for name in names if name not in held],
+        "dataset_label": run.spec.dataset,
+        "training_environments": [n for n in names if n not in run.spec.held_out],
         "metric": "accuracy",
         "higher_is_better": True,
     }
-    code = {"code": "DomainBed (it records no version)", "seed": records[0]["args"].get("seed")}
-    directory.start(spec, context, code)
+    code = {"code": "DomainBed (it records no version)", "seed": run.records[0].args.seed}
+    directory.start(run.spec, context, code)
     seconds, last = 0.0, -1
-    for record in records:
-        step = int(record["step"])
-        seconds += float(record.get("step_time") or 0.0) * max(step - last, 0)
-        last = step
+    for record in run.records:
+        seconds += (record.step_time or 0.0) * max(record.step - last, 0)
+        last = record.step
         cost: dict[str, float] = {"training_seconds": seconds}
-        if record.get("mem_gb"):
-            cost["memory_mb"] = record["mem_gb"] * 1024
+        if record.mem_gb:
+            cost["memory_mb"] = record.mem_gb * 1024
         evaluations = [
             {
-                "environment": names[int(match[1])],
-                "split": match[2],
+                "environment": names[number],
+                "split": split,
                 "metric": "accuracy",
-                "value": float(value) if value is not None else math.nan,
+                "value": math.nan if value is None else float(value),
                 "count": 1,
             }
-            for key, value in record.items()
-            if (match := ACCURACY.fullmatch(key))
+            for (number, split), value in record.accuracies.items()
         ]
-        train = {k: v for k, v in record.items() if isinstance(v, float) and k != "epoch"}
-        train = {k: v for k, v in train.items() if not k.startswith("env")}
-        directory.append({"step": step, "train": train, "cost": cost, "evaluations": evaluations})
-    if done:
+        train = {k: v for k, v in _losses(record) if k != "epoch" and not k.startswith("env")}
+        directory.append({"step": last, "train": train, "cost": cost, "evaluations": evaluations})
+    if run.done:
         directory.finish(State.DONE, last, seconds)
+
+
+def _losses(record: Record) -> Iterable[tuple[str, float]]:
+    """Return the further numbers of a record."""
+    return [(k, v) for k, v in (record.model_extra or {}).items() if isinstance(v, float)]

@@ -276,10 +276,12 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh until nothing is left to do.")
     ] = False,
+    plugin: Plugins = None,
 ) -> None:
     """Count the planned, queued, running, done, failed and lost runs, by the disk and Slurm."""
     from oodbench.sweep import status as view
 
+    load_plugins(plugin or ())
     results = _results(sweep, out)
     if watch:
         view.watch(results, terminal())
@@ -288,8 +290,9 @@ def status(
 
 
 @app.command()
-def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
+def cancel(sweep: Name = "quickstart", out: Out = None, plugin: Plugins = None) -> None:
     """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
+    load_plugins(plugin or ())
     results = _results(sweep, out)
     count = sum(launcher.cancel(results) for launcher in submitters(results))
     terminal().say(f"{counted(count, 'job')} cancelled.")

@@ -375,9 +375,11 @@ def validate(
             problems.append(str(failure))
         raise UserError(several(place, problems)) from error
     if sweep.selection is not None and not any_rule:
-        from oodbench.selection import find_rule
+        from oodbench.selection import find_rule, selection_rules
 
-        rule = find_rule(sweep.selection, place, [*sweep.plugins, *plugins])
+        if sweep.selection.partition(":")[0] not in selection_rules:
+            load_plugins([*sweep.plugins, *plugins])
+        rule = find_rule(sweep.selection, place)
         if sweep.attributes == "unknown" and rule.sees_attributes:
             raise UserError(
                 f"{place}: the selection {sweep.selection} sees attributes, which `attributes: unknown` "

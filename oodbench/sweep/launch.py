@@ -45,7 +45,6 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     sweep = continued(sweep, results)
     plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
     launcher = _launcher(options.launcher, plugins)
-    load_plugins(plugins)
     plan = make_plan(sweep, options.data_dir)
     show_plan(plan, console)
     if not plan.runs:
@@ -106,7 +105,6 @@ def retry(
     last = stored["settings"]
     plugins = tuple(last.get("plugins", ()))
     launcher = _launcher(options.launcher, plugins)
-    load_plugins(plugins)
     statuses = states(results)
     data_dir = last.get("data_dir")
     options = replace(
@@ -156,7 +154,6 @@ def launch_specs(
     `ids` are in each state. Raises as `launch` does.
     """
     launcher = _launcher(options.launcher, options.plugins)
-    load_plugins(options.plugins)
     results = Results(options.out)
     job = Job(name=name, results=results, specs=dict(specs), ids=tuple(ids), options=options)
     results.write_plan(name, {"plugins": list(options.plugins)}, job.specs)
@@ -175,7 +172,8 @@ def is_complete(counts: Mapping[State, int]) -> bool:
 
 def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
     """The launcher of that name, already warming up; raises UserError for an unknown name."""
-    launcher = launchers.get(name, plugins=plugins)()
+    load_plugins(plugins)
+    launcher = launchers.get(name)()
     launcher.warm_up()
     return launcher
 

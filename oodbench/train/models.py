@@ -12,13 +12,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm
+from oodbench.algorithms import Algorithm, algorithms
 from oodbench.data import facts
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError, names_arguments, unknown, whole_number
 from oodbench.hparams import neutral_values
+from oodbench.networks.base import networks
 from oodbench.networks.weights import load_fitting, replaced_weights
-from oodbench.registry import load_plugins
 from oodbench.results.directory import LAST, Results, RunDirectory, kept_weights
 from oodbench.results.run_spec import Evaluation
 from oodbench.results.schemas import RunFile
@@ -105,9 +105,9 @@ def load_model(
     The file of weights that a network began with may be gone; what the package transformers began
     with must be there, as the sizes of the network stand in its folder or cache alone.
 
-    Plug-ins that the sweep names are imported. Raises UserError for unknown names, and where nothing is
-    chosen, no weights are kept, the device is not here, or a file of weights is damaged or another
-    network's.
+    Nothing that the run names is imported: import its plug-ins before. Raises UserError for unknown
+    names, and where nothing is chosen, no weights are kept, the device is not here, or a file of
+    weights is damaged or another network's.
     """
     check_device(device)
     path = Path(directory)
@@ -120,11 +120,20 @@ def load_model(
     else:
         run, file = _weights_of_cell(Results(path), names, rule, trial)
     info = _info(run)
-    load_plugins(info.provenance.get("plugins", []))
+    _require_known(info)
     known = _data_dir(run) if data_dir is None else Path(data_dir)
     settings = TrainSettings(data_dir=known, device=device)
     with clean_process(torch.get_num_threads()), kept_generators():
         return _built(info, file, settings)
+
+
+def _require_known(info: RunFile) -> None:
+    """Raise UserError where a plug-in has to be imported first."""
+    plugins = ", ".join(info.provenance.get("plugins", []))
+    hint = f" (import the run's plug-ins before: {plugins})" if plugins else ""
+    algorithms.get(info.spec.algorithm, hint=hint)
+    datasets.get(info.spec.dataset, hint=hint)
+    networks.get(info.spec.network, hint=hint)
 
 
 def _info(run: RunDirectory) -> RunFile:

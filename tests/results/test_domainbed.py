@@ -1,18 +1,23 @@
+import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oodbench.errors import UserError
+from oodbench.report.domainbed_tables import tables
 from oodbench.results.directory import Results
 from oodbench.results.domainbed import import_sweep
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
-from tests.helpers.domainbed import STEPS, write
+from tests.helpers.domainbed import STEPS, Accuracies, write
 
 
 def test_a_folder_becomes_a_results_directory(tmp_path: Path) -> None:
     write(tmp_path / "in", [1], {s: (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8) for s in STEPS})
-    assert import_sweep(tmp_path / "in", tmp_path / "out") == 1
+    assert import_sweep(tmp_path / "in", tmp_path / "out").runs == 1
     frames = load_frames(Results(tmp_path / "out"))
     run = frames.runs.iloc[0]
     assert (run["dataset"], run["label"], run["draw"], run["trial"]) == ("VLCS", "ERM", 0, 0)
@@ -39,11 +44,93 @@ def test_torn_foreign_double_and_missing_records(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not empty"):
         import_sweep(tmp_path / "in", tmp_path / "torn")
     file.write_text('{"step": 3}\n' + text)
-    with pytest.raises(UserError, match=r"results.jsonl: line 1 is no record of DomainBed"):
+    with pytest.raises(UserError, match=r"no results of .*results\.jsonl, line 1 .*args: "):
         import_sweep(tmp_path / "in", tmp_path / "foreign")
-    file.write_text(text)
-    (tmp_path / "in" / "again").mkdir()
-    (tmp_path / "in" / "again" / "results.jsonl").write_text(text)
-    with pytest.raises(UserError, match="hold the same run"):
-        import_sweep(tmp_path / "in", tmp_path / "double")
-    assert not (tmp_path / "double").exists()
+    assert not (tmp_path / "foreign").exists()
+
+
+ACCURACIES: Accuracies = {s: (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8) for s in STEPS}
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change every record of a run beside one that is as it should be."""
+    write(folder, [1], ACCURACIES)
+    file = write(folder, [0], ACCURACIES) / "results.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    for record in records:
+        change(record)
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda r: r["args"].update(trial_seed=None), "trial_seed"),
+        (lambda r: r["args"].update(hparams_seed="0"), "hparams_seed"),
+        (lambda r: r["args"].update(trial_seed=True), "trial_seed"),
+        (lambda r: r["args"].update(test_envs=[4]), r"test_envs \[4\] of 4 environments"),
+        (lambda r: r["args"].update(test_envs=[0, 0]), r"test_envs \[0, 0\] of 4"),
+        (lambda r: r["args"].update(test_envs=[0, 1, 2, 3]), "test_envs .* of 4"),
+        (lambda r: r["args"].update(test_envs=None), "test_envs"),
+        (lambda r: r["args"].update(test_envs=[-1]), "test_envs"),
+        (lambda r: r["args"].update(holdout_fraction=2), "holdout_fraction"),
+        (lambda r: r["args"].pop("dataset"), "dataset"),
+        (lambda r: r.update(env0_in_acc=[0.1, 0.2]), r"an accuracy is \[0.1, 0.2\]"),
+        (lambda r: r.update(env0_in_acc="0.1"), "an accuracy is 0.1"),
+        (lambda r: [r.pop(f"env1_{s}_acc") for s in ("in", "out")], "environments 0, 2, 3"),
+        (lambda r: r["step"] and r.update(env9_in_acc=0.1), "different environments"),
+        (lambda r: r.update(step=-1), "step"),
+        (lambda r: r.update(hparams=[1]), "hparams"),
+        (lambda r: r["hparams"].update(lr=float("nan")), "cannot be a run"),
+        (lambda r: r.update(step_time=[1.0]), "step_time"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_named_and_left_out(
+    change: Callable[[dict[str, Any]], Any], reason: str, tmp_path: Path
+) -> None:
+    changed(tmp_path / "in", change)
+    imported = import_sweep(tmp_path / "in", tmp_path / "out")
+    assert imported.runs == 1 and len(imported.left_out) == 1
+    assert re.search(rf"ERM-VLCS-\[0\]-0-0/results.jsonl.*{reason}", imported.left_out[0])
+    assert load_frames(Results(tmp_path / "out")).runs["test_environments"].tolist() == [("L",)]
+
+
+def test_a_file_holds_several_runs(tmp_path: Path) -> None:
+    """train.py appends: arguments that change, and steps that begin again, begin another run."""
+    file = write(tmp_path / "in", [0], ACCURACIES) / "results.jsonl"
+    texts = [file.read_text()]
+    for number, (trial, test) in enumerate([(0, 1), (1, 1), (1, 2)]):
+        made = write(tmp_path / str(number), [test], ACCURACIES, trial) / "results.jsonl"
+        texts.append(made.read_text())
+    again = texts[0].splitlines(keepends=True)[0]
+    other = texts[2].replace('"lr": 0.1', '"lr": 0.2')
+    file.write_text("".join([*texts, other, again]))
+    imported = import_sweep(tmp_path / "in", tmp_path / "out")
+    assert imported.runs == 5
+    (twice,) = imported.left_out
+    assert twice == f"{file}, line 16 holds the run of {file} again"
+    runs = load_frames(Results(tmp_path / "out")).runs
+    assert sorted(runs["test_environments"]) == [("C",), ("L",), ("L",), ("L",), ("S",)]
+    assert sorted(h["lr"] for h in runs["hparams"]) == [0.1] * 4 + [0.2]
+
+
+def test_of_equal_runs_in_two_folders_the_longer_one_counts(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", [0], ACCURACIES)
+    lines = (path / "results.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "in" / "A").mkdir()
+    (tmp_path / "in" / "A" / "results.jsonl").write_text(lines[0])
+    imported = import_sweep(tmp_path / "in", tmp_path / "out")
+    assert imported.runs == 1 and "A/results.jsonl holds the run of" in imported.left_out[0]
+    assert load_frames(Results(tmp_path / "out")).metrics["step"].max() == 600
+
+
+def test_settings_that_share_seeds_are_not_what_collect_results_prints(tmp_path: Path) -> None:
+    for number, lr in enumerate((0.1, 0.2)):
+        file = write(tmp_path / str(number), [0], ACCURACIES) / "results.jsonl"
+        (tmp_path / "in" / f"run{number}").mkdir(parents=True)
+        target = tmp_path / "in" / f"run{number}" / "results.jsonl"
+        target.write_text(file.read_text().replace('"lr": 0.1', f'"lr": {lr}'))
+    write(tmp_path / "in", [1], ACCURACIES)
+    import_sweep(tmp_path / "in", tmp_path / "out")
+    notes = " ".join(map(str, tables(load_frames(Results(tmp_path / "out"))).notes))
+    assert "Several settings under one name share their seeds: ERM on VLCS." in notes

@@ -1,5 +1,7 @@
 """What a sweep's plug-ins define is known wherever the sweep or its results directory names it."""
 
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -75,22 +77,64 @@ def test_a_sweep_names_a_rule_and_a_launcher_of_its_plugin(folder: Path) -> None
         ["html", "out"],
     ):
         forget()
-        shown = CliRunner().invoke(report.app, arguments)
+        refused = CliRunner().invoke(report.app, arguments)
+        assert refused.exit_code == 2 and "train_in" not in selection_rules
+        sentence = "unknown selection rule 'train_in'.*--plugin my_rules"
+        assert re.search(sentence, " ".join(refused.output.split())), refused.output
+        shown = CliRunner().invoke(report.app, [*arguments, "--plugin", "my_rules"])
         assert shown.exit_code == 0, shown.output
         assert "train_in" in selection_rules
     forget()
-    assert oodbench.load_model("out", rule="train_in").spec.label == "ERM"
-    forget()
     file = str(tiny_file(folder, **SHORT, selection="train_in"))  # its plug-in came by --plugin
-    for arguments in (["status", file, "--out", "out"], ["status", "out"]):
+    for arguments in (["status", file, "--out", "out"], ["status", "out"], ["cancel", "out"]):
         stands = CliRunner().invoke(sweep.app, arguments)
+        assert stands.exit_code == 2 and "--plugin my_rules" in " ".join(stands.output.split())
+        stands = CliRunner().invoke(sweep.app, [*arguments, "--plugin", "my_rules"])
         assert stands.exit_code == 0, stands.output
-    forget()
+        forget()
     Path("my_rules.py").unlink()
     others = CliRunner().invoke(report.app, ["table", "out", "--rule", "train_val"])
     assert others.exit_code == 0, others.output
-    with pytest.raises(UserError, match=r"rule 'train_in' is not known.* module 'my_rules'"):
+    with pytest.raises(UserError, match=r"unknown selection rule 'train_in'.*--plugin my_rules"):
         oodbench.load_model("out")
+
+
+READS = [
+    *(["table"], ["html"], ["why"], ["bibtex"], ["compare"], ["status"], ["cancel"]),
+    ["table", "--rule", "mine"],
+    ["table", "--metric", "mine"],
+]
+
+
+@pytest.mark.parametrize("settings", [{"plugins": ["evil"]}, {"plugins": ["evil.inside", "evil"]}])
+def test_reading_a_strangers_results_runs_none_of_its_code(
+    settings: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = str(tiny_file(tmp_path, **SHORT))
+    launched = CliRunner().invoke(sweep.app, ["launch", file, "--yes", "--out", "out"])
+    assert launched.exit_code == 0, launched.output
+    plan = json.loads(Path("out/sweep.json").read_text())
+    plan.pop("checksum", None)
+    plan["settings"] |= settings | {"selection": "mine"}
+    Path("out/sweep.json").write_text(json.dumps(plan))
+    for info in Path("out/runs").glob("*/run.json"):
+        run = json.loads(info.read_text())
+        run.pop("checksum", None)
+        run["provenance"]["plugins"] = settings["plugins"]
+        info.write_text(json.dumps(run))
+    for at in (Path("evil.py"), Path("out/evil.py")):
+        at.write_text("open('was_run', 'w').close()\n")
+    Path("out/evil").mkdir()
+    Path("out/evil/__init__.py").write_text("open('was_run', 'w').close()\n")
+    for command, *options in READS:
+        group = sweep.app if command in ("status", "cancel") else report.app
+        result = CliRunner().invoke(group, [command, "out", *options])
+        assert result.exit_code in (0, 2), result.output
+        assert not Path("was_run").exists(), command
+    with pytest.raises(UserError):
+        oodbench.load_model("out")
+    assert not Path("was_run").exists()
 
 
 def test_a_rule_of_an_option_is_known_and_a_forgotten_one_hints_at_it(folder: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from oodbench.errors import UserError, wrong_result
+from oodbench.errors import UserError, plugin_hint, wrong_result
 from oodbench.registry import Registry
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
@@ -162,9 +162,10 @@ class Launcher(ABC):
 
 
 def submitters(results: Results) -> Iterator[Launcher]:
-    """All launchers, also one from a plug-in that the runs of a results directory were submitted by."""
+    """Return all launchers; raises UserError where that of these runs is not among them."""
     settings = results.plan()["settings"]
-    launchers.find(settings.get("launcher", "local"), settings.get("plugins", ()))
+    hint = plugin_hint(settings.get("plugins", ()))
+    launchers.get(settings.get("launcher", "local"), str(results.path), hint)
     return (launchers.get(name)() for name in launchers)
 
 
