@@ -55,7 +55,10 @@ def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
 
 @requirement
 def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
-    """`objective` gives the same value twice, and changes neither state nor random numbers."""
+    """`objective` gives the same value twice, and changes neither state nor random numbers.
+
+    State is a buffer whose next value `next_buffers` returns; random numbers are made in `noise`.
+    """
     algorithm = tiny_algorithm(cls, tiny_problem(task))
     batch = tiny_batch(task)
     out = _outputs(algorithm, replace(batch, noise=noise_at(algorithm, batch, 3)), 3)
@@ -99,7 +102,10 @@ def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
 
 @requirement
 def batches_come_from_the_generator(cls: type[Algorithm], task: Task) -> None:
-    """`noise` draws from the step's generator alone, and `prepare` draws nothing."""
+    """`noise` draws from the step's generator alone, and `prepare` draws nothing.
+
+    As in `torch.rand(n, generator=generator)`.
+    """
     if cls.noise is Algorithm.noise and cls.prepare is Algorithm.prepare:
         raise DoesNotApply("it trains on the batches as they are")
     algorithm, batch = tiny_algorithm(cls, tiny_problem(task)), tiny_batch(task)

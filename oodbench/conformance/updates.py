@@ -101,7 +101,10 @@ def _short_run_of_erm(task: Task, values: tuple[tuple[str, Value], ...]) -> Tens
 
 @requirement
 def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
-    """Losses, metrics and parameters stay finite, the network moves, and it predicts."""
+    """Losses, metrics and parameters stay finite, the network moves, and it predicts.
+
+    Before a root, a logarithm or a division write `.clamp_min(1e-12)`; metrics are `value.detach()`.
+    """
     algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
     before = parameters_to_vector(algorithm.network.parameters()).detach().clone()
     if isinstance(algorithm, CustomStep):
@@ -159,7 +162,10 @@ def _move(algorithm: Algorithm) -> None:
 
 @requirement
 def is_erm_when_neutral(cls: type[Algorithm], task: Task) -> None:
-    """At its `neutral` hyperparameters it gives the network ERM's gradient, to round-off."""
+    """At its `neutral` hyperparameters it gives the network ERM's gradient, to round-off.
+
+    Without such values leave `neutral` out of the class.
+    """
     problem, batch = tiny_problem(task), tiny_batch(task)
     neutral = cls.neutral(problem)
     if neutral is None:
@@ -234,7 +240,10 @@ def _trained(
 
 @requirement
 def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
-    """The saved state is complete: a resumed run equals one that never stopped, bit for bit."""
+    """The saved state is complete: a resumed run equals one that never stopped, bit for bit.
+
+    What an update remembers is a buffer: `self.register_buffer("name", tensor)`.
+    """
     problem = tiny_problem(task)
     batches = [_float32(tiny_batch(task, seed)) for seed in range(6)]
     whole = tiny_algorithm(cls, problem, dtype=torch.float32)
@@ -273,7 +282,10 @@ def _tensors(tree: object) -> list[Tensor]:
 
 @requirement
 def takes_one_environment_or_says_why_not(cls: type[Algorithm], task: Task) -> None:
-    """With a single training environment `skip` gives a reason, or an update works."""
+    """With a single training environment `skip` gives a reason, or an update works.
+
+    A method that needs two has `needs = Needs(environments=2)` in its class.
+    """
     problem = tiny_problem(task, ENVIRONMENTS[:1])
     reason = why_skipped(cls, problem)
     if reason is None:
@@ -285,7 +297,10 @@ def takes_one_environment_or_says_why_not(cls: type[Algorithm], task: Task) -> N
 
 @requirement
 def takes_one_example(cls: type[Algorithm], task: Task) -> None:
-    """An update works with a single example of each environment, or says in a sentence why not."""
+    """An update works with a single example of each environment, or says in a sentence why not.
+
+    Such as `raise UserError("MyMethod needs two examples of each environment")`.
+    """
     algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
     for step in (0, LAST):
         try:
@@ -297,7 +312,10 @@ def takes_one_example(cls: type[Algorithm], task: Task) -> None:
 @requirement
 @on_one_task
 def draws_within_limits(cls: type[Algorithm], task: Task) -> None:
-    """Every default, and every value that a draw can take, is one that a user may set."""
+    """Every default, and every value that a draw can take, is one that a user may set.
+
+    The limits are `low` and `high` of `hparam(default, distribution, low=0.0)`.
+    """
     families = {family for f in fields(cls.Hparams) for family in f.metadata.get("by_family", {})}
     for family in ("", *sorted(families)):
         values = [(name, value) for name, value in defaults(cls.Hparams, family).items()]

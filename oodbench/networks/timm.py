@@ -16,7 +16,7 @@ from oodbench.errors import UserError, missing_package, unknown
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.vision import add_mix_style, require_image
-from oodbench.networks.weights import REPLACED, read_weights, require_sha256, sha256
+from oodbench.networks.weights import REPLACED, read_weights, require_sha256, sha256, without_prefix
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 """The names of a model's weights on Hugging Face's hub, in the order in which timm looks for them."""
@@ -281,7 +281,7 @@ def _body(
                 "custom_load": False,
                 "source": "",
             }
-            source["state_dict"] = _entries(stored, hparams.model, config)
+            source["state_dict"] = _entries(stored, hparams.model, config, file)
             settings |= {"pretrained": True, "pretrained_cfg_overlay": source}
         body = timm.create_model(hparams.model, **settings)
     except Exception as error:  # timm's models and torch refuse what does not fit in many ways
@@ -302,14 +302,15 @@ def _body(
 
 
 def _entries(
-    state: Mapping[str, Tensor], model: str, config: Mapping[str, Any]
+    state: Mapping[str, Tensor], model: str, config: Mapping[str, Any], file: Path
 ) -> dict[str, Tensor]:
     """Return the entries of a file without the last layer's; EfficientNet-PyTorch's get timm's names.
 
     That package (and efficientnet_lite_pytorch) numbers all blocks, timm the blocks within each stage;
     both list the same layers in the same order. Its padding is that of timm's models `tf_...`.
     """
-    entries = {k.removeprefix("module."): v for k, v in state.items()}
+    names = _timm().create_model(model.partition(".")[0], num_classes=0).state_dict()
+    entries = {k.removeprefix("module."): v for k, v in without_prefix(state, names, file).items()}
     if "_conv_stem.weight" in entries:
         names = _timm().create_model(model.partition(".")[0]).state_dict()
         entries = dict(zip(names, entries.values(), strict=True))

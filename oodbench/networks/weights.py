@@ -3,7 +3,9 @@
 import hashlib
 import pickle
 import re
-from collections.abc import Iterator, Mapping
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -19,6 +21,11 @@ from oodbench.errors import UserError
 
 PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
 """The weights that torchvision has published: our names of them, and torchvision's."""
+WRAPPERS = (
+    *("state_dict", "model_state_dict", "model_dict", "model", "net", "network", "weights"),
+    *("state_dict_ema", "model_ema", "ema", "module"),
+)
+"""The keys under which training scripts keep a state_dict; the first that is there counts."""
 READ_ERRORS = (
     RuntimeError,
     OSError,
@@ -34,7 +41,7 @@ REPLACED: ContextVar[bool] = ContextVar("replaced", default=False)
 
 @contextmanager
 def replaced_weights() -> Iterator[None]:
-    """Return a context in which networks are built with random weights, which the caller then overwrites.
+    """A context in which networks are built with random weights, which the caller then overwrites.
 
     The files of weights need not exist, except for transformers'.
     """
@@ -46,9 +53,7 @@ def replaced_weights() -> Iterator[None]:
 
 
 def weights_file(model: str, weights: str) -> Path:
-    """Return the file of a model's `weights`, a name in PUBLISHED or a path; raises UserError
-    if missing.
-    """
+    """Return the file of a model's `weights`, a name in PUBLISHED or a path; raises UserError if missing."""
     if weights not in PUBLISHED:
         file = Path(weights).expanduser()
         if not file.is_file():
@@ -98,7 +103,7 @@ def _sha256(file: Path, stamp: tuple[int, int]) -> str:
 def read_weights(file: Path) -> Mapping[str, Tensor]:
     """Return the state_dict in a file of safetensors or torch; no code in it is run.
 
-    Training scripts wrap it in a dictionary, under `state_dict` or `model`. Raises UserError for other
+    Training scripts wrap it in a dictionary, under one of `WRAPPERS`. Raises UserError for other
     and for truncated files. The state_dict of the last file stays in memory.
     """
     return _read_weights(file, _stamp(file))
@@ -114,34 +119,77 @@ def _read_weights(file: Path, stamp: tuple[int, int]) -> Mapping[str, Tensor]:
             state = torch.load(file, map_location="cpu", weights_only=True)
     except READ_ERRORS as error:
         raise UserError(f"{file} is not a file of weights that torch can read") from error
-    for key in ("state_dict", "model"):
-        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
-            state = state[key]
+    while isinstance(state, Mapping):
+        key = next((k for k in WRAPPERS if isinstance(state.get(k), Mapping)), None)
+        if key is None:
+            break
+        state = state[key]
     if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
         raise UserError(f"{file} does not hold a state_dict of tensors")
     return state
 
 
 def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """Return the state_dict in a file, without a classifier's last layer; raises UserError for
-    other files.
-    """
+    """Return the state_dict in a file, without a classifier's last layer; raises UserError for other files."""
+    return _without_head(read_weights(file))
+
+
+def _without_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         re.sub(r"\b(norm|conv)\.([12])\b", r"\1\2", k): v  # in the oldest files of DenseNet
-        for k, v in read_weights(file).items()
+        for k, v in state.items()
         if not k.startswith(("fc.", "classifier."))
     }
+
+
+def without_prefix(
+    state: Mapping[str, Tensor], wanted: Collection[str], file: Path
+) -> Mapping[str, Tensor]:
+    """Return the entries that have the `wanted` names after a prefix, without it; a warning says which.
+
+    Names that need no prefix are left as they are, and so are those to which none gives half the wanted
+    names. Raises UserError where two prefixes fit as well and lead to different weights, such as those of
+    a student and its teacher.
+    """
+    found: Counter[str] = Counter()
+    for name in state:
+        words = name.split(".")
+        for i in range(len(words)):
+            if ".".join(words[i:]) in wanted:
+                found["".join(f"{word}." for word in words[:i])] += 1
+    most = max(found.values(), default=0)
+    fitting = sorted((prefix for prefix, count in found.items() if count == most), key=len)
+    if "" in fitting or 2 * most < len(wanted):
+        return state
+    parts = [{k.removeprefix(p): v for k, v in state.items() if k.startswith(p)} for p in fitting]
+    for prefix, part in zip(fitting, parts, strict=True):
+        same = (k in part and torch.equal(part[k], v) for k, v in parts[0].items() if k in wanted)
+        if not all(same):
+            raise UserError(
+                f"{file} holds weights with the prefixes `{fitting[0]}` and `{prefix}`, which differ: "
+                "save those that are meant alone"
+            )
+    others = len(state) - len(parts[0])
+    more = f"; {others} entries without it are left out" if others else ""
+    warnings.warn(f"{file}: the prefix `{fitting[0]}` is taken off its names{more}", stacklevel=2)
+    return parts[0]
 
 
 def load_fitting(module: nn.Module, state: Mapping[str, Tensor], beginning: str) -> None:
     """Load a state_dict; raises UserError, beginning with `beginning`, if it does not fit the module."""
     wanted = module.state_dict()
-    wrong = [k for k in wanted if k not in state or state[k].shape != wanted[k].shape]
-    wrong += [k for k in state if k not in wanted]
-    if wrong:
-        raise UserError(
-            f"{beginning}: {len(wrong)} of {len(wanted)} do not fit, '{wrong[0]}' first"
-        )
+    problems = {
+        f"of {len(wanted)} entries are missing": [k for k in wanted if k not in state],
+        f"of {len(wanted)} have another shape": [
+            k for k in wanted if k in state and state[k].shape != wanted[k].shape
+        ],
+        "others are there": [k for k in state if k not in wanted],
+    }
+    said = [
+        f"{len(names)} {what}, such as '{names[0]}'" for what, names in problems.items() if names
+    ]
+    if said:
+        raise UserError(f"{beginning}: {'; '.join(said)}")
     module.load_state_dict(state)
 
 
@@ -149,4 +197,5 @@ def load_weights(body: nn.Module, file: Path) -> None:
     """Load the weights in a file into a network; raises UserError for another architecture's."""
     name = type(body).__name__
     beginning = f"{file} holds no weights of {name} as torchvision names and shapes them"
-    load_fitting(body, stored_weights(file), beginning)
+    state = without_prefix(read_weights(file), body.state_dict(), file)
+    load_fitting(body, _without_head(state), beginning)

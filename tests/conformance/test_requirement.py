@@ -143,6 +143,32 @@ class OfGradients(Algorithm):
         return out.risks.mean() + sum(g.square().sum() for g in gradients)
 
 
+class OfScale(Algorithm):
+    """IRM as the code of its paper has it, the scale made in its step."""
+
+    def scale(self) -> Tensor:
+        return torch.tensor(1.0, dtype=torch.float64).requires_grad_()
+
+    def objective(self, out: Outputs) -> Tensor:
+        scale = self.scale()
+        risk = out.task.losses(out.logits * scale, out.targets).mean()
+        return out.risks.mean() + torch.autograd.grad(risk, [scale], create_graph=True)[0] ** 2
+
+
+class OfLeaf(OfScale):
+    """The scale is a tensor with a gradient from the beginning."""
+
+    def scale(self) -> Tensor:
+        return torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+
+
+class VarianceOfOne(Algorithm):
+    """A sample variance over environments, of which one has none."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean() + out.risks.std()
+
+
 @pytest.mark.parametrize("cls", [Staged, Float32])
 def test_a_stage_and_a_constant_of_float32_break_nothing(
     cls: type[Algorithm], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -157,6 +183,9 @@ def test_a_stage_and_a_constant_of_float32_break_nothing(
     ("cls", "sentence"),
     [
         (FirstRisk, "breaks 'Permuting the environments changes .*': the gradient depends on"),
+        (OfScale, r"line \d+\) takes a gradient .* `out.task.scale_gradients\(out.logits"),
+        (OfLeaf, r"line \d+\) takes a gradient .* `out.task.scale_gradients\(out.logits"),
+        (VarianceOfOne, r"has `needs = Needs\(environments=2\)` in its class\."),
         (OfGradients, r"line \d+\) takes gradients by .*call `risk_gradients\(self, out\)`"),
     ],
 )

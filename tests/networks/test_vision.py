@@ -1,5 +1,6 @@
 import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +149,67 @@ def test_weights_that_cannot_be_had_are_named(
     torch.save({"epoch": 3}, other)
     refused("other.pth does not hold a state_dict", weights=str(other))
     torch.save(torchvision.models.resnet50(weights=None).state_dict(), parts)
-    refused("parts.pth holds no weights of ResNet as .* do not fit, '", weights=str(parts))
+    refused(
+        "parts.pth holds no weights of ResNet as .* have another shape, such as '",
+        weights=str(parts),
+    )
     refused("no statistics to freeze", freeze_batch_norm=True)
+
+
+def wrapped(file: Path) -> dict[str, tuple[Any, str]]:
+    """The weights in a file, in forms in which people have them, with the prefix of each."""
+    plain = torch.load(file, weights_only=True)
+    prefixed = {
+        prefix: {f"{prefix}{k}": v for k, v in plain.items()}
+        for prefix in ("module.", "backbone.", "module.backbone.", "model.", "encoder.net.")
+    }
+    body = {k: v for k, v in prefixed["backbone."].items() if ".fc." not in k}
+    twice = {f"featurizer.network.{k}": v for k, v in plain.items() if not k.startswith("fc.")}
+    twice |= {k.replace("featurizer", "network.0"): v for k, v in twice.items()}
+    last = {"classifier.weight": plain["fc.bias"]}
+    return {
+        **{prefix: (state, prefix) for prefix, state in prefixed.items()},
+        "parallel": ({"state_dict": prefixed["module."], "epoch": 3}, "module."),
+        "nested": ({"model_ema": {"module": {"state_dict": plain}}}, ""),
+        "head": (body | {"head.weight": plain["fc.weight"]}, "backbone."),
+        "domainbed": (
+            {"args": {}, "model_dict": twice | last},
+            "network.0.network.",
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("module.", "backbone.", "module.backbone.", "model.", "encoder.net."),
+        *("parallel", "nested", "head", "domainbed"),
+    ],
+)
+def test_prefixes_and_wrappers_are_taken_off_and_said(form: str, tmp_path: Path) -> None:
+    file = resnet_file(tmp_path / "r18.pth")
+    state, prefix = wrapped(file)[form]
+    torch.save(state, tmp_path / "other.pth")
+    plain = build("ResNet18", {"weights": str(file)}, (3, 32, 32), 5, seed=0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        other = build("ResNet18", {"weights": str(tmp_path / "other.pth")}, (3, 32, 32), 5, seed=0)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(plain.state_dict().values(), other.state_dict().values(), strict=True)
+    )
+    assert bool(said) == bool(prefix)
+    assert not prefix or f"the prefix `{prefix}` is taken off" in str(said[0].message)
+
+
+def test_a_student_and_its_teacher_are_not_confused(tmp_path: Path) -> None:
+    plain = torch.load(resnet_file(tmp_path / "r18.pth"), weights_only=True)
+    both = {f"student.{k}": v for k, v in plain.items()} | {
+        f"teacher.{k}": v + 1 for k, v in plain.items()
+    }
+    torch.save(both, tmp_path / "both.pth")
+    with pytest.raises(UserError, match=r"prefixes `student\.` and `teacher.`, which differ"):
+        build("ResNet18", {"weights": str(tmp_path / "both.pth")}, (3, 32, 32), 5, seed=0)
 
 
 def test_weights_and_images_that_do_not_fit_are_told_by_the_plan(tmp_path: Path) -> None:

@@ -24,9 +24,15 @@ DEVICE_SHARE = 0.8
 """The part of a device's free memory that all vectorized programs on it may need together."""
 HOOKS = ("prepare", "next_buffers", "objective", "combine", "predict")
 """The functions of a method that are called once for many runs."""
+LEAF = (
+    "takes a gradient by `torch.autograd` with respect to a tensor of its own, which many runs at once "
+    "cannot: of a scale of the logits it is `out.task.scale_gradients(out.logits, out.targets)`"
+)
 ADVICE = {
     "cannot be empty": "takes gradients by `torch.autograd`, for which the parameters of many runs are "
     "none: call `risk_gradients(self, out)` of `oodbench.steps`",
+    "requires_grad_()": LEAF,
+    "does not require grad": LEAF,
     "data-dependent control flow": "branches in Python on a tensor (`if`, `or`, `max`): write arithmetic "
     "or `torch.where`",
     ".item()": "makes a Python number of a tensor (`.item()`, `float`, functions of `math`): stay with "
