@@ -97,6 +97,16 @@ def in_force() -> str:
     return PORTABLE if why_native() is None else NATIVE
 
 
+def lost_here() -> str:
+    """Return a sentence on what this system cannot give, or nothing where it has portable arithmetic."""
+    if variables():
+        return ""
+    return (
+        "This system has no portable arithmetic (Linux on x86-64 with AVX2 does): results are right, and "
+        "their last bits may differ on other machines."
+    )
+
+
 @cache
 def warn_unless(arithmetic: str) -> None:
     """Warn, once, if this process computes with other arithmetic than a run asks for."""

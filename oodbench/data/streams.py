@@ -125,7 +125,8 @@ class MemoryMapped(Stored):
             rows[here] = array.take(places[here] - self._ends[file] + len(array), axis=0)
             pages = array.base
             assert isinstance(pages, mmap.mmap)
-            pages.madvise(mmap.MADV_DONTNEED)  # else every page once read counts as this process's
+            if hasattr(mmap, "MADV_DONTNEED"):  # else every page once read counts as this process's
+                pages.madvise(mmap.MADV_DONTNEED)
         return torch.from_numpy(rows)
 
 

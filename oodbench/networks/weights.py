@@ -41,7 +41,7 @@ REPLACED: ContextVar[bool] = ContextVar("replaced", default=False)
 
 @contextmanager
 def replaced_weights() -> Iterator[None]:
-    """A context in which networks are built with random weights, which the caller then overwrites.
+    """Return a context in which networks are built with random weights, which the caller then overwrites.
 
     The files of weights need not exist, except for transformers'.
     """
@@ -53,7 +53,9 @@ def replaced_weights() -> Iterator[None]:
 
 
 def weights_file(model: str, weights: str) -> Path:
-    """Return the file of a model's `weights`, a name in PUBLISHED or a path; raises UserError if missing."""
+    """Return the file of a model's `weights`, a name in PUBLISHED or a path; raises UserError
+    if missing.
+    """
     if weights not in PUBLISHED:
         file = Path(weights).expanduser()
         if not file.is_file():
@@ -130,7 +132,9 @@ def _read_weights(file: Path, stamp: tuple[int, int]) -> Mapping[str, Tensor]:
 
 
 def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """Return the state_dict in a file, without a classifier's last layer; raises UserError for other files."""
+    """Return the state_dict in a file, without a classifier's last layer; raises UserError for
+    other files.
+    """
     return _without_head(read_weights(file))
 
 

@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 import os
+import platform
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -137,7 +138,7 @@ class RunDirectory:
 
         Its further steps are in the heartbeat of the process, see `Results.beat`.
         """
-        beat = {"step": step, "time": time.time(), "host": os.uname().nodename, "pid": os.getpid()}
+        beat = {"step": step, "time": time.time(), "host": platform.node(), "pid": os.getpid()}
         beat |= {"job": slurm_job(), "node": os.environ.get("SLURMD_NODENAME")}
         write_whole(self.path / "heartbeat", sealed(_dumps(beat)), durable=False)
 
@@ -318,7 +319,7 @@ def _digest(lines: Sequence[bytes]) -> dict[str, Any]:
 def _alive(beat: Heartbeat) -> bool:
     if time.time() - beat.time > LOST_AFTER:
         return False
-    if beat.host != os.uname().nodename:
+    if beat.host != platform.node():
         return True
     try:
         os.kill(beat.pid, 0)
@@ -331,7 +332,7 @@ def _alive(beat: Heartbeat) -> bool:
 
 def weights_path(run: RunDirectory, rule: str, step: int) -> Path:
     """Return where the weights of a step are kept for a rule."""
-    return run.weights / f"{quote(rule, safe=':')}-{step}{WEIGHTS}"
+    return run.weights / f"{quote(rule, safe='')}-{step}{WEIGHTS}"
 
 
 def kept_weights(run: RunDirectory) -> dict[tuple[str, int], Path]:
@@ -359,7 +360,7 @@ class Results:
 
     def beat(self, steps: Mapping[str, int]) -> None:
         """Write the steps of the runs, by id, that this process trains; remove the file without any."""
-        path = _process_beat(self.path, os.uname().nodename, os.getpid())
+        path = _process_beat(self.path, platform.node(), os.getpid())
         if steps:
             path.parent.mkdir(exist_ok=True)
             beat = sealed(_dumps({"time": time.time(), "steps": dict(steps)}))

@@ -4,11 +4,14 @@ runs/<id>/predictions/examples.npz   classes' names, targets and splits of every
                       <step>.npz     logits of every environment in half precision
 """
 
+import math
+import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +84,30 @@ def _save(path: Path, arrays: Mapping[str, Array]) -> None:
         np.savez(file, allow_pickle=False, **dict(arrays))
 
 
+def _opened(file: BinaryIO) -> Any:
+    """Open arrays without code in them; raises ValueError where they would unpack to more than the file."""
+    size = os.fstat(file.fileno()).st_size
+    with zipfile.ZipFile(file) as members:
+        if sum(member.file_size for member in members.infolist()) > size:
+            raise ValueError("its arrays unpack to more than the file, as those of results do not")
+        for name in members.namelist():
+            with members.open(name) as member:
+                _check_header(name, member, members.getinfo(name).file_size)
+    file.seek(0)
+    return np.load(file, allow_pickle=False)
+
+
+def _check_header(name: str, member: IO[bytes], size: int) -> None:
+    """Raise ValueError for an array that claims more bytes than are there."""
+    version = np.lib.format.read_magic(member)
+    read = np.lib.format.read_array_header_1_0
+    if version != (1, 0):
+        read = np.lib.format.read_array_header_2_0
+    shape, _, kind = read(member)
+    if math.prod(shape) * kind.itemsize > size:
+        raise ValueError(f"{name} claims to be an array {shape} of {kind}, and has {size} bytes")
+
+
 def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
     """Return the predictions of a run at a step by environment; raises UserError if none are kept."""
     folder = run.path / "predictions"
@@ -88,8 +115,8 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
         with (
             open_regular(folder / "examples.npz") as first,  # numpy leaves a torn file open
             open_regular(folder / f"{step}.npz") as second,
-            np.load(first) as examples,
-            np.load(second) as kept,
+            _opened(first) as examples,
+            _opened(second) as kept,
         ):
             index = {str(name): i for i, name in enumerate(examples["names"])}
             classes = tuple(map(str, examples["classes"])) if "classes" in examples else ()

@@ -67,7 +67,7 @@ def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, A
         "plugins": list(plugins),
         "torch": version("torch"),
         "python": platform.python_version(),
-        "host": os.uname().nodename,
+        "host": platform.node(),
         "machine": machine(),
         "arithmetic": in_force(),
         "device": device,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from oodbench.arithmetic import lost_here
 from oodbench.errors import UserError, wrong_result
 from oodbench.registry import load_plugins
 from oodbench.report.numbers import counted
@@ -47,6 +48,8 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     launcher = _launcher(options.launcher, plugins)
     plan = make_plan(sweep, options.data_dir)
     show_plan(plan, console)
+    if sentence := lost_here():
+        console.say(sentence)
     if not plan.runs:
         cells = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
         raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(cells))}")

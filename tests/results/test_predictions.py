@@ -1,3 +1,7 @@
+import copy
+import tracemalloc
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,3 +27,53 @@ def test_what_is_kept_is_read(tmp_path: Path) -> None:
     (tmp_path / "runs" / "r" / "predictions" / "5.npz").write_bytes(b"\x80\x04pickle")
     with pytest.raises(UserError, match="cannot be read"):
         read_predictions(run, 5)
+
+
+class Evil:
+    """Its pickle makes a file when it is read."""
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, ("was_run", "w")
+
+
+def packed(path: Path) -> None:
+    np.savez_compressed(path, names=np.array(["a"]), logits0=np.zeros((10**6, 3)))
+
+
+def lying(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as file, file.open("names.npy", "w") as member:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (10**9, 50)}
+        np.lib.format.write_array_header_1_0(member, header)
+        member.write(bytes(80))
+
+
+def coded(path: Path) -> None:
+    np.savez(path, names=np.array([Evil()], dtype=object))
+
+
+def overlapping(path: Path) -> None:
+    """Many entries are of the same bytes."""
+    np.savez(path, names=np.array(["a"]), logits0=np.zeros((1000, 3)))
+    with zipfile.ZipFile(path, "a") as file:
+        entry = file.getinfo("logits0.npy")
+        for number in range(1, 50):
+            copied = copy.copy(entry)
+            copied.filename = f"logits{number}.npy"
+            file.filelist.append(copied)
+        file._didModify = True
+
+
+@pytest.mark.parametrize("make", [packed, lying, coded, overlapping])
+def test_a_strangers_arrays_run_no_code_and_are_no_larger_than_their_file(
+    make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Results(tmp_path).run("r")
+    write_examples(run, "multiclass", {"a": (np.array([0, 1]), np.array([True, False]))})
+    make(run.path / "predictions" / "5.npz")
+    tracemalloc.start()
+    with pytest.raises(UserError, match="cannot be read at step 5"):
+        read_predictions(run, 5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22 and not Path("was_run").exists()

@@ -104,7 +104,9 @@ class Job:
 
     def settings_of(self, worker: int) -> TrainSettings:
         """The settings of a worker's runs: on its device, with its share of the cores to read data."""
-        share = len(os.sched_getaffinity(0)) // max(1, self.at_once)
+        has_affinity = hasattr(os, "sched_getaffinity")
+        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+        share = cores // max(1, self.at_once)
         loaders = self.options.loader_workers
         data_dir = self.options.data_dir
         return replace(

@@ -12,10 +12,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from oodbench.arithmetic import NATIVE, PORTABLE, environment
 from oodbench.errors import UserError
@@ -31,7 +32,7 @@ from oodbench.sweep.launchers.devices import (
     placed,
 )
 from oodbench.sweep.launchers.progress import Display
-from oodbench.sweep.launchers.worker import SIGNALS, work
+from oodbench.sweep.launchers.worker import SIGNALS, STOP, work
 from oodbench.terminal import terminal
 from oodbench.train.settings import MAX_VECTORIZED, BundleKey
 
@@ -52,8 +53,10 @@ MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": st
 """Settings of workers, unless the user has set them: glibc reuses the pages of freed tensors. By
 default each tensor above a few hundred kilobytes is mapped and unmapped anew, and every page of it
 faults again."""
-FORKS = sys.platform == "linux"
+FORKS = sys.platform == "linux" and "forkserver" in multiprocessing.get_all_start_methods()
 """Whether workers are forked, which libraries survive on Linux only."""
+KILL = 9
+"""The number of SIGKILL, which not every system names."""
 
 
 @dataclass
@@ -288,7 +291,7 @@ def stop(seconds: float) -> None:
     for worker in workers:
         if worker.pid is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.pid, signal.SIGUSR2)
+                os.kill(worker.pid, STOP)
     until = time.monotonic() + seconds
     for worker in workers:
         worker.join(max(0.0, until - time.monotonic()))
@@ -311,6 +314,8 @@ def warm_up() -> None:
     it has died since.
     """
     if FORKS:
+        from multiprocessing import forkserver
+
         forkserver.set_forkserver_preload(
             ["oodbench.train.execute", "oodbench.sweep.launchers.local", "typer", "torch._dynamo"]
         )
@@ -334,6 +339,9 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _blocked() -> Iterator[None]:
     """Block `SIGNALS` in processes that are started within, and in those forked from them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
     resource_tracker.ensure_running()  # it would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -367,7 +375,9 @@ def _forked(job: Job, index: int) -> Worker:
     warm_up()
     native = all(spec.arithmetic == NATIVE for spec in job.specs.values())
     # the server to fork from has loaded torch, and its arithmetic is portable for good
-    context = ForkServerContext() if FORKS and not native else SpawnContext()
+    context: Any = SpawnContext()
+    if FORKS and not native:
+        context = multiprocessing.get_context("forkserver")
     connection, workers_end = context.Pipe()
     variables = environment(NATIVE if native else PORTABLE)
     if job.gpus:
@@ -408,8 +418,8 @@ def _receive(worker: Worker) -> tuple[str, str, str, str]:
     except (EOFError, OSError):
         worker.process.join()
         code = worker.process.exitcode
-        if code in (-signal.SIGKILL, LOST_EXIT_CODE):
+        if code in (-KILL, LOST_EXIT_CODE):
             time.sleep(KILL_SECONDS)
-        asked = code in (0, -signal.SIGTERM, -signal.SIGUSR2)
+        asked = code in (0, -signal.SIGTERM, -STOP)
         state = State.INTERRUPTED if asked else State.FAILED
         return "died", state, f"its process died (exit code {code})", ""

@@ -13,7 +13,9 @@ from oodbench.results.directory import Results
 from oodbench.results.provenance import slurm_job
 from oodbench.train.settings import TrainSettings
 
-SIGNALS = {signal.SIGUSR2, signal.SIGTERM, signal.SIGINT}
+STOP = getattr(signal, "SIGUSR2", signal.SIGTERM)
+"""The signal at which a worker saves its runs and ends; Windows has none, and ends the process at once."""
+SIGNALS = {STOP, signal.SIGTERM, signal.SIGINT}
 """The signals with which a cluster, or Ctrl-C, asks every process of a job to end."""
 
 
@@ -33,10 +35,11 @@ def work(
 
     settle()
     interrupts = Interrupts()
-    signal.signal(signal.SIGUSR2, lambda *_: interrupts.ask_to_stop())
+    signal.signal(STOP, lambda *_: interrupts.ask_to_stop())
     if slurm_job() is not None:  # the cluster's warning before a kill
         signal.signal(signal.SIGTERM, lambda *_: interrupts.ask_to_save())
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     format_warnings()
     for plugin in settings.plugins:
         with unchanged(f"the plug-in {plugin}"):
