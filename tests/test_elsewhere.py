@@ -16,7 +16,7 @@ import mmap, multiprocessing, multiprocessing.context, os, signal, sys
 sys.modules["fcntl"] = sys.modules["multiprocessing.forkserver"] = None
 for module, names in {
     os: ("sched_getaffinity",),
-    signal: ("SIGUSR1", "SIGUSR2", "SIGKILL", "pthread_sigmask"),
+    signal: ("SIGUSR1", "SIGUSR2", "pthread_sigmask"),
     mmap: ("MADV_DONTNEED",),
     multiprocessing.context: ("ForkServerContext",),
 }.items():

@@ -120,7 +120,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("command", "flag"), ASKED)
-def test_the_sweeps_plugins_say_the_direction_of_a_metric_that_is_not_known(
+def test_the_plugins_of_the_option_say_the_direction_of_a_metric_that_is_not_known(
     out: Path, monkeypatch: pytest.MonkeyPatch, command: str, flag: str
 ) -> None:
     forget(monkeypatch)
@@ -128,7 +128,7 @@ def test_the_sweeps_plugins_say_the_direction_of_a_metric_that_is_not_known(
     assert "my_metrics" not in sys.modules  # nobody needs it
     name = "train_val:confidence" if flag == "--rule" else "confidence"
     notes = () if command == "html" else ("--notes",)
-    shown = invoke(command, str(out), flag, name, *notes)
+    shown = invoke(command, str(out), flag, name, *notes, "--plugin", "my_metrics")
     assert shown.exit_code == 0, shown.output
     assert metrics.find("confidence") is not None
     if flag == "--metric" and command != "html":
@@ -143,7 +143,7 @@ def test_the_direction_of_a_metric_is_never_guessed(
     name = "train_val:confidence" if flag == "--rule" else "confidence"
     Path("my_metrics.py").unlink()
     lost = invoke(command, str(out), flag, name)
-    assert lost.exit_code == 2 and "unknown plug-in module 'my_metrics'" in lost.stderr
+    assert lost.exit_code == 2 and "imported with --plugin my_metrics)" in lost.stderr
     plan = Results(out).plan()
     plan["settings"]["plugins"] = []
     (out / "sweep.json").write_text(json.dumps(plan))
