@@ -47,7 +47,7 @@ def contents(frames: Frames, baseline: str = BASELINE, metric: str | None = None
             by_rule[rule] = judged(frames, rule, baseline, metric)
         except UserError as error:
             errors[rule] = str(error)
-    if metric is not None and not by_rule:
+    if usual(frames) not in rule_names() or (metric is not None and not by_rule):
         raise UserError(errors[usual(frames)])
     kinds = _kinds(by_rule.values(), labels)
     datasets = [str(d) for d in runs["dataset_label"].unique()]
