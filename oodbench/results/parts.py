@@ -81,8 +81,6 @@ SCORE, VALUE, COUNT, OWN_COUNT = "score/", "value/", "count/", "count_of/"
 NUMBERS = {SCORE: pa.float64(), VALUE: pa.float64(), COUNT: pa.int32(), OWN_COUNT: pa.int32()}
 OTHERS = {ADAPT: pa.string(), **NUMBERS}
 """The types of the other columns, by the beginnings of their names."""
-WRITTEN = {"PLAIN", "RLE"}
-"""The encodings of the files that are written here."""
 LARGEST = 2**26
 """The most bytes of a file, and of its metadata, when they are read."""
 
@@ -307,16 +305,16 @@ def read_file(path: Path) -> list[Part]:
     """Return the parts in a file; raises DamagedFile for one that is torn, foreign or of another schema."""
     try:
         with pq.ParquetFile(path) as file:
-            if sum(_unpacked(file.metadata)) > LARGEST or _expands(file.metadata):
+            if sum(_unpacked(file.metadata)) > LARGEST:
                 raise DamagedFile(f"{path} unpacks to more than {LARGEST >> 20} MB")
-            listed = _listed(file.schema_arrow, path)
-            if sum(one.rows for one in listed) != file.metadata.num_rows:
-                raise DamagedFile(f"{path} is damaged: it has not as many rows as its metadata say")
             table = file.read(use_threads=False).combine_chunks()
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise DamagedFile(f"{path} is torn or no Parquet file") from error
+    listed = _listed(table, path)
+    if sum(one.rows for one in listed) != table.num_rows:
+        raise DamagedFile(f"{path} is damaged: it has not as many rows as its metadata say")
     try:
         arrays = {name: table[name].cast(kind) for name, kind in _columns(table).items()}
     except (KeyError, pa.ArrowException) as error:
@@ -330,14 +328,6 @@ def read_file(path: Path) -> list[Part]:
         parts.append(Part(one.about, pa.table(kept)))
         first += one.rows
     return parts
-
-
-def _expands(metadata: pq.FileMetaData) -> bool:
-    """Return whether rows could be larger than their bytes: many of them, or by references to others."""
-    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
-    columns = (group.column(i) for group in groups for i in range(group.num_columns))
-    named = {encoding for column in columns for encoding in column.encodings}
-    return 8 * metadata.num_rows * metadata.num_columns > LARGEST or not named <= WRITTEN
 
 
 def _unpacked(metadata: pq.FileMetaData) -> Iterator[int]:
@@ -360,9 +350,9 @@ def _has_nulls(column: pa.ChunkedArray) -> bool:
     return bool(column.null_count or (lists and pa.compute.list_flatten(column).null_count))
 
 
-def _listed(schema: pa.Schema, path: Path) -> list[OnePart]:
+def _listed(table: pa.Table, path: Path) -> list[OnePart]:
     """Return the parts that the metadata of a file list; raises DamagedFile."""
-    metadata = schema.metadata or {}
+    metadata = table.schema.metadata or {}
     what = f"the metadata of {path}"
     packed = metadata.get(PACKED.encode())
     if packed is None:

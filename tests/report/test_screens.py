@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from oodbench.__main__ import main
 from oodbench.sweep.plan import show_plan
 from oodbench.terminal import Terminal
-from tests.helpers.commands import python
 from tests.helpers.made import Made, any_version, rising
 from tests.helpers.paths import GOLDEN, ROOT
 from tests.helpers.sweeps import tiny
@@ -33,7 +32,6 @@ SCREENS = {
             "--test-env", "a"],
     "status": ["sweep", "status", "results"],
     "trials": ["diagnose", "trials", "one", "--rule", "train_val,oracle", "--out", "out"],
-    "data-list": ["data", "list"],
     "report-help": ["report", "--help"],
     "data-check": ["data", "check", "Table", "--set", "file=patients.csv"],
     "errors": ["sweep", "plan", "wrong.yaml"],
@@ -99,8 +97,6 @@ def plan(width: int, **changes: Any) -> str:
 def screen(name: str, width: int) -> str:
     if name in PLANS:
         return plan(width, **PLANS[name])
-    if name == "data-list":  # in a process without the datasets that other tests register
-        return python(Path.cwd(), "-m", "oodbench", *SCREENS[name], COLUMNS=str(width)).stdout
     result = CliRunner().invoke(
         main, SCREENS[name], prog_name="oodbench", env={"COLUMNS": str(width)}
     )
@@ -116,10 +112,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n == "data-list")) for n in [*SCREENS, *PLANS]],
-)
+@pytest.mark.parametrize("name", [*SCREENS, *PLANS])
 @pytest.mark.usefixtures("results")
 def test_a_screen_is_as_wide_as_the_terminal_and_as_frozen(
     name: str, width: int, monkeypatch: pytest.MonkeyPatch
