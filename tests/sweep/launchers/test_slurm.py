@@ -111,7 +111,7 @@ def test_times_are_read_as_slurm_reads_them(text: str, expected: float | None) -
 
 def test_yaml_leaves_times_alone() -> None:
     text = "{time: 1:30:00, steps: 1_000, holdout: 0.2, trials: [7, 0, -1]}"
-    expected = {"time": "1:30:00", "steps": 1000, "holdout": 0.2, "trials": [7, 0, -1]}
+    expected = {"time": "1:30:00", "steps": "1_000", "holdout": 0.2, "trials": [7, 0, -1]}
     assert parse_yaml(text, "here") == expected
 
 
