@@ -144,3 +144,8 @@ def test_a_table_of_one_environment_has_none_to_train_on(tmp_path: Path) -> None
     result = call("check", "Table", "--set", "file=one.csv", "--data-dir", tmp_path)
     assert result.exit_code == 2
     assert result.stderr == "error: one: with a held out, no environment is left to train on\n"
+
+
+def test_check_says_how_gaps_of_a_table_are_filled() -> None:
+    printed = CliRunner().invoke(app, ["check", "CityWeather", "--set", "num_examples=60"]).output
+    assert "gaps of low_wind are filled by the median" in " ".join(printed.split())

@@ -168,4 +168,3 @@ def test_the_command_prints_the_four_rows_and_two_verdicts(tmp_path: Path) -> No
     for name in ("constant", "ERM", "ceiling", "ERM on Mumbai alone"):
         assert re.search(rf"^{name} +\d+\.\d ± \d+\.\d$", printed, re.M), printed
     assert "Head-room: " in printed and "Spearman's correlation" in printed
-    assert "gaps of low_wind are filled by the median" in " ".join(printed.split())
