@@ -54,7 +54,8 @@ class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _at_once(name: str, args: Sequence[Any]) -> int:
     """Return how many elements an operation computes at once if the last ones differ, else 1."""
     if name in FUNCTIONS:
-        return 1 if name == "pow" and args[1:] and args[1] in EXACT_POWERS else ELEMENTS
+        power = args[1] if name == "pow" and args[1:] else None
+        return 1 if isinstance(power, int | float) and power in EXACT_POWERS else ELEMENTS
     if name not in SUMS or len(args) < 2:
         return 1
     x, dims = args[0], {d % args[0].dim() for d in args[1] or ()}
