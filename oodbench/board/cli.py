@@ -193,7 +193,7 @@ def freeze(
     board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name
     parts = freeze_results(results, board, data_dir)
     terminal().say(
-        f"New in {board}: {counted(len(parts.added), 'part')}; already there: {len(parts.there)}."
+        f"New in {name}: {counted(len(parts.added), 'part')}; already there: {len(parts.there)}."
     )
 
 
