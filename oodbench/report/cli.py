@@ -72,7 +72,8 @@ def table(
         whole = whole_board(find_board(board))
         print_sheet(short_sheet(whole) if short else whole, format_, notes, ALL if short else NOTES)
         return
-    frames = frames_of(sources, dataset or (), algorithms or (), None, allow_mixed)
+    baseline = "ERM" if board and directories else None  # with which rows trained here are compared
+    frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
     if selection == DOMAINBED:
         from oodbench.report.domainbed_tables import tables
 

@@ -154,6 +154,8 @@ def test_rows_beside_a_board_are_compared_with_a_baseline(board: Path, mine: Pat
     gains = pd.read_csv(io.StringIO(invoke("compare", *arguments)))
     assert set(gains["label"]) == {"IRM", "VREx"} and set(gains["dataset"]) == {"digits"}
     assert "loss" in invoke("table", *arguments)
+    chosen = invoke("table", board, mine, "--algorithms", "VREx", "--format", "csv")
+    assert {"ERM", "VREx"} <= {line.split(",")[1] for line in chosen.splitlines()}
 
 
 def test_a_board_of_another_schema_is_one_sentence(copy: Path) -> None:
