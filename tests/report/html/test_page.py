@@ -111,6 +111,7 @@ def test_named_rows_are_shown_everywhere_and_the_address_keeps_it(seen: Seen, pa
     page.fill("#filter", "irm, vr")
     assert rows(seen) == ["IRM", "VREx"] and page.locator("#picture .dot").count() == 2
     page.locator("#curves summary").click()
+    page.locator("#curves h3").first.wait_for()  # they are drawn after it opened
     assert page.locator("#curves h3").count() == 2 * 2 * 2
     page.select_option("#rule", "oracle")
     address = page.url
