@@ -13,10 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
+from torch.nn.grad import conv2d_weight
 
 from oodbench.gradients.factored import Dense, Gradients, LookedUpRows, OuterProducts
 from oodbench.networks.mlp import Scales
 
+KERNEL_UNITS = {"cuda": 16}
+"""The most units for which a convolution's weight gradients are computed by torch's own kernel, one unit
+after the other, by kind of device. On a CPU one product of all units is as fast; on a GPU the columns
+that it multiplies are what takes the time."""
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
 RunLayer = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
 
@@ -79,6 +84,8 @@ def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[T
 def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
     """Run a convolution; a unit's gradient of the weight is a product over its examples and positions."""
     seen, groups = x.detach(), module.groups
+    options: Any = (module.stride, module.padding, module.dilation, groups)
+    weight_gradient: Any = conv2d_weight
 
     def by_unit(columns: Tensor) -> Tensor:
         """Rearrange (N, C, L), of N = U * B examples, to (U, G, C / G, B * L)."""
@@ -86,6 +93,10 @@ def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[T
         return columns.reshape(shape).permute(0, 2, 3, 1, 4).flatten(3)
 
     def weight(cotangent: Tensor) -> Gradients:
+        if units <= KERNEL_UNITS.get(x.device.type, 0):
+            rows = zip(seen.to(cotangent.dtype).chunk(units), cotangent.chunk(units), strict=True)
+            shape = module.weight.shape
+            return Dense(torch.stack([weight_gradient(x, shape, c, *options) for x, c in rows]))
         kernel: Any = (module.kernel_size, module.dilation, module.padding, module.stride)
         right = by_unit(F.unfold(seen.to(cotangent.dtype), *kernel))
         return OuterProducts(by_unit(cotangent.flatten(2)), right, module.weight.shape)
@@ -96,8 +107,7 @@ def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[T
             (module.bias, lambda: Dense(_sum(cotangent.flatten(2), units))),
         )
 
-    kernel: Any = (module.stride, module.padding, module.dilation, groups)
-    return F.conv2d(x, module.weight.detach(), _fixed(module.bias), *kernel), pullback
+    return F.conv2d(x, module.weight.detach(), _fixed(module.bias), *options), pullback
 
 
 def _sum(values: Tensor, units: int) -> Tensor:

@@ -52,7 +52,9 @@ class Size:
     """Per environment; there are three."""
     rounds: int = 5
     steps: int = 300
-    """Steps per run in the three run benchmarks: the sweep, runs as one program, loading images."""
+    """Steps per run of the sweep; a third of them measure loading."""
+    program_steps: int = 60
+    """Steps per run of runs as one program; eight are trained one at a time for each row."""
     images: int = 100
     """Image files a class and environment."""
     no_row_after: float = 420.0
@@ -62,7 +64,14 @@ class Size:
 
 
 SMALL = Size(
-    image=32, examples=2, rounds=1, steps=3, images=12, no_row_after=math.inf, timeout=None
+    image=32,
+    examples=2,
+    rounds=1,
+    steps=3,
+    program_steps=3,
+    images=12,
+    no_row_after=math.inf,
+    timeout=None,
 )
 """Small enough for a CPU, to try the program itself."""
 
@@ -211,7 +220,7 @@ def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str],
         **{f"masks, {network}": on(network, masks=True) for network in NETWORKS},
         "precisions": lambda folder: precisions(device, size),
         "loading": lambda folder: loading(folder, device, size),
-        "runs as one program": lambda folder: case_rows(folder, device, 1, size.steps),
+        "runs as one program": lambda folder: case_rows(folder, device, 1, size.program_steps),
         **{f"methods, {network}": on(network, masks=False) for network in NETWORKS},
     }
     start = time.monotonic()

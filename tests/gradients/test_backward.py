@@ -19,6 +19,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
+from oodbench.gradients import layers
 from oodbench.gradients.backward import Reduction, combined_backward, stacked_gradients
 from oodbench.gradients.factored import OuterProducts
 from oodbench.networks.base import Network, build
@@ -447,6 +448,21 @@ def test_the_convolutional_networks_take_the_fast_way(
         network = build(name, {"width": 2}, shape, 3, 0)
         check(cls(network, problem, cls.Hparams(batch_norm=meaning)).double(), batch, meaning)
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("name", ["convolution", "dilated"])
+def test_convolutions_by_torchs_own_kernel_give_the_loops_gradients(
+    name: str, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "KERNEL_UNITS", {"cpu": 5})
+    check(made(FEATURIZERS[name]), batch, "environment")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("name", ["convolution", "dilated", "mlp"])
+def test_the_loops_gradients_on_a_gpu(name: str, batch: Batch) -> None:
+    check(made(FEATURIZERS[name]).cuda(), Batch(batch.x.cuda(), batch.y.cuda()), "environment")
 
 
 class Through(CustomStep):

@@ -180,9 +180,7 @@ def test_what_does_not_fit_onto_a_gpu_is_tried_in_halves(
             super().__init__(runs)
 
     monkeypatch.setattr(module, "VectorizedProgram", Seen)
-    monkeypatch.setattr(
-        module, "capacity", lambda run, settings: 64
-    )  # others take the memory later
+    monkeypatch.setattr(module, "capacity", lambda run: 64)  # others take the memory later
     settings = replace(TOGETHER, device="cuda:0")
     entry = {"name": "ERM", "hparams": {"batch_size": 512}}
     changes: dict[str, Any] = {"datasets": ["Spirals"], "network": "MLP", "algorithms": [entry]}
