@@ -18,8 +18,8 @@ LARGEST_FILE = 2**18
 """Bytes of a YAML file."""
 DEEPEST = 50
 """Collections in each other."""
-MOST_VALUES = 100_000
-"""Values of a text, those counted again that an alias repeats."""
+MOST_VALUES, LONG = 100_000, 16
+"""Values of a text, those counted again that an alias repeats; each `LONG` characters are one more."""
 LONGEST_REASON = 160
 """Characters of what a parser says."""
 INTEGERS = 2**63
@@ -119,7 +119,8 @@ def _check(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             inside.append(_Collection(event.anchor, isinstance(event, yaml.MappingStartEvent)))
         elif isinstance(event, yaml.ScalarEvent):
-            inside[-1].size += 1
+            sizes[str(event.anchor)] = 1 + len(event.value) // LONG
+            inside[-1].size += sizes[str(event.anchor)]
         elif isinstance(event, yaml.AliasEvent):
             anchor = str(event.anchor)
             if any(anchor == collection.anchor for collection in inside):

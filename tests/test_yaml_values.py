@@ -1,3 +1,4 @@
+import json
 import os
 import time
 from pathlib import Path
@@ -16,6 +17,14 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 REFUSED = {
     "an anchor bomb": (BOMB, "over 100,000 values"),
     "a bomb of merges": (BOMB.replace("[", "{<<: [").replace("]", "]}"), "over 100,000 values"),
+    "a long text many times": (
+        f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 10_000)}]",
+        "over 100,000 values",
+    ),
+    "a long key many times": (
+        f"a: &a {{? {'x' * 100_000} : 1}}\nb: [{', '.join(['*a'] * 10_000)}]",
+        "over 100,000 values",
+    ),
     "an alias in itself": ("a: &a [1, *a]", "contains itself"),
     "nesting of 900": ("[" * 900 + "]" * 900, "nested too deeply|maximum nesting depth"),
     "nesting of 90,000": ("[" * 90_000, "nested too deeply|maximum nesting depth"),
@@ -76,6 +85,27 @@ def test_a_key_is_given_once(text: str) -> None:
 )
 def test_values(text: str, value: Any) -> None:
     assert parse_yaml(text, "file.yaml") == value
+
+
+@given(
+    st.integers(1, 9).flatmap(
+        lambda deep: st.lists(st.integers(0, 40), min_size=deep, max_size=deep)
+    ),
+    st.integers(1, 20_000),
+    st.sampled_from(["[{}]", "{{<<: [{}]}}", "[[{}]]"]),
+)
+def test_aliases_expand_to_a_few_megabytes_or_are_refused(
+    counts: list[int], length: int, shape: str
+) -> None:
+    lines = [f"a0: &a0 {{k: {'x' * length}}}"]
+    for i, count in enumerate(counts, 1):
+        lines.append(f"a{i}: &a{i} " + shape.format(", ".join([f"*a{i - 1}"] * count)))
+    try:
+        value = parse_yaml("\n".join(lines), "file.yaml")
+    except UserError as error:
+        assert "over 100,000 values" in str(error)
+    else:
+        assert len(json.dumps(value)) < 2**22
 
 
 @given(st.text(alphabet="ab:-[]{}&*!? \n'\"|>#%@1.<", max_size=60))

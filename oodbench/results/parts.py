@@ -28,7 +28,7 @@ runs of a part share is JSON in the metadata of the file, compressed and in base
 import json
 import zlib
 from base64 import b85decode, b85encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,6 +83,10 @@ OTHERS = {ADAPT: pa.string(), **NUMBERS}
 """The types of the other columns, by the beginnings of their names."""
 LARGEST = 2**26
 """The most bytes of a file, and of its metadata, when they are read."""
+ENCODINGS = {"PLAIN", "RLE"}
+"""How columns are written; dictionaries and differences could repeat a long text in a few bytes."""
+WIDTH = 8
+"""The most bytes of a value without a text."""
 
 
 def value_column(metric: str, environment: str) -> str:
@@ -305,8 +309,7 @@ def read_file(path: Path) -> list[Part]:
     """Return the parts in a file; raises DamagedFile for one that is torn, foreign or of another schema."""
     try:
         with pq.ParquetFile(path) as file:
-            if sum(_unpacked(file.metadata)) > LARGEST:
-                raise DamagedFile(f"{path} unpacks to more than {LARGEST >> 20} MB")
+            _check_size(file.metadata, path)
             table = file.read(use_threads=False).combine_chunks()
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
@@ -330,10 +333,18 @@ def read_file(path: Path) -> list[Part]:
     return parts
 
 
-def _unpacked(metadata: pq.FileMetaData) -> Iterator[int]:
-    """Yield the bytes of each group of rows of a file when it is read."""
-    for group in range(metadata.num_row_groups):
-        yield metadata.row_group(group).total_byte_size
+def _check_size(metadata: pq.FileMetaData, path: Path) -> None:
+    """Raise DamagedFile for a file that would take much memory, before anything is unpacked.
+
+    Its rows are counted, as nulls take no room in a file; and values of encodings in which one stands for
+    many are refused.
+    """
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    if any(set(column.encodings) - ENCODINGS for column in columns):
+        raise DamagedFile(f"{path} is no part of a board: its values are not written in full")
+    if sum(c.total_uncompressed_size + WIDTH * c.num_values for c in columns) > LARGEST:
+        raise DamagedFile(f"{path} unpacks to more than {LARGEST >> 20} MB")
 
 
 def _columns(table: pa.Table) -> dict[str, pa.DataType]:

@@ -47,8 +47,8 @@ METRICS = pa.schema(
 VERSION = 4
 CHECKSUM = 8
 """The bytes of the cache's checksum, which come first."""
-LARGEST_CACHE = 2**35
-"""The most bytes of a cache that is read."""
+LARGEST_CACHE, LARGEST_RUN = 2**35, 2**16
+"""The most bytes of a cache that is read, and of what it says of a run."""
 KNOWN = {"context", "provenance", "state", "error", "stamp", "last_step", *COSTS}
 """The columns that the cache keeps of a run beside its metrics."""
 REWRITE = 0.01
@@ -117,18 +117,22 @@ def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
         if _checksum(data[CHECKSUM:]) != data[:CHECKSUM]:
             return nothing
         with pa.ipc.open_file(pa.py_buffer(data[CHECKSUM:])) as reader:
-            table = reader.read_all()
-        about = json.loads(zlib.decompress(table.schema.metadata[b"oodbench"]))
-        metrics = table.replace_schema_metadata()
-        runs: dict[str, dict[str, Any]] = about["runs"]
-        if about["version"] != VERSION or not metrics.schema.equals(METRICS):
+            packed = zlib.decompressobj().decompress
+            about = json.loads(
+                packed(reader.schema.metadata[b"oodbench"], LARGEST_RUN * len(stamps))
+            )
+            runs: dict[str, dict[str, Any]] = about["runs"]
+            valid = [run["stamp"] == stamps.get(run_id) for run_id, run in runs.items()]
+            if about["version"] != VERSION or not any(valid):
+                return nothing  # somebody else's is not unpacked
+            metrics = reader.read_all().replace_schema_metadata()
+        if not metrics.schema.equals(METRICS):
             return nothing
         if not all(run.keys() == KNOWN and State(run["state"]).complete for run in runs.values()):
             return nothing
         of_runs = metrics["run"].to_numpy()
         if len(of_runs) and not 0 <= of_runs.min() <= of_runs.max() < len(runs):
             return nothing
-        valid = [run["stamp"] == stamps.get(run_id) for run_id, run in runs.items()]
         if not all(valid):
             kept = _only(metrics, np.flatnonzero(valid), len(runs))
             return ParsedRuns(

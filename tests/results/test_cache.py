@@ -1,5 +1,8 @@
+import json
 import os
 import threading
+import tracemalloc
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,3 +194,29 @@ def test_no_sweep_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no sweep"):
         oodbench.load(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["what it says of runs", "its rows"])
+def test_a_cache_that_came_with_somebodys_results_is_not_unpacked(
+    kind: str, tmp_path: Path
+) -> None:
+    results, ids = sweep(tmp_path)
+    run = dict.fromkeys(read.KNOWN) | {"stamp": [0] * 9, "state": "done"}
+    about = json.dumps({"version": read.VERSION, "runs": dict.fromkeys(ids, run)})
+    if kind == "what it says of runs":
+        about += " " * 2**27
+    table = pa.table({f.name: pa.nulls(2**20, f.type) for f in read.METRICS}, read.METRICS)
+    table = table.replace_schema_metadata({b"oodbench": zlib.compress(about.encode())})
+    content = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(content, table.schema, options=options) as writer:
+        writer.write_table(table)
+    data = content.getvalue().to_pybytes()
+    (tmp_path / "cache.arrow").write_bytes(f"{zlib.crc32(data):08x}".encode() + data)
+    tracemalloc.start()
+    before = pa.default_memory_pool().max_memory()
+    frames = load_frames(results)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(frames.runs) == len(ids)
+    assert peak < 2**23 and pa.default_memory_pool().max_memory() <= max(before, 2**23)
