@@ -147,7 +147,7 @@ def download(dataset: FileDataset, source: str, data_dir: Path) -> None:
 
 @lru_cache(maxsize=1)
 def read_mnist(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
-    """MNIST's training images, (60000, 14, 14) in [0, 1], and digits, (60000,); kept in memory.
+    """Return MNIST's training images, (60000, 14, 14) in [0, 1], and digits, (60000,); kept in memory.
 
     Raises UserError for a file that does not have the size of MNIST's.
     """

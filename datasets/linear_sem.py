@@ -101,7 +101,7 @@ class LinearSEM(Dataset):
         }
 
     def noise(self, trial: int, environment: str) -> Tensor:
-        """N(0, 1) for H, X, Y and Z, (4, num_examples, dim)."""
+        """Draw N(0, 1) for H, X, Y and Z, (4, num_examples, dim)."""
         shape = (4, self.options.num_examples, self.options.dim)
         generator = torch.Generator().manual_seed(self.seed(trial, environment))
         return torch.randn(shape, generator=generator, dtype=torch.double)

@@ -103,7 +103,7 @@ class LinearUnitTests(Dataset):
     def _examples(
         self, trial: int, place: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x and z, (N, 5) each, and the targets of the environment at a place."""
+        """Return x and z, (N, 5) each, and the targets of the environment at a place."""
         n = self.options.num_examples
         of_environment = self._generator(trial, "environment", place)
         first, second = torch.rand(2, generator=of_environment, dtype=torch.double).tolist()

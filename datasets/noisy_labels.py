@@ -190,7 +190,7 @@ class NoisyLabels(FileDataset):
         return torch.Generator().manual_seed(self.seed(trial, what))
 
     def _drawn(self, trial: int, what: str, count: int, total: int) -> Tensor:
-        """Sorted positions of `count` of the images; raises UserError if there are not so many."""
+        """Return sorted positions of `count` of the images; raises UserError if there are not so many."""
         if count > total:
             raise UserError(
                 f"{facts.label(self)}: {self.options.base} has {total} images, not {count}"
@@ -234,7 +234,7 @@ class CIFARNoise(NoisyLabels):
 
 @lru_cache(maxsize=2)
 def _read(base: str, files: tuple[Path, ...]) -> tuple[Tensor, ...]:
-    """Training images as bytes (N, C, H, W) and labels (N,), then those of the test."""
+    """Return training images as bytes (N, C, H, W) and labels (N,), then those of the test."""
     if base == "digits":
         scans, digits = read_digits()
         images = (scans * 255).round().to(torch.uint8).unsqueeze(1)

@@ -36,7 +36,7 @@ class PublishedSEM(LinearSEM):
         return self._drawn(trial)[0]
 
     def noise(self, trial: int, environment: str) -> Tensor:
-        """N(0, 1) for H, X, Y and Z, (4, num_examples, dim)."""
+        """Draw N(0, 1) for H, X, Y and Z, (4, num_examples, dim)."""
         drawn = self._drawn(trial)[1]
         return drawn[environment] if environment in drawn else super().noise(trial, environment)
 

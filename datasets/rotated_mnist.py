@@ -62,7 +62,7 @@ class DealtMNIST(FileDataset):
 def _mnist(
     test_images: Path, test_labels: Path, images: Path, labels: Path
 ) -> tuple[np.ndarray, Tensor]:
-    """MNIST's 60,000 training and 10,000 test images (70000, 28, 28), bytes, and digits (70000,)."""
+    """Return MNIST's 60,000 training and 10,000 test images (70000, 28, 28), bytes, and digits (70000,)."""
     read = colored_mnist.read_idx
     pixels = torch.cat([read(images, (60_000, 28, 28)), read(test_images, (10_000, 28, 28))])
     return pixels.numpy(), torch.cat([read(labels, (60_000,)), read(test_labels, (10_000,))])

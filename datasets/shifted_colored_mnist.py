@@ -95,7 +95,7 @@ class ShiftedColoredMNIST(ColoredMNIST):
 
     @staticmethod
     def _shaded(x: Tensor, share: float, seed: int) -> Tensor:
-        """Four channels from two."""
+        """Make four channels from two."""
         draws = torch.rand(len(x), generator=torch.Generator().manual_seed(seed))
         shape = (-1, 1, 1, 1)
         first, third = (draws < share).view(shape), (draws < 1 - share).view(shape)

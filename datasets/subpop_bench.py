@@ -335,7 +335,7 @@ class SubpopCivilComments(SubpopTexts):
         )
 
     def prepare(self) -> Callable[[str], Tensor]:
-        """Word pieces, or hashed words."""
+        """Return word pieces, or hashed words."""
         if self.options.from_scratch:
             return encodings.hashed_words(self.size)
         return encodings.word_pieces(self.size)

@@ -285,7 +285,7 @@ def _given_range(value: Any, where: str) -> tuple[Value, Distribution | None]:
 
 
 def checked(space: type[T], values: Mapping[str, object], place: str) -> T:
-    """`values` as an instance of the dataclass `space`; ints are taken where floats are expected.
+    """Return `values` as an instance of the dataclass `space`; ints are taken where floats are expected.
 
     Raises UserError for an unknown name, a wrong type, or a value out of range, naming `place`.
     """

@@ -47,7 +47,7 @@ class Registry(Generic[T]):
         package: str | None = None,
         check: Callable[[T], None] = lambda cls: None,
     ) -> None:
-        """`package` is the one that has the group's name, unless another is given.
+        """Take `package`, the one that has the group's name, unless another is given.
 
         `check` raises UserError for a class that cannot be registered.
         """
@@ -88,7 +88,7 @@ class Registry(Generic[T]):
         return decorate
 
     def get(self, name: str, place: str = "", hint: str = "") -> T:
-        """`find`, which raises UserError with the nearest names if there is no such class."""
+        """Return `find`, which raises UserError with the nearest names if there is no such class."""
         cls = self.find(name)
         if cls is None:
             raise unknown(self.noun, name, self, place, hint)

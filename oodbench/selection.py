@@ -65,7 +65,7 @@ class Rule(ABC):
     """Whether boards freeze the rule's choices."""
 
     def __init__(self, name: str, metric: str | None = None) -> None:
-        """`metric` is the metric whose score decides; None: each dataset's main one."""
+        """Take `metric`, the metric whose score decides; None: each dataset's main one."""
         self.name = name
         self.metric = metric
 
@@ -82,7 +82,7 @@ class Rule(ABC):
 
     @abstractmethod
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """The records that decide: rows of `id` (the run that is judged), `source` (the run whose
+        """Return the records that decide: rows of `id` (the run that is judged), `source` (the run whose
         records count; missing if it is not in the sweep), `environment` and `split`.
 
         `runs` has a row for each run, with the columns `id`, the fields of `RunSpec` and
@@ -92,13 +92,13 @@ class Rule(ABC):
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
-        """Whether tables of these runs use it where neither the user nor the sweep names a rule."""
+        """Return whether tables of these runs use it where neither the user nor the sweep names a rule."""
         return False
 
     def evidence_of(
         self, spec: RunSpec, training_environments: Sequence[str]
     ) -> list[tuple[str, str]]:
-        """The environments and splits by which the rule judges a run; none where it cannot."""
+        """Return the environments and splits by which the rule judges a run; none where it cannot."""
         evidence = self._evidence_alone([spec], training_environments)
         return list(zip(evidence["environment"], evidence["split"], strict=True))
 
@@ -109,7 +109,7 @@ class Rule(ABC):
     def _evidence_alone(
         self, specs: Sequence[RunSpec], training_environments: Sequence[str]
     ) -> pd.DataFrame:
-        """The evidence by which runs are judged before they have records."""
+        """Return the evidence by which runs are judged before they have records."""
         try:
             return evidence_by(self, _frame(specs, [training_environments] * len(specs)))
         except (AttributeError, KeyError) as error:
@@ -125,7 +125,7 @@ EVIDENCE = ("id", "source", "environment", "split")
 
 
 def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
-    """The evidence of a rule; raises UserError if it lacks a column of EVIDENCE."""
+    """Return the evidence of a rule; raises UserError if it lacks a column of EVIDENCE."""
     evidence: object = rule.evidence(runs)
     columns = evidence.columns if isinstance(evidence, pd.DataFrame) else ()
     if not isinstance(evidence, pd.DataFrame) or not {*EVIDENCE} <= {*columns}:
@@ -136,7 +136,9 @@ def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def records_on(runs: pd.DataFrame, environments: str, *splits: str) -> pd.DataFrame:
-    """Evidence: a run's records on `splits` of the environments that the column `environments` lists."""
+    """Return as evidence a run's records on `splits` of the environments that the column `environments`
+    lists.
+    """
     table = runs[["id", "holdout", environments]].explode(environments)
     table = table.rename(columns={environments: "environment"}).dropna(subset=["environment"])
     table = table.assign(source=table["id"]).merge(pd.DataFrame({"split": splits}), how="cross")
@@ -156,7 +158,7 @@ class TrainVal(Rule):
     frozen = True
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """The `out` splits of the training environments."""
+        """Return the `out` splits of the training environments."""
         return records_on(runs, "training_environments", "out")
 
 
@@ -170,11 +172,11 @@ class ValEnv(Rule):
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
-        """Whether every run holds validation environments out."""
+        """Return whether every run holds validation environments out."""
         return bool(len(runs) and runs["validation_environments"].map(bool).all())
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """All examples of the validation environments."""
+        """Return all examples of the validation environments."""
         return records_on(runs, "validation_environments", "in", "out")
 
 
@@ -193,7 +195,7 @@ class LeaveOneOut(Rule):
     judges_alone = False
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """For test set {T}: v's `in` split in the run {T, v}, for each training environment v."""
+        """Return, for test set {T}: v's `in` split in the run {T, v}, for each training environment v."""
         sizes = runs["test_environments"].map(len)
         singles = runs[sizes == 1]
         singles = singles.assign(test=singles["test_environments"].str[0])
@@ -221,14 +223,14 @@ class Oracle(Rule):
     frozen = True
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """The `out` splits of the test environments."""
+        """Return the `out` splits of the test environments."""
         return records_on(runs, "test_environments", "out")
 
 
 def _frame(
     specs: Sequence[RunSpec], training_environments: Sequence[Sequence[str]]
 ) -> pd.DataFrame:
-    """The columns of `Frames.runs` that are known of runs before they have started."""
+    """Return the columns of `Frames.runs` that are known of runs before they have started."""
     rows = [vars(spec) | {"id": spec.id, "dataset_label": spec.dataset_name} for spec in specs]
     of_runs: Any = list(training_environments)
     return pd.DataFrame(rows).assign(training_environments=of_runs)
@@ -253,7 +255,9 @@ def _unserved(rule: Rule) -> UserError:
 
 
 def rule_names() -> list[str]:
-    """The names of the rules: first those that judge a run alone, last those that see the test set."""
+    """Return the names of the rules: first those that judge a run alone, last those that see the test
+    set.
+    """
 
     def place(name: str) -> tuple[bool, bool, str]:
         rule = selection_rules.get(name)
@@ -263,7 +267,7 @@ def rule_names() -> list[str]:
 
 
 def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule:
-    """The rule of that name, or `RULE:METRIC` for one that judges by another recorded metric.
+    """Return the rule of that name, or `RULE:METRIC` for one that judges by another recorded metric.
 
     Raises UserError with the nearest names, and the `plugins` of the sweep, if there is no such rule;
     `place` is where it was named.
@@ -276,13 +280,15 @@ def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule
 
 
 def sees_test(name: str) -> bool:
-    """Whether the rule of that name, which may end in `:METRIC`, is known to see the test environments."""
+    """Return whether the rule of that name, which may end in `:METRIC`, is known to see the test
+    environments.
+    """
     base = name.partition(":")[0]
     return base in selection_rules and selection_rules.get(base).sees_test
 
 
 def usual(frames: Frames) -> str:
-    """The rule that tables use by default.
+    """Return the rule that tables use by default.
 
     It is the one that the sweep names (its key `selection`); else the one that is usual for such runs,
     as `val_env` where every run holds validation environments out; else `train_val`.
@@ -296,7 +302,7 @@ def usual(frames: Frames) -> str:
 
 
 def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
-    """The chosen run and step of every complete cell: CELL, `id`, `draw`, `step`, `score`.
+    """Return the chosen run and step of every complete cell: CELL, `id`, `draw`, `step`, `score`.
 
     They are the first of the cell's `candidates`, by the `usual` rule if none is given. Raises
     UserError for an unknown rule, and if the sweep cannot serve it.
@@ -309,7 +315,9 @@ def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
 
 
 def served(frames: Frames) -> list[str]:
-    """The names of the rules that can choose among these runs, the one that tables use among them."""
+    """Return the names of the rules that can choose among these runs, the one that tables use among
+    them.
+    """
     names = []
     for name in dict.fromkeys([*rule_names(), usual(frames)]):
         with suppress(UserError):
@@ -319,7 +327,7 @@ def served(frames: Frames) -> list[str]:
 
 
 def candidates(frames: Frames, rule: str | None = None) -> pd.DataFrame:
-    """Every step of every run that can be judged, the best first.
+    """Return every step of every run that can be judged, the best first.
 
     Columns: CELL, `id`, `draw`, `step`, `score`, `complete`. The best score of the rule's metric, else
     of the dataset's main one, wins; ties go to the lowest draw, then to the earliest step; NaN is the
@@ -333,13 +341,15 @@ def candidates(frames: Frames, rule: str | None = None) -> pd.DataFrame:
 
 
 def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """These columns of the runs, with `step` and `score`."""
+    """Return these columns of the runs, with `step` and `score`."""
     table = runs[columns].iloc[ordered["run"].to_numpy()].reset_index(drop=True)
     return table.assign(step=ordered["step"].to_numpy(), score=ordered["score"].to_numpy())
 
 
 def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The sweep's runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
+    """Return the sweep's runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best
+    first.
+    """
     name = rule or usual(frames)
     judge = find_rule(name, plugins=plugins_of(frames))
     runs = sweep_runs(frames)
@@ -369,7 +379,7 @@ def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFra
 
 
 def _judged_by(metric: str, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs judged by another `metric`.
+    """Return the runs judged by another `metric`.
 
     Raises UserError for a dataset that did not record it, and as `known_direction` does.
     """
@@ -388,7 +398,7 @@ def _judged_by(metric: str, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """`run` (the row in `runs`), `step`, `score`, a row for every recorded step.
+    """Return `run` (the row in `runs`), `step`, `score`, a row for every recorded step.
 
     The score is the mean over environments of the mean over an environment's examples; NaN where a
     value is NaN or a part of the evidence is not there.
@@ -419,7 +429,9 @@ def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame) -
 def _with_frozen(
     table: pd.DataFrame, scores: pd.DataFrame, runs: pd.DataFrame, rule: str
 ) -> pd.DataFrame:
-    """The table of `_scores`, in which frozen runs have the steps and scores that their board froze."""
+    """Return the table of `_scores`, in which frozen runs have the steps and scores that their board
+    froze.
+    """
     frozen = scores[scores["rule"] == rule]
     run = pd.Index(runs["id"]).get_indexer(pd.Index(frozen["id"]))
     known = pd.DataFrame({"run": run, "step": frozen["step"], "score": frozen["score"]})
@@ -429,12 +441,13 @@ def _with_frozen(
 
 
 def _pair(high: npt.ArrayLike, low: npt.ArrayLike) -> Integers:
-    """Two numbers below 2**31 packed into one."""
+    """Return two numbers below 2**31 packed into one."""
     return (np.asarray(high, dtype=np.int64) << 32) + np.asarray(low, dtype=np.int64)
 
 
 def _seen(metrics: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
-    """`step`, `value`, `count` of the records that are evidence, and `evidence`: their row in that table.
+    """Return `step`, `value`, `count` of the records that are evidence, and `evidence`: their row in that
+    table.
 
     A record that judges several runs occurs several times.
     """
@@ -457,7 +470,7 @@ def _seen(metrics: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
 
 
 def _steps(metrics: pd.DataFrame, rows: "pd.Index[str]") -> pd.DataFrame:
-    """`run` and `step` of every record, once."""
+    """Return `run` and `step` of every record, once."""
     code, step = metrics["id"].cat.codes.to_numpy(), metrics["step"].to_numpy()
     new = np.ones(len(code), dtype=bool)
     new[1:] = (code[1:] != code[:-1]) | (step[1:] != step[:-1])

@@ -275,7 +275,7 @@ def featurized(algorithm: Algorithm, x: Tensor) -> Tensor:
 
 
 def precision(algorithm: Algorithm, x: Tensor) -> AbstractContextManager[object]:
-    """Within it the network runs on `x` in the run's precision."""
+    """Run the network, within it, on `x` in the run's precision."""
     dtype = algorithm.problem.autocast
     return nullcontext() if dtype is None else torch.autocast(x.device.type, dtype)
 

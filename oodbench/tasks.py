@@ -81,7 +81,7 @@ class Task:
         return _LOSSES[self.kind](logits, targets)
 
     def scale_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """d/dw loss(w * logits) at w = 1 for each example, (...), without a backward pass.
+        """Return d/dw loss(w * logits) at w = 1 for each example, (...), without a backward pass.
 
         By the chain rule it is <d loss/d logits, logits>; differentiable itself. Its mean over an
         environment is the gradient that IRMv1 penalises (arXiv:1907.02893, eq. IRMv1).
@@ -102,7 +102,7 @@ class Task:
         return targets.sum(-1) * expected - (targets * logits).sum(-1)
 
     def logit_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """d loss / d logits of each example, of the logits' shape; differentiable itself."""
+        """Return d loss / d logits of each example, of the logits' shape; differentiable itself."""
         if self.kind == "binary":
             return logits.sigmoid() - targets.unsqueeze(-1)
         if self.kind == "multiclass":

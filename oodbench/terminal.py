@@ -193,7 +193,7 @@ CONTROLS = re.compile(
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""The text with every control character but those in `keep` as an escape such as `\x1b`."""
+    r"""Return the text with every control character but those in `keep` as an escape such as `\x1b`."""
 
     def escaped(match: re.Match[str]) -> str:
         character = match[0]
@@ -205,7 +205,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def printable_json(text: str) -> str:
-    """JSON text with the control characters that JSON allows in strings as escapes of its own."""
+    """Return JSON text with the control characters that JSON allows in strings as escapes of its own."""
     return re.sub(CONTROLS, lambda m: m[0] if m[0] == "\n" else f"\\u{ord(m[0]):04x}", text)
 
 

@@ -60,7 +60,6 @@ def test_control_characters_become_escapes() -> None:
         ("report", "why", "--algorithm", f"no such {NASTY}"),
         ("report", "table", "--dataset", f"{NASTY}?"),
         ("sweep", "status"),
-        ("diagnose", "trials", "--rule", "train_val"),
     ],
 )
 def test_every_command_prints_names_as_they_are(

@@ -90,7 +90,7 @@ def gray(x: Tensor) -> Tensor:
 
 
 def color_jitter(x: Tensor, generator: torch.Generator, strength: float) -> Tensor:
-    """Brightness, contrast, saturation and hue of images (N, 3, H, W) changed at random.
+    """Return images (N, 3, H, W) with brightness, contrast, saturation and hue changed at random.
 
     The first three are multiplied by factors in 1 +- strength, hue is turned by at most strength of a
     circle; every image has its own random order of the four.
@@ -111,24 +111,24 @@ def color_jitter(x: Tensor, generator: torch.Generator, strength: float) -> Tens
 
 
 def brightness(x: Tensor, amount: Tensor) -> None:
-    """Images (N, 3, H, W) times 1 + amount (N, 1, 1, 1), in place."""
+    """Multiply images (N, 3, H, W) by 1 + amount (N, 1, 1, 1), in place."""
     x.mul_(1 + amount).clamp_(0, 1)
 
 
 def contrast(x: Tensor, amount: Tensor) -> None:
-    """Images (N, 3, H, W) with the distances from their mean grey times 1 + amount, in place."""
+    """Multiply the distances of images (N, 3, H, W) from their mean grey by 1 + amount, in place."""
     other = gray(x.mean((2, 3), keepdim=True)).mul_(amount)
     x.mul_(1 + amount).sub_(other).clamp_(0, 1)
 
 
 def saturation(x: Tensor, amount: Tensor) -> None:
-    """Images (N, 3, H, W) with the distances from the pixel's grey times 1 + amount, in place."""
+    """Multiply the distances of images (N, 3, H, W) from the pixel's grey by 1 + amount, in place."""
     other = gray(x).mul_(amount)
     x.mul_(1 + amount).sub_(other).clamp_(0, 1)
 
 
 def hue(x: Tensor, turn: Tensor) -> None:
-    """Images (N, 3, H, W) with hues turned by shares (N, 1, 1, 1) of the circle, in place.
+    """Turn the hues of images (N, 3, H, W) by shares (N, 1, 1, 1) of the circle, in place.
 
     On the hexagon of colours, a circle of length 6, red lies at 0, green at 2 and blue at -2. A channel
     is at the top within 1 of its own corner, at the bottom beyond 2, and linear between. All places are

@@ -62,7 +62,7 @@ class Columns:
         return torch.from_numpy(np.stack([*numbers, *gaps, *places], 1).astype(np.float64))
 
     def encoded_frame(self, frame: Any) -> Tensor:
-        """`encoded` of a data frame of pandas, in which NaN or None are gaps."""
+        """Return `encoded` of a data frame of pandas, in which NaN or None are gaps."""
         table = {name: frame[name].to_numpy(np.float64) for name in self.numbers}
         for name in self.categories:
             table[name] = frame[name].astype(object).where(frame[name].notna(), EMPTY).to_numpy()
@@ -120,7 +120,7 @@ class Columns:
         return marginals(self.inputs, inputs, count)
 
     def _with_gaps(self, x: Tensor) -> npt.NDArray[np.float64]:
-        """Encoded rows (N, columns) with NaN in the gaps."""
+        """Return encoded rows (N, columns) with NaN in the gaps."""
         rows: npt.NDArray[np.float64] = x.double().numpy().copy()
         for i, name in enumerate(self.gaps):
             rows[rows[:, len(self.numbers) + i] == 1, self.numbers.index(name)] = np.nan

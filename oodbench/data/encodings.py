@@ -25,7 +25,7 @@ CODEGPT = "microsoft/CodeGPT-small-py"
 
 
 def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[Any], Tensor]:
-    """Pillow images to bytes (3, size, size).
+    """Map Pillow images to bytes (3, size, size).
 
     With `crop` the largest central square is taken first. With a `margin` above 1 the image is resized
     to `margin` times `size`, and its centre is taken.
@@ -100,7 +100,7 @@ def word_pieces(length: int) -> Callable[[str], Tensor]:
 
 @lru_cache(maxsize=1)
 def distilbert_tokenizer() -> Any:
-    """DistilBERT's tokenizer from the folder or the local cache; raises UserError without it."""
+    """Return DistilBERT's tokenizer from the folder or the local cache; raises UserError without it."""
     return pretrained("DistilBertTokenizerFast", DISTILBERT)
 
 

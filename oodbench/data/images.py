@@ -185,7 +185,7 @@ class Images(FileDataset):
         return int(self.options.size)
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """Without the option, images are augmented for pretrained networks."""
+        """Augment images, without the option, for pretrained networks."""
         return {"augment": pretrained} if self.options.augment is None else {}
 
     @property

@@ -77,7 +77,9 @@ def fitted(
 def fit(
     dataset: Dataset, environments: Mapping[str, Environment], training: Mapping[str, Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """The change that `Dataset.fit` estimates from the examples at `training`, (n,) by environment."""
+    """Return the change that `Dataset.fit` estimates from the examples at `training`, (n,) by
+    environment.
+    """
     given = {name: part(environments[name], at) for name, at in training.items()}
     change: Any = dataset.fit(given)
     if not callable(change):

@@ -114,7 +114,7 @@ class Reader:
     """Reads the columns of a table as numbers, dates or texts."""
 
     def __init__(self, cells: Cells, decimal: str = "") -> None:
-        """`decimal` is `.` or `,`; it is found from all columns unless it is given."""
+        """Take `decimal`, `.` or `,`; it is found from all columns unless it is given."""
         self.table, self.given = cells, decimal
         self.decimal = decimal or self._found_decimal()
 

@@ -54,7 +54,7 @@ def write_sheet(dataset: Dataset, environments: Mapping[str, Environment], file:
 
 
 def _fitting(pen: ImageDraw.ImageDraw, text: str, width: int) -> str:
-    """As much of a text as fits."""
+    """Return as much of a text as fits."""
     while text and pen.textlength(text) > width:
         text = text[:-1]
     return text

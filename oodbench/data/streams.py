@@ -24,11 +24,13 @@ CHUNK_VALUES = 2**24
 CHUNK_EXAMPLES = 256
 """Stored examples are evaluated in chunks of at most so many values and examples."""
 DIGESTED = 16
-"""The number of stored examples of which a digest is made."""
+"""Return the number of stored examples of which a digest is made."""
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Values on the CPU, copied to `device` without waiting: pinned memory is copied asynchronously."""
+    """Return values on the CPU, copied to `device` without waiting: pinned memory is copied
+    asynchronously.
+    """
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
@@ -42,11 +44,11 @@ class Stored(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of examples."""
+        """Return the number of examples."""
 
     @abstractmethod
     def read(self, index: Tensor) -> Tensor:
-        """The examples (n, *shape) at the positions `index` (n,), both on the CPU.
+        """Return the examples (n, *shape) at the positions `index` (n,), both on the CPU.
 
         Equal calls return equal examples; several threads call it at once. Raises UserError for data
         that cannot be read.
@@ -54,7 +56,9 @@ class Stored(ABC):
 
 
 def digest_of(inputs: Tensor | Stored) -> str:
-    """A digest of the inputs of an environment; of stored ones some, at equal distances, are read."""
+    """Return a digest of the inputs of an environment; of stored ones some, at equal distances, are
+    read.
+    """
     if isinstance(inputs, Stored):
         some = torch.linspace(0, len(inputs) - 1, min(len(inputs), DIGESTED)).long()
         inputs = inputs.read(some)
@@ -73,7 +77,7 @@ class Subset(Stored):
         return len(self._index)
 
     def read(self, index: Tensor) -> Tensor:
-        """The examples at `index`."""
+        """Return the examples at `index`."""
         return self._whole.read(self._index[index])
 
 
@@ -88,7 +92,7 @@ class Changed(Stored):
         return len(self._whole)
 
     def read(self, index: Tensor) -> Tensor:
-        """The examples at `index`, changed."""
+        """Return the examples at `index`, changed."""
         return self._change(self._whole.read(index))
 
 
@@ -116,7 +120,7 @@ class MemoryMapped(Stored):
         return int(self._ends[-1])
 
     def read(self, index: Tensor) -> Tensor:
-        """The rows at `index`."""
+        """Return the rows at `index`."""
         places = index.numpy()
         files = np.searchsorted(self._ends, places, side="right")
         rows = np.empty((len(places), *self.shape), self._arrays[0].dtype)
@@ -165,7 +169,7 @@ class ReadAhead:
         workers: int,
         finish: Callable[[Tensor, int], Tensor] = lambda x, place: x,
     ) -> None:
-        """`request` returns the request at each of the `end` places of the series.
+        """Take `request`, which returns the request at each of the `end` places of the series.
 
         The pool's threads apply `finish` to the examples and the place, on the CPU.
         """
@@ -176,7 +180,9 @@ class ReadAhead:
         self._reads: dict[int, Future[Tensor]] = {}
 
     def __getitem__(self, place: int) -> Tensor:
-        """The examples at `place` of the series, on the device; the places after it are read ahead."""
+        """Return the examples at `place` of the series, on the device; the places after it are read
+        ahead.
+        """
         start = time.perf_counter()
         if self._workers == 0:
             examples = self._read(place, self._request(place))
@@ -200,7 +206,7 @@ class ReadAhead:
 
 @lru_cache
 def _pool(workers: int) -> ThreadPoolExecutor:
-    """The threads of this process that read; decoders and copies run without Python's lock."""
+    """Return the threads of this process that read; decoders and copies run without Python's lock."""
     return ThreadPoolExecutor(workers, thread_name_prefix="loader")
 
 
@@ -221,7 +227,7 @@ class Rows:
 
 
 def pieces(stored: Stored, workers: int) -> Iterator[Tensor]:
-    """All examples in their order, read by the pool of `workers` threads."""
+    """Return all examples in their order, read by the pool of `workers` threads."""
     parts = torch.split(torch.arange(len(stored)), chunk_size(stored))
     reads = ReadAhead(lambda i: [(stored, parts[i])], len(parts), torch.device("cpu"), workers)
     for place in range(len(parts)):

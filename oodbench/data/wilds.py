@@ -268,7 +268,7 @@ class Items(Stored):
         shape: tuple[int, ...],
         name: str,
     ) -> None:
-        """`prepare` maps the package's object for an example to a tensor of `shape`."""
+        """Take `prepare`, which maps the package's object for an example to a tensor of `shape`."""
         self.shape = shape
         self._data, self._index, self._prepare, self._name = data, index, prepare, name
 

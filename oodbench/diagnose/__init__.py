@@ -1,1 +1,1 @@
-"""Pictures of what the AND-mask does, and why: `python -m oodbench.diagnose`."""
+"""What a dataset leaves to gain: `python -m oodbench.diagnose`."""

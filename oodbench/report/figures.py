@@ -1,4 +1,4 @@
-"""Figures for papers, and the pictures of diagnostics.
+"""Figures for papers.
 
 Each is plotted from the numbers that tables and the HTML page show.
 """
@@ -27,7 +27,7 @@ from oodbench.report.statistics import ranked
 from oodbench.report.traces import inside_and_test, judged_runs, traces
 from oodbench.results.frames import Frames, sweep_runs
 from oodbench.selection import candidates, usual
-from oodbench.terminal import printable, terminal
+from oodbench.terminal import printable
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Colours of the lines of a picture, which the colour-blind tell apart too (Okabe and Ito, 2008)."""
@@ -43,52 +43,11 @@ STYLE: Any = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A table of texts, remarks below it, and the function that plots it into a figure."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str]
-    plot: Callable[[Figure], None]
-    size: tuple[float, float] = (8.0, 3.6)
-    """Width and height of the picture in inches."""
-    keys: int = 1
-    """Number of first columns that name a row."""
-    prose: tuple[int, ...] = ()
-    """Columns of text, which are wrapped at words."""
-
-
 def plain(name: str) -> str:
     """Return a name as text in a picture: a dollar sign starts no mathematics, control characters are
     escaped.
     """
     return printable(name).replace("$", r"\$")
-
-
-def show(finding: Finding, name: str, directory: Path) -> None:
-    """Print the table, and write NAME.png and NAME.svg, the same bytes for the same finding."""
-    console = terminal()
-    console.say(finding.title)
-    tables = console.tables(finding.header, finding.rows, keys=finding.keys, prose=finding.prose)
-    console.print(tables, soft_wrap=True)
-    for note in finding.notes:
-        console.say(note)
-    for path in save_finding(finding, name, directory):
-        console.say(str(path))
-
-
-def save_finding(finding: Finding, name: str, directory: Path) -> tuple[Path, Path]:
-    """Write the picture as PNG and SVG; returns the two paths."""
-    directory.mkdir(parents=True, exist_ok=True)
-    png, svg = directory / f"{name}.png", directory / f"{name}.svg"
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=finding.size, layout="constrained")
-        finding.plot(figure)
-        figure.savefig(png, dpi=150)
-        figure.savefig(svg, metadata={"Date": None})
-    return png, svg
 
 
 WIDTHS = {1: 3.25, 2: 6.75}

@@ -290,7 +290,9 @@ def _parse(texts: Sequence[bytes], start: int) -> tuple[pa.Table, list[dict[str,
 
 
 def _names(columns: Sequence[tuple[Column, ...]]) -> dict[str, Any]:
-    """Environment, split, metric and count of each value of records; records of a run share `columns`."""
+    """Return environment, split, metric and count of each value of records; records of a run share
+    `columns`.
+    """
     distinct = {id(of_record): of_record for of_record in columns}
     flat = [column for of_record in distinct.values() for column in of_record]
     begins = dict(zip(distinct, accumulate(map(len, distinct.values()), initial=0), strict=False))

@@ -19,13 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import matplotlib
 import numpy as np
 import typer
 from matplotlib.figure import Figure
 from scipy.optimize import nnls
 from tabulate import tabulate
 
-from oodbench.report.figures import Finding, save_finding
+from oodbench.report.figures import STYLE
 from oodbench.terminal import commands
 from tests.bench import spirals_sweep
 from tests.bench.race import ALGORITHMS, NETWORK, launched, machine
@@ -144,8 +145,12 @@ def fits_of(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return fits
 
 
-def finding(figures: Mapping[str, Any]) -> Finding:
-    """The fits as a table, and the measured points with the fits as three log-log panels."""
+def shown(
+    figures: Mapping[str, Any],
+) -> tuple[list[str], list[list[str]], list[str], Callable[[Figure], None]]:
+    """Return the fits as header, rows and notes of a table, and what plots the measured points with
+    the fits as three log-log panels.
+    """
     fits = fits_of(figures)
 
     def plot(figure: Figure) -> None:
@@ -192,7 +197,7 @@ def finding(figures: Mapping[str, Any]) -> Finding:
         f"{SWEEP_STEPS} steps and an evaluation, as in each run of the sweeps: {1e3 * work:.0f} ms"
     ]
     notes += [f"{key}: {value}" for key, value in figures["machine"].items()]
-    return Finding("CPU time", header, rows, notes, plot, (11.0, 3.6))
+    return header, rows, notes, plot
 
 
 app = commands(__doc__)
@@ -215,12 +220,16 @@ def costs(
     out.mkdir(parents=True, exist_ok=True)
     fits = fits_of(figures)
     (out / "costs.json").write_text(json.dumps({**figures, "fits": fits}, indent=1) + "\n")
-    shown = finding(figures)
-    table = tabulate(shown.rows, shown.header, tablefmt="github", disable_numparse=True)
-    text = "\n".join([table, "", *shown.notes])
+    header, rows, notes, plot = shown(figures)
+    table = tabulate(rows, header, tablefmt="github", disable_numparse=True)
+    text = "\n".join([table, "", *notes])
     (out / "costs.md").write_text(text + "\n")
     print(text)
-    save_finding(shown, "costs", out)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(11.0, 3.6), layout="constrained")
+        plot(figure)
+        figure.savefig(out / "costs.png", dpi=150)
+        figure.savefig(out / "costs.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

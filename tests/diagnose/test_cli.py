@@ -1,4 +1,4 @@
-"""The commands, and the diagnostics that train or look at networks."""
+"""The command, and what is gone."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def call(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("kept", "--tau", "2"), "tau"),
+        (("dataset", "Spirals", "--set", "dims=2"), "unknown name 'dims'"),
         (("dataset", "Spiral"), "did you mean Spirals"),
     ],
 )
@@ -27,5 +27,7 @@ def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def test_an_unknown_name() -> None:
-    assert call("keep").exit_code == 2
+@pytest.mark.parametrize("name", ["kept", "memorization", "trials"])
+def test_what_is_gone_says_what_to_type(name: str) -> None:
+    result = call(name, "results")
+    assert result.exit_code == 2 and f"{name} is gone: " in result.stderr

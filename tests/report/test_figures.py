@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.report.cli import app
-from oodbench.report.figures import FIGURES, SUFFIXES, WIDTHS, Finding, plot, save, save_finding
+from oodbench.report.figures import FIGURES, SUFFIXES, WIDTHS, plot, save
 from oodbench.results.frames import Frames, load_frames
 from tests.helpers.made import Made, rising
 
@@ -124,12 +123,3 @@ def test_a_mistake_is_one_sentence(frames: Frames, made: Made, tmp_path: Path) -
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2 and "must end with one of .pdf, .svg, .png" in result.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_the_picture_of_a_finding_is_the_same_every_time(tmp_path: Path) -> None:
-    def draw(figure: Any) -> None:
-        figure.subplots().plot([1, 2], [3, 4])
-
-    finding = Finding("a title", ["a"], [["1"]], [], draw)
-    one, two = (save_finding(finding, "same", tmp_path / folder) for folder in ("one", "two"))
-    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]

@@ -136,7 +136,7 @@ class Planner:
                     changed = True
 
     def _try(self, state: bytes) -> tuple[NDArray[np.bool_], NDArray[np.bool_], list[bytes]]:
-        """Every move from `state`: which win, which lose, and where they lead."""
+        """Try every move from `state`: which win, which lose, and where they lead."""
         self.simulator.put([state] * len(MOVES))
         return *self.simulator.advance(MOVES, FRAMES), self.simulator.states()
 
@@ -151,7 +151,7 @@ class Planner:
 
 
 def _alike(at: Scene) -> Hashable:
-    """States of a level with the same value are taken for one another."""
+    """Return a value; states of a level with the same one are taken for one another."""
     near = sorted(
         (round(2 * x), vx > 0) for x, y, vx in at.enemies if abs(x - at.x) < 4 and abs(y - at.y) < 5
     )
@@ -160,7 +160,7 @@ def _alike(at: Scene) -> Hashable:
 
 
 def _estimate(at: Scene) -> float:
-    """GREED times the least number of decisions to the coin, at half a tile a frame."""
+    """Return GREED times the least number of decisions to the coin, at half a tile a frame."""
     return GREED * max(0.0, at.coin - 1 - at.x) / (0.5 * FRAMES)
 
 
@@ -171,7 +171,7 @@ class Policy:
     """The user's policy on one level: it acts in every frame by drawing from its distribution."""
 
     def __init__(self, level: int, program: Any) -> None:
-        """`program` is what `load_policy` returns."""
+        """Take `program`, what `load_policy` returns."""
         self.simulator = Simulator(level, 1)
         self._start = self.simulator.states()
         self._program = program

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import (
@@ -172,3 +172,36 @@ def test_in_bfloat16_few_signs_flip(network: str, shape: tuple[int, ...]) -> Non
         signs.append(torch.cat([stack.sign().flatten() for stack in stacks.values()]))
     flipped = (signs[0] != signs[1]).double().mean()
     assert 0 < flipped < 0.03
+
+
+def layers(network: nn.Module) -> dict[str, list[nn.Parameter]]:
+    found: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in network.named_parameters():
+        found.setdefault(name.rpartition(".")[0], []).append(parameter)
+    return found
+
+
+@pytest.mark.parametrize("name", ["ANDMask", "ExampleANDMask", "XORMask"])
+def test_every_update_says_what_it_kept_of_each_layer(name: str) -> None:
+    values = {"tau": 0.6, "weight_decay": 0.1}
+    cls: Any = algorithms.get(name)
+    algorithm = tiny_algorithm(cls, tiny_problem(TASKS["multiclass"]), values)
+    batch = tiny_batch(TASKS["multiclass"])
+    norms = {
+        layer: torch.cat([p.detach().flatten() for p in parameters]).norm()
+        for layer, parameters in layers(algorithm.network).items()
+    }
+    risks = outputs(algorithm, batch, 0)
+    units = risks.risks if cls.unit == "environment" else risks.losses.flatten()
+    shares = {}
+    for layer, parameters in layers(algorithm.network).items():
+        every = [torch.autograd.grad(u, parameters, retain_graph=True) for u in units]
+        gradients = torch.stack([torch.cat([g.flatten() for g in unit]) for unit in every])
+        agree = gradients.sign().sum(0).abs() >= 0.6 * len(units) - 1e-4
+        kept = agree != (name == "XORMask")
+        shares[layer] = (kept & (gradients != 0).any(0)).double().mean()
+    metrics = update(algorithm, batch, 0)
+    assert len(norms) == len(shares) > 2
+    for layer in norms:
+        assert metrics[f"weight norm {layer}"].item() == pytest.approx(norms[layer].item())
+        assert metrics[f"kept {layer}"].item() == pytest.approx(shares[layer].item())
