@@ -83,9 +83,7 @@ def first_step(value: Any, steps: int) -> Any:
 
 
 def beta(alpha: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Return samples of Beta(alpha, alpha), float64: its quantiles at numbers that do not depend on
-    alpha.
-    """
+    """Draw from Beta(alpha, alpha), float64: its quantiles at numbers that do not depend on alpha."""
     quantiles = torch.rand(shape, generator=generator, dtype=torch.float64)
     return torch.from_numpy(scipy.special.betaincinv(alpha, alpha, quantiles.numpy()))
 

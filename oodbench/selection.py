@@ -29,10 +29,8 @@ Integers = npt.NDArray[np.int64]
 
 def _check_sentences(rule: type["Rule"]) -> None:
     """Raise UserError for a rule without the sentences that tables and errors print."""
-    for name, meaning in (
-        ("summary", "the sentence on it below a table"),
-        ("needs", "what it needs"),
-    ):
+    sentences = {"summary": "the sentence on it below a table", "needs": "what it needs"}
+    for name, meaning in sentences.items():
         if not isinstance(getattr(rule, name, None), str):
             raise UserError(f"the selection rule {rule.__name__} has no `{name}`: {meaning}")
 
@@ -136,9 +134,7 @@ def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def records_on(runs: pd.DataFrame, environments: str, *splits: str) -> pd.DataFrame:
-    """Return as evidence a run's records on `splits` of the environments that the column `environments`
-    lists.
-    """
+    """Return the records on `splits` of the environments that the column `environments` lists."""
     table = runs[["id", "holdout", environments]].explode(environments)
     table = table.rename(columns={environments: "environment"}).dropna(subset=["environment"])
     table = table.assign(source=table["id"]).merge(pd.DataFrame({"split": splits}), how="cross")
@@ -255,9 +251,7 @@ def _unserved(rule: Rule) -> UserError:
 
 
 def rule_names() -> list[str]:
-    """Return the names of the rules: first those that judge a run alone, last those that see the test
-    set.
-    """
+    """List the rules: first those that judge a run alone, last those that see the test set."""
 
     def place(name: str) -> tuple[bool, bool, str]:
         rule = selection_rules.get(name)
@@ -280,9 +274,7 @@ def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule
 
 
 def sees_test(name: str) -> bool:
-    """Return whether the rule of that name, which may end in `:METRIC`, is known to see the test
-    environments.
-    """
+    """Return whether a rule, which may end in `:METRIC`, is known to see the test environments."""
     base = name.partition(":")[0]
     return base in selection_rules and selection_rules.get(base).sees_test
 
@@ -315,9 +307,7 @@ def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
 
 
 def served(frames: Frames) -> list[str]:
-    """Return the names of the rules that can choose among these runs, the one that tables use among
-    them.
-    """
+    """List the rules that can choose among these runs, the one that tables use among them."""
     names = []
     for name in dict.fromkeys([*rule_names(), usual(frames)]):
         with suppress(UserError):
@@ -347,9 +337,7 @@ def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) ->
 
 
 def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the sweep's runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best
-    first.
-    """
+    """Return the runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
     name = rule or usual(frames)
     judge = find_rule(name, plugins=plugins_of(frames))
     runs = sweep_runs(frames)
@@ -429,9 +417,7 @@ def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame) -
 def _with_frozen(
     table: pd.DataFrame, scores: pd.DataFrame, runs: pd.DataFrame, rule: str
 ) -> pd.DataFrame:
-    """Return the table of `_scores`, in which frozen runs have the steps and scores that their board
-    froze.
-    """
+    """Return the table of `_scores` with the steps and scores that a board froze for its runs."""
     frozen = scores[scores["rule"] == rule]
     run = pd.Index(runs["id"]).get_indexer(pd.Index(frozen["id"]))
     known = pd.DataFrame({"run": run, "step": frozen["step"], "score": frozen["score"]})
@@ -441,13 +427,12 @@ def _with_frozen(
 
 
 def _pair(high: npt.ArrayLike, low: npt.ArrayLike) -> Integers:
-    """Return two numbers below 2**31 packed into one."""
+    """Pack two numbers below 2**31 into one."""
     return (np.asarray(high, dtype=np.int64) << 32) + np.asarray(low, dtype=np.int64)
 
 
 def _seen(metrics: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
-    """Return `step`, `value`, `count` of the records that are evidence, and `evidence`: their row in that
-    table.
+    """Return `step`, `value`, `count` of the records of evidence, and `evidence`, their row in it.
 
     A record that judges several runs occurs several times.
     """

@@ -77,9 +77,7 @@ def fitted(
 def fit(
     dataset: Dataset, environments: Mapping[str, Environment], training: Mapping[str, Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """Return the change that `Dataset.fit` estimates from the examples at `training`, (n,) by
-    environment.
-    """
+    """Return what `Dataset.fit` estimates from the examples at `training`, (n,) by environment."""
     given = {name: part(environments[name], at) for name, at in training.items()}
     change: Any = dataset.fit(given)
     if not callable(change):

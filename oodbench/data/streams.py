@@ -28,9 +28,7 @@ DIGESTED = 16
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Return values on the CPU, copied to `device` without waiting: pinned memory is copied
-    asynchronously.
-    """
+    """Copy values on the CPU to `device` without waiting: pinned memory is copied asynchronously."""
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
@@ -56,9 +54,7 @@ class Stored(ABC):
 
 
 def digest_of(inputs: Tensor | Stored) -> str:
-    """Return a digest of the inputs of an environment; of stored ones some, at equal distances, are
-    read.
-    """
+    """Hash the inputs of an environment; of stored ones some, at equal distances, are read."""
     if isinstance(inputs, Stored):
         some = torch.linspace(0, len(inputs) - 1, min(len(inputs), DIGESTED)).long()
         inputs = inputs.read(some)
@@ -180,9 +176,7 @@ class ReadAhead:
         self._reads: dict[int, Future[Tensor]] = {}
 
     def __getitem__(self, place: int) -> Tensor:
-        """Return the examples at `place` of the series, on the device; the places after it are read
-        ahead.
-        """
+        """Return the examples at `place`, on the device; the places after it are read ahead."""
         start = time.perf_counter()
         if self._workers == 0:
             examples = self._read(place, self._request(place))

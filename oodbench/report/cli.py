@@ -99,12 +99,12 @@ def export(
     allow_mixed: AllowMixed = False,
 ) -> None:
     """Write all records, one evaluation a row; `oodbench.load` has the columns."""
-    from oodbench.results.export import WRITERS
+    from oodbench.results.export import FORMATS, write
 
-    if format_ not in WRITERS:
-        raise unknown("format", format_, WRITERS)
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
     frames = frames_of(sources, dataset or (), algorithms or (), None, allow_mixed)
-    count = WRITERS[format_](frames, out)
+    count = write(frames, out, format_)
     _say(frames.notes)
     terminal().say(f"{count} rows are in {out}.")
 

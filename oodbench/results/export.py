@@ -1,6 +1,5 @@
 """Records as one tidy data frame, and as files that other programs read."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -39,32 +38,20 @@ def tidy(frames: Frames) -> pd.DataFrame:
     return joined
 
 
-def write_parquet(frames: Frames, path: Path) -> int:
-    """Write `tidy` as a Parquet file, whole or not at all; returns the number of rows.
+FORMATS = ("parquet", "csv")
+"""The formats of `write`."""
 
-    Names are as they were given, control characters included: the file is read by programs.
+
+def write(frames: Frames, path: Path, format_: str) -> int:
+    """Write `tidy` as a file, whole or not at all; returns the number of rows.
+
+    Parquet, which programs read, has names as they were given. In CSV numbers have all their digits, NaN is
+    empty, and control characters in names are escapes.
     """
     table = tidy(frames)
+    if format_ == "csv":
+        for name in table.select_dtypes("category"):
+            table[name] = table[name].map(lambda v: printable(v) if isinstance(v, str) else v)
     with whole_file(path) as file:
-        table.to_parquet(file, index=False)
+        (table.to_csv if format_ == "csv" else table.to_parquet)(file, index=False)
     return len(table)
-
-
-def write_csv(frames: Frames, path: Path) -> int:
-    """Write `tidy` as a CSV file, whole or not at all; returns the number of rows.
-
-    Numbers have all their digits, NaN is empty, control characters in names are escapes.
-    """
-    table = tidy(frames)
-    for name in table.select_dtypes("category"):
-        table[name] = table[name].map(lambda v: printable(v) if isinstance(v, str) else v)
-    with whole_file(path) as file:
-        table.to_csv(file, index=False)
-    return len(table)
-
-
-WRITERS: Mapping[str, Callable[[Frames, Path], int]] = {
-    "parquet": write_parquet,
-    "csv": write_csv,
-}
-"""The functions that write all records, by the name of the format; each returns the number of values."""

@@ -334,11 +334,7 @@ def read_file(path: Path) -> list[Part]:
 
 
 def _check_size(metadata: pq.FileMetaData, path: Path) -> None:
-    """Raise DamagedFile for a file that would take much memory, before anything is unpacked.
-
-    Its rows are counted, as nulls take no room in a file; and values of encodings in which one stands for
-    many are refused.
-    """
+    """Raise DamagedFile, before anything is unpacked, for a file of many rows, nulls or repeated texts."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     columns = [group.column(i) for group in groups for i in range(group.num_columns)]
     if any(set(column.encodings) - ENCODINGS for column in columns):
