@@ -32,7 +32,6 @@ from oodbench.steps import (
     noise_at,
     outputs,
     prepared,
-    reduction_of,
 )
 from oodbench.tasks import Task
 from oodbench.terminal import VMAP_IS_SLOW
@@ -152,10 +151,6 @@ def _drawn_numbers(cls: type[Algorithm], count: int) -> list[dict[str, Any]]:
     return [{name: values[name] for name in numbers} for values in drawn]
 
 
-def _stacked(drawn: list[dict[str, Any]]) -> dict[str, Tensor]:
-    return {name: torch.tensor([v[name] for v in drawn], dtype=torch.float64) for name in drawn[0]}
-
-
 def _many(function: Callable[..., Any], *values: Any) -> Any:
     """Return the result of a function under `vmap`; raises AssertionError with what to write instead."""
     with warnings.catch_warnings():
@@ -183,6 +178,7 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
     """
     module = _Objective(tiny_algorithm(cls, tiny_problem(task)))
     drawn, batch = _drawn_numbers(cls, 3), tiny_batch(task)
+    numbers = {n: torch.tensor([v[n] for v in drawn], dtype=torch.float64) for n in drawn[0]}
     torch.manual_seed(2)
     parameters = {
         name: torch.stack([p.detach() + 0.1 * torch.randn_like(p) for _ in drawn])
@@ -197,7 +193,6 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
 
         noise = [module.noise(values, batch, step) for values in drawn]
         every = {name: torch.stack([each[name] for each in noise]) for name in noise[0]}
-        numbers = _stacked(drawn)
         leaves = {name: p.requires_grad_() for name, p in parameters.items()}
         values_of_runs = _many(vmap(value), leaves, numbers, every)
         gradients = _gradients(values_of_runs.sum(), leaves)
@@ -218,17 +213,6 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
         module.algorithm.hparams = replace(module._hparams, **values)
         return module.algorithm.combine(stack)
 
-    combined_of_runs = _many(vmap(combined), _stacked(drawn), stacks)
+    combined_of_runs = _many(vmap(combined), numbers, stacks)
     for k, values in enumerate(drawn):
         require_close(combined_of_runs[k], combined(values, stacks[k]), "`combine` differs")
-
-
-@requirement
-def combines_signs_as_gradients(cls: type[Algorithm], task: Task) -> None:
-    """The `combine_signs` of its reduction gives what `combine` gives."""
-    reduction = reduction_of(tiny_algorithm(cls, tiny_problem(task)))
-    if reduction is None or reduction.combine_signs is None:
-        raise DoesNotApply("it combines no signs")
-    stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    combined = reduction.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
-    require_close(combined, reduction.combine(stack), "`combine_signs` differs")

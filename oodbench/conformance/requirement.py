@@ -46,7 +46,7 @@ def requirement(function: Requirement) -> Requirement:
     @wraps(function)
     def check(cls: type[Algorithm], task: Task) -> None:
         task = suited(cls, task)
-        if _reason_to_skip(cls, task) is not None:
+        if why_skipped(cls, tiny_problem(task)) is not None:
             return
         try:
             function(cls, task)
@@ -85,13 +85,11 @@ def on_one_task(function: Requirement) -> Requirement:
 
 def tasks_of(cls: type[Algorithm]) -> list[Task]:
     """Return the tasks that a method does not skip; raises AssertionError if it skips all."""
-    tasks = [task for task in TASKS.values() if _reason_to_skip(cls, suited(cls, task)) is None]
+    tasks = [
+        task for task in TASKS.values() if why_skipped(cls, tiny_problem(suited(cls, task))) is None
+    ]
     assert tasks, f"{cls.__name__} skips every kind of task, so that nothing can be checked"
     return tasks
-
-
-def _reason_to_skip(cls: type[Algorithm], task: Task) -> str | None:
-    return why_skipped(cls, tiny_problem(task))
 
 
 def check_algorithm(algorithm: str | type[Algorithm], say: Callable[[str], object] = print) -> None:
@@ -107,7 +105,9 @@ def check_algorithm(algorithm: str | type[Algorithm], say: Callable[[str], objec
         say(_outcome(cls, each, tasks, broken))
     for task in TASKS.values():
         if task not in tasks:
-            say(f"not tried: {task.kind} tasks, {_reason_to_skip(cls, suited(cls, task))}")
+            say(
+                f"not tried: {task.kind} tasks, {why_skipped(cls, tiny_problem(suited(cls, task)))}"
+            )
     sentences = []
     for reason, (first, *others) in broken.items():
         more = f" and {len(others)} more" if others else ""

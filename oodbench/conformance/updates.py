@@ -6,11 +6,10 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from oodbench.algorithms import Algorithm, Batch, Problem, why_skipped
@@ -24,6 +23,7 @@ from oodbench.conformance.tiny_problems import (
     ENVIRONMENTS,
     LAST,
     PLAIN,
+    STEPS,
     ImageTask,
     network_step,
     tiny_algorithm,
@@ -31,12 +31,12 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.errors import UserError
-from oodbench.hparams import Value, checked, defaults, distributions, draw
+from oodbench.hparams import checked, defaults, distributions, draw
 from oodbench.steps import CustomStep, trains_network, update
 from oodbench.tasks import Task
+from oodbench.train.averages import make_average
 
-SHORT = 60
-"""The steps of a short run."""
+SHORT = 60  # steps of a short run
 
 
 def _float32(batch: Batch) -> Batch:
@@ -59,64 +59,24 @@ def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> Non
 
 
 @requirement
-@on_one_task
-def every_draw_trains(cls: type[Algorithm], task: Task) -> None:
-    """In a short run the defaults and a random draw change the network, and not as ERM does.
-
-    A method with a `predict` of its own may train as ERM does.
-    """
-    problem = replace(tiny_problem(task), steps=SHORT)
-    differs = cls.neutral(problem) != {} and cls.predict is Algorithm.predict
-    for index in range(2):
-        values = draw(cls.Hparams, "every method", index)  # so that ERM's weights are made once
-        common = {name: values[name] for name in defaults(Algorithm.Hparams)}
-        start, end = _short_run(cls, problem, values)
-        if trains_network(cls):
-            assert not torch.equal(start, end), f"draw {index} leaves the network as it was"
-            erm = _short_run_of_erm(task, tuple(common.items()))
-            assert not differs or not torch.equal(end, erm), f"draw {index} ends with ERM's weights"
-
-
-def _short_run(
-    cls: type[Algorithm], problem: Problem, values: Mapping[str, object]
-) -> tuple[Tensor, Tensor]:
-    """Return the network's weights before and after a short run."""
-    algorithm = tiny_algorithm(cls, problem, values, dtype=torch.float32)
-    start = parameters_to_vector(algorithm.network.parameters()).detach().clone()
-    for step in range(problem.steps):
-        update(algorithm, _short_batch(problem.task, step % 10), step)
-    return start, parameters_to_vector(algorithm.network.parameters()).detach()
-
-
-@cache
-def _short_batch(task: Task, seed: int) -> Batch:
-    return _float32(tiny_batch(task, seed))
-
-
-@cache
-def _short_run_of_erm(task: Task, values: tuple[tuple[str, Value], ...]) -> Tensor:
-    problem = replace(tiny_problem(task), steps=SHORT)
-    return _short_run(Algorithm, problem, dict(values))[1]
-
-
-@requirement
 def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
-    """Losses, metrics and parameters stay finite, the network moves, and it predicts.
+    """Losses, metrics and parameters stay finite, the network moves, and it predicts, drawn values too.
 
     Before a root, a logarithm or a division write `.clamp_min(1e-12)`; metrics are `value.detach()`.
     """
-    algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
-    before = parameters_to_vector(algorithm.network.parameters()).detach().clone()
-    if isinstance(algorithm, CustomStep):
-        batch = _float32(tiny_batch(task))
-        algorithm.fit_examples(batch.x.flatten(0, 1), batch.y.flatten(0, 1))
-    for step in (0, 1, 2, LAST):
-        _require_finite_update(algorithm, tiny_batch(task, step), step)
-    after = parameters_to_vector(algorithm.network.parameters()).detach()
-    moved = not torch.equal(before, after)
-    assert moved or not trains_network(cls), "four updates leave the network as it was"
-    x = torch.zeros(7, *tiny_problem(task).input_shape)
-    shape = tuple(algorithm.predict(x).shape)
+    for index in range(2):
+        values = draw(cls.Hparams, "every method", index)
+        algorithm = tiny_algorithm(cls, tiny_problem(task), values, dtype=torch.float32)
+        before = parameters_to_vector(algorithm.network.parameters()).detach().clone()
+        if isinstance(algorithm, CustomStep):
+            batch = _float32(tiny_batch(task))
+            algorithm.fit_examples(batch.x.flatten(0, 1), batch.y.flatten(0, 1))
+        for step in (0, 1, 2, LAST):
+            _require_finite_update(algorithm, tiny_batch(task, step), step)
+        after = parameters_to_vector(algorithm.network.parameters()).detach()
+        moved = not torch.equal(before, after)
+        assert moved or not trains_network(cls), "four updates leave the network as it was"
+    shape = tuple(algorithm.predict(torch.zeros(7, *algorithm.problem.input_shape)).shape)
     wanted = (7, task.num_outputs)
     assert shape == wanted, f"the logits of 7 examples have the shape {shape}, not {wanted}"
 
@@ -145,12 +105,20 @@ def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
     difference = float((gradient - erm).abs().max())
     if difference > 1e-6 * float(erm.abs().max()):
         return
-    short = replace(problem, steps=SHORT)
-    (start, end), (_, of_erm) = (_short_run(each, short, PLAIN) for each in (cls, Algorithm))
+    (start, end), (_, of_erm) = (_short_run(each, problem) for each in (cls, Algorithm))
     apart = float((end - of_erm).abs().max())
     assert apart > 1e-5 * float((of_erm - start).abs().max()), (
         "past annealing its gradient is ERM's, and a short run ends with ERM's weights"
     )
+
+
+def _short_run(cls: type[Algorithm], problem: Problem) -> tuple[Tensor, Tensor]:
+    """Return the network's weights before and after a short run."""
+    algorithm = tiny_algorithm(cls, replace(problem, steps=SHORT), PLAIN, dtype=torch.float32)
+    start = parameters_to_vector(algorithm.network.parameters()).detach().clone()
+    for step in range(SHORT):
+        update(algorithm, _float32(tiny_batch(problem.task, step % 10)), step)
+    return start, parameters_to_vector(algorithm.network.parameters()).detach()
 
 
 def _move(algorithm: Algorithm) -> None:
@@ -278,6 +246,53 @@ def _tensors(tree: object) -> list[Tensor]:
     if isinstance(tree, dict):
         return [tensor for value in tree.values() for tensor in _tensors(value)]
     return [tree] if isinstance(tree, Tensor) else []
+
+
+@requirement
+@on_one_task
+def is_averaged_as_a_whole(cls: type[Algorithm], task: Task) -> None:
+    """Weight averages, kept weights and copies hold all that `predict` reads.
+
+    What predictions depend on is a parameter or a buffer: `self.register_buffer("name", tensor)`.
+    """
+    if not trains_network(cls):
+        raise DoesNotApply("it trains no network whose weights could be averaged")
+    image, network = ImageTask(task.kind, task.num_outputs), "MLP"
+    if why_skipped(cls, tiny_problem(image)) is None:
+        task, network = image, "ConvNet"
+    algorithm, loaded = (tiny_algorithm(cls, tiny_problem(task), network=network) for _ in range(2))
+    average = make_average({"name": "swa", "start": 0}, algorithm, STEPS, 1)
+    x, states = tiny_batch(task, 4).x.flatten(0, 1), []
+
+    def predictions(algorithm: Algorithm) -> Tensor:
+        return algorithm.eval().predict(x).detach()
+
+    for step in range(4):
+        update(algorithm, tiny_batch(task, step), step)
+        if step == 3:  # as few updates may leave unchanged what predictions depend on
+            _perturb(algorithm)
+        average.update(step)
+        states.append(copy.deepcopy(algorithm.state_dict()))
+    with average.in_place():
+        kept, found = copy.deepcopy(algorithm.state_dict()), predictions(algorithm)
+        copied = predictions(copy.deepcopy(algorithm, {id(algorithm.optimizers): {}}))
+    assert torch.equal(copied, found), "a copy of it predicts otherwise"
+    loaded.load_state_dict(kept)
+    assert torch.equal(predictions(loaded), found), "loaded weights predict otherwise"
+    for name, value in kept.items():
+        if value.is_floating_point():
+            kept[name] = torch.stack([state[name] for state in states]).mean(0)
+    loaded.load_state_dict(kept)
+    require_close(found, predictions(loaded), "an average leaves out what `predict` reads")
+
+
+@torch.no_grad()
+def _perturb(algorithm: Algorithm) -> None:
+    """Change all real numbers of a method's state but the parameters that its network freezes."""
+    for name, value in algorithm.state_dict(keep_vars=True).items():
+        frozen = name.startswith("network.") and isinstance(value, nn.Parameter)
+        if value.is_floating_point() and (value.requires_grad or not frozen):
+            value.add_(torch.linspace(0, 0.1, value.numel()).view(value.shape))
 
 
 @requirement

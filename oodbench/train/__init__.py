@@ -1,4 +1,1 @@
-"""The engine: runs from their specs to their records, in one process.
-
-It knows nothing of sweeps or clusters.
-"""
+"""The engine: runs from their specs to their records, in one process; no sweeps, no clusters."""

@@ -28,6 +28,7 @@ LEAF = (
     "takes a gradient by `torch.autograd` with respect to a tensor of its own, which many runs at once "
     "cannot: of a scale of the logits it is `out.task.scale_gradients(out.logits, out.targets)`"
 )
+IN_PLACE = "changes a tensor in place: return a buffer's next value from `next_buffers`"
 ADVICE = {
     "cannot be empty": "takes gradients by `torch.autograd`, for which the parameters of many runs are "
     "none: call `risk_gradients(self, out)` of `oodbench.steps`",
@@ -42,9 +43,8 @@ ADVICE = {
     "dynamic shape": "picks by values, so that the shape depends on them (a mask as an index, `nonzero`, "
     "`unique`): multiply by the mask or write `torch.where`",
     "data pointer": "leaves torch (`.numpy()`, `.tolist()`): stay with tensors",
-    "inplace": "changes a tensor in place: return a buffer's next value from `next_buffers`",
-    "doesn't match the broadcast shape": "changes a tensor in place: return a buffer's next value from "
-    "`next_buffers`",
+    "inplace": IN_PLACE,
+    "doesn't match the broadcast shape": IN_PLACE,
 }
 """Words of torch's message -> what a function did, and what to write instead."""
 

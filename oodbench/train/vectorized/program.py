@@ -6,6 +6,7 @@ else that is done with a run (checkpoints, metrics of its own, predictions) sees
 """
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.data.streams import to_device
@@ -23,9 +25,63 @@ from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes
 from oodbench.train.run import Run, Scored, on_host
 from oodbench.train.vectorized.linear import Collector, vectorized_linear
 from oodbench.train.vectorized.optimizers import VectorizedOptimizer
-from oodbench.train.vectorized.places import Remainders
 
 T = TypeVar("T")
+FUNCTIONS = frozenset(
+    {"sigmoid", "softplus", "softplus_backward", "silu", "silu_backward", "elu", "elu_backward"}
+    | {"mish", "mish_backward", "exp2", "pow", "atan2", "logaddexp"}
+)
+"""The functions of single elements that round the last ones of a tensor differently (torch 2.4 to 2.9)."""
+EXACT_POWERS = (0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0)
+"""The exponents for which `pow` is another function, which rounds all elements alike."""
+ELEMENTS = 16
+"""The elements that such a function computes at once: two vectors of eight."""
+SUMS = frozenset({"sum", "mean"})
+COLUMNS = 32
+"""The columns that a sum over rows computes at once: four vectors of eight."""
+
+
+class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Looks, within its block, at the operations of a program of `runs` runs.
+
+    On a CPU torch computes most of a tensor with vector instructions and the last few elements without. A
+    few functions round differently there, as do sums over rows for the last columns. Which elements are the
+    last depends on how many runs share the tensor; a program whose tensors leave no remainder has none.
+    """
+
+    def __init__(self, runs: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._runs = runs
+        self.multiple = 1
+        """A program with a multiple of this many runs leaves no remainders."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Do an operation, and take note of its remainder."""
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and out.numel() % self._runs == 0:
+            width = _at_once(func.overloadpacket.__name__.removesuffix("_"), args)
+            of_run = out.numel() // self._runs
+            self.multiple = math.lcm(self.multiple, width // math.gcd(width, of_run))
+        return out
+
+
+def _at_once(name: str, args: Sequence[Any]) -> int:
+    """Return how many elements an operation computes at once if the last ones differ, else 1."""
+    if name in FUNCTIONS:
+        power = args[1] if name == "pow" and args[1:] else None
+        return 1 if isinstance(power, int | float) and power in EXACT_POWERS else ELEMENTS
+    if name not in SUMS or len(args) < 2:
+        return 1
+    x, dims = args[0], {d % args[0].dim() for d in args[1] or ()}
+    long = {d: x.stride(d) for d in range(x.dim()) if x.shape[d] > 1 and x.stride(d) > 0}
+    outermost = max(long, key=lambda d: long[d], default=None)
+    return COLUMNS if outermost in dims and len(long) > len(dims & long.keys()) else 1
 
 
 class VectorizedProgram:
@@ -35,7 +91,7 @@ class VectorizedProgram:
         """Take the runs' parameters and the states of their optimizers into one matrix each.
 
         The program has a `multiple` of rows, by default so many that no tensor leaves a remainder (see
-        `places`); those too many are the last run once more.
+        `Remainders`); those too many are the last run once more.
         """
         self.runs = list(runs)
         members = _filled(self.runs, _multiple(self.runs[0]) if multiple is None else multiple)
@@ -88,7 +144,11 @@ class VectorizedProgram:
         for name, buffers in self._buffers.items():
             self._places[name] = (self._template._buffers, name)
             for algorithm, buffer in zip(self._algorithms, buffers, strict=True):
-                algorithm._buffers[name] = buffer
+                algorithm.get_buffer(name).data = buffer
+        self._averaged_buffers = self._buffers_of([average.running for average in self._averages])
+        for name, rows_of_buffer in self._averaged_buffers.items():
+            for average, own_row in zip(self._averages, rows_of_buffer, strict=True):
+                average.running[name] = own_row
         self._numbers = _varying([a.hparams for a in self._algorithms], self._matrix)
         self._largest = self._matrix.new_tensor([[a.hparams.clip_norm] for a in self._algorithms])
         """The largest norms of the gradients, (K, 1), 0 where there is none."""
@@ -101,6 +161,11 @@ class VectorizedProgram:
         """Return the trained parameters among the weights of some runs, (K, P)."""
         rows = [torch.cat([w[name].flatten() for name in self._shapes]) for w in weights]
         return torch.stack(rows) if rows else self._matrix.new_empty(0)
+
+    def _buffers_of(self, weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """Return the methods' own buffers among the weights of some runs by name, (K, *shape)."""
+        names = self._buffers.keys() & (weights[0].keys() if weights else ())
+        return {name: torch.stack([w[name] for w in weights]) for name in names}
 
     def _named(self, matrix: Tensor) -> dict[str, Tensor]:
         """Return the stacked parameters by name, as parts of (K, P)."""
@@ -193,6 +258,9 @@ class VectorizedProgram:
             self._optimizer.step(self._matrix, flat, numbers)
             if shares is not None:
                 self._averaged.lerp_(self._matrix, shares)
+                for name, averaged in self._averaged_buffers.items():
+                    share = shares.view(-1, *[1] * (averaged.dim() - 1)).to(averaged.dtype)
+                    averaged.lerp_(self._buffers[name], share)
         return metrics
 
     @torch.no_grad()
@@ -267,14 +335,15 @@ class VectorizedProgram:
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
         """Return all metrics of some of the runs with their evaluated weights, by the runs' places."""
         self._template.eval()
-        weights = self._matrix
+        weights = self._matrix, self._buffers
         if self._averages:
             if self._averages[0].by_validation:
                 losses = self._scores(which, lambda run: run.validated_on, weights)
                 task = self.runs[0].problem.task
                 for k, scores in losses.items():
                     self._averages[k].validated(mean_loss(scores, task))
-            weights = self._stacked([average.evaluated for average in self._averages])
+            evaluated = [average.evaluated for average in self._averages]
+            weights = self._stacked(evaluated), self._buffers | self._buffers_of(evaluated)
         found = self._scores(
             which, lambda run: (run.scored, run.data.splits), weights, grouped=True
         )
@@ -285,10 +354,12 @@ class VectorizedProgram:
         self,
         which: Sequence[int],
         data: Callable[[Run], Scored],
-        weights: Tensor,
+        weights: tuple[Tensor, Mapping[str, Tensor]],
         grouped: bool = False,
     ) -> dict[int, list[Evaluation]]:
-        """Return the metrics of some of the runs on data of each, with weights (K, P), by the runs' places.
+        """Return the metrics of some of the runs on data of each, by the runs' places.
+
+        The weights are the trained parameters (K, P) and, by name, the methods' own buffers (K, *shape).
 
         Where the data are those of the runs, they may be `grouped`.
         """
@@ -307,14 +378,17 @@ class VectorizedProgram:
                 found |= zip(places, scores, strict=False)
         return found
 
-    def _predictor(self, members: list[int], weights: Tensor) -> Callable[[Tensor, slice], Tensor]:
+    def _predictor(
+        self, members: list[int], weights: tuple[Tensor, Mapping[str, Tensor]]
+    ) -> Callable[[Tensor, slice], Tensor]:
         """Maps inputs (R, N, ...) as they are in memory to the logits (R, N, C) of R of the runs.
 
-        `weights` are all runs' trained parameters, (K, P).
+        `weights` are all runs' trained parameters, (K, P), and buffers.
         """
-        parameters = {**self._named(weights), **self._fixed, **self._buffers}
+        matrix, buffers = weights
+        parameters = {**self._named(matrix), **self._fixed, **buffers}
         transform = self.runs[0].data.dataset.transform
-        every = to_device(torch.tensor(members), weights.device)
+        every = to_device(torch.tensor(members), matrix.device)
 
         def predict(x: Tensor, part: slice) -> Tensor:
             places, kind = [*range(len(x))], x.shape[1:]

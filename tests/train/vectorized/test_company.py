@@ -13,7 +13,7 @@ from oodbench.results.directory import Results
 from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import launchers
 from oodbench.sweep.plan import Plan, make_plan
-from oodbench.train.vectorized.places import Remainders
+from oodbench.train.vectorized.program import Remainders
 from tests.helpers.sweeps import DIGITS, SPIRALS, job, outcome, records_of
 
 MLP = {"name": "MLP", "hparams": {"width": 10, "depth": 1}}
