@@ -41,7 +41,7 @@ FILL = (
 )
 FEW = 30
 """A default test environment has at least this many examples, where one has."""
-NUMBERED = ("id", "index", "idx", "row", "rowname", "rownames", "no", "nr", "x")
+NUMBERED = ("id", "index", "idx", "row", "rowname", "rownames", "no", "nr", "lfd. nr.", "x")
 """The names of columns that are no inputs where they count the rows."""
 SEVERAL = 10
 """More classes that are fractions are rather real targets."""
@@ -134,7 +134,8 @@ class Listed(Dataset):
         """The file's name and what else is not usual."""
         unsaid = ("file", "md5", "test_environments", "encoding", "separator", "decimal")
         changed = {k: v for k, v in changed_options(self).items() if k not in unsaid}
-        return labelled(Path(self.options.file).stem, changed)
+        said = {k: f"[{', '.join(v)}]" if isinstance(v, tuple) else v for k, v in changed.items()}
+        return labelled(Path(self.options.file).stem, said)
 
     @property
     def readings(self) -> Sequence[Reading]:

@@ -280,8 +280,7 @@ class Terminal(Console):
         line_after: int = 0,
         styles: Mapping[tuple[int, int], str] = MappingProxyType({}),
     ) -> Group:
-        """Return a table of texts as wide as the terminal, of which no number is cut: a wide one as
-        several.
+        """Return a table of texts as wide as the terminal, no number of which is cut, or several.
 
         Each of these repeats the first `keys` columns. The columns `prose` are wrapped at words, all
         others but the keys are justified to the right. Where all columns are wider than the terminal,
@@ -304,9 +303,10 @@ class Terminal(Console):
             table = Table(
                 box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, gap - 2)
             )
-            room = self.width - sum(widths[c] + gap for c in block[:-1])
+            last = max((c for c in block if c in prose), default=-1)
+            room = self.width - sum(widths[c] + gap for c in block if c != last)
             for c in block:
-                if c in prose and widths[c] > room:
+                if c == last and widths[c] > room:
                     table.add_column(self.render_str(titles[c]), max_width=max(room, 20))
                 else:
                     justify: JustifyMethod = "left" if c < keys or c in prose else "right"
@@ -315,7 +315,7 @@ class Terminal(Console):
             for r, row in enumerate(rows):
                 cells = [self.render_str(row[c], style=styles.get((r, c), "")) for c in block]
                 table.add_row(*cells, end_section=r + 1 == line_after)
-            natural = sum(min(widths[c], room) if c in prose else widths[c] for c in block)
+            natural = sum(min(widths[c], room) if c == last else widths[c] for c in block)
             table.width = natural + gap * (len(block) - 1)
             tables += [table, Text()]
         return Group(*tables)

@@ -14,7 +14,7 @@ from oodbench.__main__ import main
 from oodbench.errors import UserError
 from oodbench.report.formats import FORMATS
 from oodbench.results.directory import Results
-from oodbench.terminal import exit_on_user_error, printable
+from oodbench.terminal import exit_on_user_error, printable, terminal
 from tests.helpers.commands import python
 from tests.helpers.made import Made, rising
 from tests.helpers.paths import ROOT
@@ -42,6 +42,17 @@ def output(*arguments: object) -> str:
     result = CliRunner().invoke(main, [str(a) for a in arguments], env={"COLUMNS": "500"})
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.output
+
+
+def test_prose_that_fits_is_not_wrapped_for_a_column_beside_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    long = "a " * 30 + "b"
+    console = terminal()
+    console.print(console.tables(("k", "why", "values", "n"), [("x", long, long, "0")], prose=(1, 2)))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines if line.startswith("x")] == ["b", "0"]
 
 
 def test_control_characters_become_escapes() -> None:

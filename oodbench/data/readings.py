@@ -41,8 +41,8 @@ DATE = (
 )
 NAMELESS = re.compile(r"Unnamed: \d+(_level_\d+)?")
 OR_ELSE = (
-    "; leave the cell empty if the number is missing, or name a column of categories in the option "
-    "`categorical`"
+    "; write numbers without their unit, leave the cell empty if the number is missing, or name a "
+    "column of categories in the option `categorical`"
 )
 
 

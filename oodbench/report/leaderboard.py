@@ -440,18 +440,18 @@ def beside_constant(values: pd.DataFrame, higher: Mapping[str, bool]) -> tuple[s
         gains = sign * wide.drop(columns=CONSTANT).sub(wide[CONSTANT], axis=0)
         by_trial = gains.groupby("trial").mean().mask(gains.isna().groupby("trial").any())
         verdicts = {_verdict(by_trial[label]) for label in by_trial}
-        how = "95 % intervals of the paired differences over trials"
         if "better" not in verdicts:
             verb = "differs from" if verdicts == {"equal"} else "is better than"
             finding = f"No row of {dataset} {verb} the constant answer"
+            if verdicts == {"equal"} and len(by_trial) == 2:
+                finding = f"Two trials cannot tell the rows of {dataset} from the constant answer"
+            how = "95 % intervals of the paired differences over trials"
             sentences.append(Note(f"{finding} ({how}).", f"{finding}."))
     return tuple(sentences)
 
 
 def _verdict(gains: "pd.Series[float]") -> str:
-    """Return whether gains over the constant answer, one a trial, show a row `better`, `worse`
-    or `equal`.
-    """
+    """Return whether gains over the constant answer are `better`, `worse` or `equal` over trials."""
     mean = estimate(gains)
     low, high = (mean.mean, mean.mean) if len(gains) == 1 else (mean.low, mean.high)
     if low > 0:

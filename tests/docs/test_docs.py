@@ -109,21 +109,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a sweep with the guides' methods and dataset was launched."""
     folder = tmp_path_factory.mktemp("guides")
     (folder / "my_method.py").write_text("\n".join(blocks("guide/add_algorithm.md", "python")))
-    (folder / "my_data.py").write_text("\n".join(blocks("guide/add_dataset.md", "python")))
+    (folder / "turning_line.py").write_text(blocks("tutorials/add_a_dataset.md", "python")[0])
     rows = ["ERM", *GUIDES]
     sweep = {
         "name": "mine",
-        "datasets": ["Rotations"],
+        "datasets": ["TurningLine"],
         "algorithms": rows,
         "trials": 1,
         "steps": 20,
     }
     (folder / "mine.yaml").write_text(yaml.safe_dump(sweep))
-    plugins = ["--plugin", "my_method", "--plugin", "my_data"]
+    plugins = ["--plugin", "my_method", "--plugin", "turning_line"]
     launch = ["-m", "oodbench.sweep", "launch", "mine.yaml", "--yes", "--workers", "1", *plugins]
-    for command in (launch, ["-m", "oodbench.data", "check", "Rotations", "--plugin", "my_data"]):
-        done = python(folder, *command)
-        assert done.returncode == 0, done.stdout + done.stderr
+    done = python(folder, *launch)
+    assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from filelock import FileLock
@@ -49,22 +48,6 @@ def test_its_sweep_of_images_in_folders_can_be_planned(
     plan = make_plan(validate(yaml.safe_load(blocks("yaml")[1]), "own_data.md"), None)
     assert len(plan.runs) == 6
     assert {r.test_environments for r in plan.runs.values()} == {("dim",)}
-
-
-@pytest.mark.slow
-def test_its_class_is_short_and_runs(tmp_path: Path) -> None:
-    (text,) = blocks("python")
-    assert len([line for line in text.splitlines() if line]) <= 20
-    (tmp_path / "hospitals.py").write_text(text)
-    stream = np.random.default_rng(0)
-    for name in ("Leiden", "Rotterdam", "Utrecht"):
-        x = stream.normal(size=(60, 7))
-        np.savez(tmp_path / f"{name}.npz", x=x, y=x[:, 0] > 0)
-    sweep = {"name": "own", "datasets": ["Hospitals"], "algorithms": ["ERM"], "trials": 1}
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(sweep | {"steps": 100}))
-    launch = ("launch", "own.yaml", "--yes", "--plugin", "hospitals", "--data-dir", ".")
-    done = python(tmp_path, "-m", "oodbench.sweep", *launch, "--launcher", "debug")
-    assert done.returncode == 0 and "1 done of 1 run " in done.stdout, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")

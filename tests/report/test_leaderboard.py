@@ -197,6 +197,14 @@ def test_a_finding_says_that_no_row_differs_from_the_constant_answer(
     assert [text.partition(" (")[0] for text in found] == [sentence] * bool(sentence)
 
 
+def test_two_trials_cannot_tell_a_row_from_the_constant_answer(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for trial, value in enumerate((0.9, 0.7)):
+        made.add("D", "ERM", ("b",), trial, flat(value), constant=answered(0.6))
+    (found,) = leaderboard(load_frames(made.results)).findings
+    assert found.startswith("Two trials cannot tell the rows of D from the constant answer (95 %")
+
+
 def test_runs_without_a_constant_answer_have_no_such_row(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.add("D", "ERM", ("b",), 0, shortcut(0.0))

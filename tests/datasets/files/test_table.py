@@ -201,7 +201,7 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
 
 def test_the_label_tells_options_apart(tmp_path: Path) -> None:
     dataset = table(tmp_path, frame(), features=["a"], test_environments=["north"])
-    assert facts.label(dataset) == "mine(features=('a',))"
+    assert facts.label(dataset) == "mine(features=[a])"
 
 
 def dropped(data: pd.DataFrame) -> pd.DataFrame:
@@ -221,7 +221,7 @@ def dropped(data: pd.DataFrame) -> pd.DataFrame:
         (
             lambda d: d.assign(c=["red", *d["c"][1:]]),
             {},
-            "line 2: 'c' must be a number, not 'red'; leave the cell empty .* option `categorical`",
+            "line 2: 'c' must be a number, not 'red'; .* without their unit, leave the cell empty .* option `categorical`",
         ),
         (
             lambda d: d.assign(c=d["c"].where(d.index != 3)),
