@@ -50,7 +50,9 @@ def test_prose_that_fits_is_not_wrapped_for_a_column_beside_it(
     monkeypatch.setenv("COLUMNS", "80")
     long = "a " * 30 + "b"
     console = terminal()
-    console.print(console.tables(("k", "why", "values", "n"), [("x", long, long, "0")], prose=(1, 2)))
+    console.print(
+        console.tables(("k", "why", "values", "n"), [("x", long, long, "0")], prose=(1, 2))
+    )
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines if line.startswith("x")] == ["b", "0"]
 

@@ -1,7 +1,6 @@
 """docs/datasets.md names every registered dataset, with the figures and pictures beside it."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +37,3 @@ def test_pictures_are_small() -> None:
 def test_a_page_without_a_place_for_a_part_is_told_so() -> None:
     with pytest.raises(UserError, match="no place for its part 'measured', <!-- measured -->"):
         page("# Datasets\n", {}, [])
-
-
-def test_no_figures_are_no_rows(tmp_path: Path) -> None:
-    assert measured(tmp_path) == {} and pictures(tmp_path) == []

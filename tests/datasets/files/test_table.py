@@ -221,7 +221,7 @@ def dropped(data: pd.DataFrame) -> pd.DataFrame:
         (
             lambda d: d.assign(c=["red", *d["c"][1:]]),
             {},
-            "line 2: 'c' must be a number, not 'red'; .* without their unit, leave the cell empty .* option `categorical`",
+            "line 2: 'c' must be a number, not 'red'; .* without their unit, .* option `categorical`",
         ),
         (
             lambda d: d.assign(c=d["c"].where(d.index != 3)),
