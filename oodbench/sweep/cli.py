@@ -1,5 +1,6 @@
 """Sweeps on the command line: plan, launch, status, cancel, retry, clean."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -335,6 +336,15 @@ def clean(
         file.unlink()
     for path in strangers:
         shutil.rmtree(path)
+
+
+@app.command()
+def schema(plugin: Plugins = None) -> None:
+    """Print the JSON Schema of sweep files, by which editors complete and check them."""
+    from oodbench.sweep import schema as module
+
+    load_plugins(plugin or ())
+    typer.echo(json.dumps(module.schema(), indent=1))
 
 
 def _most_vectorized(wanted: str) -> int | None:

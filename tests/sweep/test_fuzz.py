@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from oodbench.errors import UserError
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.plan import make_plan
+from oodbench.sweep.schema import schema
+from oodbench.yaml_values import read_yaml
 from tests.helpers.sweeps import TINY
 
+SCHEMA = Draft202012Validator(schema())
 SOUND: list[dict[str, Any]] = [
     TINY,
     {
@@ -112,6 +116,7 @@ def test_a_damaged_file_is_a_sound_plan_or_a_few_short_sentences(
             assert all(0 < len(line) < 2000 for line in lines), f"{i}: {lines}\n{text}"
             assert len(lines) == 1 or all(line.startswith("- ") for line in lines[1:]), lines
         else:
+            assert SCHEMA.is_valid(read_yaml(file)), text
             for spec in plan.runs.values():
                 numbers = (spec.steps - 1, spec.evaluate_every - 1, spec.trial, spec.draw)
                 assert all(type(n) is int and n >= 0 for n in numbers), text

@@ -1,0 +1,73 @@
+"""The JSON Schema of sweep files, by which editors complete and check them."""
+
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from oodbench.sweep.file import DatasetSettings, Sweep
+
+TEXT = {"type": "string"}
+KIND_ITEM = {
+    "type": "object",
+    "properties": {"kind": TEXT},
+    "required": ["kind"],
+    "additionalProperties": False,
+}
+NUMBER_AS_TEXT = {"type": "string", "pattern": r"^[0-9.]+([eE]-?[0-9]+)?$"}
+"""Such as 1e-1, which YAML 1.1 takes for text."""
+FOLDER = r"(?!\.\.?(/|$))[^\s/\x00-\x1f]([^/\x00-\x1f]*[^\s/\x00-\x1f])?"
+NAME = f"^{FOLDER}(/{FOLDER})*$"
+"""A path inside results/ without `.` and `..`."""
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a sweep file, with the registered names as proposals.
+
+    Names that nobody registered stay allowed, as a plug-in may bring them, and so do the options of a
+    dataset, which `sweep plan` checks.
+    """
+    from oodbench.algorithms import algorithms
+    from oodbench.datasets import datasets
+    from oodbench.networks.base import networks
+
+    _, made = models_json_schema([(Sweep, "validation"), (DatasetSettings, "validation")])
+    models = made["$defs"]
+    root = models.pop("Sweep")
+    dataset = {
+        "type": "object",
+        "properties": {
+            "name": _proposed(datasets),
+            "training": {"$ref": "#/$defs/DatasetSettings"},
+        },
+        "required": ["name"],
+    }
+    keys, row = root["properties"], {"$ref": "#/$defs/Row"}
+    keys["datasets"]["items"]["anyOf"] = [_proposed(datasets), dataset]
+    keys["algorithms"] = {
+        "description": keys["algorithms"]["description"],
+        "anyOf": [
+            {"const": "all"},
+            {
+                "type": "array",
+                "minItems": 1,
+                "items": {"anyOf": [_proposed(algorithms), row, KIND_ITEM]},
+            },
+        ],
+    }
+    models["Row"]["properties"]["name"] = _proposed(algorithms)
+    models["Component"]["properties"]["name"] = _proposed(networks)
+    keys["network"]["anyOf"][0] = _proposed(["default", *networks])
+    keys["name"]["pattern"] = NAME
+    keys["keep_weights"] = {**keys["keep_weights"], "type": ["array", "string"]}
+    keys["holdout"] = {"anyOf": [keys["holdout"], NUMBER_AS_TEXT]}
+    required = root.pop("required")
+    root["anyOf"] = [{"required": required}, {"required": ["name", "protocol"]}]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **root,
+        "$defs": models,
+    }
+
+
+def _proposed(names: Any) -> dict[str, Any]:
+    return {"anyOf": [{"enum": sorted(names)}, TEXT]}
