@@ -54,7 +54,7 @@ class Manifest(Listed, OwnImages):
     @property
     def files_read(self) -> list[Path]:
         """The file and the images that it lists."""
-        return [self.path, *self.files]
+        return [*super().files_read, *self.files]
 
     def listing(self) -> Listing:
         """Return all images with their targets, by environment."""

@@ -1,5 +1,6 @@
 """A user's table of inputs, targets and environments, in a file."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from oodbench.data.cells import Cells
+from oodbench.data.cells import Cells, table_files
 from oodbench.data.columns import EMPTY, IMPUTATIONS, Columns
 from oodbench.data.facts import changed_options, in_order, labelled
 from oodbench.data.readings import (
@@ -48,7 +49,9 @@ SEVERAL = 10
 
 
 class Listed(Dataset):
-    """Examples that a CSV or JSON-lines file lists, one a row, with a target and an environment.
+    """Examples that a file lists, one a row, with a target and an environment.
+
+    The file is CSV, JSON lines, Parquet, or a folder that Hugging Face's `Dataset.save_to_disk` wrote.
 
     A column `split` (`in` or `out`) replaces the drawn split. Environments are in the order in which
     people count. All trials have the same data. Real targets are standardised for training, and scored in
@@ -60,7 +63,7 @@ class Listed(Dataset):
         """The file and what its columns mean."""
 
         file: str = hparam("")
-        """The file's path under the data directory, or else under the working directory."""
+        """The file's or the folder's path under the data directory, or else under the working directory."""
         md5: str = hparam("")
         """The md5 of the file, so that other contents make other runs; it is taken from the file if not
         given."""
@@ -92,9 +95,10 @@ class Listed(Dataset):
         if not options.file:
             raise UserError(f"{self.name} needs a file: give the dataset's option `file`")
         self.path = (data_dir or Path()) / options.file
-        if not self.path.is_file():
+        if not self.path.exists():
             raise UserError(f"{self.name}: there is no file {self.path}")
-        checksum = md5(self.path)
+        sums = [md5(file) for file in table_files(self.path)]
+        checksum = sums[0] if len(sums) == 1 else hashlib.md5("".join(sums).encode()).hexdigest()
         if options.md5 not in ("", checksum):
             raise UserError(
                 f"{self.path} has changed since these runs were planned (its md5 was {options.md5} "
@@ -126,8 +130,8 @@ class Listed(Dataset):
 
     @property
     def files_read(self) -> Collection[Path]:
-        """The file."""
-        return [self.path]
+        """The file, or those of the folder."""
+        return table_files(self.path)
 
     @property
     def label(self) -> str:

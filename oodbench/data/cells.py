@@ -4,12 +4,13 @@ import codecs
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.parquet
 
 from oodbench.errors import UserError, unknown
 
@@ -21,7 +22,7 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-OTHERS = {b"PK\x03\x04": "an Excel workbook", b"PAR1": "a Parquet file", b"\x1f\x8b": "compressed"}
+OTHERS = {b"PK\x03\x04": "an Excel workbook", b"\x1f\x8b": "compressed"}
 """The first bytes of files that people give in place of a text."""
 USUAL = ("target", "environment")
 """The columns that are looked for unless an option of the same name names another."""
@@ -31,7 +32,9 @@ class Cells:
     """The cells of a table, without the blanks around them.
 
     A file whose name ends in .jsonl holds one JSON object a line, any other is CSV with a header. JSON's
-    `null` is an empty cell, its other values are as Python prints them. A CSV file is UTF-8, UTF-16 with a
+    `null` is an empty cell, its other values are as Python prints them. A Parquet file, or a folder that
+    Hugging Face's `Dataset.save_to_disk` wrote, has a cell of text for each of its values, as well; a class
+    label is its name. A CSV file is UTF-8, UTF-16 with a
     byte order mark, or else Windows' Western European (cp1252); columns are separated by what splits the
     first lines into most cells. `encoding` and `separator` say otherwise.
     """
@@ -43,7 +46,19 @@ class Cells:
         """How the file was read, where that is not as usual."""
         self.separator = ","
         self._lines: list[int] | None = None
-        if path.suffix == ".jsonl":
+        self._types: dict[str, pa.DataType] = {}
+        """The columns whose values are no cells, such as pictures or lists."""
+        self._counts = "line"
+        if is_arrow(path):
+            self._counts, table = "row", _arrow_table(path)
+            self._lines = list(range(1, len(table) + 1))
+            texts = {name: _texts(table, name) for name in _names(table.column_names, path)}
+            self._types = {
+                n: table.schema.field(n).type for n, text in texts.items() if text is None
+            }
+            empty = pa.nulls(len(table), pa.string()).fill_null("")
+            names, columns = [*texts], [empty if t is None else t for t in texts.values()]
+        elif path.suffix == ".jsonl":
             self._lines, names, columns = _objects(_decoded(path, encoding)[0], path)
         else:
             text, encoding = _decoded(path, encoding)
@@ -61,13 +76,23 @@ class Cells:
         """Return the file and the line of a row, for an error."""
         if self._lines is None:
             self._lines = [line for line, _ in _rows(self._text, self.separator, self.path)][1:]
-        return f"{self.path}, line {self._lines[row]}"
+        return f"{self.path}, {self._counts} {self._lines[row]}"
+
+    @property
+    def texts_of_columns(self) -> Collection[pa.Array]:
+        """The cells of all columns; those of values that are no cells are empty."""
+        return self._columns.values()
 
     def cells(self, name: str) -> pa.Array:
         """Return the cells of a column, which may be empty; raises UserError if there is none."""
         if name not in self._columns:
             hint = f" (the option `{name}` names another)" if name in USUAL else ""
-            raise unknown("column", name, self.columns, f"{self.path}, line {self._header()}", hint)
+            raise unknown("column", name, self.columns, self._header(), hint)
+        if name in self._types:
+            raise UserError(
+                f"{self.path}: '{name}' holds values of type {str(self._types[name])[:60]}, which are no "
+                "numbers and no texts; name the columns of inputs in the option `features`"
+            )
         return self._columns[name]
 
     def texts(
@@ -81,10 +106,69 @@ class Cells:
         texts: list[str] = cells.to_pylist()
         return texts
 
-    def _header(self) -> int:
+    def _header(self) -> str:
+        """Return the place of the names of columns, for an error."""
+        if is_arrow(self.path):
+            return str(self.path)
         if self._lines is not None and self.path.suffix == ".jsonl":
-            return self._lines[0]
-        return next(_rows(self._text, self.separator, self.path))[0]
+            return self.place(0)
+        return f"{self.path}, line {next(_rows(self._text, self.separator, self.path))[0]}"
+
+
+def is_arrow(path: Path) -> bool:
+    """Return whether a table's columns have types: a Parquet file, or a folder of `save_to_disk`."""
+    return path.is_dir() or path.suffix == ".parquet"
+
+
+def table_files(path: Path) -> list[Path]:
+    """Return the files that hold a table: a folder's that `save_to_disk` wrote, or the file itself.
+
+    Raises UserError for another folder.
+    """
+    if not path.is_dir():
+        return [path]
+    state, splits = path / "state.json", path / "dataset_dict.json"
+    if splits.is_file():
+        found = ", ".join(sorted(each.name for each in path.iterdir() if each.is_dir()))
+        raise UserError(f"{path} holds several splits; name the folder of one of them: {found}")
+    try:
+        return [path / each["filename"] for each in json.loads(state.read_text())["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is no folder that `Dataset.save_to_disk` wrote") from None
+
+
+def _arrow_table(path: Path) -> pa.Table:
+    """Read a Parquet file or a saved folder; class labels are replaced by their names."""
+    try:
+        if path.is_dir():
+            parts = [
+                pa.ipc.open_stream(pa.memory_map(str(f))).read_all() for f in table_files(path)
+            ]
+            table = pa.concat_tables(parts)
+        else:
+            table = pa.parquet.read_table(path)
+        info = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:160]}") from None
+    for name, feature in info.get("info", {}).get("features", {}).items():
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            names = pa.array(feature["names"], pa.string())
+            column = pc.take(names, table[name].combine_chunks())
+            table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def _texts(table: pa.Table, name: str) -> pa.Array | None:
+    """Return the values of a typed column as cells; None for those that are neither numbers nor texts."""
+    column = table[name]
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), None, column.cast(pa.float64()))
+    elif pa.types.is_boolean(column.type):
+        column = pc.if_else(column, "True", "False")
+    try:
+        return _trimmed(column.cast(pa.string()).fill_null(""))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return None
 
 
 def _decoded(path: Path, encoding: str) -> tuple[str, str]:

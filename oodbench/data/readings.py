@@ -188,8 +188,7 @@ class Reader:
         else a point.
         """
         _, thousands = FORMS["."]
-        for name in self.table.columns:
-            cells = self.table.cells(name)
+        for cells in self.table.texts_of_columns:
             if not pc.any(pc.match_substring(cells, ",")).as_py():
                 continue
             given = pc.drop_null(_filled(cells))

@@ -1,0 +1,123 @@
+"""Tables whose columns have types.
+
+`saved` and `saved.parquet` were written by Hugging Face's `datasets` 5.2.0.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from oodbench.datasets import Dataset, make
+from oodbench.errors import UserError
+
+HERE = Path(__file__).parent
+SAVED = pd.DataFrame(
+    {
+        "age": ["41", "25", "33", "58", "", "19"],
+        "wage": ["0.1", "1e-07", "3.25", "-0.0", "123456.789", "2.5"],
+        "city": ["Bern", "Zürich", "Bern", "Uri", "Bern", "Uri"],
+        "member": ["True", "False", "True", "True", "False", "True"],
+        "target": ["no", "yes", "no", "yes", "yes", "no"],
+        "environment": ["2019", "2019", "2020", "2020", "2021", "2021"],
+    }
+)
+"""What they hold, as a CSV file has it."""
+
+
+def table(file: Path, **options: Any) -> Dataset:
+    return make("Table", {"file": str(file), "missing": "median", **options})
+
+
+def save(folder: Path, columns: Mapping[str, Any]) -> Path:
+    """Write a folder as `Dataset.save_to_disk` does."""
+    folder.mkdir()
+    found = pa.table(dict(columns))
+    with pa.ipc.new_stream(folder / "data.arrow", found.schema) as stream:
+        stream.write_table(found)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["saved", "saved.parquet"])
+def test_a_saved_table_has_the_examples_of_the_same_csv(name: str, tmp_path: Path) -> None:
+    SAVED.to_csv(tmp_path / "saved.csv", index=False)
+    found, wanted = table(HERE / name), table(tmp_path / "saved.csv")
+    assert (found.classes, found.environments) == (("no", "yes"), ("2019", "2020", "2021"))
+    assert found.readings == wanted.readings and found.notes == wanted.notes
+    loaded = found.load(0)
+    for environment, examples in wanted.load(0).items():
+        torch.testing.assert_close(
+            loaded[environment].x, examples.x, rtol=0, atol=0, equal_nan=True
+        )
+        assert torch.equal(loaded[environment].y, examples.y)
+
+
+@pytest.mark.parametrize(
+    ("values", "cells"),
+    [
+        (pa.array([0.1, None, np.nan, np.inf], pa.float32()), [np.float32(0.1), "", "", "inf"]),
+        (pa.array([1, None, 2**60, -3]), ["1", "", str(2**60), "-3"]),
+        (pa.array(["a", "b", "a", None]).dictionary_encode(), ["a", "b", "a", ""]),
+        (pa.array([" x ", "", "1e3", "NO"], pa.large_string()), ["x", "", "1e3", "NO"]),
+        (pa.array([True, None, False, True]), ["True", "", "False", "True"]),
+        (
+            pa.array([18262, 0, None, 1], pa.date32()),
+            ["2020-01-01", "1970-01-01", "", "1970-01-02"],
+        ),
+    ],
+)
+def test_values_are_cells(values: Any, cells: list[Any], tmp_path: Path) -> None:
+    columns = {"x": values, "y": [1, 2, 3, 4], "target": list("abab"), "environment": list("eeff")}
+    saved = save(tmp_path / "saved", columns)
+    found = table(saved, features=["y"]).rows.cells("x").to_pylist()  # type: ignore[attr-defined]
+    assert [type(c)(f) for c, f in zip(cells, found, strict=True)] == cells
+
+
+def test_what_is_no_number_and_no_text_is_refused_where_it_would_be_an_input(
+    tmp_path: Path,
+) -> None:
+    columns = {
+        "x": [1, 2, 3],
+        "y": [[1], [2], [3]],
+        "target": list("aba"),
+        "environment": list("efe"),
+    }
+    saved = save(tmp_path / "saved", columns)
+    with pytest.raises(
+        UserError, match=r"'y' holds values of type list<.*int64>, which are no numb"
+    ):
+        table(saved)
+    assert table(saved, features=["x"]).input_shape == (1,)
+
+
+def test_other_folders_and_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "splits" / "train").mkdir(parents=True)
+    (tmp_path / "splits" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 and no more")
+    for name, why in (
+        ("splits", "several splits; name the folder of one of them: train"),
+        ("splits/train", "is no folder that `Dataset.save_to_disk` wrote"),
+        ("damaged.parquet", "damaged.parquet cannot be read: "),
+    ):
+        with pytest.raises(UserError, match=why):
+            table(tmp_path / name)
+    columns = {"x": [1.0, None], "target": ["a", "b"], "environment": ["e", "f"]}
+    saved = save(tmp_path / "saved", columns)
+    with pytest.raises(UserError, match=r"saved, row 2: 'x' is empty"):
+        make("Table", {"file": str(saved)})
+    with pytest.raises(UserError, match=r"unknown column 'label' in .*saved"):
+        table(saved, target="label")
+
+
+def test_another_part_of_the_folder_is_another_file(tmp_path: Path) -> None:
+    columns = {"x": [1.0, 2.0], "target": ["a", "b"], "environment": ["e", "f"]}
+    one = save(tmp_path / "one", columns)
+    other = save(tmp_path / "other", {**columns, "x": [1.0, 3.0]})
+    assert table(one).options.md5 != table(other).options.md5
