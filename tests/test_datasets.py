@@ -215,12 +215,3 @@ def test_every_option_changes_mnist(option: str, mnist_dir: Path) -> None:
     changed = make("ColoredMNIST", {option: COLORED[option]}, mnist_dir)
     assert differ(make("ColoredMNIST", {}, mnist_dir).load(0), changed.load(0))
     assert {f.name for f in fields(datasets.get("ColoredMNIST").Options)} == set(COLORED)
-
-
-def test_mnist_trials(mnist_dir: Path) -> None:
-    first, same, other = (make("ColoredMNIST", {}, mnist_dir).load(trial) for trial in (0, 0, 1))
-    assert not differ(first, same)
-    for name, environment in first.items():
-        assert environment.x.is_contiguous()
-        assert environment.x.dtype == environment.y.dtype == torch.float32
-        assert not torch.equal(environment.y, other[name].y)

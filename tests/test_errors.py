@@ -1,6 +1,6 @@
 import pytest
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import unknown
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,3 @@ def test_the_place_is_named_and_a_long_list_is_cut() -> None:
     assert message.startswith("unknown name '??' in the sweep x.yaml; known: 100, 101,")
     assert message.endswith("123, ...")
     assert len(str(unknown("name", "y" * 5000, range(10**4)))) < 240
-
-
-def test_a_user_error_is_a_value_error() -> None:
-    assert issubclass(UserError, ValueError)

@@ -6,8 +6,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.registry import Registry, load_plugins
-from tests.helpers.commands import python
-from tests.helpers.packages import installed
+from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
 
 

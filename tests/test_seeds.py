@@ -15,8 +15,3 @@ def test_seeds_are_frozen() -> None:
 def test_equal_names_and_only_they_give_equal_seeds(one: list[str], two: list[str]) -> None:
     assert (derive(*one) == derive(*two)) == (one == two)
     assert 0 <= derive(*one) < 2**63
-
-
-def test_names_are_separated() -> None:
-    assert derive("ab", "c") != derive("a", "bc")
-    assert derive("a", 1, 2) != derive("a", 12)

@@ -17,9 +17,8 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames, sweep_runs
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import choose, rule_names, usual
-from tests.helpers.commands import python
+from tests.helpers.commands import installed, python
 from tests.helpers.made import write_run
-from tests.helpers.packages import installed
 
 ENVIRONMENTS = ("A", "B", "T")
 Values = dict[tuple[str, str], float]

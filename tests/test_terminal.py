@@ -126,13 +126,6 @@ def test_a_wrong_name_is_text_in_its_error(
     assert r"\x1b]0;owned" in text
 
 
-def test_exported_files_have_no_control_characters(results: Path, tmp_path: Path) -> None:
-    output("report", "export", results, "--format", "csv", "--out", tmp_path / "all.csv")
-    output("report", "html", results, "--out", tmp_path / "page.html")
-    for name in ("all.csv", "page.html"):
-        assert not HIDDEN.search((tmp_path / name).read_text()), name
-
-
 @pytest.mark.slow
 def test_a_plan_a_launch_and_its_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,7 @@ import pytest
 from oodbench.data.fonts import outlines
 from oodbench.data.pictures import rendered
 from oodbench.errors import UserError
-from tests.helpers.fonts import font
+from tests.helpers.pictures import font
 
 
 def test_a_character_is_as_large_as_fits_and_in_the_middle() -> None:

@@ -1,6 +1,14 @@
-"""A dataset on disk, for the tests of streaming: a plug-in, as a user's own would be."""
+"""A dataset on disk, for the tests of streaming: a plug-in, as a user's own would be.
 
+`python -m tests.helpers.stored_data FOLDER stored|memory` prints the megabytes at most of a run in a
+process of its own; the folder holds the files of `write`, with `SIDE` pixels a side. Pages of mapped files
+do not count: the system takes them back when it needs them.
+"""
+
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +19,11 @@ from torch import Tensor
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import Dataset, Environment, Metadata, register
 from oodbench.hparams import hparam
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
 
 METADATA = Metadata(
     paper="none", licence="MIT", family="synthetic", shift="brightness", network="MLP", steps=20
@@ -75,3 +87,42 @@ def rows(*sizes: int, width: int = 5) -> Iterator[np.ndarray]:
     for size in sizes:
         yield (np.arange(start, start + size)[:, None] * 10 + np.arange(width)).astype(np.int32)
         start += size
+
+
+SIDE, STEPS = 32, 60
+
+
+def main(folder: Path, stored: bool) -> float:
+    """Train for some steps, evaluate everything, and say what it took."""
+    options = {"name": Speckles.name, "side": SIDE, "stored": stored}
+    values = {
+        "name": "memory",
+        "datasets": [options],
+        "algorithms": [{"name": "ERM", "hparams": {"batch_size": 64}}],
+        "network": {"name": "MLP", "hparams": {"width": 4, "depth": 1}},
+        "trials": 1,
+        "steps": STEPS,
+    }
+    (spec,) = make_plan(validate(values, "memory"), folder).runs.values()
+    run = Run(spec, TrainSettings(data_dir=folder, loader_workers=2))
+    done = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        peak = pool.submit(_peak, done)
+        run.run_steps(STEPS)
+        run.evaluate()
+        done.set()
+    return peak.result()
+
+
+def _peak(done: threading.Event) -> float:
+    """The most private memory that was seen until `done`, looked at every few milliseconds."""
+    most = 0
+    while not done.wait(0.003):
+        status = Path("/proc/self/status").read_text().splitlines()
+        (now,) = (line.split()[1] for line in status if line.startswith("RssAnon"))
+        most = max(most, int(now))
+    return most / 1024
+
+
+if __name__ == "__main__":
+    print(main(Path(sys.argv[1]), sys.argv[2] == "stored"))

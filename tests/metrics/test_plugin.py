@@ -15,8 +15,7 @@ from oodbench.results.directory import Results
 from oodbench.results.join import joined
 from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
-from tests.helpers.commands import python
-from tests.helpers.packages import installed
+from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import tiny_file
 

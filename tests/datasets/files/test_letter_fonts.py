@@ -24,7 +24,7 @@ from oodbench.data.cli import app
 from oodbench.data.packages import Files
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from tests.helpers.fonts import font
+from tests.helpers.pictures import font
 
 EVERYTHING = font(ascii_uppercase + DIGITS)
 FILES: dict[str, Files] = {

@@ -52,22 +52,6 @@ def test_environments_inputs_and_targets(tmp_path: Path) -> None:
     assert found["north"].clusters is None and found["north"].out is None
 
 
-@pytest.mark.parametrize("held_out", ["north", "south", "west"])
-def test_inputs_are_standardised_by_what_a_run_trains_on(tmp_path: Path, held_out: str) -> None:
-    data = frame()
-    table(tmp_path, data)
-    spec = single(MINE, {"name": "ERM"}, tmp_path, test_environments=[[held_out]])
-    loaded = load_data(spec, TrainSettings(data_dir=tmp_path))
-    inputs = data[[*"abcd", "constant"]]
-    rows = {name: data.index[data["environment"] == name] for name in loaded.environments}
-    trained = [rows[n][loaded.splits[n]["in"].numpy()] for n in rows if n != held_out]
-    known = inputs.loc[np.concatenate(trained)]
-    scaled = (inputs - known.mean()) / known.std(ddof=0).replace(0.0, 1.0)
-    for name, environment in loaded.environments.items():
-        assert environment.x.dtype == torch.float32
-        assert np.allclose(environment.x, scaled.loc[rows[name]], atol=1e-6)
-
-
 def mixed(count: int = 90) -> pd.DataFrame:
     """`frame` with gaps in a column of numbers, colours with gaps, and codes."""
     data = frame(count)

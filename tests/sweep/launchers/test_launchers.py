@@ -11,8 +11,7 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job, launchers
 from oodbench.sweep.launchers.local import Debug
-from tests.helpers.commands import python
-from tests.helpers.packages import installed
+from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
 
