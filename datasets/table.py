@@ -44,6 +44,8 @@ FEW = 30
 """A default test environment has at least this many examples, where one has."""
 NUMBERED = ("id", "index", "idx", "row", "rowname", "rownames", "no", "nr", "lfd. nr.", "x")
 """The names of columns that are no inputs where they count the rows."""
+IDENTIFIERS = ("id", "rowname", "rownames")
+"""Those that are none, either, where their whole numbers all differ."""
 SEVERAL = 10
 """More classes that are fractions are rather real targets."""
 
@@ -248,6 +250,12 @@ def _cells(path: Path, md5: str, encoding: str, separator: str) -> Cells:
     return Cells(path, encoding, separator)
 
 
+def _identifies(name: str, values: npt.NDArray[np.float64]) -> bool:
+    """Return whether a column is called an identifier and has another whole number in every row."""
+    whole = bool((values == values.round()).all())
+    return name.lower() in IDENTIFIERS and whole and len(np.unique(values)) == len(values)
+
+
 def _numbered(texts: Sequence[str] | npt.NDArray[Any]) -> Tensor:
     """Return each text's place among the sorted ones, (N,)."""
     return torch.from_numpy(np.unique(np.asarray(texts, dtype=object), return_inverse=True)[1])
@@ -354,8 +362,9 @@ class Table(Listed):
         self, name: str, numbers: Numbers, is_named: bool
     ) -> tuple[Reading, npt.NDArray[Any] | None]:
         reading = reading_of_numbers(name, numbers, self.rows.separator)
-        if counts_rows(numbers.values) and name.lower() in NUMBERED and not is_named:
-            why = "it counts the rows; `features` may name it"
+        counts = counts_rows(numbers.values) and name.lower() in NUMBERED
+        if (counts or _identifies(name, numbers.values)) and not is_named:
+            why = f"it {'counts' if counts else 'names'} the rows; `features` may name it"
             return replace(reading, kind="index", why=why, unusual=True), None
         gaps = np.flatnonzero(np.isnan(numbers.values))
         if len(gaps) and not self.options.missing:

@@ -2,10 +2,7 @@
 
 import re
 
-import pytest
-
 from oodbench.datasets import datasets
-from oodbench.errors import UserError
 from oodbench.list.catalogue import own_entries
 from tests.docs.datasets_page import measured, page, pictures
 from tests.helpers.paths import ROOT
@@ -32,8 +29,3 @@ def test_the_page_has_the_figures_and_pictures_beside_it() -> None:
 
 def test_pictures_are_small() -> None:
     assert sum(file.stat().st_size for file in (DOCS / "datasets").glob("*.png")) < MOST
-
-
-def test_a_page_without_a_place_for_a_part_is_told_so() -> None:
-    with pytest.raises(UserError, match="no place for its part 'measured', <!-- measured -->"):
-        page("# Datasets\n", {}, [])
