@@ -30,8 +30,13 @@ class Manifest(Listed, OwnImages):
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
-        self._roles["path"] = Reading("path", "image", "the files of images")
+        self._roles[self.image_column] = Reading(self.image_column, "image", "the images")
         self.fit_size()
+
+    @property
+    def image_column(self) -> str:
+        """The column of images."""
+        return "path"
 
     @property
     def root(self) -> Path:
@@ -43,7 +48,7 @@ class Manifest(Listed, OwnImages):
     def files(self) -> list[Path]:
         """The image of each row; raises UserError, with the line, for one that is not there."""
         files = []
-        for row, text in enumerate(self.rows.texts("path")):
+        for row, text in enumerate(self.rows.texts(self.image_column)):
             file = self.root / text
             if not file.is_file():
                 where = "" if file == Path(text) else f" in {self.root}"

@@ -50,7 +50,7 @@ class Cells:
         """The columns whose values are no cells, such as pictures or lists."""
         self._counts = "line"
         if is_arrow(path):
-            self._counts, table = "row", _arrow_table(path)
+            self._counts, table = "row", arrow_table(path)
             self._lines = list(range(1, len(table) + 1))
             texts = {name: _texts(table, name) for name in _names(table.column_names, path)}
             self._types = {
@@ -137,8 +137,11 @@ def table_files(path: Path) -> list[Path]:
         raise UserError(f"{path} is no folder that `Dataset.save_to_disk` wrote") from None
 
 
-def _arrow_table(path: Path) -> pa.Table:
-    """Read a Parquet file or a saved folder; class labels are replaced by their names."""
+def arrow_table(path: Path) -> pa.Table:
+    """Read a Parquet file or a saved folder; class labels are replaced by their names.
+
+    Raises UserError for what cannot be read.
+    """
     try:
         if path.is_dir():
             parts = [
@@ -151,9 +154,13 @@ def _arrow_table(path: Path) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:160]}") from None
     for name, feature in info.get("info", {}).get("features", {}).items():
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
-            names = pa.array(feature["names"], pa.string())
-            column = pc.take(names, table[name].combine_chunks())
+        is_label = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        if is_label and name in table.column_names and pa.types.is_integer(table[name].type):
+            numbers = table[name].combine_chunks()
+            numbers = pc.if_else(
+                pc.less(numbers, 0), None, numbers
+            )  # -1 is a label that is unknown
+            column = pc.take(pa.array(feature["names"], pa.string()), numbers)
             table = table.set_column(table.column_names.index(name), name, column)
     return table
 

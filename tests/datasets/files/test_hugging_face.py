@@ -1,0 +1,84 @@
+"""Pictures in typed tables; `saved_images` was written by Hugging Face's `datasets` 5.2.0."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from oodbench.data.cells import arrow_table
+from oodbench.datasets import make
+from oodbench.errors import UserError
+
+SAVED = Path(__file__).parent / "saved_images"
+OPTIONS = {"size": 8, "test_environments": ["e2"]}
+
+
+@pytest.fixture(params=["saved", "saved.parquet"])
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The same twelve pictures as a folder and as a file."""
+    path: Path = tmp_path / request.param
+    if path.suffix:
+        pq.write_table(
+            pa.ipc.open_stream((SAVED / "data-00000-of-00001.arrow").read_bytes()).read_all(), path
+        )
+    else:
+        shutil.copytree(SAVED, path)
+    return path
+
+
+def listed(folder: Path) -> Any:
+    """A manifest of the pictures, as files."""
+    lines = ["path,target,environment"]
+    for row, each in enumerate(arrow_table(SAVED).to_pylist()):
+        (folder / f"{row}.png").write_bytes(each["image"]["bytes"])
+        lines.append(f"{row}.png,{each['target']},{each['environment']}")
+    (folder / "list.csv").write_text("\n".join(lines))
+    return make("Manifest", {"file": "list.csv", **OPTIONS}, folder)
+
+
+def test_examples_are_those_of_a_manifest(saved: Path, tmp_path: Path) -> None:
+    found: Any = make("HuggingFace", {"file": saved.name, **OPTIONS}, tmp_path)
+    wanted = listed(tmp_path)
+    assert (found.classes, found.environments) == (("cat", "dog"), ("e0", "e1", "e2"))
+    loaded = found.load(0)
+    for name, examples in wanted.load(0).items():
+        rows = torch.arange(4)
+        assert torch.equal(loaded[name].x.read(rows), examples.x.read(rows))
+        assert torch.equal(loaded[name].y, examples.y)
+    assert [r.kind for r in found.readings] == ["image", "target", "environment"]
+
+
+def test_pictures_are_unpacked_once_and_whole(saved: Path, tmp_path: Path) -> None:
+    files = make("HuggingFace", {"file": saved.name, **OPTIONS}, tmp_path).files  # type: ignore[attr-defined]
+    times = [file.stat().st_mtime_ns for file in files]
+    again = make("HuggingFace", {"file": saved.name, **OPTIONS}, tmp_path).files  # type: ignore[attr-defined]
+    assert again == files and [file.stat().st_mtime_ns for file in files] == times
+    (folder,) = {file.parent for file in files}
+    assert [*folder.parent.glob("tmp*")] == [] and len([*folder.iterdir()]) == 12
+
+
+def test_a_path_is_under_the_folder_of_the_table(tmp_path: Path) -> None:
+    listed(tmp_path)
+    images = [{"bytes": None, "path": f"{row}.png"} for row in range(12)]
+    table = arrow_table(SAVED).set_column(
+        0, "picture", pa.array(images, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+    )
+    pq.write_table(table, tmp_path / "mine.parquet")
+    options = {"file": "mine.parquet", "image": "picture", **OPTIONS}
+    found: Any = make("HuggingFace", options, tmp_path)
+    assert found.files == [tmp_path / f"{row}.png" for row in range(12)]
+
+
+def test_what_holds_no_pictures_is_refused(tmp_path: Path) -> None:
+    pq.write_table(arrow_table(SAVED), tmp_path / "mine.parquet")
+    options = {"file": "mine.parquet", **OPTIONS}
+    with pytest.raises(UserError, match=r"'photo' in .*mine.parquet \(the option `image`\)"):
+        make("HuggingFace", {**options, "image": "photo"}, tmp_path)
+    dataset: Any = make("HuggingFace", {**options, "image": "target"}, tmp_path)
+    with pytest.raises(UserError, match=r"mine.parquet, row 1: 'target' holds no picture"):
+        assert dataset.files
+    assert [*(tmp_path / ".oodbench").iterdir()] == []
