@@ -79,7 +79,7 @@ class CLIP(Network):
     check_by_building = True
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raises UserError for weights that are not there, and for a text head without class names."""
+        """Raise UserError for weights that are not there, and for a text head without class names."""
         super().__init__()
         self.hparams = hparams
         channels = require_image("CLIP", input_shape, 1)

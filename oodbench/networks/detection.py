@@ -42,7 +42,7 @@ class FasterRCNN(FromFile):
     model = MODEL
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raises UserError for inputs that are no images, and for weights that cannot be loaded."""
+        """Raise UserError for inputs that are no images, and for weights that cannot be loaded."""
         from torchvision.models import detection
         from torchvision.models.detection._utils import overwrite_eps
         from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
@@ -97,7 +97,7 @@ class FasterRCNN(FromFile):
     def _heads(
         self, x: Tensor, pyramid: dict[str, Tensor], targets: list[dict[str, Tensor]] | None = None
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Torchvision's detections, or its losses in training."""
+        """Return torchvision's detections, or its losses in training."""
         from torchvision.models.detection.image_list import ImageList
 
         sizes: Any = [tuple(x.shape[-2:])] * len(x)

@@ -98,7 +98,7 @@ class Timm(Network):
     check_by_building = True
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raises UserError for a model, weights and inputs that do not fit each other."""
+        """Raise UserError for a model, weights and inputs that do not fit each other."""
         super().__init__()
         self.hparams = hparams
         channels = require_image("timm", input_shape, 1)

@@ -73,7 +73,7 @@ class Torchvision(FromFile):
         """The share of the features that dropout sets to 0."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raises UserError for inputs that are no images, and for weights that cannot be loaded."""
+        """Raise UserError for inputs that are no images, and for weights that cannot be loaded."""
         import torchvision.models
 
         super().__init__()

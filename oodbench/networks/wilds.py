@@ -151,7 +151,7 @@ class CodeGPT(_Transformer):
         dropout: float = hparam(0.1, low=0.0, high=0.99)
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raises UserError for inputs that are no tokens, and for weights that cannot be loaded."""
+        """Raise UserError for inputs that are no tokens, and for weights that cannot be loaded."""
         super().__init__()
         self.hparams = hparams
         if len(input_shape) != 1:
@@ -317,7 +317,7 @@ class UNet1d(Network):
     def __init__(
         self, input_shape: tuple[int, ...], num_outputs: int, hparams: Network.Hparams
     ) -> None:
-        """Raises UserError unless the inputs are tracks whose length can be halved five times."""
+        """Raise UserError unless the inputs are tracks whose length can be halved five times."""
         super().__init__()
         self.hparams = hparams
         factor = 2 ** (len(WIDTHS) - 1)

@@ -132,7 +132,7 @@ def _runs(target: Target, frames: Frames) -> pd.DataFrame:
 
 
 def _chosen(target: Target, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """`id`, `step` and `trial` of the chosen runs in complete trials."""
+    """Return `id`, `step` and `trial` of the chosen runs in complete trials."""
     if target.selection == LAST:
         if runs["draw"].nunique() > 1:
             raise UserError(

@@ -9,8 +9,6 @@ from tests.helpers.paths import ROOT
 
 DOCS = ROOT / "docs"
 PAGE = DOCS / "datasets.md"
-MOST = 1_000_000
-"""Bytes of all pictures together."""
 
 
 def test_every_registered_dataset_is_on_the_page() -> None:
@@ -28,4 +26,4 @@ def test_the_page_has_the_figures_and_pictures_beside_it() -> None:
 
 
 def test_pictures_are_small() -> None:
-    assert sum(file.stat().st_size for file in (DOCS / "datasets").glob("*.png")) < MOST
+    assert sum(file.stat().st_size for file in (DOCS / "datasets").glob("*.png")) < 1_000_000
