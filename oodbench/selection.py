@@ -9,8 +9,10 @@ one, and its oracle sees a run's last step only.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +23,7 @@ from oodbench.blame import described
 from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.metrics import known_direction, sees_attributes
 from oodbench.registry import Registry
-from oodbench.results.frames import CELL, Frames, plugins_of, sweep_runs
+from oodbench.results.frames import CELL, Frames, plugins_of, records_at, sweep_runs
 from oodbench.results.run_spec import COMPLETE, RunSpec
 
 Integers = npt.NDArray[np.int64]
@@ -293,41 +295,94 @@ def usual(frames: Frames) -> str:
     return names[0] if names else USUAL
 
 
-def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
-    """Return the chosen run and step of every complete cell: CELL, `id`, `draw`, `step`, `score`.
+@dataclass(frozen=True)
+class Judged:
+    """The runs of a sweep as one rule judges them: what every table of them is made from."""
 
-    They are the first of the cell's `candidates`, by the `usual` rule if none is given. Raises
-    UserError for an unknown rule, and if the sweep cannot serve it.
+    frames: Frames
+    rule: str
+    runs: pd.DataFrame
+    """The runs; see `oodbench.results.frames.sweep_runs`."""
+    _cells: pd.DataFrame
+    """The runs with `cell` and `complete`."""
+    _ordered: pd.DataFrame
+    """`run` (a row of the runs), `step` and `score` of every step that can be judged, the best first."""
+
+    @cached_property
+    def chosen(self) -> pd.DataFrame:
+        """The chosen run and step of every complete cell: CELL, `id`, `draw`, `step`, `score`.
+
+        They are the first of the cell's `candidates`.
+        """
+        complete = self._ordered[self._cells["complete"].to_numpy()[self._ordered["run"]]]
+        first = complete[~self._cells["cell"].iloc[complete["run"]].duplicated().to_numpy()]
+        chosen = _described(self._cells, first, [*CELL, "id", "draw"])
+        return chosen.sort_values(CELL, ignore_index=True)
+
+    @cached_property
+    def candidates(self) -> pd.DataFrame:
+        """Every step of every run that can be judged, the best first.
+
+        Columns: CELL, `id`, `draw`, `step`, `score`, `complete`. The best score of the rule's metric, else
+        of the dataset's main one, wins; ties go to the lowest draw, then to the earliest step; NaN is the
+        worst score. A run can be judged when it and all runs that judge it have ended; its cell is
+        complete, and only then chosen from, when all of its runs can be.
+        """
+        table = _described(self._cells, self._ordered, [*CELL, "id", "draw", "complete"])
+        return table[[*CELL, "id", "draw", "step", "score", "complete"]]
+
+    def test_values(
+        self, chosen: pd.DataFrame, metric: Mapping[str, str] | None = None
+    ) -> pd.DataFrame:
+        """Return the numbers of the benchmark: what the chosen runs reach on their test environments.
+
+        Such a number is the value of a metric (by dataset; each dataset's main one by default) on the
+        `in` split of a test environment, recorded by the run `id` at the `step` of a row of `chosen`.
+        Returns the columns of `chosen` with `environment`, `metric` and `value`, a row for every test
+        environment of each of its rows; `value` is NaN where nothing was recorded.
+        """
+        runs = self.runs.set_index("id")
+        metrics = runs["metric"] if metric is None else runs["dataset_label"].map(metric)
+        tests = chosen["id"].map(runs["test_environments"])
+        wanted = chosen.assign(environment=tests, metric=chosen["id"].map(metrics))
+        wanted = wanted.explode("environment").dropna(subset=["environment"])
+        records = records_at(self.frames, chosen[["id", "step"]].drop_duplicates())
+        key = ["id", "step", "environment", "metric"]
+        values = records.loc[records["split"] == "in", [*key, "value"]]
+        return wanted.astype({"metric": object}).merge(values, on=key, how="left")
+
+
+def judged(frames: Frames, rule: str | None = None) -> Judged:
+    """Return the runs as a rule judges them, the `usual` one if none is given.
+
+    Raises UserError for an unknown rule, and if the sweep cannot serve it.
     """
-    runs, ordered = _ordered(frames, rule)
-    complete = ordered[runs["complete"].to_numpy()[ordered["run"]]]
-    first = complete[~runs["cell"].iloc[complete["run"]].duplicated().to_numpy()]
-    chosen = _described(runs, first, [*CELL, "id", "draw"])
-    return chosen.sort_values(CELL, ignore_index=True)
+    name, runs = rule or usual(frames), sweep_runs(frames)
+    return Judged(frames, name, runs, *_ordered(frames, name, runs.copy()))
+
+
+def judged_by_all(frames: Frames, names: Iterable[str]) -> dict[str, Judged]:
+    """Return the runs as each of these rules judges them, without the rules that the sweep cannot serve."""
+    found = {}
+    for name in names:
+        with suppress(UserError):
+            found[name] = judged(frames, name)
+    return found
+
+
+def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
+    """Return `Judged.chosen` by a rule; raises as `judged`."""
+    return judged(frames, rule).chosen
 
 
 def served(frames: Frames) -> list[str]:
-    """List the rules that can choose among these runs, the one that tables use among them."""
-    names = []
-    for name in dict.fromkeys([*rule_names(), usual(frames)]):
-        with suppress(UserError):
-            choose(frames, name)
-            names.append(name)
-    return names
+    """The names of the rules that can choose among these runs, the one that tables use among them."""
+    return list(judged_by_all(frames, dict.fromkeys([*rule_names(), usual(frames)])))
 
 
 def candidates(frames: Frames, rule: str | None = None) -> pd.DataFrame:
-    """Return every step of every run that can be judged, the best first.
-
-    Columns: CELL, `id`, `draw`, `step`, `score`, `complete`. The best score of the rule's metric, else
-    of the dataset's main one, wins; ties go to the lowest draw, then to the earliest step; NaN is the
-    worst score. A run can be judged when it and all runs that judge it have ended; its cell is
-    complete, and only then chosen from, when all of its runs can be. Raises UserError for an unknown
-    rule, and if the sweep cannot serve it.
-    """
-    runs, ordered = _ordered(frames, rule)
-    table = _described(runs, ordered, [*CELL, "id", "draw", "complete"])
-    return table[[*CELL, "id", "draw", "step", "score", "complete"]]
+    """Return `Judged.candidates` by a rule; raises as `judged`."""
+    return judged(frames, rule).candidates
 
 
 def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -336,11 +391,9 @@ def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) ->
     return table.assign(step=ordered["step"].to_numpy(), score=ordered["score"].to_numpy())
 
 
-def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
-    name = rule or usual(frames)
+def _ordered(frames: Frames, name: str, runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return these runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
     judge = find_rule(name, plugins=plugins_of(frames))
-    runs = sweep_runs(frames)
     if judge.metric is not None:
         runs = _judged_by(judge.metric, frames, runs)
     evidence = evidence_by(judge, runs).merge(runs[["id", "metric"]], on="id")

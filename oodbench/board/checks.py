@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from oodbench.algorithms import algorithms
@@ -72,7 +73,7 @@ def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list
         if specs is None:
             wrong.append(f"{label} on {dataset}: the protocol plans no such row")
         else:
-            wrong += _wrong_row(f"{label} on {dataset}", group, ended, specs)
+            wrong += _wrong_row(f"{label} on {dataset}", group, ended, specs, results)
             wrong += _several_codes(f"{label} on {dataset}", group["provenance"])
     return wrong + [reason.sentence for reason in stale_runs(runs) if reason.is_known]
 
@@ -88,17 +89,29 @@ def _several_codes(row: str, provenances: Iterable[Any]) -> list[str]:
 
 
 def _wrong_row(
-    row: str, runs: pd.DataFrame, ended: set[str], planned: Mapping[str, RunSpec]
+    row: str, runs: pd.DataFrame, ended: set[str], planned: Mapping[str, RunSpec], results: Path
 ) -> list[str]:
     """Return the mistakes in the runs of a row, of which `ended` have results."""
-    unplanned = set(runs["id"]) - set(planned)
-    if unplanned:
+    unplanned = runs[~runs["id"].isin(planned)]
+    if len(unplanned):
+        first = unplanned.iloc[0]
+        file = results / "runs" / first["id"] / "run.json"
         return [
-            f"{row}: {len(unplanned)} of {len(runs)} runs are under another protocol, such as "
-            f"{min(unplanned)}"
+            f"{row}: {len(unplanned)} of {len(runs)} runs are under another protocol, first {file}: "
+            f"{', '.join(_differing(first, planned.values()))}"
         ]
     cells = [(s.trial, s.draw, s.test_environments) for s in planned.values()]
     return _missing(row, runs[runs["id"].isin(ended)], cells)
+
+
+def _differing(run: "pd.Series[Any]", planned: Iterable[RunSpec]) -> list[str]:
+    """Return the keys of a run's spec that differ from the planned one closest to it, with both values."""
+
+    def unlike(spec: RunSpec) -> list[str]:
+        return [name for name, value in vars(spec).items() if name in run and run[name] != value]
+
+    closest = min(planned, key=lambda spec: len(unlike(spec)))
+    return [f"{name} is {run[name]}, not {getattr(closest, name)}" for name in unlike(closest)]
 
 
 def _missing(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
@@ -122,18 +135,23 @@ def wrong_board(board: Path) -> list[str]:
     A board is compared with its protocol's file and its parts' records, not with this version's ranges,
     defaults and data: the version that trained it may have had others.
     """
-    parts: list[Part] = []
+    files: dict[Path, list[Part]] = {}
     wrong: list[str] = []
     for path in part_files(board):
         try:
-            parts += read_file(path)
+            files[path] = read_file(path)
         except DamagedFile as error:
             wrong.append(str(error))
-    if not parts:
+    if not files:
         return [*wrong, f"{board} has no part that can be read"]
-    wrong += too_large(part_files(board))
-    wrong += wrong_rows(parts, parts, protocol_of(board))
-    wrong += _wrong_entries(board, {part.label for part in parts})
+    size = sum(path.stat().st_size for path in part_files(board))
+    if size > LARGEST:
+        most = f"a board has at most {LARGEST / 2**20:.0f}"
+        wrong.append(f"the parts have {size / 2**20:.1f} MB; {most}")
+    protocol = protocol_of(board)
+    for path, parts in files.items():
+        wrong += [f"{path}: {text}" for text in _wrong_parts(parts, protocol)]
+    wrong += _wrong_entries(board, {part.label for parts in files.values() for part in parts})
     try:
         check_summary(board)
     except UserError as error:
@@ -156,22 +174,9 @@ def _wrong_entries(board: Path, labels: set[str]) -> list[str]:
     return [f"{file} names rows that the board has not: {', '.join(strange)}"] * bool(strange)
 
 
-def too_large(paths: Iterable[Path]) -> list[str]:
-    """Return a sentence if the parts in these files are more than a board may have."""
-    size = sum(path.stat().st_size for path in paths) / 2**20
-    largest = LARGEST / 2**20
-    return [f"the parts have {size:.1f} MB; a board has at most {largest:.0f}"] * (size > largest)
-
-
-def wrong_rows(parts: Sequence[Part], known: Sequence[Part], protocol: Sweep) -> list[str]:
-    """Return the mistakes, a sentence each, of parts under a protocol beside the `known` parts of the
-    board.
-    """
-    beside: dict[str, list[Part]] = {}
-    sets: dict[str, dict[tuple[str, ...], None]] = {}
-    for part in known:
-        beside.setdefault(part.dataset, []).append(part)
-        sets.setdefault(part.dataset, {}).update(dict.fromkeys(part.test_sets))
+def _wrong_parts(parts: Sequence[Part], protocol: Sweep) -> list[str]:
+    """Return the mistakes, a sentence each, of a dataset's parts under a protocol."""
+    sets = dict.fromkeys(tests for part in parts for tests in part.test_sets)
     trials = {name_of(entry): trials_of(protocol, _training(entry)) for entry in protocol.datasets}
     places = Counter((part.label, part.dataset) for part in parts)
     twice = (f"{label} on {dataset}" for (label, dataset), count in places.items() if count > 1)
@@ -183,12 +188,12 @@ def wrong_rows(parts: Sequence[Part], known: Sequence[Part], protocol: Sweep) ->
             wrong.append(str(error))
             continue
         row, runs = f"{part.label} on {part.dataset}", part.runs()
-        unlike = _wrong_numbers(part) + _wrong_part(part, beside.get(part.dataset, ()))
+        unlike = _wrong_numbers(part) + _wrong_part(part, parts)
         unlike += _unlike_protocol(part, runs, protocol)
         wrong += [f"{row}: {text}" for text in unlike]
         if part.dataset in trials:
             draws = indices(protocol.hparam_draws, "hparam_draws")
-            planned = itertools.product(trials[part.dataset], draws, sets.get(part.dataset, ()))
+            planned = itertools.product(trials[part.dataset], draws, sets)
             wrong += _wrong_cells(row, runs, list(planned))
     return wrong
 
@@ -197,7 +202,7 @@ def _wrong_cells(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[
     """Return the mistakes of a row, which must have exactly one run for each trial, draw and test set."""
     known = runs[["trial", "draw", "test_environments"]].apply(tuple, axis=1).isin(planned)
     if not known.all():
-        strange = f"{(~known).sum()} of {len(runs)} runs are under another protocol, such as"
+        strange = f"{(~known).sum()} of {len(runs)} runs are under another protocol, first run"
         return [f"{row}: {strange} {runs.loc[~known, 'id'].iloc[0]}"]
     if len(runs) > len(planned):
         return [f"{row}: {len(runs)} runs, and {len(planned)} are planned"]
@@ -241,10 +246,13 @@ def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[st
     hparams = {**training.hparams, **row.hparams}
     hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
     neutral = neutral_values(algorithms.get(row.name).Hparams) if row.name in algorithms else {}
-    pairs += [(hparams, {**neutral, **values}) for values in runs["hparams"]]
-    pairs += [({**network.hparams, **row.network}, values) for values in runs["network_hparams"]]
-    names = dict.fromkeys(name for pair in pairs for name in _unlike(*pair))
-    return [f"{name.replace('_', ' ')} is not the protocol's" for name in names]
+    first = {name: "" for pair in pairs for name in _unlike(*pair)}
+    of_network = {**network.hparams, **row.network}
+    for run in runs.to_dict(orient="records"):
+        unlike = _unlike(hparams, {**neutral, **run["hparams"]})
+        for name in (*unlike, *_unlike(of_network, run["network_hparams"])):
+            first.setdefault(name, f", first in run {run['id']}")
+    return [f"{name.replace('_', ' ')} is not the protocol's{run}" for name, run in first.items()]
 
 
 def _training(dataset: str | dict[str, Any]) -> DatasetSettings:
@@ -267,10 +275,8 @@ def _wrong_part(part: Part, beside: Sequence[Part]) -> list[str]:
     """Return the mistakes in a part's settings, rules, environments and data, beside the parts of its
     dataset.
     """
-    alike = [p for p in beside if p.about.spec["ceiling"] == part.about.spec["ceiling"]]
-    if not alike:
-        return [f"the board has no row on {part.dataset} yet"]
-    first, wrong = alike[0], []
+    first = next(p for p in beside if p.about.spec["ceiling"] == part.about.spec["ceiling"])
+    wrong = []
     if {*part.rules} != {*first.rules}:
         wrong.append(f"has the rules {part.rules}, and {first.label} has {first.rules}")
     for what in ("context", "constants", "selection"):
@@ -298,26 +304,28 @@ def _environments(part: Part) -> set[tuple[Any, ...]]:
 
 def _wrong_numbers(part: Part) -> list[str]:
     """Return the mistakes in a part's numbers: steps that stand twice, and what is missing."""
-    table, wrong = part.table, []
+    table, wrong = part.table, list[str]()
     places = table.select(["id", "step"]).to_pandas()
-    if places.duplicated().any():
-        wrong.append("has a step of a run twice")
+
+    def note(text: str, off: Sequence[bool] | npt.NDArray[np.bool_]) -> None:
+        """Add a mistake with the run of the first row that is off, if any is."""
+        if np.any(off):
+            wrong.append(f"{text}, first run {places['id'].iloc[int(np.argmax(off))]}")
+
+    note("has a step of a run twice", places.duplicated().to_numpy())
     for rule in part.rules:
         given = pd.Series(table[f"{SCORE}{rule}"].is_valid().to_numpy())
-        if given.groupby(places["id"]).sum().ne(1).any():
-            wrong.append(f"has not one score by {rule} of each run")
+        per_run = given.groupby(places["id"]).transform("sum")
+        note(f"has not one score by {rule} of each run", per_run.ne(1).to_numpy())
     tests = table["test_environments"].to_pylist()
     for environment in sorted({name for names in tests for name in names}):
         here = np.array([environment in names for names in tests])
         value = value_column(str(part.about.context["metric"]), environment)
         for name in (value, f"{COUNT}{environment}"):
-            missing = (
-                name not in table.column_names or not table[name].is_valid().to_numpy()[here].all()
-            )
-            wrong += [f"has runs without {name}"] * missing
+            there = table[name].is_valid().to_numpy() if name in table.column_names else False
+            note(f"has runs without {name}", here & ~np.asarray(there))
     seconds = table["seconds"].to_numpy()
-    if not (np.isfinite(seconds) & (seconds >= 0)).all():
-        wrong.append("has seconds that cannot be")
+    note("has seconds that cannot be", ~(np.isfinite(seconds) & (seconds >= 0)))
     return wrong
 
 

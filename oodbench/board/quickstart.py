@@ -9,6 +9,7 @@ from oodbench.report.leaderboard import METHOD, is_mean, leaderboard_by_rule
 from oodbench.report.numbers import number
 from oodbench.results.frames import Frames, origins
 from oodbench.results.run_spec import CONSTANT
+from oodbench.selection import judged
 
 BOARD, DATASET = "small.v2", "desert rodents"
 ROWS = ("ERM", "BSoftmax", "GroupDRO", "VREx")
@@ -40,7 +41,7 @@ def _best_by_rules(frames: Frames) -> str:
     """Return the best row by each of two rules, beside ERM and the constant answer."""
     clauses = []
     for rule in ("train_val", "val_env"):
-        board = leaderboard_by_rule(frames, rule)
+        board = leaderboard_by_rule(judged(frames, rule))
         averages = board.frame[is_mean(board.frame)].set_index("label")
         texts = {
             str(label): number(float(mean), float(error), str(metric))

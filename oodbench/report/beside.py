@@ -30,6 +30,8 @@ CHOICES = (
     ["trial", "draw", "network_hparams"],
 )
 """Groups of columns: a run's values in each group must occur together in some frozen run."""
+SHOWN = 6
+"""The most differences to a protocol that an error names."""
 BASELINE = "ERM"
 """The row whose hyperparameters every method shares."""
 
@@ -80,38 +82,46 @@ def check_planned(specs: Iterable[RunSpec], parts: Sequence[Part], name: str) ->
 
 
 def _check(runs: pd.DataFrame, frozen_runs: pd.DataFrame, here: str, title: str) -> None:
-    """Raise UserError unless the runs are among those that the board's protocol plans."""
+    """Raise UserError, which names all differences, unless the board's protocol plans these runs."""
     frozen_runs = frozen_runs[~frozen_runs["ceiling"].eq(True)]
+    unlike: list[str] = []
     for dataset, local in runs[~runs["ceiling"]].groupby("dataset_label", sort=False):
         known = frozen_runs[frozen_runs["dataset_label"] == dataset]
         if known.empty:
             raise UserError(f"{here} holds {dataset}, which {title} has not")
         for column in FIXED:
             if column in local:  # a plan has no metric yet
-                _check_columns(local, known, [column], here, title)
+                unlike += _differences(local, known, [column])
         for hparam in BATCH:
             local, known = (
                 table.assign(**{hparam: table["hparams"].map(lambda h, name=hparam: h.get(name))})
                 for table in (local, known)
             )
             if known[hparam].nunique() == 1:
-                _check_columns(local, known, [hparam], here, title)
+                unlike += _differences(local, known, [hparam])
         for columns in CHOICES:
-            _check_columns(local, known, columns, here, title)
+            unlike += _differences(local, known, columns)
+    if unlike:
+        more = f" (and {len(unlike) - SHOWN} more)" if len(unlike) > SHOWN else ""
+        texts = "; ".join(dict.fromkeys(unlike[:SHOWN]))
+        raise UserError(f"{here} is not under the protocol of {title}: {texts}{more}")
 
 
-def _check_columns(
-    runs: pd.DataFrame, known: pd.DataFrame, columns: list[str], here: str, title: str
-) -> None:
-    """Raise UserError if runs of a dataset have values in these columns that no frozen run has."""
-    allowed = set(_texts(known, columns))
-    for values in _texts(runs, columns):
-        if values not in allowed:
-            text = values[-1] if len(values[-1]) <= 80 else f"{values[-1][:77]}..."
-            raise UserError(
-                f"{here} is not under the protocol of {title}: {columns[-1].replace('_', ' ')} of "
-                f"{runs['dataset_label'].iloc[0]} is {text}, which no frozen run has"
-            )
+def _differences(runs: pd.DataFrame, known: pd.DataFrame, columns: list[str]) -> list[str]:
+    """Return a text if runs of a dataset have values in these columns that no frozen run has."""
+    allowed = _texts(known, columns)
+    strange = [values for values in _texts(runs, columns) if values not in set(allowed)]
+    if not strange:
+        return []
+    key, dataset = columns[-1].replace("_", " "), runs["dataset_label"].iloc[0]
+    frozen = (
+        f"and {_short(allowed[0][-1])} there" if len(allowed) == 1 else "which no frozen run has"
+    )
+    return [f"{key} of {dataset} is {_short(strange[0][-1])}, {frozen}"]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:

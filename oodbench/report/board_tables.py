@@ -10,15 +10,16 @@ from oodbench.errors import unknown
 from oodbench.metrics import is_proportion
 from oodbench.notes import Note
 from oodbench.report.formats import OWN_ROWS, Block, Sheet
-from oodbench.report.gap_tables import BASELINE, about, gaps_of, headline
+from oodbench.report.gaps import BASELINE, about, gaps_of, headline
 from oodbench.report.leaderboard import scores
 from oodbench.report.numbers import gain
-from oodbench.report.sheet import leaderboard_sheet
+from oodbench.report.prediction_metrics import with_prediction_metric
+from oodbench.report.sheet import sheet_of
 from oodbench.report.short import IN_PERCENT, short_sheet
 from oodbench.report.statistics import BAND, block_table, paired_differences
 from oodbench.report.statistics import ranks as ranks_of
 from oodbench.results.frames import Frames, origins
-from oodbench.selection import usual
+from oodbench.selection import Judged, judged
 
 
 def board_sheet(
@@ -32,34 +33,37 @@ def board_sheet(
 
     `short` returns what `short_sheet` keeps of them. Raises UserError as `leaderboard` does.
     """
-    tables = leaderboard_sheet(frames, rule, metric, also)
+    for name in dict.fromkeys([metric, *also]):
+        frames = with_prediction_metric(frames, [rule], name)
+    one = judged(frames, rule)
+    tables = sheet_of(one, metric, also)
     if not short or frames.runs["dataset_label"].nunique() > 1:
-        tables = with_gaps(tables, frames, rule, metric)
-    if local := compare_own_rows(frames, rule):
+        tables = with_gaps(tables, one, metric)
+    if local := compare_own_rows(one):
         tables = replace(tables, blocks=[*tables.blocks, local])
     return short_sheet(tables) if short else tables
 
 
-def with_gaps(tables: Sheet, frames: Frames, rule: str | None, metric: str | None = None) -> Sheet:
+def with_gaps(tables: Sheet, one: Judged, metric: str | None = None) -> Sheet:
     """Add the table of the gap closed to a sheet, where the board has a clear head-room."""
-    gaps = gaps_of(frames, rule or usual(frames), metric)
+    gaps = gaps_of(one, metric)
     if gaps is None:
         return tables
     note = Note(about(gaps), "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals.")
     return replace(tables, blocks=[*tables.blocks, headline(gaps)], notes=(note, *tables.notes))
 
 
-def compare_own_rows(frames: Frames, rule: str | None, baseline: str = BASELINE) -> Block | None:
+def compare_own_rows(one: Judged, baseline: str = BASELINE) -> Block | None:
     """Return a table of the rows trained here: rank, paired gains over a baseline and over the best frozen
     row.
 
     None if there is no such row. Raises UserError for a baseline that is no row of the table.
     """
-    table = scores(frames, rule)
+    table = scores(one)
     labels = [str(label) for label in table["label"].unique()]
     if baseline not in labels:
         raise unknown("baseline", baseline, labels)
-    places = origins(frames.runs)
+    places = origins(one.runs)
     local = [label for label, origin in places.items() if origin == "here"]
     frozen = [label for label, origin in places.items() if origin != "here"]
     groups = [(str(dataset), group) for dataset, group in table.groupby("dataset", sort=False)]
@@ -112,8 +116,8 @@ def _gain(group: pd.DataFrame, label: str, other: str | None) -> str:
     metric = str(group["metric"].iloc[0])
     both = group[group["label"].isin((label, other))]
     (difference,) = paired_differences(both, other, BAND if is_proportion(metric) else 0.0)
-    if not difference.pairs:
-        return "-"
+    if difference.equal or not difference.pairs:
+        return "equal" if difference.equal else "-"
     interval = difference.gain
     mean, low, high = (gain(v, metric) for v in (interval.mean, interval.low, interval.high))
     return mean if math.isnan(interval.low) else f"{mean} [{low}, {high}]"

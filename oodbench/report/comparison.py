@@ -11,13 +11,15 @@ from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
 from oodbench.notes import Note
 from oodbench.report.formats import Block, Sheet
-from oodbench.report.leaderboard import METHOD, leaderboard, scores
+from oodbench.report.leaderboard import METHOD, leaderboard_of, scores
 from oodbench.report.numbers import gain, number
 from oodbench.report.remarks import shared
 from oodbench.report.sheet import sheet
 from oodbench.report.statistics import (
     BAND,
     FEWEST,
+    LEAST,
+    RESAMPLES,
     Difference,
     block_table,
     kendall,
@@ -27,8 +29,8 @@ from oodbench.report.statistics import (
     rank_stability,
     ranked,
 )
-from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
-from oodbench.selection import candidates, choose, rule_names, usual
+from oodbench.results.frames import CELL, Frames
+from oodbench.selection import Judged, judged, judged_by_all, rule_names
 
 OVERALL = "all datasets"
 ERRORS = (
@@ -48,21 +50,22 @@ def comparison(
     Its frame has the gains: a row for each dataset (and OVERALL) and label. Raises UserError for an
     unknown baseline, rule or metric.
     """
-    rule = rule or usual(frames)
-    board = leaderboard(frames, rule, metric)
+    one = judged(frames, rule)
+    others = judged_by_all(frames, [name for name in rule_names() if name != one.rule])
+    board = leaderboard_of(one, metric, others)
     methods = board.frame[board.frame["kind"] == METHOD]
     labels = [str(label) for label in methods["label"].unique()]
     if baseline not in labels:
         raise unknown("baseline", baseline, labels)
-    table = scores(frames, rule, metric)
+    table = scores(one, metric)
     differences = gains(table, baseline)
     main = sheet(board)
     blocks = [*main.blocks, *_gain_blocks(differences, table), *_rank_blocks(table, baseline)]
     if metric is None:
-        blocks += [*_noise_block(frames, rule), *_stability_block(frames, table, rule)]
-    common = shared(choose(frames, rule), sweep_runs(frames), baseline)
+        blocks += [*_noise_block(one), *_stability_block(table, others)]
+    common = shared(one.chosen, one.runs, baseline)
     notes = (*main.notes, *_notes(differences, baseline, common))
-    numbers = _frame(differences, rule).to_dict("list")
+    numbers = _frame(differences, one.rule).to_dict("list")
     return Sheet(blocks, notes, main.remarks, numbers, main.marks, _paper(differences, table))
 
 
@@ -171,19 +174,18 @@ def _rank_blocks(table: pd.DataFrame, baseline: str) -> list[Block]:
     return [Block("; ".join(words), header, rows, len(rows))]
 
 
-def _noise_block(frames: Frames, rule: str) -> list[Block]:
+def _noise_block(one: Judged) -> list[Block]:
     """Standard deviations from seeds and from the search, means over the test sets of a dataset."""
-    judged = candidates(frames, rule)
-    judged = judged[judged["complete"]].drop_duplicates("id")
-    if judged["draw"].nunique() < 2:
+    best = one.candidates[one.candidates["complete"]].drop_duplicates("id")
+    if best["draw"].nunique() < 2:
         return []
-    runs = sweep_runs(frames).drop_duplicates("dataset_label").set_index("dataset_label")
-    sign = judged["dataset_label"].map(runs["higher_is_better"]).map({True: 1.0, False: -1.0})
-    judged["score"] *= sign.astype(float)
-    tested = test_values(frames, judged[["id", "step"]])
-    judged["value"] = judged["id"].map(tested.groupby("id")["value"].mean())
+    runs = one.runs.drop_duplicates("dataset_label").set_index("dataset_label")
+    sign = best["dataset_label"].map(runs["higher_is_better"]).map({True: 1.0, False: -1.0})
+    best["score"] *= sign.astype(float)
+    tested = one.test_values(best[["id", "step"]])
+    best["value"] = best["id"].map(tested.groupby("id")["value"].mean())
     rows: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for (dataset, label, _), cell in judged.groupby(CELL[:3]):
+    for (dataset, label, _), cell in best.groupby(CELL[:3]):
         cells = cell.pivot(index="draw", columns="trial", values=["score", "value"])
         n = noise(cells["score"], cells["value"])
         rows.setdefault((str(dataset), str(label)), []).append((n.seed, n.search))
@@ -210,17 +212,14 @@ def _noise_block(frames: Frames, rule: str) -> list[Block]:
     ]
 
 
-def _stability_block(frames: Frames, table: pd.DataFrame, rule: str) -> list[Block]:
+def _stability_block(table: pd.DataFrame, others: Mapping[str, Judged]) -> list[Block]:
     """Kendall's tau of the mean ranks without each dataset, and with each other selection rule."""
     whole = block_table(table)
     if whole.shape[0] < 2 or whole.shape[1] < 3:
         return []
     changes = {f"without {block}": tau for block, tau in rank_stability(whole).items()}
-    for other in rule_names():
-        try:
-            changed = block_table(scores(frames, other)) if other != rule else whole.iloc[:0]
-        except UserError:
-            continue
+    for other, one in others.items():
+        changed = block_table(scores(one))
         if len(changed) >= 2:
             changes[f"selection {other}"] = kendall(mean_ranks(whole), mean_ranks(changed))
     rows = [[change, f"{tau:.2f}"] for change, tau in changes.items() if not math.isnan(tau)]
@@ -243,8 +242,9 @@ def _notes(gains: Gains, baseline: str, common: str) -> tuple[str, ...]:
         ),
         Note(
             "Interval: Student's t over the trials of a dataset, or over the datasets. P(better): the "
-            "share of a hierarchical bootstrap (dataset, environment, trial) in which the row is "
-            f"better; it needs {FEWEST} pairs. Equal: every pair has two equal values. Win/tie/loss: "
+            f"share of {RESAMPLES:,} resamples of a bootstrap (dataset, environment, trial) in "
+            f"which the row is better; it needs {FEWEST} pairs. Both need {LEAST} trials or datasets. "
+            "Equal: every pair has two equal values. Win/tie/loss: "
             f"numbers of pairs; a tie is within {100 * BAND:g} points (for other metrics: equal). "
             "Detectable: the smallest gain that this number of trials or datasets finds with 80 % power "
             "at 5 %.",

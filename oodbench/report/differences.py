@@ -15,10 +15,10 @@ from oodbench.metrics import is_proportion
 from oodbench.notes import Note
 from oodbench.report.leaderboard import is_mean, leaderboard_by_rule
 from oodbench.report.numbers import counted, number
-from oodbench.report.statistics import BAND, mean_and_error
+from oodbench.report.statistics import BAND, LEAST, mean_and_error
 from oodbench.results.frames import Frames, only, records_of, subset
 from oodbench.results.provenance import made_by
-from oodbench.selection import candidates, usual
+from oodbench.selection import candidates, judged, usual
 
 
 class Agreement(StrEnum):
@@ -131,7 +131,7 @@ def means(table: pd.DataFrame) -> list[str]:
     for metric, runs in ended.groupby("metric", sort=False):
         if len(runs) > 1 and is_proportion(str(metric)):
             frozen, here = (
-                number(*mean_and_error(runs[side].to_numpy()), str(metric))
+                number(*mean_and_error(runs[side].to_numpy(), LEAST), str(metric))
                 for side in ("frozen", "here")
             )
             mean = f"Mean {metric} of {len(runs)} of these runs"
@@ -186,7 +186,8 @@ def agreeing_means(frames: Frames, pairs: Sequence[tuple[str, str, str]]) -> lis
     places = list(zip(frames.runs["dataset_label"], frames.runs["label"], strict=True))
     rule = usual(frames)
     try:
-        shown = leaderboard_by_rule(subset(frames, frames.runs[[p in rows for p in places]]), rule)
+        of_rows = subset(frames, frames.runs[[place in rows for place in places]])
+        shown = leaderboard_by_rule(judged(of_rows, rule))
     except UserError:  # a rule that the runs here cannot serve
         return []
     rows_shown = shown.frame[is_mean(shown.frame)]

@@ -19,6 +19,7 @@ from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.sheet import blocks
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.results.frames import Frames, sweep_runs
+from oodbench.selection import judged
 
 ALGORITHMS = (
     *("ERM", "ERMPlusPlus", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN"),
@@ -234,7 +235,7 @@ def _ours(frames: Frames, rule: str) -> tuple[pd.DataFrame, list[Block]]:
     """The rows of our leaderboard, and its tables of the datasets; none where it has no such rule."""
     names = ["dataset", "label", "environment", "mean", "stderr", "n"]
     try:
-        board = leaderboard_by_rule(frames, rule)
+        board = leaderboard_by_rule(judged(frames, rule))
     except UserError:
         return pd.DataFrame(columns=names), []
     count = board.frame["dataset"].nunique()

@@ -26,7 +26,7 @@ from oodbench.report.leaderboard import scores
 from oodbench.report.statistics import ranked
 from oodbench.report.traces import inside_and_test, judged_runs, traces
 from oodbench.results.frames import Frames, sweep_runs
-from oodbench.selection import candidates, usual
+from oodbench.selection import candidates, judged, usual
 from oodbench.terminal import printable
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -183,7 +183,7 @@ def _scatter(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
 
 def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     """The paired gain of each row over the baseline with its 95 % interval, a panel a dataset."""
-    table = scores(frames, rule)
+    table = scores(judged(frames, rule))
     if baseline not in set(table["label"]):
         raise unknown("baseline", baseline, table["label"].unique())
     metrics = dict(zip(table["dataset"], table["metric"], strict=True))
@@ -224,7 +224,7 @@ def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
 
 def _ranks(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     """Mean ranks on a line; bars join the rows that Nemenyi's test (5 %) does not tell apart."""
-    ranking = ranked(scores(frames, rule), baseline)
+    ranking = ranked(scores(judged(frames, rule)), baseline)
     names = [str(label) for label in ranking.mean.index]
     lines = -(-len(names) // 2)
     cliques = ranking.cliques

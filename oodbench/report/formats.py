@@ -1,13 +1,11 @@
 """Tables of texts, and how they are printed: for a terminal, a web page, a paper or a program."""
 
-import itertools
 import json
 import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
@@ -45,8 +43,6 @@ class Block:
     """(row, column) of the runners-up."""
     grey: int = 0
     """The number of last rows that are not methods: the constant answer and ceilings."""
-    metrics: int = 0
-    """The number of columns after the first that each have a metric of their own; 0: all share one."""
     keys: int = 1
     """The number of first columns that name a row."""
 
@@ -179,24 +175,23 @@ def latex(tables: Sheet) -> str:
 
 
 def latex_tables(tables: Sheet) -> str:
-    """Return a booktabs table for each block and metric, to paste into a paper; the notes as comments.
+    """Return a booktabs table for each block, to paste into a paper; the notes as comments.
 
     The best values are bold, the runners-up underlined, errors small. The caption is the title alone,
     the label `tab:` and the title's letters and digits.
     """
-    blocks = list(itertools.chain.from_iterable(map(_by_metric, tables.blocks)))
-    tabulars = ["\n".join(_tabular(block)) for block in blocks]
+    tabulars = ["\n".join(_tabular(block)) for block in tables.blocks]
     text = "".join(tabulars)
     packages = [name for mark, name in PACKAGES.items() if mark in text]
     notes = [*tables.notes]
-    if any(block.best and "bold" not in block.title for block in blocks):
+    if any(block.best and "bold" not in block.title for block in tables.blocks):
         notes.append("Bold: the best value. Underlined: the runner-up.")
     notes += tables.remarks
     parts = [
         f"% needs \\usepackage{{{', '.join(packages)}}}",
         *[f"% {_one_line(n)}" for n in notes],
     ]
-    for block, tabular in zip(blocks, tabulars, strict=True):
+    for block, tabular in zip(tables.blocks, tabulars, strict=True):
         title = block.title.partition(";")[0].lower()
         parts += [
             "",
@@ -261,25 +256,6 @@ def _latex_value(text: str) -> str:
     return rf"{_latex_escaped(value)} {{\scriptsize $\pm$ {_latex_escaped(error)}}}"
 
 
-def _by_metric(block: Block) -> list[Block]:
-    """Return the block alone, or, where its columns are of several metrics, one block of each metric."""
-    if not block.metrics:
-        return [block]
-    behind = range(1 + block.metrics, len(block.header))
-    return [
-        replace(
-            block,
-            title=f"{block.title.partition(':')[0]}: {block.header[c]}",
-            header=[block.header[i] for i in (0, c, *behind)],
-            rows=[[row[i] for i in (0, c, *behind)] for row in block.rows],
-            best={(r, 1) for r, column in block.best if column == c},
-            near={(r, 1) for r, column in block.near if column == c},
-            second={(r, 1) for r, column in block.second if column == c},
-        )
-        for c in range(1, 1 + block.metrics)
-    ]
-
-
 def _one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
@@ -333,28 +309,9 @@ def _with_intervals(frame: "pd.DataFrame") -> "pd.DataFrame":
     return wide.assign(errors=ERRORS)
 
 
-def html(tables: Sheet) -> str:
-    """Return a heading and a table for each block, then the notes as a list; a fragment of a page."""
-    parts = []
-    for block in tables.blocks:
-        rows = _marked(
-            block, _html_escaped, "<b>{}</b>", "<u>{}</u>", '<span style="color:grey">{}</span>'
-        )
-        lines = [f"<tr>{''.join(f'<th>{_html_escaped(name)}</th>' for name in block.header)}</tr>"]
-        lines += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
-        parts += [f"<h3>{_html_escaped(block.title)}</h3>", "<table>", *lines, "</table>"]
-    notes = [f"<li>{_html_escaped(note)}</li>" for note in _notes(tables)]
-    return "\n".join([*parts, "<ul>", *notes, "</ul>", ""])
-
-
-def _html_escaped(text: str) -> str:
-    return escape(printable(text, "\n"))
-
-
 FORMATS: Mapping[str, Callable[[Sheet], str]] = {
     "terminal": to_terminal,
     "markdown": markdown,
-    "html": html,
     "latex": latex,
     "latex-all": latex_tables,
     "csv": csv,

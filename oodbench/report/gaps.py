@@ -10,22 +10,32 @@ shown, so that places and win rates are those among these rows.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 import scipy
 
+from oodbench.errors import UserError
+from oodbench.report.formats import GAP_CLOSED, Block
+from oodbench.report.leaderboard import CEILING, TRANSDUCTIVE, scores
 from oodbench.report.statistics import (
+    LEAST,
     LEVEL,
     RESAMPLES,
     Difference,
     Numbers,
+    drawn_means,
     holm,
     mean_and_error,
     plain_mean,
 )
+from oodbench.results.frames import Frames, subset
+from oodbench.results.run_spec import CONSTANT
+from oodbench.selection import Judged, judged
 
 FLOOR = -1.0
 """The lower bound of a dataset's share of the gap in means over datasets."""
@@ -44,9 +54,7 @@ def by_trial(scores: pd.DataFrame) -> Trials:
     sign = np.where(scores["higher"].astype(bool), 1.0, -1.0)
     signed = scores.assign(value=(sign * scores["value"]).fillna(-math.inf))
     cells = signed.groupby(["dataset", "trial", "label"], sort=False)["value"]
-    means, counts = (
-        of_cells.unstack("label") for of_cells in (cells.agg(plain_mean), cells.size())
-    )
+    means, counts = (of_cells.unstack("label") for of_cells in (cells.mean(), cells.size()))
     whole = counts.eq(counts.max(axis=1), axis=0)
     return pd.DataFrame(means.where(whole))[list(scores["label"].unique())]
 
@@ -87,13 +95,27 @@ class Resampled:
 
     labels: list[str]
     gap: Numbers
-    """(resamples, labels): the bounded mean share of the gap; NaN without a clear head-room."""
-    rank: Numbers
-    """(resamples, labels): the mean rank."""
+    """(resamples, labels): the bounded mean share of the gap, to 12 digits; NaN without clear head-room."""
+    units: int
+    """The number of datasets that are resampled; of trials if there is one dataset."""
 
     def interval(self, label: str) -> tuple[float, float]:
-        """Return the 2.5 % and 97.5 % points of a label's share."""
-        return _interval(self.gap[:, self.labels.index(label)])
+        """Return the 2.5 % and 97.5 % points of a label's share; NaN below LEAST units."""
+        if self.units < LEAST:
+            return math.nan, math.nan
+        low, high = np.quantile(self.gap[:, self.labels.index(label)], _TAILS)
+        return float(low), float(high)
+
+    def share(self, mean: float, label: str) -> str:
+        """Write a label's mean share with its interval."""
+        low, high = self.interval(label)
+        return f"{mean:z.2f}" if math.isnan(low) else f"{mean:z.2f} [{low:z.2f}, {high:z.2f}]"
+
+    def place(self, place: "Place") -> list[str]:
+        """Write a place with its interval, and how often it is the first; neither below LEAST units."""
+        if self.units < LEAST:
+            return [str(place.place), "-"]
+        return [f"{place.place} [{place.low}, {place.high}]", f"{place.first:.2f}"]
 
 
 def resampled(
@@ -106,8 +128,8 @@ def resampled(
     """Resample the datasets (all by default) and, within each that is drawn, its trials.
 
     A resample has the same trials for all labels, as they are paired. The head-rooms are units and stay
-    what they are. Ranks are over all datasets, shares over those with a clear head-room. Only labels that
-    have every trial take part.
+    what they are. Shares are over the datasets with a clear head-room. Only labels that have every trial
+    take part.
     """
     chosen = [d for d in trials.index.unique("dataset") if datasets is None or d in datasets]
     whole = trials.loc[chosen].dropna(axis=1)
@@ -121,10 +143,8 @@ def resampled(
             with np.errstate(invalid="ignore"):  # a diverged baseline
                 share = (means - means[:, [column]]) / units[drawn, None]
             gap += np.maximum(share, FLOOR) / len(clear)
-    rank = np.zeros((resamples, len(labels)))
-    for _, means in _resamples(whole, resamples):
-        rank += scipy.stats.rankdata(-_rounded(means), axis=1)
-    return Resampled(labels, gap, rank / len(chosen))
+    units = len(chosen) if len(chosen) > 1 else len(whole)
+    return Resampled(labels, gap.round(12), units)
 
 
 def _resamples(trials: Trials, resamples: int) -> Iterator[tuple["np.ndarray", Numbers]]:
@@ -132,29 +152,15 @@ def _resamples(trials: Trials, resamples: int) -> Iterator[tuple["np.ndarray", N
 
     The means are (resamples, labels), each over as many resampled trials as the dataset has.
     """
-    values = [table.to_numpy(float) for _, table in trials.groupby("dataset", sort=False)]
-    sizes = np.array([len(table) for table in values])
-    padded = np.zeros((len(values), sizes.max(), trials.shape[1]))
-    for table, value in zip(padded, values, strict=True):
-        table[: len(value)] = value
+    tables = [table.to_numpy(float) for _, table in trials.groupby("dataset", sort=False)]
     rng = np.random.default_rng(0)
-    for _ in values:
-        drawn = rng.integers(len(values), size=resamples)
+    for _ in tables:
+        drawn = rng.integers(len(tables), size=resamples)
         means = np.zeros((resamples, trials.shape[1]))
-        for size in np.unique(sizes):  # datasets with as many trials
-            rows = np.flatnonzero(sizes[drawn] == size)
-            trial = rng.integers(size, size=(len(rows), size))
-            means[rows] = padded[drawn[rows, None], trial].mean(axis=1)
+        for d, table in enumerate(tables):
+            rows = np.flatnonzero(drawn == d)
+            means[rows] = drawn_means(table, len(rows), rng, lost=-math.inf)
         yield drawn, means
-
-
-def _rounded(values: Numbers) -> Numbers:
-    """Return the values to 12 digits, so that those that are equal but for round-off share a rank."""
-    has_digits = np.isfinite(values) & (values != 0)
-    unit = 10.0 ** (
-        np.floor(np.log10(np.abs(values, where=has_digits, out=np.ones_like(values)))) - 11
-    )
-    return np.asarray(np.where(has_digits, np.round(values / unit) * unit, values))
 
 
 @dataclass(frozen=True)
@@ -188,7 +194,7 @@ def significant(differences: Sequence[Difference]) -> list[int]:
 
     By the paired t-test over clusters at 5 %; differences of equal values are no tests.
     """
-    tests = {i: _p(d) for i, d in enumerate(differences) if not d.equal and d.gain.n > 1}
+    tests = {i: _p(d) for i, d in enumerate(differences) if not d.equal and d.gain.n >= LEAST}
     corrected = holm(pd.Series(tests, dtype=float))
     below = corrected.index[corrected < 1 - LEVEL]
     return [int(np.sign(d.gain.mean)) if i in below else 0 for i, d in enumerate(differences)]
@@ -206,6 +212,162 @@ def _p(difference: Difference) -> float:
 _TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
 
-def _interval(values: Numbers) -> tuple[float, float]:
-    low, high = np.quantile(values, _TAILS)
-    return float(low), float(high)
+BASELINE = "ERM"
+ALL = "all"
+HALVES = ("constructed", "natural")
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The shares of the gap that the rows of a board close by one rule."""
+
+    rule: str
+    scores: pd.DataFrame
+    """The values of methods; see `oodbench.report.leaderboard.scores`."""
+    trials: Trials
+    """The means of `scores` over test environments, by trial; see `oodbench.report.gaps`."""
+    apart: Trials
+    """The same for the rows that are not ranked (transductive, constant answer), and the baseline."""
+    rooms: pd.DataFrame
+    """The head-room of each dataset; see `head_rooms`."""
+    subsets: Mapping[str, list[str]]
+    """The datasets over which shares are averaged, by name: all, each half."""
+
+    @cached_property
+    def shares(self) -> pd.DataFrame:
+        """Shares by dataset (row) and label (column): the best mean first, incomplete labels last."""
+        table = shares(self.trials, self.rooms, BASELINE)
+        order = bounded_mean(table).sort_values(ascending=False, kind="stable", na_position="last")
+        return table[order.index]
+
+    @cached_property
+    def apart_shares(self) -> pd.DataFrame:
+        """Shares of the rows that are not ranked, and the baseline, by dataset (row) and label (column)."""
+        return shares(self.apart, self.rooms, BASELINE)
+
+    @cached_property
+    def means(self) -> "pd.Series[float]":
+        """The mean share of each label that has every dataset, the best first."""
+        return bounded_mean(self.shares).dropna()
+
+    @cached_property
+    def resampled(self) -> Resampled:
+        """The bootstrap over the datasets with a clear head-room, for the labels that have them all."""
+        return resampled(self.trials, self.rooms, BASELINE, self.subsets[ALL])
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """The place of each label by its mean share."""
+        return places(self.means[self.resampled.labels], self.resampled.gap)
+
+    @property
+    def unclear(self) -> list[str]:
+        """The datasets whose head-room is not clear of its error."""
+        return [str(dataset) for dataset in self.rooms.index[~self.rooms["clear"]]]
+
+
+def gaps_of(one: Judged, metric: str | None = None) -> Gaps | None:
+    """Compute the gaps of a board's rows by a rule.
+
+    Only datasets with a run of the baseline count. None without one, or without a ceiling whose head-room
+    is clear.
+    """
+    served = serving(one.frames, one.rule)
+    if served is not one.frames:
+        one = judged(served, one.rule)
+    if not one.runs[CEILING].any():
+        return None
+    ceilings, table = scores(one, metric, CEILING), scores(one, metric)
+    table = table[table["dataset"].isin(table.loc[table["label"] == BASELINE, "dataset"])]
+    if table.empty:
+        return None
+    trials = by_trial(table)
+    rooms = head_rooms(trials, by_trial(ceilings).bfill(axis=1).iloc[:, 0], BASELINE)
+    if not rooms["clear"].any():
+        return None
+    baseline = table[table["label"] == BASELINE]
+    apart = [baseline, scores(one, metric, TRANSDUCTIVE), scores(one, metric, CONSTANT)]
+    others = by_trial(pd.concat([part for part in apart if len(part)]))
+    return Gaps(one.rule, table, trials, others, rooms, _subsets(one.runs, rooms))
+
+
+def serving(frames: Frames, rule: str) -> Frames:
+    """The frames of the datasets on which a rule can choose frozen runs; those of a sweep as they are."""
+    if frames.scores is None:
+        return frames
+    runs, ids = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
+    datasets = runs.loc[runs["id"].isin(ids), "dataset_label"].unique()
+    kept = runs["dataset_label"].isin(datasets)
+    return frames if kept.all() else subset(frames, runs[kept])
+
+
+def _subsets(runs: pd.DataFrame, rooms: pd.DataFrame) -> dict[str, list[str]]:
+    """The datasets with a clear head-room: all, and each half as datasets declare it."""
+    from oodbench.datasets import datasets as registered
+
+    names = runs.drop_duplicates("dataset_label").set_index("dataset_label")["dataset"]
+    clear = [str(dataset) for dataset in rooms.index[rooms["clear"]]]
+    groups: dict[str, list[str]] = {ALL: clear, **{half: [] for half in HALVES}}
+    for dataset in clear:
+        with suppress(UserError):  # a dataset of a plug-in that is not loaded
+            half = registered.get(names[dataset]).metadata.half
+            if half:
+                groups[half].append(dataset)
+    return {group: members for group, members in groups.items() if members}
+
+
+def headline(gaps: Gaps) -> Block:
+    """A table of each row's place and mean shares, over all datasets and over each half that is not all."""
+    halves_here = [h for h in HALVES if gaps.subsets.get(h, gaps.subsets[ALL]) != gaps.subsets[ALL]]
+    groups = [ALL, *halves_here]
+    columns = _means(gaps, groups)
+    rows = []
+    for label in gaps.shares.columns:
+        place = gaps.places.get(label)
+        mean, *halves = columns[label]
+        rows.append([label, mean, *(gaps.resampled.place(place) if place else ["-", "-"]), *halves])
+    apart = _means(gaps, groups, apart=True)
+    rows += [[label, mean, "-", "-", *halves] for label, (mean, *halves) in apart.items()]
+    mean, *halves = (_counted(gaps, group) for group in groups)
+    header = ["algorithm", mean, "place", "P(first)", *halves]
+    title = f"{GAP_CLOSED} {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
+    return Block(title, header, rows, len(gaps.means), grey=len(apart))
+
+
+def _counted(gaps: Gaps, group: str) -> str:
+    return f"{group} ({len(gaps.subsets[group])})"
+
+
+def _means(gaps: Gaps, groups: Iterable[str], apart: bool = False) -> dict[str, list[str]]:
+    """The cells of each label: its mean share with its interval over the datasets of each group."""
+    trials = gaps.apart if apart else gaps.trials
+    table = shares(trials, gaps.rooms, BASELINE) if apart else gaps.shares
+    labels = [str(label) for label in table.columns if not (apart and label == BASELINE)]
+    cells: dict[str, list[str]] = {label: [] for label in labels}
+    for group in groups:
+        members = gaps.subsets[group]
+        means = bounded_mean(table.loc[members])
+        whole = group == ALL and not apart
+        drawn = gaps.resampled if whole else resampled(trials, gaps.rooms, BASELINE, members)
+        for label in labels:
+            if label == BASELINE or math.isnan(means[label]):
+                cells[label].append("0" if label == BASELINE else "-")
+            else:
+                cells[label].append(drawn.share(means[label], label))
+    return cells
+
+
+def about(gaps: Gaps) -> str:
+    """The note that explains the shares, their means and their intervals."""
+    text = (
+        f"On a dataset (row - {BASELINE}) / (ceiling - {BASELINE}), of means over trials: 0 is {BASELINE}, "
+        "1 the ceiling, for accuracies and losses alike. In means over datasets it is bounded below at "
+        f"{FLOOR:g}. Brackets: 95 % intervals of a bootstrap ({RESAMPLES:,} resamples) over datasets, then "
+        "their trials, with the same trials for all rows; two datasets give none."
+    )
+    if gaps.unclear:
+        text += (
+            f" The head-room of {'; '.join(gaps.unclear)} is not clear (more than {CLEAR:g} of its "
+            "standard errors), and no share of it is given."
+        )
+    return text

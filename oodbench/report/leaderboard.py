@@ -4,19 +4,18 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from oodbench.errors import PLUGIN_HINT, UserError, unknown
+from oodbench.errors import PLUGIN_HINT, unknown
 from oodbench.metrics import computed_names, is_higher_better, known_direction
 from oodbench.notes import Note
 from oodbench.report.numbers import counted, number
 from oodbench.report.remarks import notes, remarks
-from oodbench.report.statistics import estimate, mean_and_error, plain_mean
+from oodbench.report.statistics import LEAST, Numbers, half_width, mean_and_error, plain_mean
 from oodbench.results.frames import (
     CELL,
     Frames,
@@ -24,11 +23,9 @@ from oodbench.results.frames import (
     plugins_of,
     pretraining,
     records_at,
-    sweep_runs,
-    test_values,
 )
 from oodbench.results.run_spec import BEFORE, CONSTANT
-from oodbench.selection import choose, rule_names, sees_test, usual
+from oodbench.selection import Judged, judged, judged_by_all, rule_names, sees_test
 
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
@@ -50,7 +47,7 @@ class Summary:
     """A column that sums up the test environments in each trial; it has the mean and error over trials."""
 
     name: str
-    of: Callable[["pd.Series[float]"], float]
+    of: Callable[[Numbers], float]
     """From a trial's values on the test environments to one number; NaN if a value is NaN."""
     note: str = ""
     """A sentence of the caption."""
@@ -113,8 +110,9 @@ class Leaderboard:
 
     frame: pd.DataFrame
     """One number in each row: `dataset`, `label`, `test_environments` (joined by `+`), `environment`,
-    `metric`, `mean` and `stderr` (over trials, ddof=1; NaN for one trial), `n` (complete trials),
-    `planned` (trials), `rule`, `kind` (METHOD, ..., or CONSTANT); beside a board, `from`: where the
+    `metric`, `mean` and `stderr` (over trials, ddof=1; NaN below LEAST trials), `n` (complete trials),
+    `planned` (trials), `rule`, `kind` (METHOD, ..., or CONSTANT); where a dataset has a constant answer,
+    `constant`: the row's verdict by `constant_verdicts`; beside a board, `from`: where the
     label's runs are from (`board`, `here` or both); and where rows adapt, `before` and `before_stderr`:
     the row's mean before that. The `environment` of a Summary is its name; that of a metric of the
     predictor itself is empty."""
@@ -144,32 +142,39 @@ def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = No
     changes what is chosen. A finding says where another rule would have given other numbers. Raises
     UserError for an unknown rule or metric.
     """
-    asked = rule or usual(frames)
-    shown = leaderboard_by_rule(frames, asked, metric)
-    others = []
-    for other in rule_names():
-        if other == asked or sees_test(other) or sees_test(asked):
-            continue
-        with suppress(UserError):  # a rule that the sweep cannot serve
-            others.append(leaderboard_by_rule(frames, other, metric))
-    return with_disagreement(shown, others)
+    return leaderboard_of(judged(frames, rule), metric)
 
 
-def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) -> Leaderboard:
+def leaderboard_of(
+    shown: Judged, metric: str | None = None, others: Mapping[str, Judged] | None = None
+) -> Leaderboard:
+    """Return the leaderboard of judged runs; see `leaderboard`. `others` are those by other rules."""
+    board = leaderboard_by_rule(shown, metric)
+    if sees_test(shown.rule):
+        return board
+    if others is None:
+        names = [n for n in rule_names() if n != shown.rule and not sees_test(n)]
+        others = judged_by_all(shown.frames, names)
+    fair = [one for name, one in others.items() if name != shown.rule and not sees_test(name)]
+    return with_disagreement(board, [leaderboard_by_rule(one, metric) for one in fair])
+
+
+def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
     """Return the leaderboard by one rule alone, without a look at the others; raises as
     `leaderboard` does.
     """
-    chosen = choose(frames, rule)
-    runs = sweep_runs(frames)
+    frames, runs, rule = one.frames, one.runs, one.rule
     reported, directions = reported_metrics(frames, runs, metric)
-    tested = _of_tests(frames, _grid(runs), chosen, reported)
+    tested = _of_tests(one, _grid(runs), reported)
     tests = pd.concat([part for part in (tested, constant_values(runs, reported)) if len(part)])
-    values = _per_trial(frames, _grid(runs), chosen, tests)
+    values = _per_trial(one, _grid(runs), tests)
     rows = []
-    for key, group in values.groupby(["dataset_label", "label", *COLUMN], sort=False):
-        complete = group["complete"].to_numpy(bool)
-        mean, stderr = mean_and_error(group["value"].to_numpy(float)[complete])
-        rows.append((*key, mean, stderr, int(complete.sum()), len(group), rule))
+    columns = ["dataset_label", "label", *COLUMN]
+    numbers, complete = values["value"].to_numpy(float), values["complete"].to_numpy(bool)
+    keys, of_group = _groups(values, columns)
+    for key, places in zip(keys.itertuples(index=False, name=None), of_group, strict=True):
+        whole = places[complete[places]]
+        rows.append((*key, *mean_and_error(numbers[whole], LEAST), len(whole), len(places), rule))
     names = ["dataset", "label", *COLUMN, "mean", "stderr", "n", "planned", "rule"]
     frame = pd.DataFrame(rows, columns=names)
     frame["kind"] = kinds(runs, frame["dataset"], frame["label"])
@@ -179,11 +184,11 @@ def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) ->
     if "shift" in runs:
         known = runs.dropna(subset=["shift"])
         shifts = dict(zip(known["dataset_label"], known["shift"], strict=True))
-    table = tests.rename(columns={"dataset_label": "dataset"})
-    table["environment"] = _places(table)
-    table["kind"] = kinds(runs, table["dataset"], table["label"])
-    findings = beside_constant(table, higher)
-    frame = _with_unadapted(frame, frames, runs, chosen, reported)
+    if CONSTANT in set(frame["kind"]):
+        verdicts = constant_verdicts(values, higher).rename(columns={"dataset_label": "dataset"})
+        frame = frame.merge(verdicts, on=["dataset", "label", *COLUMN], how="left")
+        frame = frame.fillna({"constant": ""})
+    frame = _with_unadapted(frame, one, reported)
     where = origins(runs)
     if any("here" in origin for origin in where.values()):
         frame[FROM] = frame["label"].map(where).fillna("")
@@ -192,22 +197,20 @@ def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) ->
         frame[PRETRAINING] = [weights.get(row, "") for row in named]
     declared = [s.note for s in SUMMARIES] + [c.note for c in COLUMNS if c.needs in frame]
     caption = (*notes(frames.runs, rule, higher), *filter(None, declared))
-    findings = (*frames.notes, *findings)
+    findings = (*frames.notes, *beside_constant(frame), *equal_rows(values))
     return Leaderboard(frame, higher, caption, remarks(runs), findings, shifts)
 
 
 def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Leaderboard:
     """Return the board with a finding where a rule of `others` moves a row by more than both errors.
 
-    A rule that sees the test environments is passed over, and so is a row without an error of its
-    mean. The finding has both numbers of the row that moves furthest, counted in errors.
+    A row without an error of its mean is passed over. The finding has both numbers of the row that moves
+    furthest, counted in errors.
     """
     mine = _means(shown.frame)
     moved = []
     for other in others:
         rule = str(other.frame["rule"].iloc[0])
-        if sees_test(rule) or sees_test(shown.frame["rule"].iloc[0]):
-            continue
         both = mine.join(_means(other.frame), rsuffix="_other", how="inner")
         both["gap"] = (both["mean"] - both["mean_other"]).abs()
         both["errors"] = both["stderr"] + both["stderr_other"]
@@ -243,23 +246,21 @@ def _means(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[ranked].set_index(["dataset", "label"])[columns]
 
 
-def scores(
-    frames: Frames, rule: str | None = None, metric: str | None = None, kind: str = METHOD
-) -> pd.DataFrame:
+def scores(one: Judged, metric: str | None = None, kind: str = METHOD) -> pd.DataFrame:
     """Return the values whose means a leaderboard shows, as `oodbench.report.statistics` takes them.
 
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
     `higher`, `metric`; only of complete cells of rows of this kind: methods that are ranked together by
     default. A missing value is NaN.
     """
-    runs = sweep_runs(frames)
-    reported, directions = reported_metrics(frames, runs, metric)
+    runs = one.runs
+    reported, directions = reported_metrics(one.frames, runs, metric)
     if kind == CONSTANT:
         values = constant_values(runs, reported)
     else:
         apart = {kind: runs[kind] for kind in APART}
         wanted = apart.get(kind, ~runs[[*APART]].any(axis=1))
-        values = _of_tests(frames, _grid(runs[wanted]), choose(frames, rule), reported)
+        values = _of_tests(one, _grid(runs[wanted]), reported)
     values = values[values["complete"]]
     higher = [directions[m] for m in values["metric"]]
     table = values.assign(environment=_places(values), higher=higher)
@@ -268,25 +269,21 @@ def scores(
     return table[names].reset_index(drop=True)
 
 
-def _with_unadapted(
-    frame: pd.DataFrame,
-    frames: Frames,
-    runs: pd.DataFrame,
-    chosen: pd.DataFrame,
-    reported: Mapping[str, str],
-) -> pd.DataFrame:
+def _with_unadapted(frame: pd.DataFrame, one: Judged, reported: Mapping[str, str]) -> pd.DataFrame:
     """Return the leaderboard's frame with each row's mean before adaptation, if there are rows
     that adapt.
     """
+    runs = one.runs
     adapts = runs[runs["adapt"].notna()] if "adapt" in runs else runs[:0]
     if adapts.empty:
         return frame
     names = {dataset: metric + BEFORE for dataset, metric in reported.items()}
-    tests = _of_tests(frames, _grid(adapts), chosen, names).assign(environment=MEAN)
+    tests = _of_tests(one, _grid(adapts), names).assign(environment=MEAN)
     values = _over_tests(tests, plain_mean)
     rows = []
     for key, group in values.groupby(["dataset_label", "label"], sort=False):
-        rows.append((*key, *mean_and_error(group.loc[group["complete"], "value"].to_numpy(float))))
+        complete = group.loc[group["complete"], "value"].to_numpy(float)
+        rows.append((*key, *mean_and_error(complete, LEAST)))
     columns = ["dataset", "label", UNADAPTED, f"{UNADAPTED}_stderr"]
     return frame.merge(pd.DataFrame(rows, columns=columns), on=["dataset", "label"], how="left")
 
@@ -332,17 +329,15 @@ def _grid(runs: pd.DataFrame) -> pd.DataFrame:
     return shown[["dataset_label", "label"]].drop_duplicates().merge(tests, on="dataset_label")
 
 
-def _per_trial(
-    frames: Frames, grid: pd.DataFrame, chosen: pd.DataFrame, tests: pd.DataFrame
-) -> pd.DataFrame:
+def _per_trial(one: Judged, grid: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
     """Return the `value` of each row, COLUMN and trial, and whether the trial is `complete`.
 
     These are the values on test environments, `tests`, then their summaries, then the metrics of the
     predictor itself.
     """
-    records = records_at(frames, chosen[[*CELL, "id", "step"]])
+    records = records_at(one.frames, one.chosen[[*CELL, "id", "step"]])
     of_predictor = records[records["environment"].isna()][[*CELL, "metric", "value"]]
-    cells = _with_completeness(grid, chosen)
+    cells = _with_completeness(grid, one.chosen)
     names = of_predictor[["dataset_label", "metric"]].drop_duplicates()
     predictor = cells.merge(names, on="dataset_label")
     predictor = predictor.merge(of_predictor, on=[*CELL, "metric"], how="left").assign(
@@ -357,12 +352,10 @@ def _per_trial(
     return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
 
-def _of_tests(
-    frames: Frames, grid: pd.DataFrame, chosen: pd.DataFrame, reported: Mapping[str, str]
-) -> pd.DataFrame:
+def _of_tests(one: Judged, grid: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
     """CELL, `environment`, `metric`, `value`, `complete`: a row for each test environment of each cell."""
-    scored = test_values(frames, chosen[[*CELL, "id", "step"]], reported)
-    cells = _with_completeness(grid, chosen)
+    scored = one.test_values(one.chosen[[*CELL, "id", "step"]], reported)
+    cells = _with_completeness(grid, one.chosen)
     tests = cells.assign(environment=cells["test_environments"]).explode("environment")
     tests["metric"] = tests["dataset_label"].map(reported)
     key = [*CELL, "environment", "metric"]
@@ -375,14 +368,24 @@ def _with_completeness(grid: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame
     return cells
 
 
-def _over_tests(values: pd.DataFrame, of: Callable[["pd.Series[float]"], float]) -> pd.DataFrame:
+def _over_tests(values: pd.DataFrame, of: Callable[[Numbers], float]) -> pd.DataFrame:
     """Return one value per trial, computed by `of` from the test environments; complete if all of these
     are.
     """
     key = ["dataset_label", "label", "environment", "metric", "trial"]
-    groups = values.groupby(key, sort=False)
-    made = groups.agg(value=("value", lambda values: of(values)), complete=("complete", "all"))
-    return made.reset_index().assign(test_environments="")
+    made, places = _groups(values, key)
+    numbers, complete = values["value"].to_numpy(float), values["complete"].to_numpy(bool)
+    made["value"] = [of(numbers[of_group]) for of_group in places]
+    made["complete"] = [bool(complete[of_group].all()) for of_group in places]
+    return made.assign(test_environments="")
+
+
+def _groups(table: pd.DataFrame, key: list[str]) -> tuple[pd.DataFrame, list[Any]]:
+    """Return the different values of `key` in the order of the table, and the rows that have each."""
+    group = table.groupby(key, sort=False).ngroup().to_numpy()
+    order = np.argsort(group, kind="stable")
+    places = np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(table) else []
+    return table[key].drop_duplicates(ignore_index=True), places
 
 
 def kinds(runs: pd.DataFrame, dataset: pd.Series, label: pd.Series) -> list[str]:
@@ -421,39 +424,76 @@ def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataF
     return table[table.groupby("dataset_label")["complete"].transform("any")]
 
 
-def beside_constant(values: pd.DataFrame, higher: Mapping[str, bool]) -> tuple[str, ...]:
+def constant_verdicts(values: pd.DataFrame, higher: Mapping[str, bool]) -> pd.DataFrame:
+    """Return whether rows are `better` than the constant answer, `worse` or `equal`, by place of the table.
+
+    `values` comes from `_per_trial`; columns: `dataset_label`, `label`, COLUMN, `constant`. A row differs
+    where the 95 % interval of its paired difference (Student's t over trials) does not contain 0; with one
+    trial, which has no interval, where the difference is not 0, with two nowhere; and where it diverged.
+    """
+    place = ["dataset_label", *COLUMN]
+    complete = values[values["complete"]]
+    is_constant = complete["label"] == CONSTANT
+    against = complete[is_constant].drop(columns=["label", "complete"])
+    pairs = complete[~is_constant].merge(against, on=[*place, "trial"], suffixes=("", "_constant"))
+    sign = pairs["metric"].map(lambda metric: 1.0 if higher.get(metric, True) else -1.0)
+    gain = (sign * (pairs["value"] - pairs["value_constant"])).round(12).fillna(-np.inf)
+    of_row = gain.groupby([pairs[name] for name in ("dataset_label", "label", *COLUMN)], sort=False)
+    table = of_row.agg(["mean", "std", "size"])
+    half = half_width(table["size"]) * table["std"] / np.sqrt(table["size"])
+    half = half.mask(table["size"] == 1, 0.0)
+    better = table["mean"] - half > 0
+    worse = (table["mean"] + half < 0) | ~np.isfinite(table["mean"])
+    table["constant"] = np.select([better, worse], ["better", "worse"], "equal")
+    return table[["constant"]].reset_index()
+
+
+def beside_constant(frame: pd.DataFrame) -> tuple[str, ...]:
     """Return a sentence for each dataset on which no complete method does better than the constant answer.
 
-    `values` has a row for each `dataset`, `label`, `kind`, `environment`, `trial`, `metric`, `value`
-    and `complete`. A method differs where the 95 % interval of its paired difference (Student's t
-    over trials of the mean over environments) does not contain 0; with one trial, which has no
-    interval, where the difference is not 0; and where it diverged.
+    `frame` is that of a leaderboard.
     """
-    sentences = []
-    for dataset, of_dataset in values.groupby("dataset", sort=False):
-        whole = of_dataset.groupby("label")["complete"].transform("all")
-        table = of_dataset[whole & of_dataset["kind"].isin((METHOD, CONSTANT))]
-        wide = table.pivot(index=["trial", "environment"], columns="label", values="value")
-        if CONSTANT not in wide or wide.shape[1] < 2:
-            continue
-        sign = 1.0 if higher.get(str(of_dataset["metric"].iloc[0]), True) else -1.0
-        gains = sign * wide.drop(columns=CONSTANT).sub(wide[CONSTANT], axis=0)
-        by_trial = gains.groupby("trial").mean().mask(gains.isna().groupby("trial").any())
-        verdicts = {_verdict(by_trial[label]) for label in by_trial}
+    ranked = is_mean(frame) & (frame["kind"] == METHOD) & (frame["n"] == frame["planned"])
+    sentences: list[str] = []
+    compared = frame[ranked & (frame["constant"] != "")] if "constant" in frame else frame[:0]
+    for dataset, rows in compared.groupby("dataset", sort=False):
+        verdicts = set(rows["constant"])
         if "better" not in verdicts:
             verb = "differs from" if verdicts == {"equal"} else "is better than"
             finding = f"No row of {dataset} {verb} the constant answer"
-            if verdicts == {"equal"} and len(by_trial) == 2:
+            if verdicts == {"equal"} and rows["planned"].max() == 2:
                 finding = f"Two trials cannot tell the rows of {dataset} from the constant answer"
             how = "95 % intervals of the paired differences over trials"
             sentences.append(Note(f"{finding} ({how}).", f"{finding}."))
     return tuple(sentences)
 
 
-def _verdict(gains: "pd.Series[float]") -> str:
-    """Return whether gains over the constant answer are `better`, `worse` or `equal` over trials."""
-    mean = estimate(gains)
-    low, high = (mean.mean, mean.mean) if len(gains) == 1 else (mean.low, mean.high)
-    if low > 0:
-        return "better"
-    return "worse" if high < 0 or np.isnan(mean.mean) else "equal"
+def beats_constant(frame: pd.DataFrame) -> "pd.Series[bool]":
+    """Return whether each number of a leaderboard's frame is better than the constant answer's, if any."""
+    if "constant" not in frame:
+        return pd.Series(True, frame.index)
+    return ~frame["constant"].isin(("equal", "worse"))
+
+
+def equal_rows(values: pd.DataFrame, baseline: str = "ERM") -> tuple[str, ...]:
+    """Return a sentence for each group of rows whose values are equal in every environment and trial.
+
+    `values` comes from `_per_trial`.
+    """
+    tested = values[(values["test_environments"] != "") & (values["label"] != CONSTANT)]
+    places = ["dataset_label", "test_environments", "environment", "trial"]
+    wide = tested.pivot(index=places, columns="label", values="value")
+    groups: dict[bytes, list[str]] = {}
+    for label in tested["label"].unique():
+        if wide[label].notna().any():
+            groups.setdefault(wide[label].to_numpy(float).tobytes(), []).append(str(label))
+    sentences = []
+    for labels in groups.values():
+        if len(labels) > 1:
+            first = baseline if baseline in labels else labels[0]
+            others = ", ".join(label for label in labels if label != first)
+            text = f"{others}: equal to {first} on every run."
+            sentences.append(
+                Note(text, f"{counted(len(labels), 'row')} equal on every run: {first}, ...")
+            )
+    return tuple(sentences)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from oodbench.notes import Note
 from oodbench.report.numbers import counted
+from oodbench.report.statistics import LEAST
 from oodbench.results.frames import CELL
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
@@ -25,7 +26,9 @@ PAIRED_BY = ["dataset_label", "test_environments", "trial"]
 def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[str, ...]:
     """Return the sentences of a caption: the selection rule, what the values are, and their directions."""
     trials, draws = number_of_trials(runs), _draws(runs)
-    error = "" if trials == "1" else "mean ± standard error over trials (ddof=1); "
+    has_error = runs.groupby("dataset_label")["trial"].nunique().max() >= LEAST
+    error = "mean ± standard error over trials (ddof=1); " if has_error else ""
+    few = "" if has_error else ", too few for an error"
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
     description = find_rule(rule).description
     down = ", ".join(m for m, up in higher.items() if not up)
@@ -33,9 +36,9 @@ def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[st
         Note(f"Selection {rule}: {description}.", f"Selection {rule}: {_clause(description)}."),
         Note(
             f"Values: in split of the test environments; {error}"
-            f"trials: {trials}, hparam draws: {draws}.",
-            ("" if trials == "1" else "Mean ± standard error over ")
-            + f"{trials} trial{'s' * (trials != '1')}; draws: {_clause(draws)}.",
+            f"trials: {trials}{few}, hparam draws: {draws}.",
+            ("Mean ± standard error over " if has_error else "")
+            + f"{trials} trial{'s' * (trials != '1')}{few}; draws: {_clause(draws)}.",
         ),
         *_tuned_once(runs),
         *(

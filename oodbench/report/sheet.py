@@ -1,27 +1,32 @@
 """A leaderboard as texts in rows and columns: one block a dataset, then over the datasets."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from oodbench.metrics import is_proportion
+from oodbench.notes import Note
 from oodbench.report.formats import OVER_DATASETS, Block, Sheet
-from oodbench.report.further_metrics import with_further_metrics
 from oodbench.report.leaderboard import (
     COLUMN,
     METHOD,
     TRANSDUCTIVE,
+    Column,
     Leaderboard,
+    beats_constant,
     is_mean,
-    leaderboard,
+    leaderboard_by_rule,
+    leaderboard_of,
 )
 from oodbench.report.numbers import number
 from oodbench.report.prediction_metrics import with_prediction_metric
-from oodbench.results.frames import Frames
+from oodbench.results.frames import Frames, subset
+from oodbench.selection import Judged, judged
 
 APART = "of transductive methods"
 """The end of the title of the table of methods whose predictions depend on test inputs."""
@@ -56,23 +61,24 @@ def leaderboard_sheet(
     """
     for name in dict.fromkeys([metric, *also]):
         frames = with_prediction_metric(frames, [rule], name)
-    shown = leaderboard(frames, rule, metric)
-    return sheet(with_further_metrics(shown, frames, rule, list(dict.fromkeys(also))))
+    return sheet_of(judged(frames, rule), metric, also)
+
+
+def sheet_of(one: Judged, metric: str | None = None, also: Sequence[str] = ()) -> Sheet:
+    """Return the leaderboard of judged runs, with columns of the metrics `also`."""
+    shown = leaderboard_of(one, metric)
+    return sheet(with_further_metrics(shown, one, list(dict.fromkeys(also))))
 
 
 def blocks(board: Leaderboard) -> list[Block]:
-    """Return one or two blocks per dataset; with several datasets also their means, and means by kind of
-    shift.
-    """
+    """Return one or two blocks per dataset; with several datasets also their means."""
     numbers = dict(list(board.frame.groupby("dataset", sort=False)))
     tables = []
     for name, frame in numbers.items():
         tables += _dataset_blocks(str(name), frame, board)
     if len(numbers) == 1:
         return tables
-    shifts = {board.shifts.get(str(name), "") for name in numbers}
-    over_datasets = [_summary(board), *([_by_shift(board)] if len(shifts) > 1 else [])]
-    return tables + [_with_columns(block, board) for block in over_datasets]
+    return [*tables, _with_columns(_summary(board), board)]
 
 
 def _with_columns(block: Block, board: Leaderboard) -> Block:
@@ -124,8 +130,8 @@ def _dataset_blocks(dataset: str, frame: pd.DataFrame, board: Leaderboard) -> li
     if of_predictor := [place for place in places if not place[1]]:
         grey = grey[grey.index.isin(frame.loc[frame["environment"] == "", "label"])]
         title = f"{dataset}: of the predictor itself"
-        table = _block(title, of_predictor, pd.concat([methods, apart]), grey, frame, board)
-        tables.append(replace(table, metrics=len(of_predictor)))
+        rows = pd.concat([methods, apart])
+        tables.append(_block(title, of_predictor, rows, grey, frame, board))
     return tables
 
 
@@ -161,9 +167,9 @@ def _block(
     for c, place in enumerate(places, 1):
         numbers = cells.reindex([(label, *place) for label in labels[:ranked]])
         values, higher = numbers["mean"].tolist(), board.higher.get(place[2], True)
-        best_here = _best(values, c, higher)
+        best_here, second_here = _best_and_second(values, c, higher, beats_constant(numbers))
         near |= _near(numbers, best_here, c)
-        second |= _second(values, c, higher)
+        second |= second_here
         best |= best_here
     names = [*(_header(place, places) for place in places), *columns]
     return Block(title, ["algorithm", *names], rows, ranked, best, near, second, len(grey))
@@ -184,12 +190,20 @@ def _best(means: Sequence[float], column: int, higher: bool) -> set[tuple[int, i
     return {(row, column) for row, mean in enumerate(rounded) if mean == value}
 
 
-def _second(means: Sequence[float], column: int, higher: bool) -> set[tuple[int, int]]:
-    """(row, column) of the runner-up of at least three values; none where several are the best."""
-    best = {row for row, _ in _best(means, column, higher)}
-    if len(best) != 1 or len(means) < 3:
-        return set()
-    return _best([math.nan if r in best else m for r, m in enumerate(means)], column, higher)
+def _best_and_second(
+    means: Sequence[float], column: int, higher: bool, told: Iterable[bool]
+) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    """(row, column) of the best values that are `told` from the constant answer, and of the runner-up.
+
+    A runner-up stands below a single best of at least three values; below none where that is not told.
+    """
+    best = _best(means, column, higher)
+    rows = {row for row, _ in best}
+    shown = {(row, column) for row, clear in enumerate(told) if clear and row in rows}
+    if len(best) != 1 or len(means) < 3 or not shown:
+        return shown, set()
+    others = [math.nan if r in rows else m for r, m in enumerate(means)]
+    return shown, _best(others, column, higher)
 
 
 def _near(numbers: pd.DataFrame, best: set[tuple[int, int]], column: int) -> set[tuple[int, int]]:
@@ -215,6 +229,12 @@ class _Overall:
     rank: "pd.Series[float]"
     share: "pd.Series[float] | None"
     """The mean over the datasets that are measured in proportions, if there are any."""
+
+    @property
+    def told(self) -> "pd.Series[bool]":
+        """Whether each of the `full` labels is told from the constant answer on some dataset."""
+        told = [beats_constant(of_dataset)[self.full] for of_dataset in self.means.values()]
+        return pd.concat(told, axis=1).any(axis=1)
 
 
 def _overall(board: Leaderboard, datasets: Sequence[str]) -> _Overall:
@@ -246,34 +266,6 @@ def _share(value: float) -> str:
     return "-" if math.isnan(value) else number(value, math.nan, "accuracy")
 
 
-def _by_shift(board: Leaderboard) -> Block:
-    """Return the mean (where all metrics are proportions) or the mean rank over the datasets of
-    each shift.
-    """
-    by_shift: dict[str, list[str]] = {}
-    for dataset in board.frame["dataset"].unique():
-        by_shift.setdefault(board.shifts.get(dataset) or "not recorded", []).append(dataset)
-    everywhere = _overall(board, list(board.frame["dataset"].unique()))
-    order = everywhere.labels
-    header, columns, best = ["algorithm"], [order], set()
-    for shift, datasets in by_shift.items():
-        over = _overall(board, datasets)
-        metrics = [str(means["metric"].iloc[0]) for means in over.means.values()]
-        if over.share is not None and all(map(is_proportion, metrics)):
-            header.append(f"{shift} (%)")
-            columns.append([_share(over.share[label]) for label in order])
-            values, up = over.share, True
-        else:
-            header.append(f"{shift} (rank)")
-            ranked = over.rank.reindex(order)
-            columns.append([f"{v:.2f}" if not math.isnan(v) else "-" for v in ranked])
-            values, up = over.rank, False
-        best |= _best([float(values[x]) for x in everywhere.full], len(header) - 1, up)
-    rows = [list(row) for row in zip(*columns, strict=True)]
-    title = "By kind of shift: means over its datasets"
-    return Block(title, header, rows, len(everywhere.full), best)
-
-
 def _summary(board: Leaderboard) -> Block:
     """Return every dataset's mean, the mean of these where they are proportions, and the mean rank."""
     over = _overall(board, list(board.frame["dataset"].unique()))
@@ -292,17 +284,49 @@ def _summary(board: Leaderboard) -> Block:
         rows.append([*row, f"{rank[label]:.2f}" if label in full else "-"])
     shares = ["mean (%)"] if share is not None else []
     header = ["algorithm", *over.means, *shares, "mean rank"]
-    values = [
-        (
-            [of_dataset["mean"][x] for x in full],
-            board.higher.get(str(of_dataset["metric"].iloc[0]), True),
-        )
-        for of_dataset in over.means.values()
-    ]
-    values += [([share[x] for x in full], True)] if share is not None else []
-    values.append(([rank[x] for x in full], False))
-    best, second = (
-        set().union(*(mark(means, c, up) for c, (means, up) in enumerate(values, 1)))
-        for mark in (_best, _second)
-    )
+    columns: list[tuple[pd.Series[float], bool, pd.Series[bool]]] = []
+    for of_dataset in over.means.values():
+        higher = board.higher.get(str(of_dataset["metric"].iloc[0]), True)
+        columns.append((of_dataset["mean"], higher, beats_constant(of_dataset)))
+    columns += [(share, True, over.told)] if share is not None else []
+    columns.append((rank, False, over.told))
+    best: set[tuple[int, int]] = set()
+    second: set[tuple[int, int]] = set()
+    for c, (numbers, higher, told) in enumerate(columns, 1):
+        shown = _best_and_second(numbers[full].tolist(), c, higher, told[full])
+        best, second = best | shown[0], second | shown[1]
     return Block(OVER_DATASETS, header, rows, len(full), best, second=second, grey=len(grey))
+
+
+def with_further_metrics(shown: Leaderboard, one: Judged, metrics: Sequence[str]) -> Leaderboard:
+    """Return the board with a column for each of these metrics, of the same runs at the same steps.
+
+    A cell has the row's mean over test environments; datasets that lack the metric have none. Raises
+    UserError for a metric that no dataset has.
+    """
+    runs, recorded = one.runs, one.frames.metrics[["id", "metric"]].astype(object)
+    frame, notes, also = shown.frame, list(shown.notes), list(shown.also)
+    for metric in metrics:
+        ids = recorded.loc[recorded["metric"] == metric, "id"].unique()
+        datasets = runs.loc[runs["id"].isin(ids), "dataset_label"].unique()
+        kept = runs["dataset_label"].isin(datasets) if len(datasets) else runs["id"].notna()
+        of_runs = subset(one.frames, runs[kept].drop(columns="helper"))
+        other = leaderboard_by_rule(judged(of_runs, one.rule), metric)
+        unit = f"{metric} (%)" if is_proportion(metric) else metric
+        means = other.frame[is_mean(other.frame) & (other.frame["n"] > 0)]
+        names = {"mean": metric, "stderr": f"{metric}_stderr"}
+        means = means[["dataset", "label", *names]].rename(columns=names)
+        frame = frame.merge(means, on=["dataset", "label"], how="left")
+        also.append(Column(unit, partial(_further, metric), needs=metric))
+        way = f"{'higher' if other.higher[metric] else 'lower'} is better"
+        text = (
+            f"{metric}: {way}; the mean over test environments of the same runs at the same steps."
+        )
+        notes.append(Note(text, f"{metric}: the same runs; {way}."))
+    return replace(shown, frame=frame, notes=tuple(notes), also=tuple(also))
+
+
+def _further(metric: str, row: Mapping[Any, Any]) -> str:
+    """Return a row's mean of a further metric; empty of rows that lack it."""
+    mean = row[metric]
+    return "" if np.isnan(mean) else number(mean, row[f"{metric}_stderr"], metric)

@@ -10,7 +10,9 @@ and statsmodels and 2 s of imports for three short functions, and has no cliques
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +25,20 @@ LEVEL = 0.95
 """The confidence of every interval."""
 BAND = 0.005
 """The indifference band of wins and losses, in the metric's unit: half a point of accuracy."""
-RESAMPLES = 2000
+RESAMPLES = 10_000
+"""The resamples of every bootstrap."""
+LEAST = 3
+"""The fewest trials or datasets that have an error or an interval: two say little of their spread."""
 FEWEST = 5
 """The fewest pairs for which P(better) is given: fewer have too few different resamples."""
 
 Numbers = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its standard error (ddof=1) and 95 % interval; NaN where n is too small."""
+    """A mean with its standard error (ddof=1) and 95 % interval; NaN where n is below LEAST."""
 
     mean: float
     stderr: float
@@ -44,24 +50,24 @@ class Estimate:
 def estimate(values: npt.ArrayLike) -> Estimate:
     """The mean of (n,) independent values and its interval by Student's t with n - 1 degrees."""
     n = len(np.asarray(values))
-    mean, stderr = mean_and_error(values)
+    mean, stderr = mean_and_error(values, LEAST)
     half = stderr * float(half_width(n))
     return Estimate(mean, stderr, mean - half, mean + half, n)
 
 
-def mean_and_error(values: npt.ArrayLike) -> tuple[float, float]:
-    """The mean of (n,) values and its standard error (ddof=1); NaN where n is too small."""
+def mean_and_error(values: npt.ArrayLike, least: int = 2) -> tuple[float, float]:
+    """Return the mean of (n,) values and its standard error (ddof=1); NaN where n is below `least`."""
     v = np.asarray(values, dtype=float)
     n = len(v)
     mean = float(v.mean()) if n else math.nan
-    return mean, float(v.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+    return mean, float(v.std(ddof=1)) / math.sqrt(n) if n >= least else math.nan
 
 
 def half_width(n: npt.ArrayLike) -> Numbers:
-    """Half the width of an interval of n values in standard errors (Student's t); NaN for n < 2."""
-    degrees = np.asarray(n, dtype=float) - 1
-    quantile = scipy.special.stdtrit(np.maximum(degrees, 1), (1 + LEVEL) / 2)
-    return np.where(degrees > 0, quantile, np.nan)
+    """Return half the width of an interval of n values in standard errors (Student's t), or NaN."""
+    count = np.asarray(n, dtype=float)
+    quantile = scipy.special.stdtrit(np.maximum(count - 1, 1), (1 + LEVEL) / 2)
+    return np.where(count >= LEAST, quantile, np.nan)
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,10 @@ class Difference:
     gain: Estimate
     """Over clusters: the datasets, or the trials where there is one dataset; by Student's t."""
     bootstrap: tuple[float, float]
-    """The 2.5 % and 97.5 % points of the hierarchical bootstrap of the mean gain."""
+    """The 2.5 % and 97.5 % points of the bootstrap of the mean gain; NaN below LEAST clusters."""
     probability: float
     """The share of the resamples in which the label is better (a tie counts half); NaN below FEWEST
-    pairs, and for one cluster."""
+    pairs, and below LEAST clusters."""
     wins: int
     ties: int
     losses: int
@@ -103,11 +109,28 @@ def paired_differences(
     pairs = gains(scores, baseline)
     of_label = dict(iter(pairs.groupby("label", sort=False)))
     planned = int((scores["label"] == baseline).sum())
+    drawn = _resampled(pairs, resamples) if resamples else {}
     return [
-        _difference(of_label.get(label, pairs[:0]), str(label), baseline, planned, band, resamples)
+        _difference(of_label.get(label, pairs[:0]), str(label), baseline, planned, band, drawn)
         for label in scores["label"].drop_duplicates()
         if label != baseline
     ]
+
+
+def _resampled(pairs: pd.DataFrame, resamples: int) -> dict[str, Numbers]:
+    """Return the resampled mean gains of each label; labels with the same pairs are resampled as one."""
+    place = ["dataset", "environment", "trial"]
+    pairs = pairs.assign(place=pairs.groupby(place, sort=False).ngroup())
+    alike_labels: dict[frozenset[int], list[object]] = {}
+    for label, of_label in pairs.groupby("label", sort=False)["place"]:
+        alike_labels.setdefault(frozenset(of_label), []).append(label)
+    drawn: dict[str, Numbers] = {}
+    for labels in alike_labels.values():
+        alike = pairs[pairs["label"].isin(labels)]
+        table = alike.pivot(index=place, columns="label", values="gain")
+        means = hierarchical_bootstrap(table, resamples)
+        drawn |= dict(zip(map(str, table), means.T, strict=True))
+    return drawn
 
 
 def gains(scores: pd.DataFrame, baseline: str) -> pd.DataFrame:
@@ -122,16 +145,22 @@ def gains(scores: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 
 def _difference(
-    pairs: pd.DataFrame, label: str, baseline: str, planned: int, band: float, resamples: int
+    pairs: pd.DataFrame,
+    label: str,
+    baseline: str,
+    planned: int,
+    band: float,
+    drawn: Mapping[str, Numbers],
 ) -> Difference:
     gain = pairs["gain"].to_numpy(float)
     clusters = _clusters(pairs)
-    resampled = hierarchical_bootstrap(pairs, resamples)
+    resampled = drawn.get(label, np.empty(0))
     mean_gain = estimate(clusters)
     tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    low, high = np.quantile(resampled, tails) if len(resampled) else (math.nan, math.nan)
+    several = len(resampled) > 0 and len(clusters) >= LEAST
+    low, high = np.quantile(resampled, tails) if several else (math.nan, math.nan)
     better = (resampled > 0) + 0.5 * (resampled == 0)  # a tie counts half
-    enough = len(resampled) > 0 and len(gain) >= FEWEST and len(clusters) > 1
+    enough = several and len(gain) >= FEWEST
     spread = float(clusters.std(ddof=1)) if len(clusters) > 1 else math.nan
     wins = int((gain > band).sum())
     ties = int((np.abs(gain) <= band).sum())
@@ -160,58 +189,58 @@ def _clusters(pairs: pd.DataFrame) -> Numbers:
     return np.asarray(over_trials.groupby("dataset").agg(plain_mean), dtype=float)
 
 
-def plain_mean(values: "pd.Series[float]") -> float:
+def plain_mean(values: npt.ArrayLike) -> float:
     """The mean, NaN if a value is NaN: by default pandas would leave that value out."""
-    return float(np.mean(values.to_numpy(float))) if len(values) else math.nan
+    v = np.asarray(values, dtype=float)
+    return float(v.mean()) if len(v) else math.nan
 
 
-def hierarchical_bootstrap(pairs: pd.DataFrame, resamples: int = RESAMPLES) -> Numbers:
-    """Mean gains (resamples,) when datasets, their environments and the trials of these are resampled.
+def hierarchical_bootstrap(gains: pd.DataFrame, resamples: int = RESAMPLES) -> Numbers:
+    """Return mean gains (resamples, labels) when datasets, environments and trials are resampled.
 
-    Resampling the lower levels too counts their noise twice (Davison and Hinkley 1997, section
-    3.8), and few clusters count it too little: the percentiles are no confidence interval.
+    `gains` is indexed by dataset, environment and trial, a label a column. Resampling the lower levels too
+    counts their noise twice (Davison and Hinkley 1997, section 3.8), and few clusters count it too little:
+    the percentiles are no confidence interval.
     """
-    if not resamples:
-        return np.empty(0)
     nested = [
-        [g["gain"].to_numpy(float) for _, g in of_dataset.groupby("environment", sort=False)]
-        for _, of_dataset in pairs.groupby("dataset", sort=False)
+        [values.to_numpy(float) for _, values in of_dataset.groupby("environment", sort=False)]
+        for _, of_dataset in gains.groupby("dataset", sort=False)
     ]
-    if not nested:
-        return np.empty(0)
     rng = np.random.default_rng(0)
-    environments = np.array([len(e) for e in nested])
-    trials = np.zeros((len(nested), environments.max()), dtype=int)
-    values = np.zeros((*trials.shape, max(len(v) for e in nested for v in e)))
-    for d, of_dataset in enumerate(nested):
-        for e, v in enumerate(of_dataset):
-            trials[d, e], values[d, e, : len(v)] = len(v), v
-
-    def resample(counts: npt.NDArray[np.int64], slots: int) -> npt.NDArray[np.int64]:
-        return np.asarray((rng.random((*counts.shape, slots)) * counts[..., None]).astype(int))
-
-    dataset = resample(np.full(resamples, len(nested)), len(nested))[:, :, None]
-    environment = resample(environments[dataset[..., 0]], values.shape[1])
-    size = trials[dataset, environment]
-    trial = resample(size, values.shape[2])
-    drawn = values[dataset[..., None], environment[..., None], trial]
-    over_trials = _masked_mean(drawn, size)
-    over_environments = _masked_mean(over_trials, environments[dataset[..., 0]])
-    return np.asarray(over_environments.mean(-1))
+    total = np.zeros((resamples, gains.shape[1]))
+    for _ in nested:
+        dataset = rng.integers(len(nested), size=resamples)
+        for d, environments in enumerate(nested):
+            rows = np.flatnonzero(dataset == d)
+            for _ in environments:
+                environment = rng.integers(len(environments), size=len(rows))
+                for e, values in enumerate(environments):
+                    here = rows[environment == e]
+                    total[here] += drawn_means(values, len(here), rng) / len(environments)
+    return total / len(nested)
 
 
-def _masked_mean(values: Numbers, count: npt.NDArray[np.int64]) -> Numbers:
-    """The mean of the first `count` values of the last dimension."""
-    first = np.arange(values.shape[-1]) < count[..., None]
-    return np.asarray(np.where(first, values, 0.0).sum(-1) / count)
+def drawn_means(
+    values: Numbers, resamples: int, rng: np.random.Generator, lost: float = math.nan
+) -> Numbers:
+    """Return the means (resamples, labels) of resampled trials of `values` (trials, labels).
+
+    A mean is `lost` where a value that is not finite is drawn.
+    """
+    trials = len(values)
+    picks = rng.integers(trials, size=(resamples, trials)) + trials * np.arange(resamples)[:, None]
+    counts = np.bincount(picks.ravel(), minlength=resamples * trials).reshape(resamples, trials)
+    finite = np.isfinite(values)
+    means = counts @ np.where(finite, values, 0.0) / trials
+    return means if finite.all() else np.where(counts @ ~finite, lost, means)
 
 
 def detectable_difference(spread: float, n: int, power: float = 0.8) -> float:
     """The mean of n paired differences that a two-sided t-test at 5 % finds with `power`.
 
-    `spread` is the standard deviation of the differences (ddof=1). NaN for n < 2.
+    `spread` is the standard deviation of the differences (ddof=1). NaN below LEAST.
     """
-    if n < 2 or not math.isfinite(spread):
+    if n < LEAST or not math.isfinite(spread):
         return math.nan
     critical = scipy.special.stdtrit(n - 1, (1 + LEVEL) / 2)
     shift = scipy.special.nctdtrinc(n - 1, 1 - power, critical)  # the other tail has no weight here
@@ -244,10 +273,19 @@ def noise(scores: npt.ArrayLike, values: npt.ArrayLike, resamples: int = RESAMPL
     order = np.argsort(-score, axis=0, kind="stable")
     place = np.empty_like(order)
     np.put_along_axis(place, order, np.arange(draws)[:, None], axis=0)
-    index = np.random.default_rng(0).integers(draws, size=(resamples, draws))
-    best = place[index].min(axis=1)  # (resamples, trials): the place of the best draw
+    sets, counts = _drawn_sets(draws, resamples)
+    best = np.where(sets[..., None], place, draws).min(axis=1)  # (sets, trials): of the best draw
     picked = np.take_along_axis(value, np.take_along_axis(order, best, axis=0), axis=0)
-    return Noise(seed, float(picked.mean(axis=1).std(ddof=1)))
+    return Noise(seed, float(picked.mean(axis=1).repeat(counts).std(ddof=1)))
+
+
+@cache
+def _drawn_sets(draws: int, resamples: int) -> tuple[npt.NDArray[np.bool_], Integers]:
+    """Return the different sets of draws that resamples have, (sets, draws), and how many have each."""
+    index = np.random.default_rng(0).integers(draws, size=(resamples, draws))
+    drawn = np.zeros((resamples, draws), dtype=bool)
+    np.put_along_axis(drawn, index, True, axis=1)
+    return np.unique(drawn, axis=0, return_counts=True)
 
 
 def block_table(scores: pd.DataFrame) -> pd.DataFrame:
@@ -370,8 +408,6 @@ class Ranks:
     holm: "pd.Series[float]"
     """p after Holm's correction of each label but the baseline, the smallest first; empty where the
     baseline has no rank."""
-    stability: dict[str, float]
-    """Kendall's tau between this ranking and the one without the named block; without NaN."""
 
     @property
     def cliques(self) -> list[list[str]]:
@@ -392,7 +428,6 @@ def ranked(scores: pd.DataFrame, baseline: str) -> Ranks:
         raise UserError("Ranks need at least two algorithms that are complete everywhere.")
     mean = mean_ranks(table)
     against = holm_against(table, baseline)["holm"] if baseline in mean.index else None
-    taus = rank_stability(table)
     return Ranks(
         over=str(table.index.name),
         blocks=blocks,
@@ -400,5 +435,4 @@ def ranked(scores: pd.DataFrame, baseline: str) -> Ranks:
         width=critical_difference(labels, blocks),
         friedman=friedman(table),
         holm=pd.Series(dtype=float) if against is None else against,
-        stability={block: tau for block, tau in taus.items() if math.isfinite(tau)},
     )

@@ -122,11 +122,9 @@ def judged_runs(
 
 
 def _summaries(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """By `keys`: `mean` and `error` (standard error, ddof=1) of the values; NaN where one is NaN."""
-    table = rows.groupby(keys)["value"].agg(["mean", "std", "count", "size"])
-    whole = table["count"] == table["size"]
-    table["error"] = (table["std"] / np.sqrt(table["count"])).where(whole)
-    return table.assign(mean=table["mean"].where(whole))
+    """Return by `keys` the `mean` of the values; NaN where one is NaN."""
+    table = rows.groupby(keys)["value"].agg(["mean", "count", "size"])
+    return table.assign(mean=table["mean"].where(table["count"] == table["size"]))
 
 
 def curves(
@@ -135,8 +133,7 @@ def curves(
     """Return learning curves of the `chosen` runs (rows of the runs' frame), averaged within `cells`.
 
     A curve is the mean over a cell's runs of one (environment, split): its `cell`, `environment`,
-    `split` and `role`, the number of `runs`, its `steps` (their place in `grids`), and at each the
-    `mean` and its standard error (None for one run).
+    `split` and `role`, its `steps` (their place in `grids`), and the `mean` at each.
     """
     cell = pd.Series(np.asarray(cells, int), index=np.asarray(chosen, int))
     rows = traced.rows[traced.rows["run"].isin(cell.index)]
@@ -145,18 +142,15 @@ def curves(
     table = _summaries(rows, [*keys, "step"]).reset_index()
     every = -(-len(table) // CURVE_VALUES)
     starts = np.flatnonzero((table[keys].diff() != 0).any(axis=1))
-    columns = {name: table[name].to_numpy() for name in (*keys, "step", "mean", "error", "size")}
+    columns = {name: table[name].to_numpy() for name in (*keys, "step", "mean")}
     averaged: list[dict[str, Any]] = []
     for start, end in itertools.pairwise([*starts, len(table)]):
         points = slice(start + (end - 1 - start) % every, end, every)  # the last step stays
-        error = columns["error"][points]
         averaged.append(
             {key: int(columns[key][start]) for key in keys}
             | {
-                "runs": int(columns["size"][start:end].max()),
                 "steps": grids.place([traced.steps[s] for s in columns["step"][points]]),
                 "mean": significant(columns["mean"][points], 4),
-                "error": significant(error, 2) if np.isfinite(error).any() else None,
             }
         )
     return averaged

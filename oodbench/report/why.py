@@ -10,11 +10,11 @@ from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.metrics import is_proportion
 from oodbench.report.hparams import text_of, varied
 from oodbench.report.numbers import number
-from oodbench.report.statistics import mean_and_error
+from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.results.directory import Results, kept_weights
-from oodbench.results.frames import CELL, Frames, plugins_of, sweep_runs, test_values
+from oodbench.results.frames import CELL, Frames, plugins_of
 from oodbench.results.run_spec import COMPLETE
-from oodbench.selection import candidates, find_rule, usual
+from oodbench.selection import find_rule, judged, usual
 from oodbench.terminal import Terminal
 
 
@@ -65,7 +65,8 @@ def why(
     """
     rule = rule or usual(frames)
     rule_metric = find_rule(rule, plugins=plugins_of(frames)).metric
-    runs = sweep_runs(frames)
+    by_rule = judged(frames, rule)
+    runs = by_rule.runs
     runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
     places = (
         ("dataset_label", "dataset", dataset),
@@ -74,9 +75,8 @@ def why(
     )
     for (column, what, name), option in zip(places, options, strict=True):
         runs = runs[runs[column] == _one(what, option, name, runs[column])]
-    judged = candidates(frames, rule)
-    judged = judged[judged["id"].isin(runs["id"])].drop_duplicates("id")
-    judged["chosen"] = judged["complete"] & ~judged.duplicated(CELL)
+    of_cell = by_rule.candidates[by_rule.candidates["id"].isin(runs["id"])].drop_duplicates("id")
+    of_cell["chosen"] = of_cell["complete"] & ~of_cell.duplicated(CELL)
     first = runs.iloc[0]
     metrics, classes = runs["metric"].dropna(), runs["classes"].dropna()
     usual_metric = str(metrics.iloc[0]) if len(metrics) else ""
@@ -84,12 +84,12 @@ def why(
     if metric is not None and metric not in known:
         raise unknown("metric", metric, known, hint=PLUGIN_HINT)
     shown = {str(first["dataset_label"]): metric or usual_metric}
-    values = test_values(frames, judged[["id", "step"]], shown).groupby("id")["value"]
-    judged["value"] = judged["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
+    values = by_rule.test_values(of_cell[["id", "step"]], shown).groupby("id")["value"]
+    of_cell["value"] = of_cell["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
     table = runs[["trial", "draw", "id", "state", "hparams"]].merge(
-        judged[["id", "step", "score", "value", "chosen"]], on="id", how="left"
+        of_cell[["id", "step", "score", "value", "chosen"]], on="id", how="left"
     )
-    place = pd.Series(range(len(judged)), index=judged["id"])
+    place = pd.Series(range(len(of_cell)), index=of_cell["id"])
     table["chosen"] = table["chosen"].eq(True)
     table = table.assign(place=table["id"].map(place)).sort_values(
         ["trial", "place", "draw"], ignore_index=True
@@ -224,10 +224,11 @@ def _mean(cell: Why) -> str:
     values = cell.runs.loc[cell.runs["chosen"], "value"].to_numpy(float)
     if not len(values):
         return "No trial is complete."
-    mean, error = mean_and_error(values)
+    mean, error = mean_and_error(values, LEAST)
     unit = " (%)" if is_proportion(cell.metric) else ""
     planned = cell.runs["trial"].nunique()
-    what = "mean ± standard error over trials (ddof=1)" if len(values) > 1 else "one trial"
+    few = "one trial" if len(values) == 1 else "mean over two trials, too few for an error"
+    what = few if len(values) < LEAST else "mean ± standard error over trials (ddof=1)"
     return (
         f"{cell.metric}{unit}: {number(mean, error, cell.metric)}, {what}, "
         f"n = {len(values)} of {planned}"

@@ -226,28 +226,6 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def test_values(
-    frames: Frames, chosen: pd.DataFrame, metric: Mapping[str, str] | None = None
-) -> pd.DataFrame:
-    """Return the numbers of the benchmark: what the chosen runs reach on their test environments.
-
-    Such a number is the value of a metric (by dataset; each dataset's main one by default) on the
-    `in` split of a test environment, recorded by the run `id` at the `step` of a row of `chosen`.
-    Returns the columns of `chosen` with `environment`, `metric` and `value`, a row for every test
-    environment of each of its rows; `value` is NaN where nothing was recorded.
-    """
-    runs = sweep_runs(frames).set_index("id")
-    metrics = runs["metric"] if metric is None else runs["dataset_label"].map(metric)
-    wanted = chosen.assign(
-        environment=chosen["id"].map(runs["test_environments"]), metric=chosen["id"].map(metrics)
-    )
-    wanted = wanted.explode("environment").dropna(subset=["environment"])
-    records = records_at(frames, chosen[["id", "step"]].drop_duplicates())
-    key = ["id", "step", "environment", "metric"]
-    values = records.loc[records["split"] == "in", [*key, "value"]]
-    return wanted.astype({"metric": object}).merge(values, on=key, how="left")
-
-
 def records_at(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
     """Return the records at the `id` and `step` of each row of `chosen`, with its other columns."""
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)

@@ -136,10 +136,13 @@ class Constant(TypedDict):
     """By metric, environment and split."""
 
 
+SPEC = TypeAdapter(RunSpec)
+
+
 def _checked_spec(spec: dict[str, Any]) -> dict[str, Any]:
     """Raise ValueError for values that no spec can have, whatever its runs are."""
     of_a_run = {"draw": 0, "trial": 0, "hparams": {}, "network_hparams": {}}
-    TypeAdapter(RunSpec).validate_python({"test_environments": []} | of_a_run | spec)
+    SPEC.validate_python({"test_environments": []} | of_a_run | spec)
     missing = {"dataset_label", "ceiling"} - spec.keys()
     if missing:
         raise ValueError(f"it has no {' and '.join(sorted(missing))}")

@@ -60,8 +60,8 @@ def test_a_method_of_ones_own_stands_in_the_board(
     assert "Partial: all rows are cut to 2 of 4 trials, 2 of 4 draws" in text
     assert "TwiceTheRisk beside the board" in text
     rows = [line.split() for line in invoke("table", board, out, "--notes").splitlines()]
-    assert {row[-1] for row in rows if row[:1] == ["TwiceTheRisk"] and "±" in row} >= {"here"}
-    assert {row[-1] for row in rows if row[:1] == ["ERM"] and "±" in row} >= {"board"}
+    assert {row[-1] for row in rows if row[:1] == ["TwiceTheRisk"] and "2" in row} >= {"here"}
+    assert {row[-1] for row in rows if row[:1] == ["ERM"] and "2" in row} >= {"board"}
     assert invoke("validate", out, board, code=1).count("trial 2, 3 missing") == 2
 
 
@@ -103,9 +103,22 @@ def test_what_a_board_lacks_is_said(copy: Path) -> None:
         return Part(part.about, table.drop_columns("score/val_env"))
 
     change_part(copy, "SEM", "ERM", few)
-    text = invoke("validate", copy, code=1)
-    assert "ERM on SEM: trial 3 missing (4 are planned)" in text
+    text = " ".join(invoke("validate", copy, code=1).split())
+    assert f"{dataset_file(copy, 'SEM')}: ERM on SEM: trial 3 missing (4 are planned)" in text
     assert "has the rules" in text
+
+
+def test_the_file_and_the_first_run_that_is_off_are_named(copy: Path) -> None:
+    def wrong(part: Part) -> Part:
+        seconds = [1.0, -1.0, *[1.0] * (len(part.table) - 2)]
+        place = part.table.column_names.index("seconds")
+        return Part(part.about, part.table.set_column(place, "seconds", pa.array(seconds, "float")))
+
+    change_part(copy, "SEM", "ERM", wrong)
+    first = frozen_part(copy, "SEM", "ERM").table["id"][1]
+    text = " ".join(invoke("validate", copy, code=1).split())
+    file = dataset_file(copy, "SEM")
+    assert f"{file}: ERM on SEM: has seconds that cannot be, first run {first}" in text
 
 
 @pytest.mark.parametrize(

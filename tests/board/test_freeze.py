@@ -137,7 +137,10 @@ def test_a_frozen_part_is_never_changed(copy: Path, half: Path) -> None:
     [
         ({"trials": 3}, "ERM on SEM: trial 3 missing"),
         ({"hparam_draws": 3}, "ERM on SEM: draw 3 missing"),
-        ({"steps": 30}, "runs are under another protocol"),
+        (
+            {"steps": 30},
+            r"runs are under another protocol, first .*/run.json: .*steps is 30, not 20",
+        ),
     ],
 )
 def test_results_that_are_not_the_whole_protocol_are_refused(

@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 from oodbench.board.quickstart import BOARD, DATASET, ROWS
-from oodbench.report.gap_tables import gaps_of
+from oodbench.report.gaps import gaps_of
 from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.numbers import number
 from oodbench.results.frozen import frozen
+from oodbench.selection import judged
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python
@@ -40,7 +41,7 @@ def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_its_leaderboard_is_the_boards() -> None:
     frames = frozen(BOARD)
     (shown,) = blocks("text")
-    found = leaderboard_by_rule(frames, "val_env").frame
+    found = leaderboard_by_rule(judged(frames, "val_env")).frame
     own = found["environment"].eq("mean") & found["dataset"].eq(DATASET)
     found = found[own].set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
@@ -82,7 +83,7 @@ def test_what_it_says_of_the_board_is_so() -> None:
 
 
 def test_what_it_says_of_the_shifts_is_so() -> None:
-    gaps = gaps_of(frozen(BOARD), "val_env")
+    gaps = gaps_of(judged(frozen(BOARD), "val_env"))
     told = re.search(
         r"On (\w+) of (\w+) constructed shifts some row closes nearly all of the gap; on (\w+)\s+"
         r"natural\s+ones\s+no\s+row\s+closes\s+two\s+thirds",

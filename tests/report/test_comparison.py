@@ -12,6 +12,7 @@ from oodbench.report.formats import FORMATS, Block, Sheet
 from oodbench.report.leaderboard import scores
 from oodbench.report.sheet import sheet
 from oodbench.results.join import joined
+from oodbench.selection import judged
 from tests.helpers.made import CODE, OneStep, report, spec
 
 
@@ -126,7 +127,7 @@ def test_directories_become_one(mine: OneStep, theirs: OneStep) -> None:
     frames = joined([mine.results.path, theirs.results.path])
     assert sorted(frames.runs["label"].unique()) == ["DANN", "ERM", "IRM"]
     assert len(frames.runs) == 3 * 12 and frames.metrics["id"].nunique() == 36
-    table = scores(frames)
+    table = scores(judged(frames))
     assert len(table) == 36 and table["environment"].unique().tolist() == ["t", "u"]
 
 
@@ -222,18 +223,6 @@ def test_what_is_near_the_best_is_marked(sweep: OneStep) -> None:
     assert shown.marks == (marks,) and marks not in shown.notes
     assert r"\underline{59.0 {\scriptsize $\pm$ 0.1}}" in FORMATS["latex"](shown)
     assert "<u>59.0 ± 0.1</u>" in FORMATS["markdown"](shown)
-
-
-def test_datasets_are_grouped_by_kind_of_shift(sweep: OneStep) -> None:
-    shifts = {"D": ("colour", "accuracy"), "E": ("colour", "accuracy"), "F": ("scale", "mse")}
-    for dataset, (shift, metric) in shifts.items():
-        for label, value in (("A", 0.5), ("B", 0.6 if dataset == "D" else 0.7)):
-            sweep.add(spec(dataset, label), value, metric=metric, shift=shift)
-    table = sweep.blocks()[-1]
-    assert table.title == "By kind of shift: means over its datasets"
-    assert table.header == ["algorithm", "colour (%)", "scale (rank)"]
-    assert table.rows == [["B", "65.0", "2.00"], ["A", "50.0", "1.00"]]
-    assert table.best == {(0, 1), (1, 2)}
 
 
 def test_runs_without_their_records_are_broken(sweep: OneStep) -> None:

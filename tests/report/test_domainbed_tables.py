@@ -64,7 +64,7 @@ def test_the_three_tables_are_domainbeds(tmp_path: Path) -> None:
     assert set(found.frame["rule"]) == set(rules) and len(found.frame) == 9
     both = found.frame[found.frame["rule"] == rules[0]]
     assert both["ours"].tolist() == pytest.approx(both["mean"].tolist())
-    assert both["ours_stderr"].tolist() == pytest.approx((both["error"] * np.sqrt(2)).tolist())
+    assert both["ours_stderr"].isna().all()  # of two trials
 
 
 def cell(path: Path, title: str) -> list[str]:

@@ -47,7 +47,7 @@ def two_rows(*columns: str, keys: int = 1) -> Sheet:
     return Sheet([block], ("A note.",), ("A remark.",), {}, ("Bold: the best value.",))
 
 
-@pytest.mark.parametrize("format_", ["markdown", "latex", "html"])
+@pytest.mark.parametrize("format_", ["markdown", "latex"])
 def test_bold_is_explained_where_it_is_shown(format_: str) -> None:
     text = FORMATS[format_](two_rows("gain"))
     assert text.index("A note.") < text.index("Bold: the best value.") < text.index("A remark.")

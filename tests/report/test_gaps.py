@@ -145,8 +145,13 @@ def test_the_bootstrap_resamples_datasets_then_paired_trials(
     assert share.std() == pytest.approx(expected.std(), rel=0.02)
     assert set(np.round(share, 9)) == set(np.round(expected, 9))
     assert (drawn.gap[:, drawn.labels.index("ERM")] == 0).all()
-    low, high = np.quantile(share, [0.025, 0.975])
-    assert drawn.interval("A") == (low, high)
+    assert math.isnan(drawn.interval("A")[0])  # two datasets give none
+    assert drawn.share(0.25, "A") == "0.25" and drawn.place(g.Place(1, 1, 2, 0.6)) == ["1", "-"]
+    whole = g.resampled(trials, rooms, "ERM")
+    low, high = np.quantile(whole.gap[:, whole.labels.index("A")], [0.025, 0.975])
+    assert whole.interval("A") == (low, high) and len(whole.gap) == st.RESAMPLES == 10_000
+    assert whole.share(0.25, "A") == f"0.25 [{low:z.2f}, {high:z.2f}]"
+    assert whole.place(g.Place(1, 1, 2, 0.6)) == ["1 [1, 2]", "0.60"]
 
 
 def test_labels_that_lack_a_dataset_are_not_resampled(
@@ -156,33 +161,6 @@ def test_labels_that_lack_a_dataset_are_not_resampled(
     assert g.resampled(g.by_trial(few), rooms, "ERM", resamples=9).labels == ["ERM", "A", "B"]
     part = g.resampled(g.by_trial(few), rooms, "ERM", ["losses", "accuracies"], resamples=9)
     assert part.labels == LABELS
-
-
-def test_mean_ranks_of_resamples_are_those_of_the_drawn_means(
-    trials: pd.DataFrame, rooms: pd.DataFrame
-) -> None:
-    drawn = g.resampled(trials, rooms, "ERM", ["losses"], resamples=50)
-    assert (np.sort(drawn.rank, axis=1) == [1, 2, 3, 4]).all()
-    order = scipy.stats.rankdata(-drawn.gap, axis=1)  # one dataset: by share and by rank alike
-    assert (order == drawn.rank)[(drawn.gap > -1).all(axis=1)].all()
-
-
-def test_equal_mean_ranks_of_a_resample_are_equal() -> None:
-    """The ranks 3, 1, 2 and 1, 2, 3 of two labels have equal sums in any order of the datasets."""
-    ranked = pd.DataFrame({"ERM": [2.0, 3, 1], "A": [3.0, 1, 2], "B": [1.0, 2, 3]}, [*"xyz"])
-    trials = pd.concat({(d, t): -row for d, row in ranked.iterrows() for t in (0, 1)}, axis=1).T
-    trials.index.names = ["dataset", "trial"]
-    rooms = pd.DataFrame({"mean": 1.0, "stderr": 0.1, "clear": True}, [*"xyz"])
-    drawn = g.resampled(trials, rooms, "ERM", resamples=200).rank
-    assert set(np.unique(drawn * 3)) <= set(range(3, 10))
-
-
-def test_a_huge_loss_does_not_make_the_others_equal() -> None:
-    losses = {"ERM": 1.0, "X": 0.5, "Y": 0.2, "BAD": 1e13}
-    index = pd.MultiIndex.from_product([["x", "y"], [0, 1]], names=["dataset", "trial"])
-    trials = pd.DataFrame({label: [-v] * 4 for label, v in losses.items()}, index)
-    rooms = pd.DataFrame({"mean": 1.0, "stderr": 0.1, "clear": True}, ["x", "y"])
-    assert (g.resampled(trials, rooms, "ERM", resamples=9).rank == [3, 2, 1, 4]).all()
 
 
 def test_places_count_those_ahead_in_every_resample() -> None:

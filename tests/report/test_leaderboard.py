@@ -11,6 +11,7 @@ from oodbench.report.leaderboard import COLUMNS, SUMMARIES, Column, Summary, lea
 from oodbench.report.sheet import blocks, sheet
 from oodbench.results.frames import load_frames
 from oodbench.results.join import joined
+from oodbench.selection import judged
 from tests.helpers.made import Curve, Made, flat
 
 
@@ -74,7 +75,7 @@ def test_a_declared_column_is_in_every_format_and_on_the_page(
     made_sheet = sheet(leaderboard(load_frames(made.results)))
     (table,) = made_sheet.blocks
     assert table.header == ["algorithm", "a", "b", "mean", "worst", "n", "lag"]
-    assert table.rows[0][3:] == ["75.0 ± 0.0", "70.0 ± 0.0", "2", "0.25"]
+    assert table.rows[0][3:] == ["75.0", "70.0", "2", "0.25"]
     assert (0, 4) in table.best
     for name, write in FORMATS.items():
         assert all(word in write(made_sheet) for word in ("worst", "lag", "0.25")), name
@@ -83,12 +84,6 @@ def test_a_declared_column_is_in_every_format_and_on_the_page(
     assert {worst.note, lag.note} <= set(page["notes"])
     assert "worst" in [column["name"] for column in page["environments"][0]]
     assert [name for name, _ in page["cells"][0][0][5]][:2] == ["n", "lag"]
-
-
-def test_one_trial_has_no_error_that_rules_could_differ_beyond(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    made.add("D", "ERM", ("b",), 0, shortcut(1.0), validation=("c",))
-    assert leaderboard(load_frames(made.results)).findings == ()
 
 
 def answered(value: float) -> dict[str, dict[str, dict[str, float]]]:
@@ -128,7 +123,7 @@ def test_the_constant_answer_and_ceilings_are_grey_rows(tmp_path: Path) -> None:
     assert [row[0] for row in block.rows] == ["ERM", "IRM", "clean", "constant"]
     assert block.rows[3] == ["constant", "60.1 ± 0.1", "3"]
     assert (block.ranked, block.grey, block.best) == (2, 2, {(0, 1)})
-    assert set(scores(frames)["label"]) == {"ERM", "IRM"}
+    assert set(scores(judged(frames))["label"]) == {"ERM", "IRM"}
     compared = comparison(frames, "ERM")
     assert set(compared.frame["label"]) == {"IRM"}
     with pytest.raises(UserError, match="unknown baseline 'constant'"):
@@ -154,7 +149,10 @@ def test_methods_that_see_test_inputs_are_ranked_apart(tmp_path: Path) -> None:
     assert (apart.ranked, apart.grey, apart.best) == (2, 0, {(0, 1)})
     # without others they are what is ranked
     assert alone.title == "E: accuracy (%)" and [row[0] for row in alone.rows] == ["ARM", "MTL"]
-    assert set(scores(frames)["label"][scores(frames)["dataset"] == "D"]) == {"ERM", "IRM"}
+    assert set(scores(judged(frames))["label"][scores(judged(frames))["dataset"] == "D"]) == {
+        "ERM",
+        "IRM",
+    }
     text = FORMATS["latex-all"](sheet(board))
     assert (
         r"\label{tab:d-accuracy-of-transductive-methods}" in text and "depend on the other" in text
@@ -175,7 +173,7 @@ def test_references_stand_in_grey_and_are_not_ranked(tmp_path: Path) -> None:
     assert (first.ranked, first.grey, first.best) == (2, 1, {(0, 1)})
     # without methods they are what is ranked
     assert [row[0] for row in alone.rows] == ["Forest"] and alone.ranked == 1
-    shown = scores(frames)
+    shown = scores(judged(frames))
     assert set(shown["label"][shown["dataset"] == "D"]) == {"ERM", "IRM"}
     compared = comparison(frames, "ERM").frame
     assert set(compared.loc[compared["dataset"] == "D", "label"]) == {"IRM"}
@@ -197,12 +195,58 @@ def test_a_finding_says_that_no_row_differs_from_the_constant_answer(
     assert [text.partition(" (")[0] for text in found] == [sentence] * bool(sentence)
 
 
+@pytest.mark.parametrize(("best", "bold"), [(0.61, set()), (0.5, set()), (0.7, {(0, 1)})])
+def test_nothing_is_bold_that_is_not_better_than_the_constant_answer(
+    tmp_path: Path, best: float, bold: set[tuple[int, int]]
+) -> None:
+    values = {"IRM": best, "ERM": best - 0.001, "VREx": best - 0.002}
+    made = with_references(tmp_path, values, ceilings=())
+    for trial in range(3):
+        for i, label in enumerate(values):
+            curve = flat(values[label] + trial / 100 - i)
+            made.add("E", label, ("b",), trial, curve, metric="mse", constant={})
+    board = leaderboard(load_frames(made.results))
+    block, other, over = blocks(board)
+    assert block.best == bold and bool(block.second | block.near) == bool(bold)
+    assert other.best == {(0, 1)}  # without a constant answer
+    assert {place for place in over.best if place[1] == 1} == bold
+    alone = with_references(tmp_path / "alone", values, ceilings=())
+    text = FORMATS["latex"](sheet(leaderboard(load_frames(alone.results))))
+    assert (r"\textbf" in text) == bool(bold)
+
+
 def test_two_trials_cannot_tell_a_row_from_the_constant_answer(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial, value in enumerate((0.9, 0.7)):
         made.add("D", "ERM", ("b",), trial, flat(value), constant=answered(0.6))
     (found,) = leaderboard(load_frames(made.results)).findings
     assert found.startswith("Two trials cannot tell the rows of D from the constant answer (95 %")
+
+
+def test_two_trials_give_no_error(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for trial in range(2):
+        made.add("D", "ERM", ("b",), trial, flat(0.5 + trial / 10))
+    shown = sheet(leaderboard(load_frames(made.results)))
+    assert shown.blocks[0].rows == [["ERM", "55.0", "2"]]
+    assert "trials: 2, too few for an error, hparam draws: 1." in shown.notes[1]
+    made.add("D", "ERM", ("b",), 2, flat(0.7))
+    shown = sheet(leaderboard(load_frames(made.results)))
+    assert shown.blocks[0].rows == [["ERM", "60.0 ± 5.8", "3"]]
+
+
+def test_rows_that_are_equal_on_every_run_are_told(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    levels = {"ERM": 0.5, "SD": 0.7, "IRM": 0.5, "CORAL": 0.7, "VREx": 0.5, "Fish": 0.6}
+    for dataset in ("D", "E"):
+        for label, level in levels.items():
+            for trial in range(3):
+                off = 0.01 * (label == "VREx" and dataset == "E" and trial == 2)
+                made.add(dataset, label, ("b",), trial, easier_a(level + trial / 20 + off))
+    assert leaderboard(load_frames(made.results)).findings == (
+        "IRM: equal to ERM on every run.",
+        "CORAL: equal to SD on every run.",
+    )
 
 
 def test_runs_without_a_constant_answer_have_no_such_row(tmp_path: Path) -> None:

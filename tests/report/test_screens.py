@@ -31,7 +31,6 @@ SCREENS = {
     "why": ["report", "why", "results", "--dataset", "Photographs", "--algorithm", "ERM",
             "--test-env", "a"],
     "status": ["sweep", "status", "results"],
-    "trials": ["diagnose", "trials", "one", "--rule", "train_val,oracle", "--out", "out"],
     "report-help": ["report", "--help"],
     "data-check": ["data", "check", "Table", "--set", "file=patients.csv"],
     "errors": ["sweep", "plan", "wrong.yaml"],

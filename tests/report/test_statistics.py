@@ -42,7 +42,7 @@ def scores(
     return pd.DataFrame(rows, columns=names)
 
 
-@pytest.mark.parametrize("n", [2, 3, 10])
+@pytest.mark.parametrize("n", [3, 10])
 def test_an_estimate_is_that_of_statsmodels(n: int) -> None:
     values = np.random.default_rng(n).normal(size=n)
     found = st.estimate(values)
@@ -52,7 +52,7 @@ def test_an_estimate_is_that_of_statsmodels(n: int) -> None:
     assert (found.low, found.high) == pytest.approx(wanted.tconfint_mean(alpha=0.05))
 
 
-@pytest.mark.parametrize("n", [0, 1])
+@pytest.mark.parametrize("n", [0, 1, 2])
 def test_too_few_values_have_no_interval(n: int) -> None:
     found = st.estimate([1.0] * n)
     assert math.isnan(found.stderr) and math.isnan(found.low) and found.n == n
@@ -65,36 +65,31 @@ def test_an_estimate_covers_the_mean_as_often_as_it_says(trials: int) -> None:
     assert 0.94 <= np.mean([f.low <= 1.0 <= f.high for f in found]) <= 0.96
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("trials", [3, 5, 10])
-@pytest.mark.parametrize("datasets", [1, 4])
-def test_a_gain_covers_the_truth_as_often_as_it_says(trials: int, datasets: int) -> None:
-    """Over one dataset its own effects are fixed: only the trials are random."""
-    rng = np.random.default_rng(trials + datasets)
-    frame = scores(rng, datasets, 2, trials)
-    second = (frame["label"] == "B").to_numpy()
-    hits = []
-    for _ in range(200):
-        places = rng.normal(size=(datasets, 1, 1))
-        places = places + rng.normal(size=(datasets, 2, 1)) / 2
-        truth = float(places.mean()) if datasets == 1 else 0.0
-        frame.loc[second, "value"] = (places + rng.normal(size=(datasets, 2, trials))).ravel()
-        (found,) = st.paired_differences(frame, "A", resamples=1)
-        hits.append(found.gain.low <= truth <= found.gain.high)
-    assert 0.91 <= np.mean(hits) <= 0.99  # of 200
-
-
 def test_a_difference_is_paired_and_has_the_sign_of_better() -> None:
-    frame = scores(np.random.default_rng(0), 2, 3, 4, spread=(0, 0, 1e-3), gain=0.25)
-    common = np.random.default_rng(1).normal(size=24)
+    frame = scores(np.random.default_rng(0), 3, 3, 4, spread=(0, 0, 1e-3), gain=0.25)
+    common = np.random.default_rng(1).normal(size=36)
     frame["value"] += np.tile(common, 2)
     (found,) = st.paired_differences(frame, "A")
     assert found.gain.mean == pytest.approx(0.25, abs=0.01)
-    assert found.gain.stderr < 0.01 and found.gain.n == 2
-    assert (found.wins, found.ties, found.losses) == (24, 0, 0)
-    assert found.pairs == found.planned == 24 and found.probability == 1.0
+    assert found.gain.stderr < 0.01 and found.gain.n == 3
+    assert (found.wins, found.ties, found.losses) == (36, 0, 0)
+    assert found.pairs == found.planned == 36 and found.probability == 1.0
     (lower,) = st.paired_differences(frame.assign(higher=False), "A")
-    assert lower.gain.mean == pytest.approx(-found.gain.mean) and lower.losses == 24
+    assert lower.gain.mean == pytest.approx(-found.gain.mean) and lower.losses == 36
+
+
+@pytest.mark.parametrize(("datasets", "trials"), [(2, 5), (1, 2)])
+def test_two_datasets_or_two_trials_give_no_interval(datasets: int, trials: int) -> None:
+    (found,) = st.paired_differences(scores(np.random.default_rng(0), datasets, 3, trials), "A")
+    assert found.gain.n == 2 and math.isfinite(found.gain.mean)
+    sure = (
+        found.gain.stderr,
+        found.gain.low,
+        *found.bootstrap,
+        found.probability,
+        found.detectable,
+    )
+    assert all(map(math.isnan, sure))
 
 
 def test_a_mean_gain_weighs_datasets_and_environments_alike() -> None:
@@ -104,7 +99,9 @@ def test_a_mean_gain_weighs_datasets_and_environments_alike() -> None:
     names = ["dataset", "label", "environment", "trial", "value", "higher"]
     (found,) = st.paired_differences(pd.DataFrame(rows, columns=names), "A")
     assert found.gain.mean == pytest.approx(((2 + 6) / 2 + 8) / 2)
-    draws = st.hierarchical_bootstrap(st.gains(pd.DataFrame(rows, columns=names), "A"), 20_000)
+    pairs = st.gains(pd.DataFrame(rows, columns=names), "A")
+    table = pairs.pivot(index=names[:1] + names[2:4], columns="label", values="gain")
+    draws = st.hierarchical_bootstrap(table, 20_000)[:, 0]
     assert draws.mean() == pytest.approx(6.0, abs=0.05)
     assert draws.min() == 1.0 and draws.max() == 8.0
 
@@ -116,7 +113,8 @@ def test_the_bootstrap_draws_at_every_level() -> None:
          ("E", "a", 0, 9.0), ("E", "a", 1, 9.0), ("E", "b", 0, 9.0), ("E", "b", 1, 9.0)],
         columns=["dataset", "environment", "trial", "gain"],
     )  # fmt: skip
-    draws = st.hierarchical_bootstrap(pairs, 100_000)
+    table = pairs.set_index(["dataset", "environment", "trial"])
+    draws = st.hierarchical_bootstrap(table, 100_000)[:, 0]
     # datasets: means 2.5 and 9; in D environments: .5 and 4.5, in them trials: variance 1/4
     within = (2.0**2 + 0.25 / 2) / 2  # of D's mean, drawn half of the time
     assert draws.var() == pytest.approx((3.25**2 + within / 2) / 2, rel=0.03)
@@ -125,12 +123,12 @@ def test_the_bootstrap_draws_at_every_level() -> None:
 
 def test_a_comparison_that_is_made_again_has_the_same_numbers() -> None:
     """Also by another process, next year: the resamples are always those of one seed."""
-    (found,) = st.paired_differences(scores(np.random.default_rng(3), 2, 2, 3, gain=0.2), "A")
-    assert found.gain.mean == pytest.approx(0.66451, abs=1e-5)
-    assert found.bootstrap == pytest.approx((0.10299, 1.24222), abs=1e-5)
-    assert found.probability == 0.987
+    (found,) = st.paired_differences(scores(np.random.default_rng(3), 3, 2, 3, gain=0.2), "A")
+    assert found.gain.mean == pytest.approx(0.178488, abs=1e-6)
+    assert found.bootstrap == pytest.approx((-0.437641, 0.735383), abs=1e-6)
+    assert found.probability == 0.7282
     score, value = np.random.default_rng(4).normal(size=(2, 4, 3))
-    assert st.noise(score, value).search == pytest.approx(0.563084, abs=1e-6)
+    assert st.noise(score, value).search == pytest.approx(0.560402, abs=1e-6)
 
 
 def test_ties_losses_and_what_is_missing() -> None:
@@ -170,11 +168,11 @@ def test_nothing_in_common_is_nothing() -> None:
     assert found.pairs == 0 and math.isnan(found.gain.mean) and math.isnan(found.probability)
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 10, 50])
+@pytest.mark.parametrize("n", [3, 5, 10, 50])
 def test_the_detectable_difference_is_that_of_statsmodels(n: int) -> None:
     wanted = 2.0 * TTestPower().solve_power(None, n, 0.05, 0.8)
     assert st.detectable_difference(2.0, n) == pytest.approx(wanted, rel=1e-3)
-    assert math.isnan(st.detectable_difference(2.0, 1))
+    assert math.isnan(st.detectable_difference(2.0, 2))
 
 
 def test_seed_noise_and_search_noise() -> None:
@@ -285,11 +283,11 @@ def test_ranks_come_with_their_tests_or_with_the_reason_why_there_are_none() -> 
     assert found.mean.to_dict() == {"C": 1.0, "B": 2.0, "A": 3.0}
     assert found.width == st.critical_difference(3, 2)
     assert found.friedman is not None and found.friedman.statistic == pytest.approx(4.0)
-    assert list(found.holm.index) == ["C", "B"] and found.stability == {"D0": 1.0, "D1": 1.0}
+    assert list(found.holm.index) == ["C", "B"]
     assert found.cliques == [["C", "B", "A"]]
     assert st.ranked(frame, "none").holm.empty
     alone = frame[frame["dataset"] == "D0"]
-    assert list(st.ranked(alone, "A").stability) == ["e0", "e1"]
+    assert st.ranked(alone, "A").over == "environment"
     for part, reason in (
         (alone[alone["environment"] == "e0"], "two datasets or two test environments"),
         (frame[frame["label"] == "A"], "two algorithms that are complete everywhere"),

@@ -251,7 +251,7 @@ def test_a_table_shows_the_same_runs_before_adaptation_and_ranks_them_apart(
         for adapt in ("none", "BatchNorm")
     ]
     values = {"datasets": [DIGITS], "network": CONV, "steps": STEPS, "evaluate_every": STEPS}
-    results = trained(tmp_path, tiny(**values, algorithms=rows))
+    results = trained(tmp_path, tiny(**values, algorithms=rows, trials=3))
     frame = leaderboard(load_frames(results), metric="loss").frame
     means: Any = frame[frame["environment"] == "mean"].set_index("label")
     assert means["kind"].to_dict() == {

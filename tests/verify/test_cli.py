@@ -146,13 +146,12 @@ def test_what_is_named_must_be_there_before_anything_runs(
     assert "no experiment is left" in text
 
 
-@pytest.mark.parametrize("format_", ["markdown", "html", "json"])
+@pytest.mark.parametrize("format_", ["markdown", "json"])
 def test_formats(format_: str, folders: Path) -> None:
     code, text = run(folders, "--read", f"--format={format_}")
     assert code == 1
     found = json.loads(text)[0]["row"] if format_ == "json" else text
     assert "ERM" in found
-    assert ("<table>" in text) == (format_ == "html")
 
 
 def test_the_list_names_experiments_by_cost(folders: Path) -> None:

@@ -5,6 +5,7 @@ Rows and datasets are given by their places in `rows` and `datasets`.
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import PurePath
 from typing import Any
 
@@ -12,17 +13,16 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
-from oodbench.report.agreement import tables as agreement_tables
 from oodbench.report.formats import Block
-from oodbench.report.gap_tables import BASELINE, Gaps
-from oodbench.report.html.views import Judged, gain_text, judged, views
+from oodbench.report.gaps import BASELINE, FLOOR, Gaps, bounded_mean
+from oodbench.report.html.views import Numbers, gain_text, numbers_by, views
 from oodbench.report.leaderboard import CEILING, METHOD
 from oodbench.report.numbers import counted, gain, number
 from oodbench.report.prediction_metrics import with_prediction_metric
 from oodbench.report.remarks import number_of_trials
-from oodbench.report.statistics import Difference
+from oodbench.report.statistics import Difference, kendall, plain_mean
 from oodbench.report.traces import Distinct, curves, plain_means, significant, traces
-from oodbench.results.frames import CELL, Frames, plugins_of, sweep_runs, test_values
+from oodbench.results.frames import CELL, Frames, plugins_of, subset, sweep_runs
 from oodbench.results.run_spec import COMPLETE, CONSTANT, State
 from oodbench.selection import find_rule, rule_names, served, usual
 from oodbench.version import __version__
@@ -40,11 +40,11 @@ def contents(frames: Frames, baseline: str = BASELINE, metric: str | None = None
     labels = [str(label) for label in runs["label"].unique()]
     if baseline not in labels and baseline != BASELINE:
         raise unknown("baseline", baseline, labels)
-    by_rule: dict[str, Judged] = {}
+    by_rule: dict[str, Numbers] = {}
     errors: dict[str, str] = {}
     for rule in dict.fromkeys([usual(frames), *rule_names()]):
         try:
-            by_rule[rule] = judged(frames, rule, baseline, metric)
+            by_rule[rule] = numbers_by(frames, rule, baseline, metric)
         except UserError as error:
             errors[rule] = str(error)
     if usual(frames) not in rule_names() or (metric is not None and not by_rule):
@@ -92,7 +92,7 @@ def _kinds(judged_runs: Any, labels: Sequence[str]) -> dict[str, str]:
     return kinds
 
 
-def _dataset(name: str, runs: pd.DataFrame, by_rule: Mapping[str, Judged]) -> dict[str, Any]:
+def _dataset(name: str, runs: pd.DataFrame, by_rule: Mapping[str, Numbers]) -> dict[str, Any]:
     known = [one for one in by_rule.values() if name in one.means.index]
     metric = known[0].metric(name) if known else ""
     higher = known[0].higher(name) if known else True
@@ -107,10 +107,14 @@ def _dataset(name: str, runs: pd.DataFrame, by_rule: Mapping[str, Judged]) -> di
 
 
 def _rule(
-    one: Judged, runs: pd.DataFrame, datasets: Sequence[str], labels: Sequence[str], grids: Distinct
+    one: Numbers,
+    runs: pd.DataFrame,
+    datasets: Sequence[str],
+    labels: Sequence[str],
+    grids: Distinct,
 ) -> dict[str, Any]:
     """Return the part of a page that depends on the selection rule."""
-    summary = find_rule(one.rule, plugins=plugins_of(one.frames)).description
+    summary = find_rule(one.rule, plugins=plugins_of(one.judged.frames)).description
     chosen = _chosen(one)
     board = one.board
     return {
@@ -124,7 +128,7 @@ def _rule(
     }
 
 
-def _asked(one: Judged, runs: pd.DataFrame, summary: str) -> str:
+def _asked(one: Numbers, runs: pd.DataFrame, summary: str) -> str:
     """Say which question the runs answer, and how many they are."""
     runs = runs[runs["dataset_label"].isin(one.board.frame["dataset"])]
     methods = set(one.board.frame.loc[one.board.frame["kind"] == METHOD, "label"])
@@ -136,11 +140,11 @@ def _asked(one: Judged, runs: pd.DataFrame, summary: str) -> str:
     )
 
 
-def _chosen(one: Judged) -> dict[Any, list[list[Any]]]:
+def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
     """List chosen runs by dataset and label: test sets if several, trials, draws, steps, scores, values."""
-    chosen = one.chosen.copy()
+    chosen = one.judged.chosen.copy()
     metrics = dict(zip(one.board.frame["dataset"], one.board.frame["metric"], strict=True))
-    tested = test_values(one.frames, chosen[["id", "step"]], metrics)
+    tested = one.judged.test_values(chosen[["id", "step"]], metrics)
     chosen["value"] = chosen["id"].map(plain_means(tested["value"], tested["id"]))
     found: dict[Any, list[list[Any]]] = {}
     for key, group in chosen.groupby(["dataset_label", "label"], sort=False):
@@ -156,7 +160,7 @@ def _chosen(one: Judged) -> dict[Any, list[list[Any]]]:
 
 
 def _cells(
-    one: Judged, dataset: str, labels: Sequence[str], chosen: Mapping[Any, Any]
+    one: Numbers, dataset: str, labels: Sequence[str], chosen: Mapping[Any, Any]
 ) -> list[Any]:
     """List for each label value, share of the gap, gain, colour, sign, facts and chosen runs, or None."""
     if dataset not in one.means.index:
@@ -186,7 +190,7 @@ def _cells(
     return cells
 
 
-def _shares(one: Judged, dataset: str) -> dict[str, float]:
+def _shares(one: Numbers, dataset: str) -> dict[str, float]:
     """Return the share of the gap that each row closes on a dataset."""
     if one.gaps is None or dataset not in one.gaps.shares.index:
         return {}
@@ -210,7 +214,7 @@ def _facts(d: Difference, metric: str, unit: str) -> list[list[str]]:
     return facts
 
 
-def _environments(one: Judged, dataset: str, labels: Sequence[str]) -> list[dict[str, Any]]:
+def _environments(one: Numbers, dataset: str, labels: Sequence[str]) -> list[dict[str, Any]]:
     """List the columns of a dataset beside its mean, each with a text for each label."""
     frame = one.board.frame
     rest = frame[(frame["dataset"] == dataset) & (frame["environment"] != "mean")]
@@ -231,15 +235,20 @@ def _text(row: Mapping[Any, Any] | None) -> str:
 
 
 def _curves(
-    one: Judged, runs: pd.DataFrame, datasets: Sequence[str], labels: Sequence[str], grids: Distinct
+    one: Numbers,
+    runs: pd.DataFrame,
+    datasets: Sequence[str],
+    labels: Sequence[str],
+    grids: Distinct,
 ) -> list[dict[str, Any]]:
     """Return the learning curves of the chosen runs; none of frozen runs, which keep no other step."""
-    if one.frames.scores is not None:
+    frames, chosen = one.judged.frames, one.judged.chosen
+    if frames.scores is not None:
         return []
-    chosen = one.chosen
     places = pd.Index(runs["id"]).get_indexer(pd.Index(chosen["id"]))
     cells = chosen.groupby([c for c in CELL if c != "trial"], sort=False)
-    values = traces(one.frames, runs)
+    few = subset(frames, runs[runs["id"].isin(chosen["id"])])
+    values = traces(few, runs)
     panels: list[dict[str, Any]] = []
     keys: list[Any] = [*cells.groups]
     for dataset, label, tests in keys:
@@ -252,7 +261,7 @@ def _curves(
     return panels
 
 
-def _precision(one: Judged) -> tuple[str, Block]:
+def _precision(one: Numbers) -> tuple[str, Block]:
     """Tabulate each dataset's constant answer, baseline, best row and ceiling, and how exact gains are."""
     rows = []
     for dataset, means in one.means.groupby("dataset", sort=False):
@@ -347,3 +356,71 @@ def _reason(state: str, error: object, step: float) -> str:
     if state == State.DIVERGED:
         return f"the loss was not finite at step {step:.0f}"
     return "launching the sweep again continues it" if state == State.LOST else ""
+
+
+def agreement_tables(gaps: Mapping[str, Gaps], rule: str) -> list[Block]:
+    """Return the tables of the agreement of datasets by a rule, of rules, and of what rules cost."""
+    shown = [datasets_agree(gaps[rule])] if rule in gaps and len(gaps[rule].shares) > 1 else []
+    if len(gaps) > 1:
+        shown.append(rules_agree(gaps))
+    cost = rules_cost(gaps)
+    return [*shown, cost] if cost else shown
+
+
+def datasets_agree(gaps: Gaps) -> Block:
+    """Return a table of Kendall's tau between the orders of rows on two datasets, and on one and the
+    others.
+    """
+    table = gaps.shares
+    known = {dataset: shares.dropna() for dataset, shares in table.iterrows()}
+    taus = {(a, b): kendall(known[a], known[b]) for a, b in combinations(known, 2)}
+    taus |= {(b, a): tau for (a, b), tau in taus.items()}
+    rows = []
+    for dataset, here in known.items():
+        cells = ["" if d == dataset else _tau(taus[dataset, d]) for d in known]
+        rest = bounded_mean(table.drop(dataset)).dropna()
+        rows.append([str(dataset), *cells, _tau(kendall(here, rest))])
+    header = ["dataset", *map(str, table.index), "mean of the others"]
+    return Block("Datasets: Kendall's tau of the orders of rows", header, rows, len(rows))
+
+
+def rules_agree(gaps: Mapping[str, Gaps]) -> Block:
+    """Kendall's tau between the rows' mean shares by each two rules, over the datasets that both judge."""
+    rows = []
+    for rule, one in gaps.items():
+        cells = []
+        for other in gaps.values():
+            both = one.shares.index.intersection(other.shares.index)
+            a, b = (bounded_mean(g.shares.loc[both]).dropna() for g in (one, other))
+            tau = f"{_tau(kendall(a, b))} ({counted(len(both), 'dataset')})"
+            cells.append("" if one is other else tau)
+        rows.append([rule, *cells])
+    return Block("Rules: Kendall's tau of the orders of rows", ["rule", *gaps], rows, len(rows))
+
+
+def rules_cost(gaps: Mapping[str, Gaps], oracle: str = "oracle") -> Block | None:
+    """Return a table of how much less of the gap rows close by each rule than by the oracle; None without
+    one.
+
+    Its numbers are means over rows on each dataset. By either rule the gap starts at the value of the
+    baseline's runs that the oracle chooses.
+    """
+    if oracle not in gaps or len(gaps) < 2:
+        return None
+    best = gaps[oracle]
+    datasets = best.shares.index
+    start = best.trials[BASELINE].groupby("dataset").agg(plain_mean)[datasets]
+    rows = []
+    for rule, one in gaps.items():
+        if rule == oracle:
+            continue
+        means = one.trials.groupby("dataset").agg(plain_mean).reindex(datasets)
+        reached = means.sub(start, axis=0).div(best.rooms["mean"][datasets], axis=0)
+        lost = (best.shares.clip(lower=FLOOR) - reached.clip(lower=FLOOR)).mean(axis=1)
+        rows.append([rule, *map(_tau, lost), _tau(lost.mean())])
+    title = "Share of the gap that rows close less than by the oracle"
+    return Block(title, ["rule", *map(str, datasets), "mean"], rows, len(rows))
+
+
+def _tau(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:z.2f}"

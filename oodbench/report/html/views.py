@@ -12,8 +12,18 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import OVERALL
-from oodbench.report.gap_tables import ALL, BASELINE, HALVES, Gaps, gaps_of, serving
-from oodbench.report.gaps import bounded_mean, places, resampled, significant
+from oodbench.report.gaps import (
+    ALL,
+    BASELINE,
+    HALVES,
+    Gaps,
+    bounded_mean,
+    gaps_of,
+    places,
+    resampled,
+    serving,
+    significant,
+)
 from oodbench.report.leaderboard import (
     CEILING,
     METHOD,
@@ -32,9 +42,9 @@ from oodbench.report.statistics import (
     mean_ranks,
     paired_differences,
 )
-from oodbench.results.frames import CELL, Frames, subset, sweep_runs
+from oodbench.results.frames import Frames
 from oodbench.results.run_spec import CONSTANT
-from oodbench.selection import choose
+from oodbench.selection import Judged, judged
 
 SHOWN = 20
 """The number of best rows whose intervals the picture's axis spans."""
@@ -43,13 +53,11 @@ TICKS = 5
 
 
 @dataclass(frozen=True)
-class Judged:
+class Numbers:
     """The numbers of a page by one selection rule."""
 
-    frames: Frames
-    """The chosen runs, and those of cells that are not complete, of the datasets that serve the rule."""
-    chosen: pd.DataFrame
-    """The chosen runs; see `oodbench.selection.choose`."""
+    judged: Judged
+    """The runs of the datasets that serve the rule."""
     rule: str
     baseline: str
     board: Leaderboard
@@ -88,9 +96,15 @@ class Judged:
         tests = {key: d for key, d in self.differences.items() if key[0] != OVERALL}
         return dict(zip(tests, significant([*tests.values()]), strict=True))
 
+    @cached_property
+    def metrics(self) -> dict[str, str]:
+        """The metric of each dataset."""
+        frame = self.board.frame[is_mean(self.board.frame)].drop_duplicates("dataset")
+        return dict(zip(frame["dataset"], frame["metric"], strict=True)) | {OVERALL: "accuracy"}
+
     def metric(self, dataset: str) -> str:
         """Return the metric of a dataset."""
-        return str(self.means["metric"][dataset].iloc[0]) if dataset != OVERALL else "accuracy"
+        return self.metrics[dataset]
 
     def higher(self, dataset: str) -> bool:
         """Return whether a higher value is better on a dataset."""
@@ -106,29 +120,15 @@ class Judged:
         return "points" if is_proportion(metric) else metric
 
 
-def judged(frames: Frames, rule: str, baseline: str, metric: str | None) -> Judged:
+def numbers_by(frames: Frames, rule: str, baseline: str, metric: str | None) -> Numbers:
     """Compute the numbers by a rule; raises UserError where the sweep cannot serve it."""
     frames = serving(frames, rule)
     if frames.runs.empty:
         raise UserError(f"no dataset serves the rule {rule}")
-    board = leaderboard_by_rule(frames, rule, metric)
-    frames, chosen = _chosen_alone(frames, rule)
-    table = scores(frames, rule, metric)
-    gaps = gaps_of(frames, rule, metric, table) if baseline == BASELINE else None
-    return Judged(frames, chosen, rule, baseline, board, table, gaps)
-
-
-def _chosen_alone(frames: Frames, rule: str) -> tuple[Frames, pd.DataFrame]:
-    """Leave out the runs of complete cells that were not chosen; return the frames and the chosen runs.
-
-    The same runs are chosen from them, in a fraction of the time.
-    """
-    chosen, runs = choose(frames, rule), sweep_runs(frames)
-    cells = pd.MultiIndex.from_frame(runs[CELL])
-    passed_over = cells.isin(pd.MultiIndex.from_frame(chosen[CELL])) & ~runs["id"].isin(
-        chosen["id"]
-    )
-    return subset(frames, runs[~passed_over]), chosen
+    one = judged(frames, rule)
+    gaps = gaps_of(one, metric) if baseline == BASELINE else None
+    board, table = leaderboard_by_rule(one, metric), scores(one, metric)
+    return Numbers(one, rule, baseline, board, table, gaps)
 
 
 @dataclass
@@ -177,7 +177,7 @@ class Row:
     ranked: bool
 
 
-def views(one: Judged) -> list[View]:
+def views(one: Numbers) -> list[View]:
     """Make the presets of a page: all datasets, each half of them, and each dataset alone."""
     datasets = [str(d) for d in one.board.frame["dataset"].unique()]
     several: list[View] = []
@@ -189,7 +189,7 @@ def views(one: Judged) -> list[View]:
     return [*several, *(_of_dataset(one, dataset) for dataset in datasets)]
 
 
-def _of_gaps(one: Judged, gaps: Gaps, group: str) -> View:
+def _of_gaps(one: Numbers, gaps: Gaps, group: str) -> View:
     """Make the view of the mean share of the gap over the datasets of a group."""
     members = gaps.subsets[group]
     rows = _shares(gaps, gaps.shares.loc[members], members, group)
@@ -204,7 +204,7 @@ def _of_gaps(one: Judged, gaps: Gaps, group: str) -> View:
     empty = [_no_row(x, 3) for x in names if x not in known]
     over = f"{counted(len(members), 'dataset')}{'' if group == ALL else ', ' + group}"
     picture = f"Share of the gap closed: 0 is {BASELINE}, 1 the ceiling; a mean over {over}, 95 % intervals"
-    finding = _finding_of_gaps([r for r in rows if r.ranked])
+    finding = _finding_of_gaps([r for r in rows if r.ranked], len(members))
     if gaps.unclear and group == ALL:
         finding += (
             f" No share is given where the head-room is not clear: {', '.join(gaps.unclear)}."
@@ -235,9 +235,8 @@ def _shares(
             continue
         is_baseline = label == BASELINE
         low, high = (math.nan, math.nan) if is_baseline else drawn.interval(str(label))
-        text = "0" if is_baseline else f"{mean:z.2f} [{low:z.2f}, {high:z.2f}]"
-        at = place[str(label)]
-        texts = [text, f"{at.place} [{at.low}, {at.high}]", f"{at.first:.2f}"]
+        text = "0" if is_baseline else drawn.share(float(mean), str(label))
+        texts = [text, *drawn.place(place[str(label)])]
         rows.append(Row(str(label), float(mean), low, high, texts, True))
     return rows
 
@@ -246,17 +245,19 @@ def _no_row(label: str, texts: int) -> Row:
     return Row(label, math.nan, math.nan, math.nan, ["-"] * texts, False)
 
 
-def _finding_of_gaps(rows: Sequence[Row]) -> str:
+def _finding_of_gaps(rows: Sequence[Row], datasets: int) -> str:
     others = [r for r in rows if r.label != BASELINE]
     if not others:
         return "No method has all datasets yet."
     best = others[0]
+    first = f"The first, {best.label}, closes {best.texts[0]} of the gap to the ceiling."
+    if math.isnan(best.low):
+        return f"{first} Two {'datasets' if datasets > 1 else 'trials'} give no interval."
     above = sum(round(r.low, 2) > 0 for r in others)  # as tables print it
     below = sum(round(r.high, 2) < 0 for r in others)
     return (
         f"{_are(above, len(others), 'better')} than {BASELINE} with the whole 95 % interval, "
-        f"{below or 'none'} worse. "
-        f"The first, {best.label}, closes {best.texts[0]} of the gap to the ceiling."
+        f"{below or 'none'} worse. {first}"
     )
 
 
@@ -264,7 +265,7 @@ def _are(count: int, of: int, what: str) -> str:
     return f"{count or 'None'} of {counted(of, 'row')} {'is' if count == 1 else 'are'} {what}"
 
 
-def _of_ranks(one: Judged, datasets: list[str]) -> View:
+def _of_ranks(one: Numbers, datasets: list[str]) -> View:
     """Make the view of mean ranks, and of mean gains over the datasets that are measured in proportions."""
     ranks = mean_ranks(block_table(one.scores))
     labels = [*map(str, ranks.index), *dict.fromkeys(one.board.frame["label"])]
@@ -287,7 +288,7 @@ def _of_ranks(one: Judged, datasets: list[str]) -> View:
     )
 
 
-def _of_dataset(one: Judged, dataset: str) -> View:
+def _of_dataset(one: Numbers, dataset: str) -> View:
     """Make the view of a dataset: gains over the baseline, or values where there is none."""
     metric, means = one.metric(dataset), one.on(dataset)
     own = {x: d for (of, x), d in one.differences.items() if of == dataset}
@@ -334,7 +335,7 @@ def _order(means: pd.DataFrame, up: bool) -> list[str]:
     return [str(x) for x in table.sort_values(["kind", "partial", "value"], kind="stable").index]
 
 
-def _marks(one: Judged, dataset: str) -> dict[str, float]:
+def _marks(one: Numbers, dataset: str) -> dict[str, float]:
     """Place the baseline, the constant answer and the ceiling among the gains on a dataset."""
     means = one.on(dataset).query("n > 0")
     sign = one.scale(dataset) * (1 if one.higher(dataset) else -1)
@@ -347,7 +348,7 @@ def _marks(one: Judged, dataset: str) -> dict[str, float]:
 
 
 def _row_of_gain(
-    one: Judged, dataset: str, label: str, d: Difference | None, extra: list[str]
+    one: Numbers, dataset: str, label: str, d: Difference | None, extra: list[str]
 ) -> Row:
     if d is None:
         mean = 0.0 if label == one.baseline else math.nan
@@ -358,7 +359,7 @@ def _row_of_gain(
     return Row(label, mean, low, high, [text, *extra], d.pairs == d.planned)
 
 
-def _row_of_value(one: Judged, dataset: str, label: str, extra: list[str]) -> Row:
+def _row_of_value(one: Numbers, dataset: str, label: str, extra: list[str]) -> Row:
     values = one.scores.query("dataset == @dataset and label == @label")
     found = estimate(values.groupby("trial")["value"].mean())
     text = gain(found.mean, one.metric(dataset), "") if found.n else "-"
@@ -376,7 +377,7 @@ def gain_text(d: Difference, metric: str) -> str:
     return f"{text} [{gain(d.gain.low, metric)}, {gain(d.gain.high, metric)}]"
 
 
-def _finding_of_gains(one: Judged, dataset: str, own: Mapping[str, Difference], where: str) -> str:
+def _finding_of_gains(one: Numbers, dataset: str, own: Mapping[str, Difference], where: str) -> str:
     whole = [d for d in own.values() if d.pairs == d.planned]
     finite = [d for d in whole if math.isfinite(d.gain.mean)]
     if not finite:
@@ -390,7 +391,9 @@ def _finding_of_gains(one: Judged, dataset: str, own: Mapping[str, Difference], 
     up, down = signs.count(1), signs.count(-1)
     text = f"The first, {best.label}, gains {gain_text(best, metric)} {unit}."
     if math.isnan(best.gain.low):
-        return f"{text} One trial gives no interval."
+        over = "dataset" if dataset == OVERALL else "trial"
+        several = f"Two {over}s give" if best.gain.n > 1 else f"One {over} gives"
+        return f"{text} {several} no interval."
     verdict = f"{_are(up, len(whole), 'better')} than {one.baseline} {where} {how}, {down or 'none'} worse."
     return f"{verdict} {text}"
 

@@ -7,20 +7,18 @@ import pandas as pd
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.report import gap_tables
-from oodbench.report.gap_tables import gaps_of
+from oodbench.report import gaps as gap_tables
+from oodbench.report.gaps import gaps_of
 from oodbench.report.html import render
 from oodbench.report.html.contents import contents
 from oodbench.report.leaderboard import is_mean, leaderboard_by_rule, scores
 from oodbench.report.numbers import number
 from oodbench.report.statistics import paired_differences
-from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import joined
 from oodbench.results.run_spec import State
-from oodbench.selection import choose
+from oodbench.selection import choose, judged
 from tests.helpers.made import Made, flat
-from tests.helpers.sweeps import tiny
 from tests.report.html.conftest import KINDS, NASTY, PERCENT
 
 VALUE, SHARE, GAIN, COLOUR, SIGN, FACTS, RUNS = range(7)
@@ -63,7 +61,7 @@ def board(kinds: tuple[Frames, pd.DataFrame]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
 def test_its_numbers_are_those_of_the_table(made: Made, tree: dict[str, Any], rule: str) -> None:
-    frame = leaderboard_by_rule(load_frames(made.results), rule).frame
+    frame = leaderboard_by_rule(judged(load_frames(made.results), rule)).frame
     for row in frame[is_mean(frame)].to_dict(orient="records"):
         cell = cells(tree, rule)[row["dataset"], row["label"]]
         assert cell[VALUE] == number(row["mean"], row["stderr"], row["metric"])
@@ -90,13 +88,15 @@ def test_a_number_has_the_chosen_runs(made: Made, tree: dict[str, Any], rule: st
 
 
 def test_gains_are_paired_and_in_points(made: Made, tree: dict[str, Any]) -> None:
-    table = scores(load_frames(made.results), "train_val")
+    table = scores(judged(load_frames(made.results), "train_val"))
     for name in (NASTY, PERCENT):
         shown = view(tree, name, "train_val")
         for d in paired_differences(table[table["dataset"] == name], "ERM", resamples=0):
             *numbers, texts, ranked = shown["rows"][d.label]
             wanted = [100 * v for v in (d.gain.mean, d.gain.low, d.gain.high)]
-            assert numbers == pytest.approx(wanted, rel=1e-3)
+            known = [math.nan if v is None else v for v in numbers]
+            assert known == pytest.approx(wanted, rel=1e-3, nan_ok=True)
+            assert math.isnan(known[1]) == (d.gain.n < 3)
             assert texts == ["+10.0 [+10.0, +10.0]", "3"] or name == PERCENT or d.label == "VREx"
             assert ranked == (d.pairs == d.planned) == (d.label != "VREx")
         assert shown["marks"] == [["ERM", 0.0]] and "(points)" in shown["picture"]
@@ -109,19 +109,21 @@ def test_gains_are_paired_and_in_points(made: Made, tree: dict[str, Any]) -> Non
 
 def test_without_ceilings_datasets_are_averaged_as_gains(tree: dict[str, Any]) -> None:
     shown = view(tree, "all")
-    assert shown["rows"]["IRM"][:3] == pytest.approx([9.0, -3.706, 21.71], abs=0.01)
-    assert shown["rows"]["IRM"][3] == ["+9.0 [-3.7, +21.7]", "1.00"]
-    assert "None of 1 row are better" in shown["finding"]
+    mean, *interval = shown["rows"]["IRM"][:3]
+    assert mean == pytest.approx(9.0, abs=0.01) and interval == [None, None]
+    assert shown["rows"]["IRM"][3] == ["+9.0", "1.00"]
+    wanted = "The first, IRM, gains +9.0 points. Two datasets give no interval."
+    assert shown["finding"] == wanted
     assert {cell[SHARE] for cell in cells(tree, "train_val").values()} == {""}
     low, high, ticks = shown["axis"]
-    assert low < -3.7 and high > 21.7 and all(low <= tick <= high for tick in ticks)
+    assert low < 0.0 and high > 9.0 and all(low <= tick <= high for tick in ticks)
 
 
 def test_a_board_has_the_shares_of_the_headline(
     kinds: tuple[Frames, pd.DataFrame], board: dict[str, Any]
 ) -> None:
     for rule in ("val_env", "train_val", "oracle"):
-        gaps = gaps_of(kinds[0], rule)
+        gaps = gaps_of(judged(kinds[0], rule))
         assert gaps is not None
         block = gap_tables.headline(gaps)
         groups = {"all": 1, "constructed": block.header.index("constructed (2)"), "natural": -1}
@@ -135,7 +137,6 @@ def test_a_board_has_the_shares_of_the_headline(
             gaps.means.index
         )
         for (dataset, label), cell in cells(board, rule).items():
-            assert cell[SIGN] == gaps.signs.get((dataset, label), 0)
             known = dataset in gaps.shares.index and label in gaps.shares
             value = float(gaps.shares[label].to_dict()[dataset]) if known else math.nan
             if math.isfinite(value):
@@ -272,28 +273,6 @@ def test_one_run_in_any_state(tmp_path: Path, state: str) -> None:
     ended = state in ("done", "diverged")
     assert [cell[VALUE] for cell in found.values()] == (["50.0"] if ended else [])
     assert not ended or found["D", "ERM"][RUNS][3] == [10]
-
-
-def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
-    sweep = Made(tmp_path)
-    for trial in range(4):
-        sweep.add("D", "ERM", ("a",), trial, flat(0.5))
-    runs = [sweep.results.run(run_id).path for run_id in sweep.runs]
-    with (runs[0] / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 40, "evalua')
-    (runs[1] / "done.json").write_text('{"status": "do')
-    (runs[2] / "run.json").write_text("")
-    (tmp_path / "runs" / "stranger").mkdir()
-    (tmp_path / "runs" / "file").write_text("?")
-    tree = page(tmp_path)
-    assert render(tree)
-    assert tree["states"] == {"broken": 3, "done": 1} and len(tree["unfinished"]) == 3
-
-
-def test_a_sweep_that_is_only_planned_has_a_page(tmp_path: Path) -> None:
-    Results(tmp_path).write_plan("tiny", {}, tiny(trials=1).runs)
-    tree = page(tmp_path)
-    assert render(tree) and tree["unfinished"] == []
 
 
 def test_an_unknown_baseline_names_the_nearest(made: Made) -> None:
