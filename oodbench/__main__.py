@@ -15,7 +15,7 @@ from oodbench.terminal import commands
 from oodbench.train.cli import app as train
 from oodbench.verify.cli import app as verify
 
-main = commands(__doc__, no_args_is_help=True)
+main = commands(__doc__, no_args_is_help=True, add_completion=True)
 main.add_typer(sweep, name="sweep")
 main.add_typer(report, name="report")
 main.add_typer(board, name="board")

@@ -106,8 +106,8 @@ def commands(
     `renamed` says what to type instead of what is gone, by `COMMAND` or `COMMAND --OPTION`.
     """
     cls = type(cls.__name__, (cls,), {"renamed": renamed})
-    plain: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
-    return _App(cls=cls, help=help, add_completion=False, **plain, **settings)
+    plain = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
+    return _App(cls=cls, help=help, **plain | settings)
 
 
 def confirmed(question: str) -> bool:

@@ -20,3 +20,12 @@ def test_every_command_has_a_help(room: str) -> None:
     result = CliRunner().invoke(main, [room, "--help"])
     assert result.exit_code == 0, result.output
     assert f" {room} [OPTIONS]" in result.output
+
+
+def test_a_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMP_WORDS", "oodbench sweep la")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    result = CliRunner().invoke(
+        main, prog_name="oodbench", env={"_OODBENCH_COMPLETE": "complete_bash"}
+    )
+    assert result.output.split() == ["launch"]
