@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from filelock import BaseFileLock, Timeout
 
 from oodbench import blame
@@ -71,7 +70,9 @@ def execute_bundle(
     """Train the runs of one bundle (`RunSpec.bundle_key`), each as `execute` would.
 
     Returns the ids of the runs that were not started because they must be trained one at a time. A
-    bundle that does not fit into memory is trained in halves, from its runs' last checkpoints on.
+    bundle that fails, as for lack of memory, is trained in halves, from its runs' last checkpoints on, and
+    a run that fails alone has failed: trained otherwise it would have other bits. Only a method that no
+    program can take, whoever is in it, is trained without.
     """
     # the runs of one trial side by side, as they share its data
     ordered = sorted(runs, key=lambda run: (run[0].trial, run[0].draw))
@@ -90,8 +91,9 @@ def _execute(
     heartbeats: "Heartbeats",
 ) -> list[str]:
     """Do what `execute_bundle` does, in a clean process."""
-    limit = settings.vectorize or MAX_VECTORIZED
+    most, alone = settings.vectorize or MAX_VECTORIZED, set[str]()
     while waiting and not interrupts.stop:
+        limit = 0 if waiting[0][0].id in alone else most
         bundle = _Bundle(settings, ended, heartbeats)
         try:
             bundle.acquire(waiting, limit)
@@ -100,13 +102,16 @@ def _execute(
             if not bundle.held:
                 raise
             left = [(item.spec, item.directory) for item in bundle.held]
-            if bundle.vectorized and not is_disk_full(error, left[0][1].path):
-                waiting.extendleft(reversed(left))
-                limit = len(left) // 2 if _is_memory(error) else 0
-                if not limit and len(left) > 1:
-                    _warn_one_at_a_time(left[0][0], error)
+            reason = explained(error) if bundle.vectorized else None
+            if reason and not is_disk_full(error, left[0][1].path):
+                alone |= {spec.id for spec, _ in left}
+                _warn_one_at_a_time(left[0][0], reason)
+            elif bundle.vectorized and len(left) > 1 and not is_disk_full(error, left[0][1].path):
+                most = len(left) // 2
             else:
+                left = []
                 bundle.fail(bundle.held[0], error)
+            waiting.extendleft(reversed(left))
         finally:
             bundle.release()
         if limit > 1 and not bundle.vectorized:
@@ -334,16 +339,9 @@ def _time_limit(seconds: float, directory: RunDirectory) -> Iterator[None]:
     directory.stack.unlink(missing_ok=True)
 
 
-def _is_memory(error: Exception) -> bool:
-    """Return whether the error says that memory ran out."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(
-        error
-    )
-
-
-def _warn_one_at_a_time(spec: RunSpec, error: Exception) -> None:
+def _warn_one_at_a_time(spec: RunSpec, reason: str) -> None:
     warnings.warn(
-        f"the runs of {spec.label} on {spec.dataset_name} are trained one at a time, as they could not "
-        f"be trained together: {explained(error) or blame.described(error)}",
+        f"the runs of {spec.label} on {spec.dataset_name} are trained one at a time, as they cannot be "
+        f"trained together: {reason}",
         stacklevel=3,
     )

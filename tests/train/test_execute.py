@@ -16,7 +16,6 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.train import execute as module
 from oodbench.train import loop as training
 from oodbench.train.execute import execute_bundle
-from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.kills import Killed, checkpoint_every, killed_at
@@ -167,48 +166,36 @@ def test_what_does_not_fit_into_memory_is_tried_in_halves(
     assert set(sizes) == {5, 2, 1} and outcome(results) == outcome(undisturbed)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_what_does_not_fit_onto_a_gpu_is_tried_in_halves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-
-    class Seen(VectorizedProgram):
-        def __init__(self, runs: Sequence[Run]) -> None:
-            sizes.append(len(runs))
-            super().__init__(runs)
-
-    monkeypatch.setattr(module, "VectorizedProgram", Seen)
-    monkeypatch.setattr(module, "capacity", lambda run: 64)  # others take the memory later
-    settings = replace(TOGETHER, device="cuda:0")
-    entry = {"name": "ERM", "hparams": {"batch_size": 512}}
-    changes: dict[str, Any] = {"datasets": ["Spirals"], "network": "MLP", "algorithms": [entry]}
-
-    def reserved(count: int, name: str) -> int:
-        results, specs = prepared(tmp_path / name, **changes, trials=count, steps=2)
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        assert set(trained(results, specs, settings).values()) == {("done", "")}
-        return torch.cuda.max_memory_reserved()
-
-    few, many = reserved(8, "few"), reserved(32, "many")
-    assert few < many and sizes == [8, 32]
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((few + many) / 2 / total)
-    try:
-        reserved(32, "limited")
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    assert sizes[2:] in ([32, 16, 16], [32, 16, 8, 8, 8, 8])
-
-
 def test_a_method_that_breaks_the_rules_is_trained_one_run_at_a_time(tmp_path: Path) -> None:
     results, specs = prepared(tmp_path, algorithms=["Branching"], hparam_draws=2, trials=1)
     message = "Branching on LinearSEM.* are trained one at a time.*`objective` .*branches in Python"
     with pytest.warns(UserWarning, match=message):
         assert set(trained(results, specs).values()) == {("done", "")}
     assert vectorized(results) == [False, False]
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, ValueError])
+def test_who_fails_in_a_program_of_its_own_has_failed_and_others_have_their_bits(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bad(VectorizedProgram):
+        def run_steps(self, steps: int) -> list[int | None]:
+            if any(run.spec.trial == 1 for run in self.runs):
+                raise error("not with trial 1")
+            return super().run_steps(steps)
+
+    undisturbed, specs = prepared(tmp_path / "a", trials=3)
+    trained(undisturbed, specs)
+    monkeypatch.setattr(module, "VectorizedProgram", Bad)
+    results, _ = prepared(tmp_path / "b", trials=3)
+    found = trained(results, specs)
+    states = [found[spec.id] for spec in specs]
+    assert [state for state, _ in states] == ["done", "failed", "done"]
+    assert "not with trial 1" in states[1][1] and vectorized(results) == [True] * 3
+    ended = [
+        {i: r for i, r in outcome(x).items() if i != specs[1].id} for x in (results, undisturbed)
+    ]
+    assert ended[0] == ended[1]
 
 
 def test_runs_that_cannot_be_together_are_handed_back(tmp_path: Path) -> None:
