@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.errors import UserError
-from oodbench.hparams import checked, defaults, hparam
+from oodbench.hparams import checked, hparam, neutral_values
 from oodbench.networks.base import Network
 from oodbench.registry import Registry
 
@@ -179,7 +179,7 @@ def adapted(
     and `predict` maps it and inputs to logits. Raises UserError as `Adaptation` does.
     """
     cls: Any = adaptations.get(name)
-    given = {**defaults(cls.Hparams), **hparams}
+    given = {**neutral_values(cls.Hparams), **hparams}
     values = checked(cls.Hparams, given, f"the hyperparameters of the adaptation {name}")
     # an optimizer's moments are not copied, as nothing goes on training the copy
     moments = getattr(module, "optimizers", None)

@@ -23,12 +23,14 @@ class SHOT(HeadAdaptation):
 
     for some epochs before the first input is predicted. The labels y_i are made anew before each epoch:
     each feature (with a 1 appended, of unit length) has the class of the centroid of greatest cosine,
-    where centroids are first means weighted by p_i, then means over their own classes (eqs. 4 and 5).
+    where centroids are first means weighted by p_i, then means over their own classes (eqs. 4 and 5). As
+    in the authors' code a class has a centroid only while some feature is predicted as it.
     Steps are those of SGD with Nesterov's momentum 0.9, weight decay 1e-3 and the rate
     lr (1 + 10 t / T)^-0.75. The network is in training mode meanwhile, and predicts in evaluation mode.
 
     The authors train the source model in their own way, too (smoothed labels, a bottleneck with batch
-    normalisation, a head with weight normalisation); here any model is adapted as it is.
+    normalisation, a head with weight normalisation), and a pretrained part at a tenth of the rate; here
+    any model is adapted as it is, at one rate.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class SHOT(HeadAdaptation):
         lr: float = hparam(1e-2, log_uniform(1e-4, 1e-1), low=0.0)
         epochs: int = hparam(15, low=0)
         beta: float = hparam(0.3, choice(0.0, 0.1, 0.3, 1.0), low=0.0)
+        predicted_only: bool = hparam(True, neutral=False)
+        """Whether the first round, too, leaves out the classes that nothing is predicted as."""
 
     def observe(self, stream: Stream) -> None:
         """Train the features for all epochs."""
@@ -77,7 +81,7 @@ class SHOT(HeadAdaptation):
         """Return the labels of all inputs by their places."""
         parts = [(places, *self.features_and_logits(x)) for places, x in stream]
         places, features, logits = (torch.cat(column) for column in zip(*parts, strict=True))
-        labels = centroid_labels(features, logits.softmax(1))
+        labels = centroid_labels(features, logits.softmax(1), self.hparams.predicted_only)
         return torch.empty_like(labels).index_copy(0, places.to(labels.device), labels)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -85,12 +89,15 @@ class SHOT(HeadAdaptation):
         return self.unadapted(x)
 
 
-def centroid_labels(features: Tensor, shares: Tensor) -> Tensor:
+def centroid_labels(features: Tensor, shares: Tensor, predicted_only: bool) -> Tensor:
     """Return the nearest centroid's class (N,) of features (N, F), given probabilities (N, C)."""
+    count = shares.shape[1]
+    present = F.one_hot(shares.argmax(1), count).any(0) if predicted_only else shares.sum(0) > 0
     features = F.normalize(torch.cat([features, torch.ones_like(features[:, :1])], 1), dim=1)
     for _ in range(2):
         centroids = shares.T @ features / (1e-8 + shares.sum(0).unsqueeze(1))
         cosines = features @ F.normalize(centroids, dim=1).T
-        labels = cosines.masked_fill(shares.sum(0) == 0, -torch.inf).argmax(1)
-        shares = F.one_hot(labels, shares.shape[1]).to(features.dtype)
+        labels = cosines.masked_fill(~present, -torch.inf).argmax(1)
+        shares = F.one_hot(labels, count).to(features.dtype)
+        present = shares.any(0)
     return labels

@@ -193,9 +193,14 @@ def test_lame_stops_where_the_objective_of_its_authors_is_at_rest(network: Any, 
     torch.testing.assert_close(found.exp(), y, rtol=1e-8, atol=1e-8)
 
 
-def test_shot_trains_the_features_towards_the_labels_of_centroids(network: Any, x: Tensor) -> None:
+@pytest.mark.parametrize("predicted_only", [True, False])
+def test_shot_trains_the_features_towards_the_labels_of_centroids(
+    predicted_only: bool, network: Any, x: Tensor
+) -> None:
+    network[-1].bias.data[2] -= 6  # no input is predicted as class 2
     before = network(x).detach()
-    found = adapted(network, x, "SHOT", epochs=2, lr=0.05, beta=0.3)
+    assert 2 not in before.argmax(1)
+    found = adapted(network, x, "SHOT", epochs=2, lr=0.05, predicted_only=predicted_only)
     stream = Stream(in_batches(torch.arange(COUNT), SIZE), lambda places: (x[p] for p in places))
     generator = torch.Generator().manual_seed(0)
     trained = [p for layer in network[:-1] for p in layer.parameters()]
@@ -206,11 +211,14 @@ def test_shot_trains_the_features_towards_the_labels_of_centroids(network: Any, 
         phi = network[:-1](x).detach()
         phi = torch.cat([phi, torch.ones(COUNT, 1, dtype=torch.float64)], 1)
         phi = phi / phi.norm(dim=1, keepdim=True)
-        weights, labels = network(x).detach().softmax(1), torch.empty(0)
+        weights = network(x).detach().softmax(1)
+        labels = weights.argmax(1)
+        there = {*labels.tolist()} if predicted_only else {*range(CLASSES)}
         for _ in range(2):
-            centroids = [(weights[:, k : k + 1] * phi).sum(0) for k in range(CLASSES)]
-            rows = [[float(v @ c / c.norm()) if c.any() else -2 for c in centroids] for v in phi]
-            labels = torch.tensor([row.index(max(row)) for row in rows])
+            means = {k: (weights[:, k : k + 1] * phi).sum(0) for k in there}
+            cosines = [{k: float(v @ c / c.norm()) for k, c in means.items()} for v in phi]
+            labels = torch.tensor([max(row, key=row.__getitem__) for row in cosines])
+            there = {*labels.tolist()}
             weights = torch.eye(CLASSES, dtype=torch.float64)[labels]
         network.train()
         for places, inputs in stream.shuffled(generator):
