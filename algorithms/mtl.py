@@ -18,8 +18,8 @@ class MTL(Algorithm):
     m_e <- ema * mean_i phi_ei + (1 - ema) m_e, from zero on (so `ema` is what the new mean counts for,
     and its gradient flows); as m_e is that of a linear layer, w . (phi, m_e) is the network's
     classifier of phi plus a linear layer of m_e. A prediction has no environment: its embedding is the
-    mean of the examples that are predicted together (in evaluations of one environment, and
-    at most 8,192), so that it depends on them, as in the paper.
+    mean of the examples that are predicted together (in evaluations about as many of one environment
+    as in a step of training, drawn by the trial), so that it depends on them, as in the paper.
 
     The embedding stands for the paper's kernel mean of an environment's inputs (section 3), as in
     arXiv:2007.01434, D.2; its code, from before its published numbers on, replaces it by normal noise

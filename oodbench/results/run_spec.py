@@ -88,6 +88,9 @@ class RunSpec:
     adapt: dict[str, Any] | None = field(default=None, metadata={"later": True})
     """How the trained predictor adapts to the inputs of each evaluation: the `name` of an adaptation with
     its hyperparameters (see `oodbench.adaptations`), or None. No update depends on it."""
+    test_order: str = field(default="stored", metadata={"later": True})
+    """The order in which a transductive method sees the inputs of an evaluation: `random`, drawn by the
+    trial, or `stored` (see `oodbench.train.adapted`); of other methods it is `stored`."""
     precision: str = field(default="float32", metadata={"later": True, "option": True})
     """`float32`, `tf32` or `bfloat16`, see `oodbench.train.process`."""
     channels_last: bool = field(default=False, metadata={"later": True, "option": True})
@@ -149,6 +152,7 @@ class RunSpec:
         }
         shared: tuple[Any, ...] = (self.options, fixed, self.network_hparams)
         shared += (self.test_environments, self.holdout, self.steps, self.average)
+        shared += (self.test_order,)
         shared += tuple(getattr(self, name) for name in OPTIONS)
         names = (self.dataset, self.algorithm, self.network, str(len(self.validation_environments)))
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)

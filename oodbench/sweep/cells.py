@@ -243,6 +243,7 @@ def specs_of(sweep: Sweep, row: Row, source: Source) -> Iterator[list[RunSpec]]:
                 holdout=0.0 if source.facts.has_evaluation_splits else holdout,
                 average=row.average if isinstance(row.average, dict) else None,
                 adapt=adapt,
+                test_order=sweep.test_order if algorithm.transductive else "stored",
                 dataset_label=source.label,
                 ceiling=row.ceiling,
                 transductive=algorithm.transductive or adapt is not None,

@@ -177,6 +177,11 @@ class Sweep(BaseModel):
     autocast while it is trained, and optimizers, masks and evaluations stay in float32."""
     channels_last: bool = Field(default=False, description="true or false")
     """Whether images lie in memory with their channels side by side, which suits tensor cores."""
+    test_order: Literal["random", "stored"] = Field(
+        default="random", description="random or stored"
+    )
+    """The order in which methods that see test inputs do so; `stored`, for boards of before 0.4.0, depends
+    on the files and the device."""
     arithmetic: Literal["portable", "native"] = Field(
         default="portable", description="portable or native"
     )

@@ -35,6 +35,34 @@ Outputs = dict[str, dict[str, Tensor]]
 """The logits (n, C) of the examples of some splits, by environment and split."""
 
 
+def drawn_batches(
+    spec: RunSpec, algorithm: Algorithm, splits: Mapping[str, Mapping[str, Tensor]]
+) -> dict[str, list[Tensor]] | None:
+    """Return the places of the examples that a transductive method predicts together, by environment.
+
+    They are of one split, about as many as an environment has in a step of training, and in the order that
+    adaptations see. None if the run predicts all in the order in which they are stored.
+    """
+    if spec.test_order == "stored":
+        return None
+    size = algorithm.hparams.batch_size or min(algorithm.problem.sizes)
+    drawn: dict[str, list[Tensor]] = {}
+    for name, of_splits in splits.items():
+        orders = {
+            half: _order(
+                spec.test_order, index, derive("stream", spec.dataset, name, half, spec.trial)
+            )
+            for half, index in of_splits.items()
+            if len(index)
+        }
+        drawn[name] = [
+            of_splits[half].cpu()[places]
+            for half, order in orders.items()
+            for places in in_batches(order, size)
+        ]
+    return drawn
+
+
 def with_adaptation(
     spec: RunSpec,
     algorithm: Algorithm,

@@ -26,6 +26,8 @@ ROWS = 2**16
 OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
 """The most outputs of a forward pass, for tasks with a large vocabulary at each of many tokens."""
+Batches = Mapping[str, Sequence[Tensor]]
+"""The places of the examples that are predicted together, of every environment, batch by batch."""
 OfGroups = Mapping[str, Mapping[str, Groups]]
 """The groups of each split, by environment and split."""
 Constants = dict[str, dict[str, dict[str, float | None]]]
@@ -52,19 +54,21 @@ def evaluate(
     loader_workers: int = 0,
     whole: Callable[[str, Tensor, Tensor], Mapping[str, float]] | None = None,
     groups: OfGroups | None = None,
+    batches: Batches | None = None,
 ) -> list[Evaluation]:
     """Return every recorded metric of a predictor on every split of every environment.
 
     `predict` maps inputs (N, ...), as they are in memory or read, to logits (N, C); `splits` holds the
     indices of each environment's splits. An empty split has no value. Splits with `groups` have the
     metrics of `values_of_groups` too, and `whole` gives further ones, see `facts.split_metrics`.
+    Without `batches` examples are predicted in their order, as many at once as suits the machine.
     """
 
     def work(logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         kept = {} if whole is None else {OUTPUTS: task.kept(logits).cpu()}
         return values_of_examples(task, logits, y) | kept
 
-    collected = _collect(predict, environments, task, loader_workers, work)
+    collected = _collect(predict, environments, task, loader_workers, work, batches)
     outputs = {name: values.pop(OUTPUTS, torch.empty(0)) for name, values in collected.items()}
     scored: list[_Scored] = []
     values: list[Tensor] = []
@@ -102,6 +106,7 @@ def evaluate_vectorized(
     splits: Sequence[Mapping[str, Mapping[str, Tensor]]],
     task: Task,
     groups: Sequence[OfGroups] | None = None,
+    batches: Sequence[Batches] | None = None,
 ) -> list[list[Evaluation]]:
     """Return the evaluations of each of K predictors on data of its own, as `evaluate` returns them.
 
@@ -112,18 +117,25 @@ def evaluate_vectorized(
     values: list[Tensor] = []
     for name, first in environments[0].items():
         data = [e[name] for e in environments]
-        chunks = []
-        chunk = _size(first, task)
-        for start in range(0, len(first.y), chunk):
-            rows = slice(start, start + chunk)
-            size = max(2, ROWS // len(first.y[rows]))
+        chunks, of_runs = [], [b[name] for b in batches] if batches else None
+        together = of_runs or [_in_order(first, task)] * len(data)
+        for batch in zip(*together, strict=True):
+            rows = [*map(_rows, batch, data)] if of_runs else [_rows(batch[0], first)] * len(data)
+            x = [e.x[r] for e, r in zip(data, rows, strict=True)]
+            size = max(2, ROWS // max(1, len(batch[0])))
             logits = [
-                predict(torch.stack([e.x[rows] for e in data[i : i + size]]), slice(i, i + size))
+                predict(torch.stack(x[i : i + size]), slice(i, i + size))
                 for i in range(0, len(data), size)
             ]
-            y = torch.stack([e.y[rows] for e in data])
+            y = torch.stack([e.y[r] for e, r in zip(data, rows, strict=True)])
             chunks.append(values_of_examples(task, torch.cat(logits), y))
         metrics = {metric: torch.cat([c[metric] for c in chunks], 1) for metric in chunks[0]}
+        if of_runs:
+            arrived = torch.stack([torch.cat([*batch]) for batch in of_runs]).to(first.y.device)
+            metrics = {
+                metric: value.new_empty(len(value), len(first.y)).scatter_(1, arrived, value)
+                for metric, value in metrics.items()
+            }
         for split, index in splits[0][name].items():
             if not len(index):
                 continue
@@ -186,13 +198,16 @@ def logits(
     environments: Mapping[str, Environment],
     task: Task,
     loader_workers: int = 0,
+    batches: Batches | None = None,
 ) -> dict[str, Tensor]:
     """Return the logits (N, C) of all examples of every environment, as `Task.kept` keeps them,
     on the CPU.
     """
-    collected = _collect(
-        predict, environments, task, loader_workers, lambda x, _: {OUTPUTS: task.kept(x)}
-    )
+
+    def work(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {OUTPUTS: task.kept(x)}
+
+    collected = _collect(predict, environments, task, loader_workers, work, batches)
     return {name: values[OUTPUTS].cpu() for name, values in collected.items()}
 
 
@@ -202,10 +217,11 @@ def _collect(
     task: Task,
     loader_workers: int,
     work: Callable[[Tensor, Tensor], dict[str, Tensor]],
+    batches: Batches | None,
 ) -> dict[str, dict[str, Tensor]]:
     """Return the tensors that `work` returns for logits (n, ...) and targets, by environment and by key."""
     collected: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
-    for name, rows, logits, y in predictions(predict, environments, task, loader_workers):
+    for name, rows, logits, y in predictions(predict, environments, task, loader_workers, batches):
         whole = collected[name]
         for key, values in work(logits, y).items():
             if key not in whole:
@@ -221,21 +237,36 @@ def predictions(
     environments: Mapping[str, Environment],
     task: Task,
     loader_workers: int,
-) -> Iterator[tuple[str, slice, Tensor, Tensor]]:
+    batches: Batches | None = None,
+) -> Iterator[tuple[str, slice | Tensor, Tensor, Tensor]]:
     """Yield all examples in chunks: environment, rows, logits (n, ...) and targets (n, ...)."""
     chunks = [
         (name, environment, places)
         for name, environment in environments.items()
-        for places in torch.split(torch.arange(len(environment.y)), _size(environment, task))
+        for places in (batches[name] if batches else _in_order(environment, task))
     ]
     stored = [(e.x, places) for _, e, places in chunks if isinstance(e.x, Stored)]
     device = next(iter(environments.values())).y.device
     reads = ReadAhead(lambda i: [stored[i]], len(stored), device, loader_workers)
     read = itertools.count()
     for name, environment, places in chunks:
-        rows = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
+        rows = _rows(places, environment)
         x = reads[next(read)] if isinstance(environment.x, Stored) else environment.x[rows]
         yield name, rows, predict(x), environment.y[rows]
+
+
+def _in_order(environment: Environment, task: Task) -> Sequence[Tensor]:
+    return torch.split(torch.arange(len(environment.y)), _size(environment, task))
+
+
+def _rows(places: Tensor, environment: Environment) -> slice | Tensor:
+    """Return places as an index: a slice, which copies nothing, where they follow each other."""
+    if not len(places):
+        return slice(0)
+    first, last = int(places[0]), int(places[-1])
+    if last - first == len(places) - 1 and bool((places.diff() == 1).all()):
+        return slice(first, last + 1)
+    return places.to(environment.y.device)
 
 
 def _size(environment: Environment, task: Task) -> int:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from numbers import Real
 from os import PathLike
 from pathlib import Path
@@ -24,6 +24,7 @@ from oodbench.results.run_spec import Evaluation
 from oodbench.results.schemas import RunFile
 from oodbench.steps import fits_examples
 from oodbench.tasks import Task
+from oodbench.train.adapted import drawn_batches
 from oodbench.train.evaluate import evaluate as evaluate_splits
 from oodbench.train.kept_weights import ABOUT
 from oodbench.train.loading import Data, estimated, fit_to_examples, load_data, load_environments
@@ -339,7 +340,11 @@ def _scores(
         return as_outputs(_called(inner, x.to(device), dataset.name), len(x), task).cpu()
 
     whole = facts.split_metrics(dataset)
-    evaluations = evaluate_splits(predict, chosen, data.splits, task, 0, whole, data.groups)
+    drawn = None
+    if isinstance(module, Model):
+        spec = replace(module.spec, dataset=dataset.name, trial=trial)
+        drawn = drawn_batches(spec, module.algorithm, data.splits)
+    evaluations = evaluate_splits(predict, chosen, data.splits, task, 0, whole, data.groups, drawn)
     of_predictor = facts.predictor_metrics(dataset, predict_prepared, trial)
     return evaluations + [Evaluation(None, None, m, value, 1) for m, value in of_predictor.items()]
 

@@ -24,7 +24,7 @@ from oodbench.results.predictions import FITTED, write_examples, write_predictio
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.steps import CustomStep, configure, trains_head_only, update
-from oodbench.train.adapted import adapted_outputs, with_adaptation
+from oodbench.train.adapted import adapted_outputs, drawn_batches, with_adaptation
 from oodbench.train.averages import make_average
 from oodbench.train.evaluate import constant_answer, evaluate, logits, mean_loss
 from oodbench.train.loading import batches, drawn_places, fit_to_examples, load_data, trained_counts
@@ -225,8 +225,9 @@ class Run:
         whole = facts.split_metrics(data.dataset)
         self.validate()
         with self.evaluated_weights():
+            drawn = drawn_batches(self.spec, self.algorithm, data.splits)
             evaluations = evaluate(
-                self.predict, self.scored, data.splits, task, workers, whole, data.groups
+                self.predict, self.scored, data.splits, task, workers, whole, data.groups, drawn
             )
         return self.adapted(evaluations) + self.own_metrics()
 
@@ -254,8 +255,9 @@ class Run:
 
     def _loss(self, data: Scored) -> float:
         """Return the mean over environments of the mean loss of the last weights."""
-        task = self.problem.task
-        return mean_loss(evaluate(self.predict, *data, task, self.loader_workers), task)
+        task, drawn = self.problem.task, drawn_batches(self.spec, self.algorithm, data[1])
+        workers = self.loader_workers
+        return mean_loss(evaluate(self.predict, *data, task, workers, batches=drawn), task)
 
     def _set_aside(self) -> Scored:
         """Return the examples that the first step's drawing holds out, if the method asks for its loss on
@@ -309,7 +311,8 @@ class Run:
         """Write the logits of every example at this step, and once a run the targets and splits."""
         self.algorithm.eval()
         with self.evaluated_weights():
-            kept = logits(self.predict, self.scored, self.problem.task, self.loader_workers)
+            drawn = drawn_batches(self.spec, self.algorithm, self.data.splits)
+            kept = logits(self.predict, self.scored, self.problem.task, self.loader_workers, drawn)
             if self.spec.adapt is not None:
                 about = (self.spec, self.algorithm, self.data, self.scored, self.loader_workers)
                 for name, of_splits in adapted_outputs(*about).items():

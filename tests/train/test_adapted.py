@@ -17,11 +17,14 @@ from oodbench.report.leaderboard import leaderboard
 from oodbench.results.frames import load_frames
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import BEFORE, RunSpec
+from oodbench.seeds import derive
+from oodbench.train import evaluate
 from oodbench.train.adapted import stream_of
 from oodbench.train.models import load_model
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
+from tests.helpers.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
 from tests.helpers.sweeps import DIGITS, SPIRALS, ended, tiny, trained
 
@@ -138,6 +141,56 @@ def test_kept_predictions_and_weights_are_those_after_and_before(tmp_path: Path)
         np.testing.assert_allclose(
             found.numpy(), kept.logits[kept.out], rtol=2e-3, atol=1e-3
         )  # float16
+
+
+@pytest.mark.parametrize(
+    ("method", "dataset", "network"), [("MTL", SPIRALS, MLP), ("ARM", DIGITS, CONV)]
+)
+def test_a_transductive_method_sees_batches_of_a_split_in_an_order_of_the_trial(
+    method: str, dataset: Any, network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_float64(monkeypatch)
+    rows = [{"name": method, "hparams": {"batch_size": 8}}]
+    alike = specs("none", algorithms=rows, datasets=[dataset], network=network, trials=2)
+    runs, together = ([Run(spec, TrainSettings()) for spec in alike] for _ in range(2))
+    for run in runs:
+        run.run_steps(EVERY)
+        found = {(e.environment, e.split, e.metric): e.value for e in run.evaluate()}
+        task, spec = run.problem.task, run.spec
+        for name, data in run.scored.items():
+            for half, index in run.data.splits[name].items():
+                seed = derive("stream", spec.dataset, name, half, spec.trial)
+                order = torch.randperm(len(index), generator=torch.Generator().manual_seed(seed))
+                losses: list[float] = []
+                for places in torch.tensor_split(index[order], math.ceil(len(index) / 8)):
+                    logits = run.predict(data.x[places]).detach()
+                    losses += task.losses(logits, data.y[places]).tolist()
+                wanted = sum(losses) / len(losses)
+                assert found[name, half, task.loss_metric] == pytest.approx(wanted, rel=1e-10)
+    if method == "MTL":  # which is vectorized
+        program = VectorizedProgram(together)
+        program.run_steps(EVERY)
+        for run, evaluations in zip(runs, program.evaluate(range(2)), strict=True):
+            for ours, theirs in zip(run.evaluate(), evaluations, strict=True):
+                assert ours.value == pytest.approx(theirs.value, rel=1e-8)
+    before = runs[0].evaluate()
+    monkeypatch.setattr(evaluate, "CHUNK", (3, 5))
+    assert runs[0].evaluate() == before
+    runs[0].spec = replace(runs[0].spec, test_order="stored")
+    assert runs[0].evaluate() != before and runs[0].spec.id != alike[0].id
+    assert specs("none")[0].test_order == "stored"
+
+
+def test_a_loaded_transductive_model_has_the_numbers_of_its_record(tmp_path: Path) -> None:
+    rows = [{"name": "MTL", "hparams": {"batch_size": 8}}]
+    (spec,) = specs("none", algorithms=rows, datasets=[SPIRALS], network=MLP)
+    directory = ended(spec, tmp_path / "runs" / spec.id, keep_weights=("last",))
+    model = load_model(directory.path)
+    found = oodbench.evaluate(model, spec.dataset, spec.options, holdout=spec.holdout)
+    values = {(r.environment, r.split, r.metric): r.value for r in found.itertuples()}
+    for e in [*directory.records()][-1]["evaluations"]:
+        place = e["environment"], e["split"], e["metric"]
+        assert values[place] == pytest.approx(e["value"], rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from oodbench.algorithms import Algorithm, Batch
 from oodbench.data.streams import to_device
 from oodbench.results.run_spec import Evaluation
 from oodbench.steps import CustomStep, minimised, noise_on_host, outputs, rates, reduction_of
+from oodbench.train.adapted import drawn_batches
 from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes
 from oodbench.train.run import Run, Scored, on_host
 from oodbench.train.vectorized.linear import Collector, vectorized_linear
@@ -374,7 +375,13 @@ class VectorizedProgram:
                 task = self.runs[places[0]].problem.task
                 groups = [self.runs[k].data.groups for k in members] if grouped else None
                 predict = self._predictor(members, weights)
-                scores = evaluate_vectorized(predict, environments, splits, task, groups)
+                runs = [self.runs[k] for k in members]
+                drawn = [
+                    drawn_batches(r.spec, r.algorithm, s) for r, s in zip(runs, splits, strict=True)
+                ]
+                scores = evaluate_vectorized(
+                    predict, environments, splits, task, groups, [d for d in drawn if d]
+                )
                 found |= zip(places, scores, strict=False)
         return found
 
