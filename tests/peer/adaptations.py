@@ -32,7 +32,7 @@ COUNT, SIZE, CLASSES, EPOCHS = 120, 20, 5, 3
 
 def network(outputs: int = CLASSES, channels: int = 2) -> Any:
     """A small network with batch normalisation that has seen other inputs."""
-    made = build("ConvNet", {"width": 6, "depth": 2}, (channels, 8, 8), outputs, 0).double()
+    made: Any = build("ConvNet", {"width": 6, "depth": 2}, (channels, 8, 8), outputs, 0).double()
     for _ in range(20):
         made(torch.randn(40, channels, 8, 8, dtype=torch.float64))
     made.classifier.weight.data *= 4
@@ -93,7 +93,7 @@ def shot(checkout: str, x: Tensor) -> float:
         class_num=CLASSES, cls_par=0.3, ent_par=1.0, epsilon=1e-5, threshold=0, distance="cosine",
         output_dir_src="", dset="office", issave=False,
     )  # fmt: skip
-    here = {"cuda": lambda self: self}
+    here: Any = {"cuda": lambda self: self}
     with mock.patch.multiple(Tensor, **here), mock.patch.multiple(nn.Module, **here):
         with (
             mock.patch.object(torch, "load"),
