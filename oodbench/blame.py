@@ -65,9 +65,7 @@ def definition(cls: type) -> str:
 
 
 def described(error: BaseException, otherwise: str | None = None) -> str:
-    """Return an error in one sentence, with the user's line that led to it, or `otherwise` where there is
-    none.
-    """
+    """Return an error in one sentence, with the user's line that led to it, if any, or `otherwise`."""
     reason = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
     where = place(error) or otherwise
     return f"{reason} ({where})" if where else reason

@@ -83,20 +83,19 @@ def unknown(
 
 
 def wrong_result(hook: str, who: str, wanted: str, given: object) -> UserError:
-    """Return the error for a hook of a user's class, `who`, that returns something else than is
-    `wanted`.
-    """
+    """Return the error for a hook of a user's class, `who`, that returns something else than `wanted`."""
     shown = repr(given)
     if len(shown) > LONGEST_NAME:
         shown = f"a {type(given).__name__}"
     return UserError(f"`{hook}` of {who} must return {wanted}, not {shown}")
 
 
-def whole_number(value: object, name: str, least: int = 0) -> int:
-    """Return the value of an argument, an integer from `least` on; raises UserError for others."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise UserError(f"`{name}` is a whole number from {least} on, not {value!r}")
-    return int(value)
+def whole_number(value: object, name: str, least: int = 0, most: float = float("inf")) -> int:
+    """Return the value of an argument, an integer from `least` to `most`; raises UserError for others."""
+    if isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most:
+        return int(value)
+    to = "on" if most == float("inf") else f"to {most}"
+    raise UserError(f"`{name}` is a whole number from {least} {to}, not {value!r}")
 
 
 def names_arguments(function: Callable[P, R]) -> Callable[P, R]:

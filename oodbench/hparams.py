@@ -337,6 +337,8 @@ def _check_range(value: Any, limits: Mapping[str, Any], where: str) -> None:
         raise unknown("value", value, options, where)
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{where} must be finite, not {value}")
+    if isinstance(value, float) and 0 < abs(value) < 2.0**-1022:  # training takes it for 0
+        raise UserError(f"{where} must be 0 or at least {2.0**-1022:.2g}, not {value}")
     if (low is not None and value < low) or (high is not None and value > high):
         if high is None:
             bound = f"at least {low}"

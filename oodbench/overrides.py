@@ -31,9 +31,7 @@ def own_functions(cls: type) -> dict[str, Any]:
 
 
 def hooks_of(cls: type) -> dict[str, Any]:
-    """Return the public functions of the engine's classes among the bases, which a user's class may
-    override.
-    """
+    """Return the public functions of the engine's classes among the bases, which a class may override."""
     return {
         name: member
         for base in reversed(cls.__mro__)

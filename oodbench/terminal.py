@@ -33,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=Callable[..., Any])
 
+LEAST_WIDTH = 20  # of what is printed, whatever COLUMNS says
 VMAP_IS_SLOW = "There is a performance drop"
 """The beginning of torch's warning that `vmap` has no rule for a function, which no user can change."""
 
@@ -102,7 +103,6 @@ def commands(
     """Return an app whose help and errors are plain text; `settings` are further ones of Typer's.
 
     A user's mistake ends each of its commands as `exit_on_user_error` says.
-
     `renamed` says what to type instead of what is gone, by `COMMAND` or `COMMAND --OPTION`.
     """
     cls = type(cls.__name__, (cls,), {"renamed": renamed})
@@ -127,7 +127,7 @@ def _for_stderr(text: str) -> str:
     """Return a text as it is printed: wrapped at words where a person reads it, or where COLUMNS is set."""
     text = printable(text, keep="\n")
     if "COLUMNS" in os.environ or (sys.stderr is not None and sys.stderr.isatty()):
-        return wrapped(text, shutil.get_terminal_size().columns)
+        return wrapped(text, max(LEAST_WIDTH, shutil.get_terminal_size().columns))
     return text
 
 
@@ -161,8 +161,7 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except Exception as error:
-            sentence = _sentence(error)
-            if sentence is None:
+            if (sentence := _sentence(error)) is None:
                 raise
             _exit(sentence)
         finally:
@@ -180,6 +179,8 @@ def _sentence(error: Exception) -> str | None:
             return "the working directory has been removed; change to one that is there"
         if error.strerror is not None and (error.filename or error.errno == errno.ENOSPC):
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError) or "failed to map segment" in str(error):
+        return f"there is too little memory here (`ulimit -v`, a job's limit): {error}"
     if blame.place(error, outer=2) is None:  # below a command and what wraps it
         return None
     return blame.described(error)
@@ -241,6 +242,8 @@ class Terminal(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+        if self.width < LEAST_WIDTH:
+            self.width = LEAST_WIDTH
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a string as a `Text`: what `print` and tables do with strings."""

@@ -111,7 +111,7 @@ def test_merged_results_and_figures_are_made_of_such_names(results: Path, tmp_pa
         ("verify", NASTY),
         ("verify", "--only", NASTY),
         ("verify", "--format", NASTY, "--read"),
-        ("sweep", "retry", NASTY),
+        ("sweep", "status", NASTY),
         ("sweep", "clean", NASTY),
         ("sweep", "cancel", NASTY),
         ("list", NASTY),
@@ -135,7 +135,9 @@ def test_a_plan_a_launch_and_its_errors(tmp_path: Path, monkeypatch: pytest.Monk
     for command in (("plan",), ("launch", "--launcher", "debug", "--yes", "--out", "out")):
         text = output("sweep", command[0], sweep, *command[1:])
         assert SHOWN in text and not HIDDEN.search(text)
-    text = output("sweep", "retry", "out", "--launcher", "debug")
+    text = output(
+        "sweep", "launch", sweep, "--failed", "--yes", "--out", "out", "--launcher", "debug"
+    )
     assert "1 done of 1 run" in text and not HIDDEN.search(text)
     (tmp_path / "out" / "runs" / NASTY.replace("/", "")).mkdir()
     text = output("sweep", "clean", "out", "--yes")

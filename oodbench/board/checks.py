@@ -48,9 +48,7 @@ Rows = dict[tuple[str, str], dict[str, RunSpec]]
 def planned_rows(
     protocol: Sweep, labels: Sequence[str], data_dir: Path | None, datasets: Sequence[str] = ()
 ) -> Rows:
-    """Return the specs that the protocol plans for these rows, on `datasets` or all; raises as
-    `make_plan`.
-    """
+    """Return the specs that the protocol plans for rows, on `datasets` or all; raises as `make_plan`."""
     rows: Rows = {}
     chosen = restricted(protocol, labels, datasets=datasets)
     plan = make_plan(chosen, data_dir, to_train=False)

@@ -40,9 +40,7 @@ app = commands(
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
-RetrainStale = Annotated[
-    bool, typer.Option("--retrain-stale", help="Train runs of changed code or data again.")
-]
+RetrainStale = Annotated[bool, typer.Option("--retrain-stale", help="Train stale runs again.")]
 KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of changed code or data.")]
 Only = Annotated[
     list[str] | None,
@@ -131,6 +129,7 @@ def run(
         workers=workers,
         data_dir=data_dir,
         table=not among,
+        failed=True,
         stale=choice(retrain_stale, keep_stale),
     )
     counts = launch(sweep, options, terminal())
@@ -253,7 +252,7 @@ def quickstart(
     protocol = protocol_of(find_board(BOARD))
     sweep = restricted(protocol, ROWS, datasets=[DATASET])
     stale = choice(retrain_stale, keep_stale)
-    options = LaunchOptions(out=out, workers=workers, table=False, stale=stale)
+    options = LaunchOptions(out=out, workers=workers, table=False, failed=True, stale=stale)
     counts = launch(sweep, options, terminal())
     frames = beside_board(BOARD, [out])
     print_sheet(quickstart_sheet(frames), more="")

@@ -35,8 +35,11 @@ def protocol_of(board: Path) -> Sweep:
         )
     if sweep.hparams_from is not None:
         raise UserError(f"{file} has `hparams_from`: every trial of a board chooses for itself")
-    trained = [entry.get("training", {}) for entry in sweep.datasets if isinstance(entry, dict)]
-    of_datasets = [training.get("test_environments") for training in trained]
+    given = [entry for entry in sweep.datasets if isinstance(entry, dict)]
+    for entry in given:
+        if not entry.get("label") and entry.keys() - {"name", "label", "training", "ceiling"}:
+            raise UserError(f"{file} gives {entry['name']} options: give it a `label`, too")
+    of_datasets = [entry.get("training", {}).get("test_environments") for entry in given]
     if "pairs" in (sweep.test_environments, *of_datasets):
         raise UserError(
             f"{file} plans `pairs`, whose runs judge each other, which a board cannot hold; it holds "
@@ -60,8 +63,7 @@ def restricted(
     draws: int | None = None,
     datasets: Sequence[str] = (),
 ) -> Sweep:
-    """Return the protocol with these rows alone, at most the first `trials` and `draws`, and these
-    datasets.
+    """Return the protocol with these rows and datasets alone, and at most the first `trials` and `draws`.
 
     Each of `rows` is the label of a row of the protocol, the name of another method, or `all` for every
     row of the protocol. Without `datasets` all are kept. Raises UserError where the protocol has fewer

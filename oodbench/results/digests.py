@@ -122,9 +122,7 @@ def is_of_package(code: Code | str) -> bool:
 
 
 def _recorded(file: Path) -> str:
-    """Return a file as it is recorded: relative to the package's folders or to a snapshot, else
-    absolute.
-    """
+    """Return a file as it is recorded: relative to the package's folders or a snapshot, else absolute."""
     for name in FOLDERS:
         if file.is_relative_to(folder(name)):
             return f"{name}/{file.relative_to(folder(name)).as_posix()}"

@@ -165,7 +165,7 @@ def _columns(evaluations: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
 
 def _flat(blocks: Sequence[_Block], place: str) -> tuple[Column, ...]:
     try:
-        return tuple(
+        columns = tuple(
             (environment, split, metric, count)
             for block in blocks
             for environment, split, counts in block["splits"]
@@ -173,6 +173,9 @@ def _flat(blocks: Sequence[_Block], place: str) -> tuple[Column, ...]:
         )
     except ValueError:
         raise DamagedFile(f"{place} is damaged: not a count for each metric") from None
+    if len({column[:3] for column in columns}) < len(columns):
+        raise DamagedFile(f"{place} is damaged: it has a column twice")
+    return columns
 
 
 def _grouped(columns: Sequence[Column]) -> list[_Block]:

@@ -45,7 +45,7 @@ class State(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether `launch` leaves the run alone; only `retry` trains it again, if it is not complete."""
+        """Whether `launch` leaves the run alone unless --failed has what is not complete trained again."""
         return self.complete or self in (State.FAILED, State.BROKEN)
 
     @property
@@ -55,7 +55,7 @@ class State(StrEnum):
 
     @property
     def can_be_retried(self) -> bool:
-        """Whether `retry` trains the run again."""
+        """Whether `launch --failed` trains the run again."""
         return self.at_rest and not self.complete
 
 

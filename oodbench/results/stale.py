@@ -61,9 +61,7 @@ class _Variant:
     ids: list[str] = field(default_factory=list)
 
     def changed(self) -> list[str]:
-        """Return the names of the files that have changed; raises FileNotFoundError as `changed_files`
-        does.
-        """
+        """Return the names of the files that have changed; raises as `changed_files` does."""
         recorded, now = self.recorded, self.now
         if not isinstance(recorded, str):
             return differing(recorded, now) if isinstance(now, dict) else changed_files(recorded)

@@ -16,6 +16,8 @@ from oodbench.seeds import derive
 from oodbench.sweep.chosen import Chosen
 from oodbench.sweep.file import KIND, Component, DatasetSettings, Names, Row, Sweep, TestSets, short
 
+MAX_EVALUATIONS = 100_000
+"""The most evaluations of one run."""
 Draw = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]
 """The hyperparameters of a method, those of its network, and its adaptation, if it has one."""
 
@@ -214,6 +216,11 @@ def specs_of(sweep: Sweep, row: Row, source: Source) -> Iterator[list[RunSpec]]:
     dataset, training = source.dataset, source.training
     steps = training.steps or (dataset.metadata.steps if sweep.steps == "default" else sweep.steps)
     every = training.evaluate_every or sweep.evaluate_every
+    if every != "default" and int(steps) > MAX_EVALUATIONS * every:
+        raise UserError(
+            f"{source.label}: {int(steps):,} steps with an evaluation every {every} are more than "
+            f"{MAX_EVALUATIONS:,} evaluations of a run: raise `evaluate_every`"
+        )
     holdout = sweep.holdout if "holdout" in sweep.model_fields_set else source.facts.holdout
     named = _network(sweep, row, source)
     network, algorithm = networks.get(named.name), algorithms.get(row.name)

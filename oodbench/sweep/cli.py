@@ -1,10 +1,9 @@
-"""Sweeps on the command line: plan, launch, status, cancel, retry, clean."""
+"""Sweeps on the command line: plan, launch, status, cancel, clean."""
 
 import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +14,8 @@ from oodbench.registry import load_plugins
 from oodbench.report.numbers import counted, duration
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import find_sweep, from_commas, read_sweep, several
-from oodbench.sweep.launchers import LaunchOptions, submitters
+from oodbench.sweep.file import LONGEST, MOST_THREADS, find_sweep, from_commas, read_sweep, several
+from oodbench.sweep.launchers import LaunchOptions, layered_resources, submitters
 from oodbench.sweep.plan import make_plan, show_plan
 from oodbench.sweep.stale import choice
 from oodbench.sweep.stored_plan import continued
@@ -34,7 +33,10 @@ SLOW_RUN = 20.0
 app = commands(
     __doc__,
     no_args_is_help=True,
-    renamed={"pack": "runs stay folders; put them into one file with your system's `zip`"},
+    renamed={
+        "pack": "runs stay folders; put them into one file with your system's `zip`",
+        "retry": "`sweep launch SWEEP --failed` trains failed, broken and lost runs again",
+    },
 )
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
@@ -44,23 +46,35 @@ Settings = Annotated[
 ]
 Launcher = Annotated[str, typer.Option(help="local, debug, slurm, or a plug-in's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show a cluster's jobs, submit nothing.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core or device.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, max=MOST_THREADS, help="Processes; one per core or device.")
+]
 Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
-Threads = Annotated[int, typer.Option(min=1, help="CPU threads of a run; changes the last bits.")]
+Threads = Annotated[
+    int,
+    typer.Option(min=1, max=MOST_THREADS, help="CPU threads of a run; changes the last bits."),
+]
 Snapshot = Annotated[
     bool, typer.Option("--snapshot", help="A cluster's jobs run a copy of the code.")
 ]
 LoaderWorkers = Annotated[
     int | None,
-    typer.Option(min=0, help="Threads that read a run's stored data; its share of the cores."),
+    typer.Option(
+        min=0,
+        max=MOST_THREADS,
+        help="Threads that read a run's stored data; its share of the cores.",
+    ),
 ]
 Vectorize = Annotated[
-    str,
-    typer.Option(help="Most runs of one program: auto or a number."),
+    int | None, typer.Option(min=1, help="Most runs of one program; 64 by default.")
 ]
 RunTimeout = Annotated[
     float | None,
-    typer.Option(min=0.001, help="Seconds after which a run that has not ended counts as failed."),
+    typer.Option(
+        min=0.001,
+        max=LONGEST,
+        help="Seconds after which a run that has not ended counts as failed.",
+    ),
 ]
 Resource = Annotated[
     list[str] | None,
@@ -82,6 +96,7 @@ RetrainStale = Annotated[
     bool, typer.Option("--retrain-stale", help="Train runs of changed code or data again.")
 ]
 KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of changed code or data.")]
+Failed = Annotated[bool, typer.Option("--failed", help="Train failed and broken runs again, too.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -96,7 +111,7 @@ def plan(
     plugin: Plugins = None,
     set_: Settings = None,
     workers: Workers = None,
-    vectorize: Vectorize = "auto",
+    vectorize: Vectorize = None,
     limit: Annotated[
         float, typer.Option(min=0.001, help="Seconds after which no further row is measured.")
     ] = 20,
@@ -108,6 +123,8 @@ def plan(
     """Show a sweep's runs, the impossible ones, and about how long it takes."""
     from oodbench.sweep.estimate import forecast
     from oodbench.sweep.launchers.progress import progress
+    from oodbench.sweep.launchers.resources import Resources, SlurmResources
+    from oodbench.sweep.launchers.slurm import described, packed
 
     console = terminal()
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
@@ -130,19 +147,14 @@ def plan(
             text += f", {duration(seconds / workers)} with {counted(workers, 'worker')}"
         console.say(f"{text}; evaluations come on top of it.")
         return
-    # measured on the CPU, which has no TF32
-    specs = [replace(s, precision="float32") if s.precision == "tf32" else s for s in left]
-    settings = TrainSettings(
-        data_dir=data_dir,
-        vectorize=_most_vectorized(vectorize),
-    )
+    settings = TrainSettings(data_dir=data_dir, vectorize=vectorize)
     with progress(console, 100, transient=True) as bar:
         task = bar.add_task("measuring", total=100)
 
         def measuring(row: str, share: float) -> None:
             bar.update(task, description=f"measuring {row}", completed=int(100 * share))
 
-        expected = forecast(specs, settings, measuring, limit)
+        expected = forecast(left, settings, measuring, limit)
     for remark in _remarks(expected, left, limit):
         console.say(remark)
     failing = [f"{row} fails at its first steps: {why}" for row, why in expected.failing.items()]
@@ -153,10 +165,17 @@ def plan(
         f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "
         f"{duration(expected.seconds / count)} with {counted(count, 'worker')}."
     )
+    asked = layered_resources((f"the resources of {parsed.name}", parsed.resources))
+    if shutil.which("sbatch") or asked.keys() - Resources.model_fields:
+        of_slurm = SlurmResources.of(asked)
+        packs = packed({spec.id: spec for spec in left}, of_slurm, settings, expected)
+        console.say(described(packs, of_slurm))
 
 
 def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> Iterator[str]:
     """A plan's remarks on a forecast, besides the time."""
+    from oodbench.sweep.estimate import row_of
+
     if expected.unmeasured:
         rows_left = ", ".join(expected.unmeasured)
         yield (
@@ -170,7 +189,7 @@ def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> It
         yield f"Trained one run at a time ({reason}): {', '.join(rows)}."
     slow: dict[str, float] = {}
     for spec in specs:
-        seconds = expected.of_run.get(f"{spec.label} on {spec.dataset_name}", 0.0)
+        seconds = expected.of_run.get(row_of(spec), 0.0)
         if spec.hparams.get("batch_size") == 0 and seconds > SLOW_RUN:
             slow[spec.dataset_name] = max(seconds, slow.get(spec.dataset_name, 0.0))
     for dataset, seconds in slow.items():
@@ -193,13 +212,14 @@ def launch(
     keep_predictions: KeepPredictions = False,
     keep_weights: KeepWeights = None,
     yes: Yes = False,
+    failed: Failed = False,
     retrain_stale: RetrainStale = False,
     keep_stale: KeepStale = False,
     workers: Workers = None,
     devices: Devices = "auto",
     threads: Threads = 1,
     loader_workers: LoaderWorkers = None,
-    vectorize: Vectorize = "auto",
+    vectorize: Vectorize = None,
     run_timeout: RunTimeout = None,
     snapshot: Snapshot = False,
     resource: Resource = None,
@@ -217,56 +237,18 @@ def launch(
         keep_predictions=keep_predictions,
         keep_weights=from_commas(keep_weights) if keep_weights else (),
         confirm=not yes,
+        failed=failed,
         stale=choice(retrain_stale, keep_stale),
         workers=workers,
         devices=devices,
         threads=threads,
         loader_workers=loader_workers,
-        vectorize=_most_vectorized(vectorize),
+        vectorize=vectorize,
         run_timeout=run_timeout,
         snapshot=snapshot,
         resources=_resources(resource or ()),
     )
     if not way.is_complete(way.launch(parsed, options, terminal())):
-        raise SystemExit(1)
-
-
-@app.command()
-def retry(
-    sweep: Name = "quickstart",
-    out: Out = None,
-    launcher: Annotated[str | None, typer.Option(help="The last launch's by default.")] = None,
-    dry_run: DryRun = False,
-    retrain_stale: RetrainStale = False,
-    keep_stale: KeepStale = False,
-    workers: Workers = None,
-    devices: Devices = "auto",
-    threads: Threads = 1,
-    loader_workers: LoaderWorkers = None,
-    vectorize: Vectorize = "auto",
-    run_timeout: RunTimeout = None,
-    snapshot: Snapshot = False,
-    resource: Resource = None,
-) -> None:
-    """Train the failed and lost runs of a sweep again, from their last checkpoints."""
-    from oodbench.sweep import launch as way
-
-    results = _results(sweep, out)
-    options = LaunchOptions(
-        out=results.path,
-        launcher=launcher or results.plan()["settings"].get("launcher", "local"),
-        dry_run=dry_run,
-        stale=choice(retrain_stale, keep_stale),
-        workers=workers,
-        devices=devices,
-        threads=threads,
-        loader_workers=loader_workers,
-        vectorize=_most_vectorized(vectorize),
-        run_timeout=run_timeout,
-        snapshot=snapshot,
-        resources=_resources(resource or ()),
-    )
-    if not way.is_complete(way.retry(results, options, terminal())):
         raise SystemExit(1)
 
 
@@ -278,12 +260,13 @@ def status(
         bool, typer.Option("--watch", help="Refresh until nothing is left to do.")
     ] = False,
     plugin: Plugins = None,
+    set_: Settings = None,
 ) -> None:
     """Count the planned, queued, running, done, failed and lost runs, by the disk and Slurm."""
     from oodbench.sweep import status as view
 
     load_plugins(plugin or ())
-    results = _results(sweep, out)
+    results = _results(sweep, out, set_)
     if watch:
         view.watch(results, terminal())
     else:
@@ -291,10 +274,12 @@ def status(
 
 
 @app.command()
-def cancel(sweep: Name = "quickstart", out: Out = None, plugin: Plugins = None) -> None:
+def cancel(
+    sweep: Name = "quickstart", out: Out = None, plugin: Plugins = None, set_: Settings = None
+) -> None:
     """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
     load_plugins(plugin or ())
-    results = _results(sweep, out)
+    results = _results(sweep, out, set_)
     count = sum(launcher.cancel(results) for launcher in submitters(results))
     terminal().say(f"{counted(count, 'job')} cancelled.")
 
@@ -305,16 +290,18 @@ def clean(
     out: Out = None,
     weights: Annotated[bool, typer.Option("--weights", help="All kept weights, too.")] = False,
     yes: Yes = False,
+    set_: Settings = None,
 ) -> None:
     """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
     from oodbench.report.prediction_metrics import spare
 
-    results = _results(sweep, out)
+    results = _results(sweep, out, set_)
     planned = results.plan()["runs"]
     strangers = [p for p in (results.path / "runs").glob("*") if p.name not in planned]
     ended = [i for i in planned if results.run(i).state().complete]
     checkpoints = [c for i in ended if (c := results.run(i).checkpoint).exists()]
-    size = sum(f.stat().st_size for p in strangers for f in p.rglob("*") if f.is_file())
+    folders = [p for p in strangers if p.is_dir() and not p.is_symlink()]
+    size = sum(f.stat().st_size for p in folders for f in p.rglob("*") if f.is_file())
     predictions = spare(results)
     files = [*checkpoints, *predictions, *(weights_files(results, ended) if weights else ())]
     size += sum(file.stat().st_size for file in files)
@@ -335,7 +322,10 @@ def clean(
     for file in files:
         file.unlink()
     for path in strangers:
-        shutil.rmtree(path)
+        if path in folders:
+            shutil.rmtree(path)
+        else:  # a link, of which only itself goes, or a file
+            path.unlink()
 
 
 @app.command()
@@ -345,15 +335,6 @@ def schema(plugin: Plugins = None) -> None:
 
     load_plugins(plugin or ())
     typer.echo(json.dumps(module.schema(), indent=1))
-
-
-def _most_vectorized(wanted: str) -> int | None:
-    """The most runs of one program that --vectorize asks for, None for `auto`; raises UserError."""
-    if wanted == "auto":
-        return None
-    if not wanted.isdecimal() or int(wanted) < 1:
-        raise UserError(f"--vectorize is auto or a number from 1 on, not '{wanted}'")
-    return int(wanted)
 
 
 def _resources(given: Sequence[str]) -> dict[str, Any]:
@@ -368,9 +349,11 @@ def _resources(given: Sequence[str]) -> dict[str, Any]:
     return resources
 
 
-def _results(sweep: str, out: Path | None) -> Results:
+def _results(sweep: str, out: Path | None, settings: Sequence[str] | None) -> Results:
     """The results directory that the user means by --out, by a directory or by a sweep."""
     if out is None and (Path(sweep) / "sweep.json").is_file():
         return Results(Path(sweep))
     # its rule may be of a plug-in that only the launch named
-    return Results(out or Path("results") / read_sweep(find_sweep(sweep), any_rule=True).name)
+    return Results(
+        out or Path("results") / read_sweep(find_sweep(sweep), settings or (), any_rule=True).name
+    )

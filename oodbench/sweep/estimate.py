@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,16 @@ class Forecast:
     alone: dict[str, str] = field(default_factory=dict)
     """The reason why runs are trained one at a time, by their row, `LABEL on DATASET`."""
 
+    def seconds_of(self, spec: RunSpec, otherwise: float) -> float:
+        """Return the seconds of a run: its row's, else the mean of all rows, else `otherwise`."""
+        mean = sum(self.of_run.values()) / len(self.of_run) if self.of_run else otherwise
+        return self.of_run.get(row_of(spec), mean)
+
+
+def row_of(spec: RunSpec) -> str:
+    """Return the name of the row of a run."""
+    return f"{spec.label} on {spec.dataset_name}"
+
 
 def forecast(
     specs: Sequence[RunSpec],
@@ -47,7 +57,7 @@ def forecast(
     progress: Callable[[str, float], None] = lambda row, share: None,
     limit: float = TOTAL,
 ) -> Forecast:
-    """Measure a few steps and an evaluation of a bundle of every row, then of further bundles.
+    """Measure a few steps and an evaluation of a bundle of every row, then of further bundles, on the CPU.
 
     After `limit` seconds no more are begun. Unmeasured runs of a row are assumed to cost what its
     measured ones do, and runs of an unmeasured row what all others do. `progress` is called with the
@@ -58,7 +68,9 @@ def forecast(
     torch.set_num_threads(settings.threads)
     rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
     for spec in specs:
-        bundles = rows.setdefault(f"{spec.label} on {spec.dataset_name}", {})
+        if spec.precision == "tf32":  # which no CPU has
+            spec = replace(spec, precision="float32")
+        bundles = rows.setdefault(row_of(spec), {})
         bundles.setdefault(spec.bundle_key, []).append(spec)
     result = Forecast()
     measured: dict[str, list[tuple[float, int]]] = {row: [] for row in rows}

@@ -19,6 +19,10 @@ FREE_KEYS = ("name", "protocol", "algorithms", "trials", "plugins", "resources")
 """The keys that a sweep under a protocol may set itself."""
 MAX_INDEX = 2**31 - 1
 """The largest trial, draw or step: records hold them in 32 bits."""
+MOST_THREADS = 1024
+"""The most threads of a run, and processes of a launch."""
+LONGEST = 100_000_000
+"""The longest run timeout in seconds, three years: what a clock can count."""
 
 
 def _plain_name(name: str) -> str:
@@ -204,7 +208,10 @@ class Sweep(BaseModel):
     keep_checkpoints: bool = Field(default=False, description="true or false")
     """Whether a run keeps its checkpoint when it has ended; no number depends on it."""
     run_timeout: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="a number of seconds above 0"
+        default=None,
+        gt=0,
+        le=LONGEST,
+        description=f"a number of seconds above 0, up to {LONGEST:,}",
     )
     """Seconds after which a run that has not ended counts as failed; `--run-timeout` says otherwise."""
     resources: dict[str, Any] = Field(default={}, description="names with values")

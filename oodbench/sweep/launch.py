@@ -3,8 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import typer
 
@@ -21,17 +20,28 @@ from oodbench.sweep.launchers import (
     LaunchOptions,
     launchers,
     layered_resources,
-    states,
     status_on_disk,
 )
-from oodbench.sweep.plan import make_plan, show_plan
-from oodbench.sweep.stale import KEEP, RETRAIN, reasons, replaced, settled, with_kept
+from oodbench.sweep.plan import Plan, make_plan, show_plan
+from oodbench.sweep.stale import KEEP, reasons, replaced, settled, with_kept
 from oodbench.sweep.stored_plan import continued, store_plan
 from oodbench.sweep.weights import check_rules, lacking
 from oodbench.terminal import Terminal, printable, terminal
-from oodbench.train.digests import dataset_of, digests_now
+from oodbench.train.digests import digests_now
 
-__all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs", "retry"]
+__all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs"]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a launch finds in its results directory."""
+
+    states: dict[str, State]
+    """The state of each run."""
+    again: frozenset[str]
+    """The ids of stale runs that are trained again."""
+    dropped: frozenset[str]
+    """The ids of stored runs that new ones replace."""
 
 
 def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None) -> Counter[State]:
@@ -53,26 +63,10 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     if not plan.runs:
         cells = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
         raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(cells))}")
-    rules = options.keep_weights or tuple(sweep.keep_weights)
-    options = replace(
-        options,
-        plugins=plugins,
-        keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
-        keep_checkpoints=sweep.keep_checkpoints,
-        run_timeout=options.run_timeout or sweep.run_timeout,
-        resources=layered_resources(
-            (f"the resources of {sweep.name}", sweep.resources), ("the flags", options.resources)
-        ),
-    )
-    job = Job(
-        name=sweep.name,
-        results=results,
-        specs=plan.runs,
-        ids=(),
-        options=options,
-    )
+    options = _completed(options, plan, plugins)
     is_first = not (results.path / "sweep.json").exists()
-    job, again, dropped = _decided(job, console)
+    job = Job(name=sweep.name, results=results, specs=plan.runs, ids=(), options=options)
+    job, found = _decided(job, console)
     if options.dry_run:
         launcher.preview(job, console)
         return Counter()
@@ -86,66 +80,33 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         options,
         launcher=options.launcher,
         resources=options.resources,
-        without=dropped,
+        without=found.dropped,
         chosen=plan.chosen,
     )
     if is_first:  # so that no two workers read all data files
         digests_now(job.specs, options.data_dir, results.path)
-    for run_id in again:
-        results.run(run_id).start_anew()
-    return _train(job, launcher, console)
+    for run_id in job.ids:
+        if run_id in found.again:
+            results.run(run_id).start_anew()
+        elif found.states[run_id] is State.BROKEN:  # a worker would take it for ended
+            results.run(run_id).forget()
+    return _train(job, found.states, launcher, console)
 
 
-def retry(
-    results: Results, options: LaunchOptions, console: Terminal | None = None
-) -> Counter[State]:
-    """Train the failed and lost runs of a results directory again, from their last checkpoints.
-
-    The data directory, the plug-ins and the kept predictions and weights are as at the last launch.
-    Returns and raises as `launch`.
-    """
-    stored = results.plan()
-    last = stored["settings"]
-    plugins = tuple(last.get("plugins", ()))
-    launcher = _launcher(options.launcher, plugins)
-    statuses = states(results)
-    data_dir = last.get("data_dir")
-    options = replace(
+def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> LaunchOptions:
+    """Return the options of a launch with what the sweep file sets; raises UserError for what is wrong."""
+    sweep = plan.sweep
+    rules = options.keep_weights or tuple(sweep.keep_weights)
+    return replace(
         options,
-        data_dir=Path(data_dir) if data_dir else None,
         plugins=plugins,
-        keep_predictions=last.get("keep_predictions", False),
-        keep_weights=tuple(last.get("keep_weights", ())),
-        keep_checkpoints=last.get("keep_checkpoints", False),
-        run_timeout=options.run_timeout or last.get("run_timeout"),
+        keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
+        keep_checkpoints=sweep.keep_checkpoints,
+        run_timeout=options.run_timeout or sweep.run_timeout,
         resources=layered_resources(
-            ("the last launch", last.get("resources", {})), ("the flags", options.resources)
+            (f"the resources of {sweep.name}", sweep.resources), ("the flags", options.resources)
         ),
     )
-    console = console or terminal()
-    specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
-    here = digests_now(specs, options.data_dir, results.path)
-    again = settled(reasons(results, specs, statuses, here), options.stale, console)
-    again = again if options.stale == RETRAIN else frozenset()
-    for run_id in again:
-        dataset_of(specs[run_id], options.data_dir)  # raises for data with another checksum
-    job = Job(
-        name=stored["name"],
-        results=results,
-        specs=specs,
-        ids=tuple(i for i, s in statuses.items() if s.state.can_be_retried or i in again),
-        options=options,
-    )
-    if options.dry_run:
-        launcher.preview(job, console)
-        return Counter()
-    launcher.check(job)
-    for run_id, status in statuses.items():
-        if run_id in again:
-            results.run(run_id).start_anew()
-        elif status.state is State.BROKEN:  # a worker would take it for ended
-            results.run(run_id).forget()
-    return _train(job, launcher, console)
 
 
 def launch_specs(
@@ -181,11 +142,10 @@ def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
     return launcher
 
 
-def _decided(job: Job, console: Terminal) -> tuple[Job, frozenset[str], frozenset[str]]:
-    """Decide which runs of a job are trained, with stale ones as the user wishes.
+def _decided(job: Job, console: Terminal) -> tuple[Job, _Found]:
+    """Return the job with the ids of the runs to train, stale ones as the user wishes, and what was found.
 
-    Returns the job with the ids of these runs, the ids of those that are trained again, and the ids of
-    stored runs that new ones replace. Raises UserError for stale runs before the user has decided.
+    Raises UserError for stale runs before the user has decided.
     """
     results, options, specs = job.results, job.options, job.specs
     stored = {}
@@ -200,21 +160,27 @@ def _decided(job: Job, console: Terminal) -> tuple[Job, frozenset[str], frozense
     if options.stale == KEEP:
         specs = with_kept(specs, {i: before[i] for i in dropped})
         again = dropped = frozenset()
-    ids = tuple(i for i in specs if i in again or not statuses[i].state.final)
-    return replace(job, specs=specs, ids=ids), again, dropped
+    states = {i: statuses[i].state for i in specs}
+    wanted = {i for i, s in states.items() if not s.final or (options.failed and not s.complete)}
+    ids = tuple(i for i in specs if i in again | wanted)
+    return replace(job, specs=specs, ids=ids), _Found(states, again, dropped)
 
 
-def _train(job: Job, launcher: Launcher, console: Terminal) -> Counter[State]:
-    """Train the runs `job.ids` and print the states of the sweep's runs."""
+def _train(
+    job: Job, before: Mapping[str, State], launcher: Launcher, console: Terminal
+) -> Counter[State]:
+    """Train the runs `job.ids`, print the states of the sweep's runs and return how many are in each.
+
+    Of the other runs the states are as `before`.
+    """
     ended = _run(job, launcher, console)
-    counts = Counter(job.results.run(i).state() for i in job.specs)
+    states = {**before, **{i: job.results.run(i).state() for i in job.ids}}
     queued = sum(state is State.QUEUED for state in ended.values())
     if queued:
         console.say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
-        counts = Counter(ended.get(i, job.results.run(i).state()) for i in job.specs)
-    else:
-        _report(job, ended, counts, console)
-    return counts
+        return Counter({**states, **ended}.values())
+    _report(job, ended, states, console)
+    return Counter(states.values())
 
 
 def _run(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:
@@ -233,20 +199,22 @@ def _run(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:
 def _report(
     job: Job,
     ended: Mapping[str, State],
-    counts: Mapping[State, int],
+    states: Mapping[str, State],
     console: Terminal,
 ) -> None:
     """Print how the runs of a sweep ended and, if any has results and it is asked for, its leaderboard."""
+    counts = Counter(states.values())
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     console.say(f"{summary} of {counted(len(job.specs), 'run')} in {job.results.path}")
     elsewhere = sum(state is State.ELSEWHERE for state in ended.values())
     if elsewhere:
         console.say(f"Another launch is training {counted(elsewhere, 'run')}.")
-    for rule, runs in lacking(job.results, job.specs, job.options.keep_weights).items():
+    complete = {i: job.specs[i] for i, state in states.items() if state.complete}
+    for rule, runs in lacking(job.results, complete, job.options.keep_weights).items():
         console.say(
             f"Ended without the weights of {rule}, and not trained again: {counted(runs, 'run')}."
         )
-    if job.options.table and any(state.complete for state in counts):
+    if job.options.table and complete:
         from oodbench.report.formats import print_sheet
         from oodbench.report.sheet import leaderboard_sheet
         from oodbench.results.join import joined
@@ -257,8 +225,7 @@ def _report(
         except UserError as error:  # the runs are done, whatever this selection rule lacks
             console.say(f"no table: {error}")
     if State.FAILED in counts or State.BROKEN in counts:
-        command = "`python -m oodbench.sweep"
         console.say(
-            f"{command} status {job.results.path}` shows why runs failed; {command} retry "
-            f"{job.results.path}` trains them again."
+            f"`python -m oodbench.sweep status {job.results.path}` shows why runs failed; the same launch "
+            "with --failed trains them again."
         )

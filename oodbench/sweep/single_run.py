@@ -12,7 +12,7 @@ from oodbench.results.directory import Results
 from oodbench.results.export import tidy
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.file import validate
+from oodbench.sweep.file import MOST_THREADS, validate
 from oodbench.sweep.launchers import status_on_disk
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.stale import RETRAIN, reasons
@@ -64,7 +64,7 @@ def run(
     for name, several in (("keep_weights", keep_weights), ("plugins", plugins)):
         if isinstance(several, str):
             raise UserError(f"{CALLER}: {name} is a list, such as [{several!r}]")
-    trial, threads = whole_number(trial, "trial"), whole_number(threads, "threads", 1)
+    trial, threads = whole_number(trial, "trial"), whole_number(threads, "threads", 1, MOST_THREADS)
     if keep_weights and out is None:
         raise UserError(f"{CALLER}: weights are kept in a results directory, which `out` names")
     load_plugins(plugins)

@@ -74,7 +74,7 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
             texts.append(f"{state}: and {len(lines) - LINES} more")
     if any(s.state.can_be_retried for s in now.values()):
         texts.append(
-            "`launch` goes on with paused and lost runs; `retry` trains failed and broken ones, too."
+            "`launch` goes on with paused and lost runs; --failed trains failed and broken ones, too."
         )
     texts += [
         f"{'Stale: ' if reason.is_known else ''}{reason.sentence}."

@@ -26,14 +26,15 @@ def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ..
 
 
 def lacking(results: Results, specs: Mapping[str, RunSpec], rules: Sequence[str]) -> dict[str, int]:
-    """Return how many of the runs that have ended lack the weights of each rule that could judge them."""
+    """Return how many of these complete runs lack the weights of each rule that could judge them."""
     from oodbench.selection import find_rule
 
-    ended = {i: spec for i, spec in specs.items() if results.run(i).state().complete}
-    kept = {i: {rule for rule, _ in kept_weights(results.run(i))} for i in ended}
+    if not rules:
+        return {}
+    kept = {i: {rule for rule, _ in kept_weights(results.run(i))} for i in specs}
     counts = {}
     for rule in rules:
-        judged = set(ended) if rule == LAST else find_rule(rule).judged(list(ended.values()))
+        judged = set(specs) if rule == LAST else find_rule(rule).judged(list(specs.values()))
         counts[rule] = sum(rule not in kept[run_id] for run_id in judged)
     return {rule: count for rule, count in counts.items() if count}
 

@@ -38,7 +38,7 @@ def train(experiment: Experiment, out: Path, trials: int | None, options: Launch
     for name in experiment.sweeps:
         settings = [] if trials is None else [f"trials={trials}"]
         sweep = read_sweep(find_sweep(name), settings)
-        counts = launch(sweep, replace(options, out=out / name))
+        counts = launch(sweep, replace(options, out=out / name, failed=True))
         incomplete |= not is_complete(counts)
     return incomplete
 

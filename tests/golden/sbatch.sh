@@ -23,4 +23,4 @@ export PYTHONPATH=/home/me/oodbench:/home/me${PYTHONPATH:+:$PYTHONPATH}
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output /home/me/out/jobs/tiny-NAME/%A_%a_%t_log.out --error /home/me/out/jobs/tiny-NAME/%A_%a_%t_log.err --cpus-per-task=2 python -P -u -m submitit.core._submit /home/me/out/jobs/tiny-NAME
+srun --unbuffered --output /home/me/out/jobs/tiny-NAME/%A_%a_%t_log.out --error /home/me/out/jobs/tiny-NAME/%A_%a_%t_log.err --export=ALL --cpus-per-task=2 python -P -u -m submitit.core._submit /home/me/out/jobs/tiny-NAME

@@ -43,6 +43,7 @@ SWEEP: dict[str, Any] = {
     "evaluate_every": MIDDLE,
 }
 LAUNCHER = ("--launcher", "debug")
+AGAIN = "launch --failed"
 WITH_PREDICTIONS = "table with another metric"
 REPORTS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
     "table": (report, ["table", "{dir}"]),
@@ -59,8 +60,8 @@ REPORTS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
 OTHERS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
     "status": (sweep, ["status", "{dir}"]),
     "clean": (sweep, ["clean", "{dir}", "--yes"]),
-    "retry": (sweep, ["retry", "{dir}", *LAUNCHER]),
     "launch": (sweep, ["launch", "{sweep}", "--out", "{dir}", "--yes", *LAUNCHER]),
+    AGAIN: (sweep, ["launch", "{sweep}", "--out", "{dir}", "--yes", "--failed", *LAUNCHER]),
 }
 COMMANDS = REPORTS | OTHERS
 OF_ALL_RUNS = "sweep.json"
@@ -269,7 +270,7 @@ def may_refuse(case: str, command: str) -> bool:
     if command == WITH_PREDICTIONS:
         return case.startswith("predictions")
     # whose folder or pipe it is, we do not know
-    return command == "retry" and case.endswith(("folder", "pipe", "loop"))
+    return command == AGAIN and case.endswith(("folder", "pipe", "loop"))
 
 
 def wrong(healthy: Healthy, copy: Path, case: str, command: str, result: Result) -> str:
@@ -279,10 +280,10 @@ def wrong(healthy: Healthy, copy: Path, case: str, command: str, result: Result)
         return f"{type(error).__name__}: {error}"
     if code == 2 and may_refuse(case, command):
         return "" if len(result.stderr.strip().splitlines()) == 1 else result.stderr
-    if code not in ((0, 1) if command in ("retry", "launch") else (0,)):
+    if code not in ((0, 1) if command in (AGAIN, "launch") else (0,)):
         return f"exit code {code}: {result.output}"
     shown = " ".join(result.stdout.split())
-    if command in ("table", "retry", "launch") and healthy.row not in shown:
+    if command in ("table", AGAIN, "launch") and healthy.row not in shown:
         return f"the healthy row is gone: {result.output}"
     return spoilt(healthy, copy, command) if command in OTHERS else ""
 
@@ -294,7 +295,7 @@ def spoilt(healthy: Healthy, copy: Path, command: str) -> str:
         state = results.run(run_id).state()
         if state.complete and records_of(results.run(run_id)) != records:
             return f"{run_id} has other records"
-        if command == "retry" and state is State.BROKEN:
+        if command == AGAIN and state is State.BROKEN:
             return f"{run_id} is still broken"
     return ""
 

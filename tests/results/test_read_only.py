@@ -54,10 +54,7 @@ def test_reports_of_results_that_cannot_be_written_to(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [["retry", "--launcher", "debug"], ["retry"], ["clean", "--yes"], ["html"], ["export"]],
-)
+@pytest.mark.parametrize("arguments", [["clean", "--yes"], ["html"], ["export"]])
 def test_what_would_write_there_says_so_in_one_sentence(folder: Path, arguments: list[str]) -> None:
     verb, *options = arguments
     if verb == "export":

@@ -86,6 +86,8 @@ def test_a_metric_that_is_no_proportion_once_is_not_counted_again() -> None:
         {"step": 10, "columns": [{"metrics": ["m", "n"], "splits": [["a", "in", [8]]]}], "values": [1]},
         {"step": 10, "columns": [{"metrics": ["m"], "splits": [["a", "in", [-8]]]}], "values": [1]},
         {"step": 10, "columns": [{"metrics": ["m"], "splits": [["a", "in"]]}], "values": [1]},
+        {"step": 10, "columns": [{"metrics": ["m", "m"], "splits": [["a", "in", [8, 8]]]}],
+         "values": [1, 1]},
         {"step": 10, "columns": [{"metrics": ["m"], "splits": [["a", "in", [0]]]}], "counted": ["m"],
          "values": [1]},
     ],

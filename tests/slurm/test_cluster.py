@@ -34,7 +34,10 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def launch(sweep: Path, out: Path, *more: str, **resources: object) -> Result:
-    given = [f"--resource={key.replace('__', '.')}={value}" for key, value in resources.items()]
+    """Launch a sweep of short runs, each of which has a job unless `runs_per_job` is None or a number."""
+    resources = {"runs_per_job": 1} | resources
+    asked = {key.replace("__", "."): value for key, value in resources.items() if value is not None}
+    given = [f"--resource={key}={value}" for key, value in asked.items()]
     return run("launch", sweep, "--out", out, "--launcher", "slurm", "--yes", *more, *given)
 
 
@@ -71,7 +74,7 @@ def test_a_dry_run_shows_what_is_then_submitted(cluster: Cluster, tmp_path: Path
     assert set(settle(Results(out)).values()) == {"done"}
 
 
-def test_status_cancel_and_retry(cluster: Cluster, tmp_path: Path) -> None:
+def test_status_cancel_and_failed_runs_again(cluster: Cluster, tmp_path: Path) -> None:
     stranger = subprocess.run(
         ["sbatch", "--hold", "--output=/dev/null", "--wrap", "true"], capture_output=True, text=True
     ).stdout.split()[-1]
@@ -93,12 +96,13 @@ def test_status_cancel_and_retry(cluster: Cluster, tmp_path: Path) -> None:
     assert "failed: Raising on LinearSEM" in shown and "the third step is one too many" in shown
     (log,) = re.findall(r"log: (\S+_log\.err)", shown)
     assert Path(log).is_file()
-    assert "unknown partition" in mistake(run("retry", out, "--resource", "partition=nowhere"))
-    assert "nvalid feature" in mistake(run("retry", out, "--resource", "constraint=fast"))
+    plugin = ("--plugin", ODD_METHODS, "--failed")
+    assert "unknown partition" in mistake(launch(sweep, out, *plugin, partition="nowhere"))
+    assert "nvalid feature" in mistake(launch(sweep, out, *plugin, constraint="fast"))
     assert "the third step is one too many" in run("status", out).output
     done = {i: s for i, s in settle(results).items() if s == "done"}
     before = [(results.run(i).path / "done.json").stat().st_mtime_ns for i in done]
-    assert "1 run queued" in run("retry", out).output
+    assert "1 run queued" in launch(sweep, out, *plugin).output
     assert sorted(settle(results).values()) == ["done", "failed"]
     *_, last = Submissions(results)
     assert [len(pack) for pack in last.packs] == [1]
@@ -129,7 +133,7 @@ def test_the_code_that_runs_is_the_code_that_was_submitted(
         "        return out.risks.mean()\n"
     )
     plugin.write_text(text)
-    sweep = tiny_file(tmp_path, algorithms=["Frozen"], trials=1, steps=20)
+    sweep = tiny_file(tmp_path, algorithms=["Frozen", "ERM"], trials=1, steps=20)
     drain(cluster, "drain")
     for out, more in (("frozen", ["--snapshot"]), ("changed", [])):
         command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", out]
@@ -143,11 +147,28 @@ def test_the_code_that_runs_is_the_code_that_was_submitted(
     drain(cluster, "resume")
     frozen, changed = Results(tmp_path / "frozen"), Results(tmp_path / "changed")
     assert set(settle(frozen).values()) == {"done"}
-    assert set(settle(changed).values()) == {"failed"}
-    (run_id,) = changed.plan()["runs"]
+    assert sorted(settle(changed).values()) == ["done", "failed"]
+    (run_id,) = (i for i, spec in changed.plan()["runs"].items() if spec["algorithm"] == "Frozen")
     failure = changed.run(run_id).failure()
-    assert failure is not None and "the code has changed since" in failure.error
+    assert failure is not None
+    assert failure.error.startswith(
+        "frozen_method.py changed since this run was submitted: `launch --failed`"
+    )
     assert provenance(frozen)[0]["commit"] is not None
+    (log,) = (tmp_path / "changed").glob("jobs/*/*_log.out")
+    assert re.search("edited since .* 1 run with other code refused", log.read_text())
+
+
+def test_short_runs_share_a_job_that_needs_nothing_of_the_environment(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, out = tiny_file(tmp_path, **SHORT, trials=3), tmp_path / "out"
+    monkeypatch.setenv("SBATCH_EXPORT", "NONE")
+    launched = launch(sweep, out, runs_per_job=None, cpus=2)
+    shared = "3 runs in 1 job: short runs share jobs of about 10 minutes"
+    assert shared in " ".join(launched.output.split())
+    assert set(settle(Results(out)).values()) == {"done"}
+    assert len({p["slurm_job"] for p in provenance(Results(out))}) == 1
 
 
 def test_a_controller_that_is_away_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
@@ -210,7 +231,7 @@ def test_a_full_disk(cluster: Cluster, tmp_path: Path) -> None:
         shown = run("status", out).output
         assert "has it room" in shown or "No space left on device" in shown, shown
         (out / "jobs" / "filler").unlink()
-        run("retry", out)
+        launch(sweep, out, "--failed")
         assert set(settle(Results(out)).values()) == {"done"}
     finally:
         subprocess.run(["umount", "-l", str(out)], check=True)

@@ -55,7 +55,7 @@ def test_a_sweep_survives_what_happens_on_a_cluster(
     plan = slow(trials=6)
     Debug().launch(asked_of(plan, tmp_path / "undisturbed"))
     monkeypatch.setenv("SLOW_SECONDS", "0.015")
-    asked = asked_of(plan, tmp_path / "out", partition="low", time="0:30:00")
+    asked = asked_of(plan, tmp_path / "out", partition="low", time="0:30:00", runs_per_job=1)
     results = asked.results
     Slurm().launch(asked)
     until(lambda: len(places(results)) == 6)
@@ -85,7 +85,7 @@ def test_a_double_waits_for_its_twin_and_finishes_what_it_leaves(
     plan = slow(trials=2)
     Debug().launch(asked_of(plan, tmp_path / "undisturbed"))
     monkeypatch.setenv("SLOW_SECONDS", "0.03")
-    asked = asked_of(plan, tmp_path / "out", cpus=2, time="0:30:00")
+    asked = asked_of(plan, tmp_path / "out", cpus=2, time="0:30:00", runs_per_job=1)
     results = asked.results
     Slurm().launch(asked)
     until(lambda: len(places(results)) == 2)

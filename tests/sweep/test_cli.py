@@ -73,7 +73,7 @@ def test_plan_says_how_a_forecast_gets_better(tmp_path: Path) -> None:
     assert "--limit SECONDS measures longer" in told and "about" in told.lower()
 
 
-def test_a_broken_run_is_named_and_retry_trains_it_anew(tmp_path: Path) -> None:
+def test_a_broken_run_is_named_and_trained_anew_where_it_is_asked_for(tmp_path: Path) -> None:
     sweep, out = tiny_file(tmp_path, **TINY), tmp_path / "out"
     assert launch(sweep, out).exit_code == 0
     results = Results(out)
@@ -88,7 +88,7 @@ def test_a_broken_run_is_named_and_retry_trains_it_anew(tmp_path: Path) -> None:
         f"Broken, counted nowhere: ERM on LinearSEM(num_examples=40) (test 5, trial 0, {told}"
         in (" ".join(again.stdout.split()))
     )
-    retried = run("retry", out, "--launcher", "debug")
+    retried = launch(sweep, out, "--failed")
     assert retried.exit_code == 0 and outcome(results) == undisturbed
 
 
@@ -100,7 +100,7 @@ def test_a_plug_in_that_goes_elsewhere_moves_no_results(tmp_path: Path) -> None:
     assert {state for state, _ in outcome(Results(tmp_path / "out")).values()} == {"done"}
 
 
-def test_launch_status_retry_and_clean(tmp_path: Path) -> None:
+def test_launch_status_failed_runs_again_and_clean(tmp_path: Path) -> None:
     sweep = tiny_file(tmp_path, **TINY, algorithms=["ERM", "Raising"])
     out = tmp_path / "out"
     launched = launch(sweep, out, "--plugin", "tests.helpers.odd_methods")
@@ -111,12 +111,13 @@ def test_launch_status_retry_and_clean(tmp_path: Path) -> None:
     assert "failed: Raising on LinearSEM" in status.output
     assert "the third step is one too many" in status.output
     again = launch(sweep, out, "--plugin", "tests.helpers.odd_methods")
-    assert again.exit_code == 1
-    retried = run("retry", out, "--launcher", "debug")
+    assert again.exit_code == 1 and "third step" not in again.output
+    assert "the same launch with --failed trains them again" in " ".join(again.output.split())
+    assert "sweep launch SWEEP --failed" in " ".join(run("retry", out).output.split())
+    retried = launch(sweep, out, "--failed", "--plugin", "tests.helpers.odd_methods")
     assert retried.exit_code == 1 and "Raising" in retried.output
     (out / "runs" / "stranger").mkdir()
     assert run("clean", out, "--yes").exit_code == 0
-    assert not list(out.glob("runs/*/checkpoint.pt")) or not (out / "runs" / "stranger").exists()
     assert not (out / "runs" / "stranger").exists()
     done = [i for i, (state, _) in outcome(Results(out)).items() if state == "done"]
     assert len(done) == 1 and not Results(out).run(done[0]).checkpoint.exists()

@@ -45,13 +45,6 @@ def test_a_long_evaluation_is_judged_by_its_beginning(monkeypatch: pytest.Monkey
     assert expected.seconds == pytest.approx(evaluations * examples)
 
 
-def test_runs_of_one_program_are_measured_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "BUDGET", 0.001)
-    specs = list(make_plan(validate(SWEEP, "plain")).runs.values())
-    together = forecast(specs, TrainSettings())
-    assert together.seconds and not together.alone
-
-
 def test_runs_of_different_structure_are_measured_as_programs_of_one_structure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

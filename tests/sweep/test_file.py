@@ -78,13 +78,6 @@ def test_a_text_in_place_of_a_list_is_told_once(key: str) -> None:
         validate(TINY | {key: "x"}, "here")
 
 
-def test_names_values_and_environments_that_cannot_be_are_told_at_once() -> None:
-    with pytest.raises(UserError) as caught:
-        tiny(algorithms=["ERN", {"name": "IRM", "hparams": {"lrr": 1}}], test_environments=[["7"]])
-    for words in ("did you mean ERM", "unknown name 'lrr'", "unknown environment '7'"):
-        assert words in str(caught.value)
-
-
 def test_unknown_names_are_told_together_with_values_of_another_type() -> None:
     wrong = {
         "datasets": ["Spiral", {"name": "LinearSEM"}],
@@ -226,12 +219,6 @@ def test_names_are_written_with_hyphens_and_are_those_in_the_files() -> None:
     for name, path in named_sweeps().items():
         assert "_" not in name
         assert read_sweep(path).name == name
-
-
-def test_a_protocol_is_found_by_its_name() -> None:
-    assert find_sweep("rex-2021").parent.name == "protocols"
-    with pytest.raises(UserError, match="did you mean rex-2021"):
-        find_sweep("rex-2020")
 
 
 def test_data_beyond_memory_cost_one_sentence() -> None:

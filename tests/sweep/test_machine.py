@@ -1,5 +1,6 @@
 """What a machine and its user do to a launch: folders that go, odd numbers, odd windows."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from oodbench.results.directory import Results
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch, launch_specs
 from tests.helpers.commands import mistake, run
-from tests.helpers.sweeps import ODD_METHODS, first, tiny, tiny_file
+from tests.helpers.sweeps import ODD_METHODS, first, planned, tiny, tiny_file
 
 MOVING = {
     "algorithms": ["Moving", "ERM"],
@@ -61,3 +62,70 @@ def test_nothing_is_written_before_yes(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(SystemExit, match="Launch into"):
         launch(sweep, LaunchOptions(out=tmp_path / "out", launcher="debug", confirm=True))
     assert not (tmp_path / "out").exists()
+
+
+ONE = {"algorithms": ["ERM"], "trials": 1, "steps": 20, "evaluate_every": 10}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--threads", "1000000"), "'--threads': Input should be less than or equal to 1024"),
+        (("--run-timeout", "inf"), "'--run-timeout': Input should be less than or equal to 1000"),
+        (
+            ("--set", "run_timeout=1.0e+300"),
+            "run_timeout must be a number of seconds above 0, up to",
+        ),
+        (("--set", "steps=1000000000", "--set", "evaluate_every=1"), "raise `evaluate_every`"),
+        (
+            ("--set", "algorithms=[{name: ERM, hparams: {lr: 1e-320}}]"),
+            "must be 0 or at least 2.2e-308",
+        ),
+    ],
+)
+def test_numbers_that_no_machine_has_are_refused(
+    tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    launched = run("launch", tiny_file(tmp_path, **ONE), "--out", tmp_path / "out", "--yes", *words)
+    assert launched.exit_code == 2 and "Traceback" not in launched.output
+    assert told in " ".join(launched.stderr.split()) and not (tmp_path / "out").exists()
+
+
+def test_the_least_width_is_a_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = planned(tmp_path / "out", tiny())
+    for columns in ("0", "1", "7"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert "all runs" in run("status", results.path).output
+        assert "error: unknown sweep" in mistake(run("status", "nothing"))
+
+
+def test_of_a_link_in_runs_only_the_link_goes(tmp_path: Path) -> None:
+    results, theirs = planned(tmp_path / "out", tiny()), tmp_path / "theirs"
+    (results.path / "runs").mkdir()
+    theirs.mkdir()
+    (theirs / "thesis.tex").write_text("precious")
+    (results.path / "runs" / "folder").symlink_to(theirs)
+    (results.path / "runs" / "file").symlink_to(theirs / "thesis.tex")
+    assert "2 runs outside the sweep; 0.0 MB" in run("clean", results.path, "--yes").output
+    assert not [*(results.path / "runs").iterdir()]
+    assert (theirs / "thesis.tex").read_text() == "precious"
+
+
+@pytest.mark.parametrize("command", ["status", "cancel", "clean"])
+def test_a_sweep_is_named_as_for_its_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planned(Path("results/other"), tiny())
+    assert run(command, tiny_file(tmp_path), "--set", "name=other").exit_code == 0
+    assert "there is no directory" in mistake(run(command, tiny_file(tmp_path)))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a limit of the address space is Linux's")
+def test_too_little_memory_is_said(tmp_path: Path) -> None:
+    tiny_file(tmp_path, **ONE)
+    command = f"ulimit -v 400000; {sys.executable} -m oodbench.sweep plan tiny.yaml"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: there is too little memory here")

@@ -250,19 +250,16 @@ def test_runs_of_an_edited_table_are_replaced_or_kept() -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_retry_refuses_to_mix_versions() -> None:
+def test_failed_runs_are_not_trained_beside_those_of_another_version() -> None:
     CHANGES["helper"][0]()
     failed = next(iter(runs()))
     for name in ("done.json", "metrics.jsonl"):
         Path(f"out/runs/{failed}/{name}").unlink()
     Path(f"out/runs/{failed}/failed.json").write_text('{"error": "an error", "traceback": ""}')
-    retry = ("sweep", "retry", "board/protocol.yaml", "--out", "out", "--launcher", "debug")
-    assert "since 3 of its 3 runs were trained (my_losses.py)" in mistake(type_in(*retry))
-    assert type_in(*retry, "--retrain-stale").exit_code == 0
+    again = (*LAUNCH, "--failed")
+    assert "since 3 of its 3 runs were trained (my_losses.py)" in mistake(type_in(*again))
+    assert type_in(*again, "--retrain-stale").exit_code == 0
     assert "Stale" not in type_in(*STATUS).output
-    CHANGES["table"][0]()
-    text = mistake(type_in(*retry, "--retrain-stale"))
-    assert "patients.csv has changed since these runs were planned" in text
     assert len(runs()) == 4
 
 

@@ -125,7 +125,9 @@ def kill_commanded(sweep: Path, out: Path, rng: random.Random) -> Counter[str]:
                     rng.choice(psutil.Process(process.pid).children(recursive=True)).kill()
         code = process.wait(timeout=PATIENCE)
         results = Results(out)
-        if code == 1:  # a worker was killed: `retry` would forget its failure and train its run
+        if (
+            code == 1
+        ):  # a worker was killed: `launch --failed` would forget its failure and train its run
             for run_id, (state, _) in outcome(results).items():
                 if state is State.FAILED:
                     results.run(run_id).forget()

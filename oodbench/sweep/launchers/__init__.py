@@ -64,6 +64,8 @@ class LaunchOptions(TrainSettings):
     """Whether a cluster's jobs run a snapshot of the code."""
     stale: str = ""
     """What is done with stale runs: `retrain` or `keep`; by default the launch is refused."""
+    failed: bool = False
+    """Whether failed and broken runs are trained again, too."""
     confirm: bool = False
     """Whether to ask before anything is written, if a person can answer."""
     table: bool = True

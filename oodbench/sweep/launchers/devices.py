@@ -1,18 +1,12 @@
-"""The devices of this machine, and whether the runs that share a GPU fit into its memory."""
+"""The devices of this machine."""
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
-from multiprocessing import get_context
 
 from oodbench.errors import UserError
-from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.launchers import Job
-from oodbench.train.settings import TrainSettings
-
-MEASURED_STEPS = 2
 
 
 def placed(job: Job, runs_per_gpu: int) -> Job:
@@ -67,72 +61,3 @@ def check_precision(job: Job) -> None:
             sorted(wanted), available_devices(job.options.devices)
         ):
             process.check_precision(name, device)
-
-
-def check_memory(job: Job) -> None:
-    """Raise UserError if runs that share a GPU need more memory than the first GPU has free.
-
-    One run of each row, that of the largest batch, does two steps there in a process of its own. Where
-    no GPU is shared nothing is measured: such a run fails by itself, with torch's message.
-    """
-    together = -(-job.at_once // max(1, len(job.gpus)))
-    if together < 2 or not job.gpus:
-        return
-    settings = replace(job.settings_of(0), device="cuda:0")
-    with ProcessPoolExecutor(1, get_context("spawn"), _see, (job.gpus[0],)) as process:
-        specs = largest(job.specs[i] for i in job.ids)
-        free, needs = process.submit(_measure, specs, settings).result()
-    check_room(free, needs, together)
-
-
-def check_room(free: int, needs: dict[str, int], together: int) -> None:
-    """Raise UserError if `together` runs of the row that needs most, in bytes, do not fit into `free`."""
-    row = max(needs, key=lambda name: needs[name])
-    need = max(1, needs[row])
-    if together * need > free:
-        advice = f"runs_per_gpu={free // need} fits" if free >= need else "not even one run fits"
-        raise UserError(
-            f"{together} runs a GPU do not fit: one of {row} takes {need / 2**30:.1f} GB, and "
-            f"{free / 2**30:.1f} GB are free; {advice}"
-        )
-
-
-def largest(specs: Iterable[RunSpec]) -> list[RunSpec]:
-    """Return the run of each row, a label on a dataset, that has the largest batches."""
-
-    def batch(spec: RunSpec) -> float:
-        return spec.hparams.get("batch_size") or float("inf")  # 0 means all examples
-
-    rows: dict[tuple[str, str], RunSpec] = {}
-    for spec in sorted(specs, key=batch):
-        rows[spec.label, spec.dataset_name] = spec
-    return list(rows.values())
-
-
-def _see(gpu: str) -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-
-
-def _measure(specs: Sequence[RunSpec], settings: TrainSettings) -> tuple[int, dict[str, int]]:
-    """Return the bytes that are free on the device, and those that a process with a run of each row takes.
-
-    A process takes what torch keeps for tensors, and about half a gigabyte that CUDA keeps for it.
-    """
-    import torch
-
-    from oodbench.registry import load_plugins
-    from oodbench.train.run import Run
-
-    load_plugins(settings.plugins)
-    free, total = torch.cuda.mem_get_info(settings.device)
-    context = min(2**29, total // 16)
-    needs: dict[str, int] = {}
-    for spec in specs:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(settings.device)
-        run = Run(spec, settings)
-        run.run_steps(min(MEASURED_STEPS, spec.steps))
-        reserved = torch.cuda.max_memory_reserved(settings.device)
-        needs[f"{spec.label} on {spec.dataset_name}"] = context + reserved
-        del run
-    return min(total, free + context), needs

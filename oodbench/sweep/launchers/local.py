@@ -27,7 +27,6 @@ from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job, Launcher, register
 from oodbench.sweep.launchers.devices import (
     available_devices,
-    check_memory,
     check_precision,
     placed,
 )
@@ -90,7 +89,6 @@ class Local(Launcher):
         here = placed(job, shared)
         if shared > 1 and here.devices == ("cpu",):
             terminal().say(f"runs_per_gpu={shared} has no effect: the runs are trained on the CPU")
-        check_memory(here)
         return train_in_pool(here)
 
 

@@ -48,8 +48,8 @@ class SlurmResources(Resources):
     """Features that the node must have."""
     parallel: int | None = Field(default=None, ge=1)
     """Jobs of an array that run at a time."""
-    runs_per_job: int = Field(default=1, ge=1)
-    """Runs that share a job."""
+    runs_per_job: int | None = Field(default=None, ge=1)
+    """Runs that share a job; None is as many as take about ten minutes."""
     max_jobs: int | None = Field(default=None, ge=1)
     """The most jobs that the user may have queued."""
     slurm: dict[str, Any] = Field(default={})

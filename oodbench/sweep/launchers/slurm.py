@@ -20,7 +20,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from filelock import Timeout
 
@@ -28,6 +28,7 @@ from oodbench.errors import UserError, unknown
 from oodbench.files import whole_folder
 from oodbench.registry import checkout
 from oodbench.report.numbers import counted
+from oodbench.results.digests import Code, Digests, changed_files
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 from oodbench.results.run_spec import RunSpec, State
@@ -47,11 +48,19 @@ from oodbench.sweep.launchers.slurm_queue import (
     queued_jobs,
     status_of,
 )
-from oodbench.terminal import Terminal
+from oodbench.terminal import Terminal, terminal
+from oodbench.train.settings import TrainSettings
+from oodbench.version import __version__
 
 if TYPE_CHECKING:
-    from submitit.core.utils import DelayedSubmission
+    from submitit.helpers import DelayedSubmission
 
+    from oodbench.sweep.estimate import Forecast
+
+JOB_MINUTES = 10
+"""About how long a job of short runs takes, unless `runs_per_job` says how many share one."""
+MEASURING = 10.0
+"""Seconds after which a launch begins to measure no further row."""
 MAX_REQUEUES = 10_000
 """Time-outs after which a job is given up: more than any job has, as a run goes on where it was."""
 OURS = {"job-name", "array", "output", "error", "open-mode", "signal", "chdir", "time", "wrap"}
@@ -74,39 +83,64 @@ class TrainRuns:
     """The sweep, its options and how many runs are trained at a time; its runs are on disk."""
     code: str
     """The fingerprint of the code that was submitted."""
+    version: str = __version__
+    """The version of oodbench that was submitted."""
     commit: str | None
     stop_seconds: float
     """The seconds that the runs have for their checkpoints when the job has to go."""
 
-    def __call__(self, pack: Pack) -> dict[str, State]:
-        """Train the runs that have not ended; returns their states."""
+    def __call__(self, submitted: Mapping[str, Digests]) -> dict[str, State]:
+        """Train the runs that have not ended and whose code, by its digests, is as it was submitted.
+
+        Returns their states.
+        """
         results = self.job.results
-        ids = tuple(i for i in pack if not results.run(i).state().final)
+        ids = [i for i in submitted if not results.run(i).state().final]
+        changes = {i: why for i in ids if (why := self._change(submitted[i]))}
+        refused = {i: self._refuse(i, why) for i, why in changes.items()}
         if fingerprint(self.job.options.plugins) != self.code:
-            return {i: self._refuse(i) for i in ids}
+            print(
+                f"Python files have been edited since this job was submitted (commit {self.commit} then, "
+                f"{commit()} now); {counted(len(refused), 'run')} with other code refused."
+            )
         stored = results.plan()["runs"]
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ""
         job = replace(
             self.job,
-            specs={i: RunSpec.from_json(stored[i]) for i in pack},
-            ids=ids,
+            specs={i: RunSpec.from_json(stored[i]) for i in submitted},
+            ids=tuple(i for i in ids if i not in refused),
             gpus=tuple(visible.split(",")) if visible else (),
         )
-        return train_in_pool(job)
+        return refused | (train_in_pool(job) if job.ids else {})
 
-    def checkpoint(self, pack: Pack) -> "DelayedSubmission":
+    def checkpoint(self, submitted: Mapping[str, Digests]) -> "DelayedSubmission":
         """Stop the workers and return the job to queue again; submitit calls this when Slurm ends a job."""
-        from submitit.core.utils import DelayedSubmission
+        from submitit.helpers import DelayedSubmission
 
         stop(self.stop_seconds)
-        return DelayedSubmission(self, pack)
+        return DelayedSubmission(self, submitted)
 
-    def _refuse(self, run_id: str) -> State:
+    def _change(self, digests: Digests) -> str:
+        """Return what has changed of the code of a run, in words, or nothing."""
+        if self.job.options.snapshot:
+            return ""
+        if self.version != __version__:
+            return f"oodbench {self.version} has become {__version__}"
+        try:
+            files = sorted(
+                {f for code in digests.values() for f in changed_files(cast(Code, code))}
+            )
+        except FileNotFoundError as gone:
+            return f"{gone} has been deleted"
+        return f"{', '.join(files)} changed" if files else ""
+
+    def _refuse(self, run_id: str, change: str) -> State:
+        """Record that a run fails for a change of its code since it was submitted."""
         run = self.job.results.run(run_id)
         with contextlib.suppress(Timeout), run.lock():
             run.fail(
-                f"the code has changed since this run was submitted (commit {self.commit} then, "
-                f"{commit()} now): `retry` submits it with today's, --snapshot keeps a copy",
+                f"{change} since this run was submitted: `launch --failed` submits it with what is here, "
+                "--snapshot keeps a copy",
                 "",
             )
         return run.state()
@@ -134,6 +168,10 @@ class Slurm(Launcher):
                 take_snapshot(request.out / "code", job.options.plugins)
             for name, packs in arrays.items():
                 request.submit(name, packs, submissions)
+        if arrays:
+            terminal().say(
+                described([p for packs in arrays.values() for p in packs], request.asked)
+            )
         return before | dict.fromkeys(left, State.QUEUED)
 
     def preview(self, job: Job, console: Terminal) -> None:
@@ -146,6 +184,8 @@ class Slurm(Launcher):
             console.say("Slurm does not answer here: partition and limits are not checked.")
         left = [i for i, s in self._states(job).items() if s is State.PLANNED or s.can_be_retried]
         arrays = request.arrays(left)
+        if arrays:
+            console.say(described([p for packs in arrays.values() for p in packs], request.asked))
         for name, packs in arrays.items():
             console.print(
                 f"\n{request.out / 'jobs' / name}: {counted(len(packs), 'job')}", soft_wrap=True
@@ -223,7 +263,9 @@ class Request:
 
     def lines(self) -> list[str]:
         """The job's options as sbatch takes them, then the commands before its Python."""
-        return [*_flags({"time": self.minutes, **self.options}), *self.setup]
+        options = {"time": self.minutes, **self.options}
+        flags = [f"--{key}" if v is True else f"--{key}={v}" for key, v in options.items()]
+        return [*flags, *self.setup]
 
     def check(self) -> None:
         """Raise UserError for an unknown partition, or a time for which it never starts a job."""
@@ -244,23 +286,11 @@ class Request:
 
     def arrays(self, ids: Sequence[str]) -> dict[str, tuple[Pack, ...]]:
         """The runs packed into jobs and these into arrays, by the arrays' names; raises UserError."""
-        most, size = self.asked.max_jobs, self.asked.runs_per_job
-        if most is not None:
-            queued = (
-                len(ask("squeue", "--noheader", "--array", "--me", "--format=%i").split())
-                if self.here
-                else 0
-            )
-            if queued >= most:
-                raise UserError(
-                    f"you have {queued} jobs queued and max_jobs is {most}: wait, cancel some or raise it"
-                )
-            size = max(size, math.ceil(len(ids) / (most - queued)))
         if "%" in str(self.out):
             raise UserError(
                 f"{self.out}: Slurm's log files cannot lie in a folder with a % in its name"
             )
-        packs = [tuple(ids[i : i + size]) for i in range(0, len(ids), size)]
+        packs = self._packs(ids)
         earlier = len(list(Submissions(self.job.results)))
         sweep = re.sub(r"[^\w.-]", "-", self.job.name)
         longest = MAX_ARRAY_SIZE
@@ -273,6 +303,23 @@ class Request:
             key = f"{self.out} {earlier + len(arrays)} {list(members)}"
             arrays[f"{sweep}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"] = members
         return arrays
+
+    def _packs(self, ids: Sequence[str]) -> list[Pack]:
+        """Return the runs of each job; raises UserError if the user may queue no further one."""
+        specs = {i: self.job.specs[i] for i in ids}
+        packs = packed(specs, self.asked, self.job.options)
+        if (most := self.asked.max_jobs) is None:
+            return packs
+        queued = 0
+        if self.here:
+            queued = len(ask("squeue", "--noheader", "--array", "--me", "--format=%i").split())
+        if queued >= most:
+            raise UserError(
+                f"you have {queued} jobs queued and max_jobs is {most}: wait, cancel some or raise it"
+            )
+        if len(packs) <= most - queued:
+            return packs
+        return _chunks(ids, math.ceil(len(ids) / (most - queued)))
 
     def submit(self, name: str, packs: tuple[Pack, ...], submissions: Submissions) -> None:
         """Submit an array, which is on disk before it is in the queue; raises UserError.
@@ -297,13 +344,11 @@ class Request:
 
     def _submit(self, name: str, packs: tuple[Pack, ...]) -> str:
         """Submit an array, again while Slurm is busy; returns Slurm's id of it."""
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-
         for delay in delays():
             try:
                 with contextlib.redirect_stderr(io.StringIO()):  # the error says the same
                     return self._map(name, packs)
-            except (FailedJobError, FailedSubmissionError) as error:
+            except RuntimeError as error:  # of which submitit's errors are
                 message = " ".join(str(error).split())
                 if not BUSY.search(message):
                     raise UserError(f"sbatch: {message}") from error
@@ -328,8 +373,8 @@ class Request:
             slurm_signal_delay_s=self.delay,
             slurm_array_parallelism=self.asked.parallel or sys.maxsize,
             slurm_setup=self.setup,
-            # since Slurm 22.05 srun does not inherit it
-            slurm_srun_args=[f"--cpus-per-task={self.asked.cpus}"],
+            # srun inherits no cpus since Slurm 22.05, and no environment under SBATCH_EXPORT=NONE
+            slurm_srun_args=["--export=ALL", f"--cpus-per-task={self.asked.cpus}"],
             slurm_additional_parameters=self.options,
         )
         training = TrainRuns(
@@ -338,8 +383,57 @@ class Request:
             commit=commit(),
             stop_seconds=self.delay / 2,
         )
-        jobs = executor.map_array(training, packs)
+        digests = self._digests(packs)
+        jobs = executor.map_array(training, [{i: digests[i] for i in pack} for pack in packs])
         return str(jobs[0].job_id).partition("_")[0]
+
+    def _digests(self, packs: Iterable[Pack]) -> dict[str, Digests]:
+        """Return the digests of the code of each run; its data are compared by a launch."""
+        from oodbench.train.digests import digests_of
+
+        ids = [i for pack in packs for i in pack]
+        return {i: digests_of(self.job.specs[i], None, self.out) for i in ids}
+
+
+def packed(
+    specs: Mapping[str, RunSpec],
+    asked: SlurmResources,
+    settings: TrainSettings,
+    expected: "Forecast | None" = None,
+) -> list[Pack]:
+    """Return the ids of the runs of each job: `runs_per_job`, else as many as take about ten minutes.
+
+    The times are measured here unless a forecast has them; a job gets no more than half of its time limit.
+    """
+    from oodbench.sweep.estimate import forecast
+
+    if asked.runs_per_job is not None or len(specs) < 2:
+        return _chunks([*specs], asked.runs_per_job or 1)
+    expected = expected or forecast([*specs.values()], settings, limit=MEASURING)
+    limit = 60 * min(JOB_MINUTES, (minutes(asked.time) or math.inf) / 2)
+    room = asked.at_a_time(settings.threads) * limit
+    packs: list[list[str]] = []
+    left = 0.0
+    for run_id, spec in specs.items():
+        seconds = expected.seconds_of(spec, otherwise=room)
+        if seconds > left:
+            packs.append([])
+            left = room
+        packs[-1].append(run_id)
+        left -= seconds
+    return [tuple(pack) for pack in packs]
+
+
+def _chunks(ids: Sequence[str], size: int) -> list[Pack]:
+    return [tuple(ids[i : i + size]) for i in range(0, len(ids), size)]
+
+
+def described(packs: Sequence[Pack], asked: SlurmResources) -> str:
+    """Return a sentence on how runs share jobs."""
+    text = f"Slurm: {counted(sum(map(len, packs)), 'run')} in {counted(len(packs), 'job')}"
+    if asked.runs_per_job is None and any(len(pack) > 1 for pack in packs):
+        text += f": short runs share jobs of about {JOB_MINUTES} minutes, or runs_per_job of them"
+    return f"{text}."
 
 
 def _sbatch_options(asked: SlurmResources) -> dict[str, Any]:
@@ -354,10 +448,6 @@ def _sbatch_options(asked: SlurmResources) -> dict[str, Any]:
         "requeue": True,
     }
     return {key: value for key, value in options.items() if value is not None}
-
-
-def _flags(options: Mapping[str, Any]) -> list[str]:
-    return [f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()]
 
 
 def _setup(given: str | list[str], code: Path) -> list[str]:

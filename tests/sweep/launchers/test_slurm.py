@@ -9,13 +9,13 @@ from oodbench.errors import UserError
 from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
+from oodbench.sweep.estimate import Forecast, row_of
 from oodbench.sweep.file import read_sweep
-from oodbench.sweep.launch import retry
+from oodbench.sweep.launch import launch
 from oodbench.sweep.launchers import LaunchOptions, layered_resources
 from oodbench.sweep.launchers.resources import SlurmResources, minutes
-from oodbench.sweep.launchers.slurm import Request, Slurm, fingerprint, take_snapshot
+from oodbench.sweep.launchers.slurm import Request, Slurm, fingerprint, packed, take_snapshot
 from oodbench.terminal import terminal
-from oodbench.yaml_values import parse_yaml
 from tests.helpers.sweeps import job, planned, tiny, tiny_file
 
 
@@ -41,9 +41,29 @@ def sizes(request: Request) -> list[list[int]]:
 def test_runs_are_packed_into_jobs_and_these_into_arrays(tmp_path: Path) -> None:
     few = request(tmp_path, {"runs_per_job": 3, "gpus": "2", "runs_per_gpu": 2}, trials=4)
     assert sizes(few) == [[3, 3, 2]] and few.at_a_time == few.job.workers == 4
-    many = request(tmp_path / "many", {"cpus": 2}, trials=1002, algorithms=["ERM"])
+    many = request(
+        tmp_path / "many", {"cpus": 2, "runs_per_job": 1}, trials=1002, algorithms=["ERM"]
+    )
     assert sizes(many) == [[1] * 1001, [1]] and many.at_a_time == 2
-    assert sizes(request(tmp_path, {"max_jobs": 2}, trials=4)) == [[4, 4]]
+    assert sizes(request(tmp_path, {"runs_per_job": 1, "max_jobs": 2}, trials=4)) == [[4, 4]]
+
+
+def test_short_runs_share_jobs_of_ten_minutes(tmp_path: Path) -> None:
+    assert sizes(request(tmp_path, {}, trials=4)) == [[8]]
+    job_ = job(tiny(trials=4), tmp_path)
+    rows = {spec.algorithm: row_of(spec) for spec in job_.specs.values()}
+    expected = Forecast(of_run={rows["ERM"]: 250.0, rows["IRM"]: 700.0})
+
+    def packs(**asked: Any) -> list[int]:
+        asked_for = SlurmResources.of(asked)
+        return [len(pack) for pack in packed(job_.specs, asked_for, job_.options, expected)]
+
+    assert packs() == [2, 2, 1, 1, 1, 1]
+    assert packs(cpus=2) == [4, 1, 1, 1, 1]
+    assert packs(time=10) == [1] * 8
+    assert packs(runs_per_job=3) == [3, 3, 2]
+    expected = Forecast(of_run={rows["ERM"]: 100.0})
+    assert packs() == [6, 2]
 
 
 def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
@@ -53,27 +73,32 @@ def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
     ended = Results(tmp_path).run(next(iter(plan.runs)))
     ended.path.mkdir(parents=True)
     ended.finish(State.DONE, 120, 1.0)
-    resources = {"max_jobs": 2, "gpus": "a100:1", "time": 20}
+    resources = {"runs_per_job": 1, "max_jobs": 2, "gpus": "a100:1", "time": 20}
     Slurm().preview(job(plan, tmp_path, resources=resources), terminal())
     shown = capsys.readouterr().out
     assert ": 2 jobs" in shown and "The first job's 4 runs, 1 at a time" in shown
     assert all(line in shown for line in ("--time=20", "--gpus-per-node=a100:1", "--requeue\n"))
     assert "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 1" in shown
     assert "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0" not in shown
+    assert "Slurm: 7 runs in 2 jobs.\n" in shown
+    Slurm().preview(job(plan, tmp_path, resources={}), terminal())
+    shared = "Slurm: 7 runs in 1 job: short runs share jobs of about 10 minutes, or runs_per_job of them."
+    assert shared in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_dry_run_of_retry_shows_the_failed_runs_and_leaves_them(
+def test_a_dry_run_shows_the_failed_runs_that_would_be_trained_again_and_leaves_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results = planned(tmp_path, tiny())
-    lost = next(iter(tiny().runs))
+    plan = tiny()
+    results = planned(tmp_path, plan)
+    lost = next(iter(plan.runs))
     results.run(lost).fail("out of memory", "")
     options = LaunchOptions(
-        out=tmp_path, launcher="slurm", dry_run=True, resources={"time": 20, "max_jobs": 2}
+        out=tmp_path, launcher="slurm", dry_run=True, failed=True, resources={"runs_per_job": 9}
     )
-    assert not retry(results, options, terminal())
+    assert not launch(plan.sweep, options, terminal())
     shown = capsys.readouterr().out
-    assert ": 1 job\n" in shown and "The first job's run:\n" in shown
+    assert ": 1 job\n" in shown and "The first job's 4 runs, 1 at a time" in shown
     assert "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0" in shown
     assert results.run(lost).state() is State.FAILED
 
@@ -107,12 +132,6 @@ def test_a_later_layer_goes_over_an_earlier_one(tmp_path: Path) -> None:
 )
 def test_times_are_read_as_slurm_reads_them(text: str, expected: float | None) -> None:
     assert minutes(text) == expected
-
-
-def test_yaml_leaves_times_alone() -> None:
-    text = "{time: 1:30:00, steps: 1_000, holdout: 0.2, trials: [7, 0, -1]}"
-    expected = {"time": "1:30:00", "steps": "1_000", "holdout": 0.2, "trials": [7, 0, -1]}
-    assert parse_yaml(text, "here") == expected
 
 
 @pytest.mark.slow
@@ -152,7 +171,7 @@ def test_a_dry_run_where_slurm_does_not_answer_says_what_is_not_checked(
         command.write_text("#!/bin/sh\necho 'fatal: no configuration source' >&2\nexit 1\n")
         command.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    asked = {"partition": "gpu", "max_jobs": 2}
+    asked = {"partition": "gpu", "runs_per_job": 1, "max_jobs": 2}
     Slurm().preview(job(tiny(trials=4), tmp_path / "out", resources=asked), terminal())
     shown = capsys.readouterr().out
     assert "Slurm does not answer here: partition and limits are not checked." in shown
