@@ -16,6 +16,7 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.train import execute as module
 from oodbench.train import loop as training
 from oodbench.train.execute import execute_bundle
+from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.kills import Killed, checkpoint_every, killed_at
@@ -164,6 +165,42 @@ def test_what_does_not_fit_into_memory_is_tried_in_halves(
     results, _ = prepared(tmp_path / "b", trials=5)
     trained(results, specs)
     assert set(sizes) == {5, 2, 1} and outcome(results) == outcome(undisturbed)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_what_does_not_fit_onto_a_gpu_is_tried_in_halves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    class Seen(VectorizedProgram):
+        def __init__(self, runs: Sequence[Run]) -> None:
+            sizes.append(len(runs))
+            super().__init__(runs)
+
+    monkeypatch.setattr(module, "VectorizedProgram", Seen)
+    monkeypatch.setattr(module, "capacity", lambda run: 64)  # others take the memory later
+    settings = replace(TOGETHER, device="cuda:0")
+    entry = {"name": "ERM", "hparams": {"batch_size": 512}}
+    changes: dict[str, Any] = {"datasets": ["Spirals"], "network": "MLP", "algorithms": [entry]}
+
+    def reserved(count: int, name: str) -> int:
+        results, specs = prepared(tmp_path / name, **changes, trials=count, steps=2)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        assert set(trained(results, specs, settings).values()) == {("done", "")}
+        return torch.cuda.max_memory_reserved()
+
+    few, many = reserved(8, "few"), reserved(32, "many")
+    assert few < many and sizes == [8, 32]
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((few + many) / 2 / total)
+    try:
+        reserved(32, "limited")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert sizes[2:] in ([32, 16, 16], [32, 16, 8, 8, 8, 8])
 
 
 def test_a_method_that_breaks_the_rules_is_trained_one_run_at_a_time(tmp_path: Path) -> None:
