@@ -32,6 +32,7 @@ from oodbench.steps import (
     noise_at,
     outputs,
     prepared,
+    reduction_of,
 )
 from oodbench.tasks import Task
 from oodbench.terminal import VMAP_IS_SLOW
@@ -216,3 +217,14 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
     combined_of_runs = _many(vmap(combined), numbers, stacks)
     for k, values in enumerate(drawn):
         require_close(combined_of_runs[k], combined(values, stacks[k]), "`combine` differs")
+
+
+@requirement
+def combines_signs_as_gradients(cls: type[Algorithm], task: Task) -> None:
+    """The `combine_signs` of its reduction gives what `combine` gives."""
+    reduction = reduction_of(tiny_algorithm(cls, tiny_problem(task)))
+    if reduction is None or reduction.combine_signs is None:
+        raise DoesNotApply("it combines no signs")
+    stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    combined = reduction.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
+    require_close(combined, reduction.combine(stack), "`combine_signs` differs")

@@ -11,6 +11,7 @@ from oodbench.algorithms import Algorithm, Batch, Outputs
 from oodbench.conformance import functions, updates
 from oodbench.conformance.requirement import Requirement
 from oodbench.conformance.tiny_problems import TASKS
+from oodbench.gradients.backward import Reduction
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.steps import CustomStep, descend, outputs
 
@@ -30,6 +31,17 @@ class Noisy(Algorithm):
 
     def objective(self, out: Outputs) -> Tensor:
         return out.risks.mean() * (1 + torch.rand(()))
+
+
+class OtherSigns(CustomStep):
+    """A sum of gradients, and a mean where signs are to suffice."""
+
+    @property
+    def reduction(self) -> Reduction:
+        return Reduction(combine=self.combine, combine_signs=lambda net, mean, units: 2 * mean)
+
+    def combine(self, gradients: Tensor) -> Tensor:
+        return gradients.sum(0)
 
 
 class Branching(Algorithm):
@@ -156,6 +168,7 @@ class OutOfLimits(Algorithm):
             functions.trains_many_runs_as_one,
             "a drawn number as a tensor.*write arithmetic or `torch.where`",
         ),
+        (OtherSigns, functions.combines_signs_as_gradients, "`combine_signs` differs"),
         (JustERM, updates.differs_from_erm, "a short run ends with ERM's weights"),
         (NotNeutral, updates.is_erm_when_neutral, "differs from ERM's at step 0"),
         (Forgetful, updates.resumes_exactly, "differs after resuming"),
