@@ -89,7 +89,7 @@ def test_it_is_valid_whatever_methods_and_data_are_today(
             "IRM on SEM: adapt is not the protocol's",
         ),
         ("hparam_draws: 4", "hparam_draws: 5", "draw 4 missing (5 are planned)"),
-        ("trials: 4", "trials: 3", "4 of 16 runs are under another protocol, such as"),
+        ("trials: 4", "trials: 3", "4 of 16 runs are under another protocol, first run"),
         ("label: digits", "label: images", "ERM on digits: the protocol has no such dataset"),
     ],
 )

@@ -254,9 +254,10 @@ def test_an_ended_run_says_whose_and_which_its_records_are(tmp_path: Path) -> No
 
 def test_values_that_are_not_finite_become_null(tmp_path: Path) -> None:
     run = directory(tmp_path)
-    evaluation = {"environment": "u", "split": "in", "metric": "accuracy", "count": 2}
-    values = (float("nan"), float("inf"))
-    run.append({"step": 1, "evaluations": [evaluation | {"value": v} for v in values]})
+    evaluation = {"split": "in", "metric": "accuracy", "count": 2}
+    values = {"u": float("nan"), "v": float("inf")}
+    found = [evaluation | {"environment": name, "value": v} for name, v in values.items()]
+    run.append({"step": 1, "evaluations": found})
     assert [e["value"] for e in run.records()[0]["evaluations"]] == [None, None]
 
 
