@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,7 +16,7 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import LONGEST, MOST_THREADS, find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, layered_resources, submitters
-from oodbench.sweep.plan import make_plan, show_plan
+from oodbench.sweep.plan import as_json, make_plan, show_plan
 from oodbench.sweep.stale import choice
 from oodbench.sweep.stored_plan import continued
 from oodbench.sweep.weights import weights_files
@@ -97,6 +97,9 @@ RetrainStale = Annotated[
 ]
 KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of changed code or data.")]
 Failed = Annotated[bool, typer.Option("--failed", help="Train failed and broken runs again, too.")]
+Format = Annotated[
+    Literal["terminal", "json"], typer.Option("--format", help="terminal, or json for scripts.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -119,8 +122,12 @@ def plan(
         float | None,
         typer.Option(min=1e-9, help="A run's speed, such as your GPU's; nothing is measured then."),
     ] = None,
+    format_: Format = "terminal",
 ) -> None:
-    """Show a sweep's runs, the impossible ones, and about how long it takes."""
+    """Show a sweep's runs, the impossible ones, and about how long it takes.
+
+    As JSON without the time, which is measured.
+    """
     from oodbench.sweep.estimate import forecast
     from oodbench.sweep.launchers.progress import progress
     from oodbench.sweep.launchers.resources import Resources, SlurmResources
@@ -132,6 +139,9 @@ def plan(
         parsed = continued(parsed, Results(out))
     load_plugins([*parsed.plugins, *(plugin or ())])
     made = make_plan(parsed, data_dir)
+    if format_ == "json":
+        typer.echo(as_json(made))
+        return
     show_plan(made, console)
     left = [s for i, s in made.runs.items() if not (out and Results(out).run(i).state().complete)]
     if out is not None:
@@ -261,13 +271,16 @@ def status(
     ] = False,
     plugin: Plugins = None,
     set_: Settings = None,
+    format_: Format = "terminal",
 ) -> None:
     """Count the planned, queued, running, done, failed and lost runs, by the disk and Slurm."""
     from oodbench.sweep import status as view
 
     load_plugins(plugin or ())
     results = _results(sweep, out, set_)
-    if watch:
+    if format_ == "json":
+        typer.echo(view.as_json(results))
+    elif watch:
         view.watch(results, terminal())
     else:
         view.show(results, terminal())

@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -142,6 +143,25 @@ def show_plan(plan: Plan, console: Terminal) -> None:
             f"impossible: {cell.algorithm} on {cell.dataset} "
             f"(test {', '.join(cell.test_environments)}): {cell.reason}"
         )
+
+
+def as_json(plan: Plan) -> str:
+    """Return the runs of a sweep, its impossible cells and its notes, as JSON."""
+    runs = [{"id": i, **named(spec), "steps": spec.steps} for i, spec in plan.runs.items()]
+    impossible = [asdict(cell) for cell in plan.impossible]
+    values = {"name": plan.sweep.name, "runs": runs, "impossible": impossible, "notes": plan.notes}
+    return json.dumps(values, indent=1)
+
+
+def named(spec: RunSpec) -> dict[str, object]:
+    """Return what tells a run from others of its sweep: dataset, row, test set, draw and trial."""
+    return {
+        "dataset": spec.dataset_name,
+        "algorithm": spec.label,
+        "test_environments": spec.test_environments,
+        "draw": spec.draw,
+        "trial": spec.trial,
+    }
 
 
 def _counts(specs: Sequence[RunSpec]) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """The screen of `status`: counts of runs, where each runs, why others failed and where logs are."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import title
+from oodbench.sweep.plan import named
 from oodbench.sweep.stale import reasons
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import Terminal
@@ -36,6 +38,23 @@ REFRESH_SECONDS = 2.0
 def show(results: Results, console: Terminal) -> None:
     """Print the status of a sweep once."""
     console.print(render(results, states(results), console), soft_wrap=True)
+
+
+def as_json(results: Results) -> str:
+    """Return the state of every run, and how many have each, as JSON; `log` is the last job's output."""
+    stored, now = results.plan(), states(results)
+    runs = [
+        {
+            "id": i,
+            **named(RunSpec.from_json(spec)),
+            "state": _state(now[i]),
+            "note": now[i].note,
+            "log": None if now[i].log is None else str(now[i].log),
+        }
+        for i, spec in stored["runs"].items()
+    ]
+    counts = Counter(str(run["state"]) for run in runs)
+    return json.dumps({"name": stored["name"], "counts": counts, "runs": runs}, indent=1)
 
 
 def watch(results: Results, console: Terminal) -> None:

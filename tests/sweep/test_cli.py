@@ -34,6 +34,14 @@ def test_plan_counts_runs_and_estimates_time(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+def test_a_plan_is_json_too(tmp_path: Path) -> None:
+    sweep = tiny_file(tmp_path, algorithms=["ERM", "VREx"], test_environments="pairs")
+    told = json.loads(run("plan", sweep, "--format", "json").output)
+    assert len({each["id"] for each in told["runs"]}) == 18 and len(told["impossible"]) == 3
+    first = told["runs"][0]
+    assert first.keys() > {"algorithm", "test_environments"} and first["steps"] > 0
+
+
 def test_plan_forecasts_by_the_speed_of_another_device(tmp_path: Path) -> None:
     sweep = tiny_file(tmp_path, algorithms=["ERM", "VREx"])
     told = " ".join(
@@ -110,6 +118,10 @@ def test_launch_status_failed_runs_again_and_clean(tmp_path: Path) -> None:
     assert status.exit_code == 0
     assert "failed: Raising on LinearSEM" in status.output
     assert "the third step is one too many" in status.output
+    told = json.loads(run("status", out, "--format", "json").output)
+    assert (told["name"], told["counts"]) == ("tiny", {"done": 1, "failed": 1})
+    (failed,) = (each for each in told["runs"] if each["state"] == "failed")
+    assert failed["algorithm"] == "Raising" and "one too many" in failed["note"]
     again = launch(sweep, out, "--plugin", "tests.helpers.odd_methods")
     assert again.exit_code == 1 and "third step" not in again.output
     assert "the same launch with --failed trains them again" in " ".join(again.output.split())
