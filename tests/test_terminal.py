@@ -272,7 +272,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ascii")
     made = Made(folder / "out")
     for label in ("ERM", "Bühne 日本"):
-        for trial in range(2):
+        for trial in range(3):
             made.add("D", label, ("a",), trial, rising(0.5 + trial / 8))
     return folder
 

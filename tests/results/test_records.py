@@ -57,7 +57,6 @@ def changed(value: float | None, place: int = 0) -> list[Row]:
         FULL[:3],
         FULL[::-1],
         [],
-        [("a", "in", "accuracy", 0.5, 0), ("a", "in", "accuracy", 0.25, 4)],
     ],
 )
 def test_what_was_written_is_read_to_the_last_bit(later: list[Row]) -> None:

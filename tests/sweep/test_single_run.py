@@ -71,7 +71,7 @@ def test_a_directory_keeps_the_run_and_its_weights(tmp_path: Path) -> None:
         ),
         (("LinearSEM",), {"plugins": "mine"}, r"plugins is a list, such as \['mine'\]"),
         (("LinearSEM",), {"trial": "0"}, "`trial` is a whole number from 0 on, not '0'"),
-        (("LinearSEM",), {"threads": 0}, "`threads` is a whole number from 1 on, not 0"),
+        (("LinearSEM",), {"threads": 0}, "`threads` is a whole number from 1 to 1024, not 0"),
         ((3,), {}, "dataset is a name, or a mapping with one, not 3"),
         (("LinearSEM", ["ERM"]), {}, r"algorithm is a name, or a mapping with one, not \['ERM'\]"),
         (("LinearSEM",), {"device": "cuda:99"}, "there is no device 'cuda:99' here"),

@@ -57,7 +57,7 @@ def spread(risks):
 SWEEP = {
     "name": "mine",
     "datasets": [
-        {"name": "Table", "file": "patients.csv"},
+        {"name": "Table", "file": "patients.csv", "label": "patients"},
         {"name": "ImageFolder", "root": "photos", "size": 4, "label": "photos"},
     ],
     "algorithms": ["SpreadRule"],

@@ -168,7 +168,7 @@ def test_the_list_names_experiments_by_cost(folders: Path) -> None:
         ([], "give --only cheap"),
         (["mien"], "did you mean mine"),
         (["--only=cheep"], "did you mean cheap"),
-        (["mine", "--format=htm"], "did you mean html"),
+        (["mine", "--format=markdwn"], "did you mean markdown"),
         (["mine", "--launcher=debgu"], "did you mean debug"),
     ],
 )

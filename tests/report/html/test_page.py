@@ -62,7 +62,7 @@ def test_the_first_screen_has_question_finding_and_picture(seen: Seen) -> None:
     page = seen.page
     assert page.locator("h1").inner_text().startswith("made")
     assert "Which of 3 rows does best" in page.locator("#asked").inner_text()
-    assert "than ERM over 2 datasets" in page.locator("#finding").inner_text()
+    assert "Two datasets give no interval" in page.locator("#finding").inner_text()
     assert page.locator("#picture .dot").count() == 3
     box = page.locator("#picture").bounding_box()
     assert box is not None and box["y"] + box["height"] < 900
