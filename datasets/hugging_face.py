@@ -3,11 +3,14 @@
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from oodbench.data.cells import arrow_table, table_files
 from oodbench.data.images import image_metadata
@@ -52,34 +55,41 @@ class HuggingFace(Manifest):
     @cached_property
     def files(self) -> list[Path]:
         """The picture of each row; raises UserError, with the row, where there is none."""
+        data, paths = self._pictures()
+        held = pc.is_valid(data).to_pylist()
+        names = [f"{row:08}{PurePath(path).suffix}" for row, path in enumerate(paths)]
+        for row, (is_held, path) in enumerate(zip(held, paths, strict=True)):
+            if not is_held and not path:
+                raise UserError(f"{self.rows.place(row)}: '{self.image_column}' holds no picture")
         folder = self.root / ".oodbench" / f"pictures-{self.options.md5[:16]}"
         if not folder.is_dir():
-            self._unpack(folder)
-        return [
-            self.root / data if isinstance(data, str) else folder / name
-            for name, data in self._pictures()
-        ]
+            _unpack(folder, zip(names, data, strict=True))
+        places = zip(held, names, paths, strict=True)
+        return [folder / name if is_held else self.root / path for is_held, name, path in places]
 
-    def _unpack(self, folder: Path) -> None:
-        """Write the pictures into a folder, which other processes see when it is complete."""
-        folder.parent.mkdir(exist_ok=True)
-        unpacked = Path(tempfile.mkdtemp(dir=folder.parent))
-        try:
-            for name, data in self._pictures():
-                if isinstance(data, bytes):
-                    (unpacked / name).write_bytes(data)
-            with contextlib.suppress(OSError):  # another process was faster
-                unpacked.rename(folder)
-        finally:
-            shutil.rmtree(unpacked, ignore_errors=True)
+    def _pictures(self) -> tuple[pa.ChunkedArray, list[str]]:
+        """Return the bytes of each row's picture, null without any, and its path, empty without one."""
+        column = arrow_table(self.path)[self.image_column]
+        if pa.types.is_struct(column.type):
+            names = {field.name for field in column.type}
+            paths = pc.struct_field(column, "path").to_pylist() if "path" in names else []
+            data = pc.struct_field(column, "bytes") if "bytes" in names else None
+        else:
+            paths, data = [], column
+        if data is None or data.type not in (pa.binary(), pa.large_binary()):
+            data = pa.chunked_array([pa.nulls(len(column), pa.binary())])
+        return data, [path or "" for path in paths] or [""] * len(column)
 
-    def _pictures(self) -> Iterator[tuple[str, bytes | str]]:
-        """Yield a name for each row's picture, and its bytes or its path."""
-        table, name = arrow_table(self.path), self.image_column
-        for row, cell in enumerate(table[name]):
-            value: Any = cell.as_py()
-            found = value if isinstance(value, dict) else {"bytes": value}
-            data, path = found.get("bytes"), found.get("path") or ""
-            if not isinstance(data, bytes) and not path:
-                raise UserError(f"{self.rows.place(row)}: '{name}' holds no picture")
-            yield f"{row:08}{PurePath(path).suffix}", data if isinstance(data, bytes) else path
+
+def _unpack(folder: Path, pictures: Iterable[tuple[str, Any]]) -> None:
+    """Write pictures, by name, into a folder, which other processes see when it is complete."""
+    folder.parent.mkdir(exist_ok=True)
+    unpacked = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        for name, data in pictures:
+            if data.is_valid:
+                (unpacked / name).write_bytes(data.as_py())
+        with contextlib.suppress(OSError):  # another process was faster
+            unpacked.rename(folder)
+    finally:
+        shutil.rmtree(unpacked, ignore_errors=True)
