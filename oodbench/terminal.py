@@ -352,6 +352,21 @@ def _blocks(
     yield block
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: `1 run`, `20 runs`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in the unit that people use for so many: s, min or h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 100 else f"{hours:,.0f} h"
+
+
 def terminal(stderr: bool = False) -> Terminal:
     """Return a console on stdout (or stderr) with the width that the terminal, or COLUMNS, has now.
 

@@ -16,7 +16,7 @@ from oodbench.results.boards import (
     part_files,
     to_come,
 )
-from oodbench.terminal import DataDir, commands, terminal
+from oodbench.terminal import DataDir, commands, counted, terminal
 
 app = commands(
     __doc__,
@@ -186,7 +186,6 @@ def freeze(
     """
     from oodbench.board.freeze import freeze as freeze_results
     from oodbench.registry import load_plugins
-    from oodbench.report.numbers import counted
 
     load_plugins(plugin or [])
     board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name

@@ -8,8 +8,7 @@ import typer
 
 from oodbench.data import facts
 from oodbench.errors import UserError
-from oodbench.report.numbers import counted
-from oodbench.terminal import Plugins, commands, terminal
+from oodbench.terminal import Plugins, commands, counted, terminal
 from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:

@@ -37,9 +37,9 @@ from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.hparams import hparam
-from oodbench.report.numbers import counted
 from oodbench.results.schemas import DamagedFile, read_file
 from oodbench.tasks import Task
+from oodbench.terminal import counted
 
 USUAL_SIZE = 224
 """The side of the inputs that networks for photographs were made for, in pixels."""

@@ -13,7 +13,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.metrics import is_proportion
 from oodbench.report.leaderboard import constant_values, reported_metrics
-from oodbench.report.numbers import counted, duration, gain, number
+from oodbench.report.numbers import gain, number
 from oodbench.report.statistics import mean_and_error
 from oodbench.report.why import Why, why
 from oodbench.results.directory import Results
@@ -23,7 +23,7 @@ from oodbench.selection import candidates
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.sweep.plan import make_plan
-from oodbench.terminal import Terminal
+from oodbench.terminal import Terminal, counted, duration
 
 ERM, CEILING, ALONE = "ERM", "ceiling", "alone"
 LIKE_TEST = ("as_test", "grayscale", "oracle")

@@ -24,7 +24,7 @@ from oodbench.report.options import (
 )
 from oodbench.report.sources import board_among, frames_of
 from oodbench.results.boards import find_board
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import commands, counted, terminal
 
 app = commands(
     "Leaderboards, figures and pages of results.",
@@ -117,7 +117,6 @@ def merge(
     out: Annotated[Path, typer.Option(help="The results directory to write.")],
 ) -> None:
     """Join the results directories of one sweep, run on several machines, as a new one."""
-    from oodbench.report.numbers import counted
     from oodbench.results.join import merge as merge_results
 
     merged = merge_results(directories, out)
@@ -133,7 +132,6 @@ def import_domainbed(
     out: Annotated[Path, typer.Option(help="The results directory to write.")],
 ) -> None:
     """Turn results of DomainBed into a results directory."""
-    from oodbench.report.numbers import counted
     from oodbench.results.domainbed import import_sweep
 
     imported = import_sweep(folder, out)

@@ -14,11 +14,12 @@ from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.notes import Note
 from oodbench.report.leaderboard import is_mean, leaderboard_by_rule
-from oodbench.report.numbers import counted, number
+from oodbench.report.numbers import number
 from oodbench.report.statistics import BAND, LEAST, mean_and_error
 from oodbench.results.frames import Frames, only, records_of, subset
 from oodbench.results.provenance import made_by
 from oodbench.selection import candidates, judged, usual
+from oodbench.terminal import counted
 
 
 class Agreement(StrEnum):

@@ -13,7 +13,7 @@ import pandas as pd
 from oodbench.errors import PLUGIN_HINT, unknown
 from oodbench.metrics import computed_names, is_higher_better, known_direction
 from oodbench.notes import Note
-from oodbench.report.numbers import counted, number
+from oodbench.report.numbers import number
 from oodbench.report.remarks import notes, remarks
 from oodbench.report.statistics import LEAST, Numbers, half_width, mean_and_error, plain_mean
 from oodbench.results.frames import (
@@ -26,6 +26,7 @@ from oodbench.results.frames import (
 )
 from oodbench.results.run_spec import BEFORE, CONSTANT
 from oodbench.selection import Judged, judged, judged_by_all, rule_names, sees_test
+from oodbench.terminal import counted
 
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""

@@ -1,4 +1,4 @@
-"""Numbers as texts: values with their errors, gains, durations."""
+"""Numbers as texts: values with their errors, and gains."""
 
 import math
 from decimal import Decimal
@@ -40,18 +40,3 @@ def measured(mean: float, error: float) -> str:
         return f"{mean:.4g}"
     digits = max(0, 1 - math.floor(math.log10(error)))
     return f"{mean:.{digits}f} ± {error:.{digits}f}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number of things: `1 run`, `20 runs`."""
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in the unit that people use for so many: s, min or h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 100 else f"{hours:,.0f} h"

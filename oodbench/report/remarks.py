@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import pandas as pd
 
 from oodbench.notes import Note
-from oodbench.report.numbers import counted
 from oodbench.report.statistics import LEAST
 from oodbench.results.frames import CELL
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import find_rule
+from oodbench.terminal import counted
 
 PLACES = ["label", "dataset_label", "test_environments", "trial"]
 """The columns of a run by which a remark names it."""

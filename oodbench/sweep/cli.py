@@ -11,7 +11,6 @@ import typer
 
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
-from oodbench.report.numbers import counted, duration
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import LONGEST, MOST_THREADS, find_sweep, from_commas, read_sweep, several
@@ -20,7 +19,7 @@ from oodbench.sweep.plan import as_json, make_plan, show_plan
 from oodbench.sweep.stale import choice
 from oodbench.sweep.stored_plan import continued
 from oodbench.sweep.weights import weights_files
-from oodbench.terminal import DataDir, Plugins, commands, confirmed, terminal
+from oodbench.terminal import DataDir, Plugins, commands, confirmed, counted, duration, terminal
 from oodbench.train.settings import TrainSettings
 from oodbench.yaml_values import assignments
 

@@ -10,7 +10,6 @@ import typer
 from oodbench.arithmetic import lost_here
 from oodbench.errors import UserError, wrong_result
 from oodbench.registry import load_plugins
-from oodbench.report.numbers import counted
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import Sweep
@@ -26,7 +25,7 @@ from oodbench.sweep.plan import Plan, make_plan, show_plan
 from oodbench.sweep.stale import KEEP, reasons, replaced, settled, with_kept
 from oodbench.sweep.stored_plan import continued, store_plan
 from oodbench.sweep.weights import check_rules, lacking
-from oodbench.terminal import Terminal, printable, terminal
+from oodbench.terminal import Terminal, counted, printable, terminal
 from oodbench.train.digests import digests_now
 
 __all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs"]

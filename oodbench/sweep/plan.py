@@ -12,7 +12,6 @@ from typing import Any
 
 from oodbench.data import facts
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError
-from oodbench.report.numbers import counted
 from oodbench.results.read import chosen_once
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import require_evidence
@@ -35,7 +34,7 @@ from oodbench.sweep.file import (
     validate,
 )
 from oodbench.sweep.launchers import layered_resources
-from oodbench.terminal import Terminal, printable
+from oodbench.terminal import Terminal, counted, printable
 
 MAX_RUNS = 200_000
 """The most runs of one sweep."""

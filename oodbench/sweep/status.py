@@ -16,7 +16,6 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from oodbench.report.numbers import counted
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
@@ -24,7 +23,7 @@ from oodbench.sweep.launchers.progress import title
 from oodbench.sweep.plan import named
 from oodbench.sweep.stale import reasons
 from oodbench.sweep.weights import weights_files
-from oodbench.terminal import Terminal
+from oodbench.terminal import Terminal, counted
 
 PAUSED = "paused"
 LINES = 20

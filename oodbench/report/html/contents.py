@@ -17,7 +17,7 @@ from oodbench.report.formats import Block
 from oodbench.report.gaps import BASELINE, FLOOR, Gaps, bounded_mean
 from oodbench.report.html.views import Numbers, gain_text, numbers_by, views
 from oodbench.report.leaderboard import CEILING, METHOD
-from oodbench.report.numbers import counted, gain, number
+from oodbench.report.numbers import gain, number
 from oodbench.report.prediction_metrics import with_prediction_metric
 from oodbench.report.remarks import number_of_trials
 from oodbench.report.statistics import Difference, kendall, plain_mean
@@ -25,6 +25,7 @@ from oodbench.report.traces import Distinct, curves, plain_means, significant, t
 from oodbench.results.frames import CELL, Frames, plugins_of, subset, sweep_runs
 from oodbench.results.run_spec import COMPLETE, CONSTANT, State
 from oodbench.selection import find_rule, rule_names, served, usual
+from oodbench.terminal import counted
 from oodbench.version import __version__
 
 

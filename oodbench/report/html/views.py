@@ -34,7 +34,7 @@ from oodbench.report.leaderboard import (
     leaderboard_by_rule,
     scores,
 )
-from oodbench.report.numbers import counted, gain
+from oodbench.report.numbers import gain
 from oodbench.report.statistics import (
     Difference,
     block_table,
@@ -45,6 +45,7 @@ from oodbench.report.statistics import (
 from oodbench.results.frames import Frames
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import Judged, judged
+from oodbench.terminal import counted
 
 SHOWN = 20
 """The number of best rows whose intervals the picture's axis spans."""

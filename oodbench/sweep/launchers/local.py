@@ -20,7 +20,6 @@ from typing import Any
 
 from oodbench.arithmetic import NATIVE, PORTABLE, environment
 from oodbench.errors import UserError
-from oodbench.report.numbers import counted
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import State
@@ -32,7 +31,7 @@ from oodbench.sweep.launchers.devices import (
 )
 from oodbench.sweep.launchers.progress import Display
 from oodbench.sweep.launchers.worker import SIGNALS, STOP, work
-from oodbench.terminal import terminal
+from oodbench.terminal import counted, terminal
 from oodbench.train.settings import MAX_VECTORIZED, BundleKey
 
 LOCK_RETRY_SECONDS = 5.0

@@ -19,10 +19,9 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from oodbench.report.numbers import duration
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import Job
-from oodbench.terminal import Terminal, terminal
+from oodbench.terminal import Terminal, duration, terminal
 
 LEAST_BAR = 8
 """The least width of a bar."""

@@ -27,7 +27,6 @@ from filelock import Timeout
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_folder
 from oodbench.registry import checkout
-from oodbench.report.numbers import counted
 from oodbench.results.digests import Code, Digests, changed_files
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
@@ -48,7 +47,7 @@ from oodbench.sweep.launchers.slurm_queue import (
     queued_jobs,
     status_of,
 )
-from oodbench.terminal import Terminal, terminal
+from oodbench.terminal import Terminal, counted, terminal
 from oodbench.train.settings import TrainSettings
 from oodbench.version import __version__
 
