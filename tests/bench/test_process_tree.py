@@ -9,7 +9,7 @@ import pytest
 
 from tests.bench.process_tree import cost_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 BURN = (
     "import time\nwhile time.process_time() < 0.4: pass\nheld = b'x' * 80_000_000\ntime.sleep(0.6)"

@@ -36,6 +36,7 @@ def test_every_method_that_trains_a_network_of_one_logit_has_a_row(tmp_path: Pat
     assert rows["Focal"].reach == f"<= {SLACK:.2f}", "its matrix products are those of ERM"
 
 
+@pytest.mark.nightly
 def test_growth_has_a_time_for_each_number_of_environments(tmp_path: Path) -> None:
     rows = {row.what.split()[2].rstrip(","): row for row in growth_rows(tmp_path, (2, 3), 1, 1)}
     assert {"ERM", "CORAL", "MMD", "JTT"} <= rows.keys()

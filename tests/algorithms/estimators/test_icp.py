@@ -74,8 +74,10 @@ def one_by_one(x: np.ndarray, y: np.ndarray, alpha: float) -> tuple[set[tuple[in
     return accepted, weights
 
 
-@pytest.mark.parametrize("variant", ["FOU", "FOS", "FEU", "POU", "PES"])
-@pytest.mark.parametrize("alpha", [1e-4, 0.05, 0.5])
+@pytest.mark.parametrize(
+    ("variant", "alpha"),
+    [("FOU", 1e-4), ("FOU", 0.5), ("FOS", 0.05), ("FEU", 0.05), ("POU", 1e-4), ("PES", 0.5)],
+)
 def test_it_is_the_search_over_all_subsets(variant: str, alpha: float) -> None:
     x, y = sem(variant, num_examples=200)
     found = icp(x, y, alpha=alpha)

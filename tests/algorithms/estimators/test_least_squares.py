@@ -55,14 +55,14 @@ def test_training_by_gradients_ends_there() -> None:
 
 @pytest.mark.parametrize(("variant", "error"), [("FOS", 0.0087666), ("FEU", 0.8215026)])
 def test_weights_of_a_large_sample_are_those_of_the_closed_form(variant: str, error: float) -> None:
-    dataset = make("LinearSEM", {"variant": variant, "num_examples": 300_000})
+    dataset = make("LinearSEM", {"variant": variant, "num_examples": 100_000})
     environments = list(dataset.load(0).values())
     algorithm = fitted(
         torch.stack([e.x for e in environments]), torch.stack([e.y for e in environments])
     )
     found = facts.predictor_metrics(dataset, algorithm.predict, 0)
-    assert found["causal_error"] == pytest.approx(error, abs=1e-3)
-    assert found["noncausal_error"] == pytest.approx(error, abs=1e-3)
+    assert found["causal_error"] == pytest.approx(error, abs=2e-3)
+    assert found["noncausal_error"] == pytest.approx(error, abs=2e-3)
 
 
 def test_other_tasks_are_refused() -> None:

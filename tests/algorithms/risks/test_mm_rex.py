@@ -22,11 +22,11 @@ def brute_force(risks: list[float], lambda_min: float) -> float:
     return max(corners)
 
 
-@given(RISKS, st.floats(0, 1), st.floats(0, 100))
+@given(RISKS, st.integers(0, 100), st.integers(0, 100))
 def test_it_is_the_worst_corner_of_the_simplex(
-    values: list[float], share: float, beyond: float
+    values: list[float], percent: int, beyond: int
 ) -> None:
-    lambda_min = share / len(values) - beyond
+    lambda_min = percent / 100 / len(values) - beyond
     risks = torch.tensor(values, dtype=torch.float64)
     found = objective_of("MMREx", risks, lambda_min=lambda_min).item()
     assert found == pytest.approx(brute_force(values, lambda_min), rel=1e-9, abs=1e-9)

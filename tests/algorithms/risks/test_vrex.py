@@ -14,7 +14,7 @@ from tests.helpers.methods import BINARY, objective_of, tiny
 RISKS = st.lists(st.floats(0, 10), min_size=2, max_size=6)
 
 
-@given(RISKS, st.floats(0, 1e4))
+@given(RISKS, st.floats(0, 1e4, allow_subnormal=False))
 def test_it_is_the_mean_plus_the_population_variance(values: list[float], weight: float) -> None:
     risks = torch.tensor(values, dtype=torch.float64, requires_grad=True)
     found = objective_of("VREx", risks, penalty_weight=weight)
