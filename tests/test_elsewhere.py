@@ -55,8 +55,6 @@ def run(environment: dict[str, str], *command: str, folder: Path) -> str:
 
 def test_a_sweep_from_its_plan_to_its_table(elsewhere: dict[str, str], tmp_path: Path) -> None:
     file = str(tiny_file(tmp_path, algorithms=["ERM", "VREx"], trials=2, steps=4, evaluate_every=2))
-    assert "VREx" in run(elsewhere, "oodbench.list", folder=tmp_path)
-    assert "can be read" in run(elsewhere, "oodbench.data", "check", "Spirals", folder=tmp_path)
     launch = ("oodbench.sweep", "launch", file, "--yes", "--out", "out", "--workers", "2")
     said = " ".join(run(elsewhere, *launch, folder=tmp_path).split())
     assert "This system has no portable arithmetic" in said
@@ -65,6 +63,13 @@ def test_a_sweep_from_its_plan_to_its_table(elsewhere: dict[str, str], tmp_path:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("command", ["oodbench.board quickstart", "oodbench.conformance VREx"])
-def test_the_longer_commands(command: str, elsewhere: dict[str, str], tmp_path: Path) -> None:
-    assert "VREx" in run(elsewhere, *command.split(), folder=tmp_path)
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("oodbench.board quickstart", "VREx"),
+        ("oodbench.conformance VREx", "VREx"),
+        ("oodbench.data check Spirals", "can be read"),
+    ],
+)
+def test_other_commands(command: str, word: str, elsewhere: dict[str, str], tmp_path: Path) -> None:
+    assert word in run(elsewhere, *command.split(), folder=tmp_path)

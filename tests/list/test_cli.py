@@ -1,6 +1,4 @@
 import json
-import os
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -8,8 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from oodbench.algorithms import algorithms
 from oodbench.list.catalogue import own_entries
 from oodbench.list.cli import app
+from tests.helpers.commands import mistake, python
 
 PLUGIN = '''
 from oodbench.algorithms import Algorithm, register
@@ -30,13 +30,6 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
 
 
-def listed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, with a folder as its working directory."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-X", "importtime", "-m", "oodbench.list", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-
-
 def test_json_has_the_same_entries() -> None:
     assert json.loads(call("--format", "json").stdout) == [asdict(e) for e in own_entries()]
 
@@ -48,23 +41,22 @@ def test_one_name_has_a_page_and_json() -> None:
 
 @pytest.mark.slow
 def test_the_listing_imports_no_torch(tmp_path: Path) -> None:
-    done = listed(tmp_path)
+    done = python(tmp_path, "-X", "importtime", "-m", "oodbench.list")
     assert done.returncode == 0
     imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
     assert "oodbench.list.catalogue" in imported
     assert not {"torch", "numpy"} & imported
 
 
-@pytest.mark.slow
-def test_a_plug_in_is_listed(tmp_path: Path) -> None:
+def test_a_plug_in_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_methods.py").write_text(PLUGIN)
-    result = listed(tmp_path, "--plugin", "my_methods")
-    assert result.returncode == 0, result.stderr
-    assert "Does nothing new. [none yet]" in result.stdout
-    assert "at length" not in result.stdout
-    wrong = listed(tmp_path, "--plugin", "my_method")
-    assert wrong.returncode == 2
-    assert wrong.stderr.splitlines()[-1].startswith("error: unknown plug-in module 'my_method'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(algorithms, "_classes", dict(algorithms.items()))
+    result = call("--plugin", "my_methods")
+    assert "Does nothing new. [none yet]" in result.stdout and "at length" not in result.stdout
+    said = mistake(call("--plugin", "my_method"))
+    assert said.startswith("error: unknown plug-in module 'my_method'")
 
 
 def test_wrong_usage() -> None:
