@@ -99,6 +99,10 @@ Failed = Annotated[bool, typer.Option("--failed", help="Train failed and broken 
 Format = Annotated[
     Literal["terminal", "json"], typer.Option("--format", help="terminal, or json for scripts.")
 ]
+Observe = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="An observer of the runs, such as a plug-in's tracker."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -232,6 +236,7 @@ def launch(
     run_timeout: RunTimeout = None,
     snapshot: Snapshot = False,
     resource: Resource = None,
+    observe: Observe = None,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
     from oodbench.sweep import launch as way
@@ -256,6 +261,7 @@ def launch(
         run_timeout=run_timeout,
         snapshot=snapshot,
         resources=_resources(resource or ()),
+        observers=tuple(dict.fromkeys(observe or ())),
     )
     if not way.is_complete(way.launch(parsed, options, terminal())):
         raise SystemExit(1)

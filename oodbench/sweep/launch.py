@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import typer
 
 from oodbench.arithmetic import lost_here
-from oodbench.errors import UserError, wrong_result
+from oodbench.errors import PLUGIN_HINT, UserError, wrong_result
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
@@ -94,6 +94,10 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
 
 def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> LaunchOptions:
     """Return the options of a launch with what the sweep file sets; raises UserError for what is wrong."""
+    from oodbench.train.observers import observers
+
+    for name in options.observers:
+        observers.get(name, hint=PLUGIN_HINT)
     sweep = plan.sweep
     rules = options.keep_weights or tuple(sweep.keep_weights)
     return replace(

@@ -222,9 +222,11 @@ class _Bundle:
             before = t.directory.made_by() if t.run.step else None
             made = begun_by(made_by, before) if before else made_by
             t.directory.start(t.run.spec, t.run.context, made)
+            t.observers.tell("started", t.run.spec, t.run.step)
 
         def ended(training: Training, state: State) -> None:
             self._release(trainings[training])
+            training.observers.tell("ended", state, "")
             self._ended(training.run.spec.id, state, "")
 
         if trainings:
@@ -244,6 +246,8 @@ class _Bundle:
             except OSError:  # the failure cannot be written; the log still shows it
                 traceback.print_exception(error)
         self._release(held)
+        if held.training is not None:
+            held.training.observers.tell("ended", state, message)
         self._ended(held.spec.id, state, message)
 
     def _release(self, held: _Held) -> None:

@@ -15,6 +15,7 @@ from oodbench.files import whole_file
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec, State
 from oodbench.train.kept_weights import KeptWeights
+from oodbench.train.observers import Observers
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from oodbench.train.vectorized.optimizers import rule_of
@@ -76,8 +77,9 @@ class Training:
     """Whether the last record of a diverged run is written."""
 
     def __post_init__(self) -> None:
-        """Find the weights that are kept of the run so far."""
+        """Find the weights that are kept of the run so far, and who follows it."""
         self.weights = KeptWeights(self.run, self.directory)
+        self.observers = Observers(self.run.settings.observers, self.run.spec)
 
     @property
     def stop(self) -> int:
@@ -114,6 +116,7 @@ class Training:
         ends = self.diverged is not None or self.run.step == self.run.spec.steps
         self.weights.record(record["evaluations"], ends)
         self.directory.append(record)
+        self.observers.tell("evaluated", record)
 
     def finish(self) -> State | None:
         """Mark the run as ended, if it has; returns how."""

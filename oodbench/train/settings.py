@@ -28,6 +28,8 @@ class TrainSettings:
     loader_workers: int | None = None
     """Threads of a run that read stored data ahead; 0: the run reads them itself. None: as many as
     the launcher has cores for, or none without a launcher."""
+    observers: tuple[str, ...] = ()
+    """The observers that follow each run, see `oodbench.train.observers`."""
     vectorize: int | None = None
     """The most runs that are trained as one program; None: `MAX_VECTORIZED`."""
     device_share: float = 1.0

@@ -1,0 +1,67 @@
+"""Observers follow runs while they are trained, as clients of wandb or TensorBoard do."""
+
+import random
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from oodbench import blame
+from oodbench.registry import Registry
+from oodbench.results.run_spec import RunSpec, State
+
+observers: Registry[type["Observer"]] = Registry(
+    "observer", "oodbench.observers", "oodbench.train.observers"
+)
+
+
+def register(name: str) -> Callable[[type["Observer"]], type["Observer"]]:
+    """Register an observer under the name that users give to `--observe`."""
+    return observers.add(name)
+
+
+class Observer:
+    """Base of observers; each run has one of its own, and a subclass defines what it needs.
+
+    Whatever an observer raises is a warning, after which the run is no longer told to it.
+    """
+
+    def started(self, spec: RunSpec, step: int) -> None:
+        """Take the run that begins; `step` is above 0 where it goes on from a checkpoint."""
+
+    def evaluated(self, record: Mapping[str, Any]) -> None:
+        """Take one line of metrics.jsonl, as the guide's page on results describes it."""
+
+    def ended(self, state: State, message: str) -> None:
+        """Take how the run ended: done, diverged, interrupted or, with a sentence, failed."""
+
+
+class Observers:
+    """The observers of one run; they cannot change it, nor make it fail."""
+
+    def __init__(self, names: Iterable[str], spec: RunSpec) -> None:
+        """Make those of these names; raises UserError for an unknown one."""
+        self._run = f"{spec.label} on {spec.dataset_name} ({spec.id})"
+        self._makers = {name: observers.get(name) for name in names}
+        self._made: dict[str, Observer] = {}
+
+    def tell(self, event: str, *about: object) -> None:
+        """Call the method `event` of each observer that has not failed yet."""
+        if not self._makers:
+            return
+        # an observer that draws random numbers does not change those of the run
+        states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        for name, maker in list(self._makers.items()):
+            try:
+                if name not in self._made:
+                    self._made[name] = maker()
+                getattr(self._made[name], event)(*about)
+            except Exception as error:
+                del self._makers[name]
+                what = blame.described(error)
+                warnings.warn(f"{self._run} is no longer told to {name}: {what}", stacklevel=2)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
