@@ -19,17 +19,13 @@ app = commands(__doc__, cls=DefaultCommands)
 
 MEASUREMENTS = {
     "steps": "steps.step_rows",
-    "averages": "steps.average_rows",
     "methods": "steps.method_rows",
-    "growth": "steps.growth_rows",
     "adaptations": "adaptations.adaptation_rows",
-    "shortcuts": "launches.shortcut_rows",
     "runs": "launches.run_rows",
     "tables": "launches.table_rows",
     "loading": "data.loading_rows",
     "vectorized": "vectorized.case_rows",
     "vectorized-methods": "vectorized.method_rows",
-    "coinrun": "data.coinrun_rows",
 }
 """The function of this package that measures each part; its argument is an empty folder."""
 

@@ -1,4 +1,4 @@
-"""The cost of data: loading images, compared with DomainBed's loaders, and making CoinRun's."""
+"""The cost of loading images, compared with DomainBed's loaders."""
 
 import itertools
 import multiprocessing
@@ -14,11 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, RandomSampler
 
 from oodbench.data import facts
-from oodbench.data.coinrun.making import PLANNER, TRAINING, UNSEEN, Shard, make_shard
-from oodbench.data.coinrun.making import Settings as MakeSettings
-from oodbench.data.coinrun.simulator import package
 from oodbench.datasets import IMAGENET, make
-from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
@@ -151,22 +147,3 @@ def loading_rows(folder: Path) -> list[Row]:
         share = waiting_share(run, 30 if network == "ConvNet" else 5)
         rows.append(waiting_row(network, share))
     return rows
-
-
-SHARDS = [Shard(TRAINING, 0), *(Shard(UNSEEN, i) for i in range(4))]
-"""A mix as in the small set of docs/guide/coinrun.md: a test level for every 25 states of training."""
-
-
-def coinrun_rows(folder: Path) -> list[Row]:
-    """States that the planner makes per CPU second; no row where the game is not installed."""
-    try:
-        package()
-    except UserError:
-        return []
-    settings = MakeSettings(levels=8, states=100, test_levels=32, expert=PLANNER)
-    start = time.process_time()
-    for shard in SHARDS:
-        make_shard(shard, folder, settings, None)
-    states = settings.states + len(SHARDS) - 1
-    pace = states / (time.process_time() - start)
-    return [Row("CoinRun: states made a CPU second by the planner", ">= 5", f"{pace:.1f}")]

@@ -1,6 +1,5 @@
-"""The cost of commands besides training, and the time that a launch's shortcuts save."""
+"""The cost of commands besides training."""
 
-import os
 import random
 import statistics
 import subprocess
@@ -9,19 +8,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
-from tests.bench import Row, spirals_sweep
-from tests.bench.process_tree import cost_of
+from tests.bench import Row
 
 ENVIRONMENTS = ("A", "B", "C", "D")
 EVALUATIONS = 20
-ALGORITHMS = ("ERM", "IRM")
 
 
 def command_seconds(*arguments: str | Path) -> float:
@@ -148,56 +143,3 @@ def memory_row(folder: Path) -> Row:
     runs, base, peak = map(int, printed.split())
     gigabytes = (base + (peak - base) / runs * 100_000) / 2**20
     return Row(f"memory of 100,000 runs, from that of {runs}, GB", "<= 4", f"{gigabytes:.1f}")
-
-
-SHORTCUTS: dict[str, tuple[str, int, dict[str, int]]] = {
-    "workers forked from a server that has imported torch": (
-        "FORKS = False",
-        256,
-        {"trials": 2, "steps": 60},
-    ),
-    "freed memory kept by the allocator": (
-        "MALLOC = {}",
-        0,
-        {"trials": 1, "steps": 25, "evaluate_every": 25},
-    ),
-}
-"""Shortcut -> the statement about `launchers.local` that disables it, and the sweep that measures it: the
-examples of an environment in a step (0: all) and further keys."""
-
-
-def shortcut_rows(folder: Path, rounds: int = 3) -> list[Row]:
-    """The CPU time of a launch without each shortcut over that with it; each should save a tenth."""
-    rows = []
-    for number, (shortcut, (without, batch_size, keys)) in enumerate(SHORTCUTS.items()):
-        values = spirals_sweep(ALGORITHMS, batch_size, **keys)
-        sweep = folder / f"{number}.yaml"
-        sweep.write_text(yaml.safe_dump(values))
-        used: dict[str, list[float]] = {"pass": [], f"local.{without}": []}
-        for turn in range(rounds):
-            for place, (statement, seconds) in enumerate(used.items()):
-                target = folder / f"{number}-{turn}-{place}"
-                seconds.append(launch_seconds(sweep, statement, target))
-        usual, longer = map(statistics.median, used.values())
-        runs = len(ALGORITHMS) * keys["trials"]
-        what = f"CPU time of a launch of {runs} runs without / with {shortcut}"
-        rows.append(Row(what, ">= 1.1", f"{longer / usual:.2f}"))
-    return rows
-
-
-def launch_seconds(sweep: Path, statement: str, folder: Path) -> float:
-    """The CPU seconds of a launch of two workers, after a statement about `launchers.local` as `local`.
-
-    Raises RuntimeError with the launch's output if it fails.
-    """
-    folder.mkdir(parents=True)
-    code = (
-        f"import oodbench.sweep.launchers.local as local; {statement};"
-        "from oodbench.sweep.cli import app; app()"
-    )
-    options = ["--out", str(folder / "results"), "--workers", "2", "--devices", "cpu", "--yes"]
-    command = [sys.executable, "-c", code, "launch", str(sweep), *options]
-    cost = cost_of(command, folder, os.environ)
-    if cost.code != 0:
-        raise RuntimeError((folder / "log.txt").read_text())
-    return cost.cpu_seconds

@@ -2,11 +2,8 @@
 
 import itertools
 import math
-import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -17,7 +14,6 @@ from oodbench.networks.base import build
 from oodbench.steps import configure, trains_network, update
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
-from oodbench.train.process import clean_process
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from tests.bench import Row, paired
@@ -25,10 +21,6 @@ from tests.bench import Row, paired
 STEP = 1000
 """The first step that is measured, past the annealing of most methods."""
 STEPS = 100_000
-LONG, LAP = 3000, 100
-"""The steps of a long run, and of those that are timed together."""
-WINDOW = 30
-"""Steps between two evaluations: a twentieth of a run on Spirals."""
 
 MLP, CONVNET = ("MLP", (18,)), ("ConvNet", (3, 32, 32))
 CASES: tuple[tuple[str, tuple[str, tuple[int, ...]], tuple[int, int], float, str], ...] = (
@@ -88,10 +80,10 @@ SLACK = 1.2
 """How much more than its matrix products over ERM's a step may cost."""
 
 
-def run_on_spirals(algorithm: str, batch_size: int, average: str = "none") -> Run:
+def run_on_spirals(algorithm: str, batch_size: int) -> Run:
     """A run in memory on 16 environments."""
-    entry = {"name": algorithm, "average": average, "hparams": {"batch_size": batch_size}}
-    spec = single({"name": "Spirals"}, entry, steps=STEPS, evaluate_every=WINDOW)
+    entry = {"name": algorithm, "hparams": {"batch_size": batch_size}}
+    spec = single({"name": "Spirals"}, entry, steps=STEPS, evaluate_every=30)
     return Run(spec, TrainSettings())
 
 
@@ -103,8 +95,8 @@ def warmed(work: Callable[[], object], times: int) -> Callable[[], object]:
 
 
 def step_rows(folder: Path) -> list[Row]:
-    """Update steps against ERM's, the making of a batch, an evaluation, a long run of AND-mask."""
-    return [batch_row(), evaluation_row(), *map(case_row, CASES), long_run_row()]
+    """Update steps against ERM's, the making of a batch, and an evaluation."""
+    return [batch_row(), evaluation_row(), *map(case_row, CASES)]
 
 
 def batch_row() -> Row:
@@ -116,23 +108,6 @@ def batch_row() -> Row:
     step_alone = warmed(lambda: update(run.algorithm, next(ready), next(steps)), 5)
     batch, step = paired([lambda: run.batches[next(batches)], step_alone], 6)
     return Row("making a batch / ERM step at 16 x 256", "<= 0.05", f"{batch / step:.3f}", "0.57")
-
-
-def long_run_row() -> Row:
-    """AND-mask's step late in a run against its first ones, whose moments hold no subnormal numbers."""
-    laps = []
-    with clean_process(1):
-        run = run_on_spirals("ANDMask", 32)
-        run.algorithm.train()
-        for first in range(0, LONG, LAP):
-            start = time.process_time()
-            for step in range(first, first + LAP):
-                update(run.algorithm, run.batches[step], step)
-            laps.append(time.process_time() - start)
-    ratio = median(laps[-5:]) / median(laps[:5])
-    return Row(
-        "ANDMask's step after 3,000 steps / its first ones, 16 x 32", "<= 1.1", f"{ratio:.2f}"
-    )
 
 
 def evaluation_row() -> Row:
@@ -149,30 +124,6 @@ def evaluation_row() -> Row:
     examples = sum(len(environment.y) for environment in run.scored.values())
     what = f"evaluation / logits alone of {len(run.scored)} environments, {examples} examples"
     return Row(what, "<= 1.5", f"{evaluation / alone:.2f}")
-
-
-def average_rows(folder: Path) -> list[Row]:
-    """The steps between two evaluations and the second one, with weight averages over without."""
-    rows = []
-    for size in (32, 256):
-        names = ("none", "ema", "swa", "swad")
-        plain, *others = paired([window(name, size) for name in names], 1)
-        for name, seconds in zip(names[1:], others, strict=True):
-            what = f"{WINDOW} steps, ERM + {name} / ERM at 16 environments x {size}"
-            reach = "<= 1.1" if name == "swad" else "<= 1.05"
-            rows.append(Row(what, reach, f"{seconds / plain:.3f}"))
-    return rows
-
-
-def window(average: str, batch_size: int) -> Callable[[], object]:
-    """The work of the steps between two evaluations and of the second one, with a weight average."""
-    run = run_on_spirals("ERM", batch_size, average)
-
-    def work() -> None:
-        run.run_steps(WINDOW)
-        run.validate()
-
-    return warmed(work, 4)
 
 
 def on_random_data(
@@ -261,20 +212,3 @@ def method_rows(folder: Path, repeat: int = 5, rounds: int = 15) -> list[Row]:
         texts = (f"<= {most}", f"{of_method / seconds['ERM']:.2f}")
         rows.append(Row(what, *texts, "-" if peer is None else f"{peer:.3g}"))
     return rows
-
-
-def growth_rows(
-    folder: Path, environments: Sequence[int] = (4, 16, 64), repeat: int = 2, rounds: int = 7
-) -> list[Row]:
-    """The CPU milliseconds of each method at several numbers of environments."""
-    milliseconds: defaultdict[str, list[str]] = defaultdict(list)
-    for count in environments:
-        works = method_works(count)
-        times = paired([*works.values()], repeat, rounds=rounds)
-        for name, seconds in zip(works, times, strict=True):
-            milliseconds[name].append(f"{1e3 * seconds:.1f}")
-    counts = ", ".join(map(str, environments))
-    return [
-        Row(f"update step, {name}, ms at {counts} environments x {EXAMPLES}", "-", ", ".join(ms))
-        for name, ms in milliseconds.items()
-    ]

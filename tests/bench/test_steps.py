@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from oodbench.algorithms import algorithms
 from oodbench.steps import fits_examples
 from tests.bench.cli import MEASUREMENTS, app
-from tests.bench.steps import METHODS, SLACK, growth_rows, method_rows
+from tests.bench.steps import METHODS, SLACK, method_rows
 
 
 @pytest.mark.nightly
@@ -34,13 +34,6 @@ def test_every_method_that_trains_a_network_of_one_logit_has_a_row(tmp_path: Pat
     assert all(float(row.measured) > 0 for row in rows.values())
     assert rows["GroupDRO"].reach == f"<= {METHODS['GroupDRO'][0]}"
     assert rows["Focal"].reach == f"<= {SLACK:.2f}", "its matrix products are those of ERM"
-
-
-@pytest.mark.nightly
-def test_growth_has_a_time_for_each_number_of_environments(tmp_path: Path) -> None:
-    rows = {row.what.split()[2].rstrip(","): row for row in growth_rows(tmp_path, (2, 3), 1, 1)}
-    assert {"ERM", "CORAL", "MMD", "JTT"} <= rows.keys()
-    assert all(len(row.measured.split(", ")) == 2 for row in rows.values())
 
 
 def test_an_unknown_part_is_named() -> None:
