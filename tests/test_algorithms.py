@@ -103,6 +103,7 @@ def test_in_bfloat16_the_layers_of_every_network_run_by_autocast(name: str) -> N
             layer.register_forward_hook(lambda module, x, out: seen.add(out.dtype))
         steps.append(network_step(algorithm, replace(batch, y=y, **halves), 3))
     assert torch.bfloat16 in seen
+    assert {p.dtype for p in algorithm.parameters()} == {torch.float32}
     wanted, found = steps
     if name != "TemporalANDMask":  # whose first signs agree with none before
         assert torch.cosine_similarity(found, wanted, dim=0) > 0.97
@@ -222,24 +223,6 @@ def test_a_step_may_be_of_some_environments() -> None:
 def test_an_unknown_change_is_refused() -> None:
     with pytest.raises(UserError, match=r"'penalties' in `changes` of the method Odd.*penalty"):
         type("Odd", (Algorithm,), {"changes": "penalties"})
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_trains_with_its_network_in_bfloat16(name: str) -> None:
-    cls, task = solvable(name)
-    problem = replace(tiny_problem(task), autocast=torch.bfloat16)
-    algorithm = tiny_algorithm(cls, problem, dtype=torch.float32)
-    batch = tiny_batch(task)
-    y = batch.y.float() if batch.y.is_floating_point() else batch.y
-    batch = replace(batch, x=batch.x.float(), y=y)
-    if batch.views is not None:
-        batch = replace(batch, views=batch.views.float())
-    seen: set[torch.dtype] = set()
-    algorithm.network.classifier.register_forward_hook(lambda module, x, y: seen.add(y.dtype))
-    for step in range(2):
-        assert update(algorithm, batch, step)["loss"].isfinite()
-    assert {p.dtype for p in algorithm.parameters()} == {torch.float32}
-    assert torch.bfloat16 in seen or not seen, "the network did not run in bfloat16"
 
 
 def test_methods_that_compare_environments_are_refused_one() -> None:

@@ -465,8 +465,3 @@ def test_an_installed_package_brings_a_rule_in_one_class(tmp_path: Path) -> None
     assert list(tmp_path.glob("out/runs/*/weights/seen*"))
     table = oodbench("report", "table", "out", "--format", "markdown")
     assert "Selection seen: mean over the training examples." in table
-    oodbench("report", "html", "out")
-    assert (
-        "Selected by seen: mean over the training examples"
-        in (tmp_path / "out/report.html").read_text()
-    )
