@@ -279,8 +279,8 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["report table", "sweep status"])
 def test_output_without_utf_8_is_whole(foreign: Path, command: str) -> None:
-    plain = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
-    done = oodbench(foreign, *command.split(), "out", **plain)
+    words = (*command.split(), "out")
+    done = oodbench(foreign, *words, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
     text = done.stdout.decode("ascii")
     assert "ERM" in text and r"B\xfchne \u65e5\u672c" in text
