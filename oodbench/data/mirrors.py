@@ -15,6 +15,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import urlopen
 
+from oodbench.data.parquet_copies import parquet_files, rebuild
 from oodbench.datasets import FileDataset, md5
 from oodbench.errors import UserError
 from oodbench.files import is_disk_full, whole_file
@@ -37,14 +38,18 @@ def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
 
     Files whose md5 the dataset knows are taken under their paths or names, also with .gz. The folder of
     another dataset is unpacked from the archive of its name, whose SHA-256 is compared with that of a file
-    NAME.sha256 beside it. Raises UserError for what is missing, damaged or another file.
+    NAME.sha256 beside it, or written from Parquet files. Raises UserError for what is missing, damaged or
+    another file.
     """
     try:
         with _bar() as bar:
             place = _Place(source, bar)
             for path, checksum in dataset.checksums.items():
                 _fetch_file(place, path, checksum, data_dir)
-            if not dataset.checksums:
+            if not dataset.checksums and not place.is_address and parquet_files(Path(source)):
+                if not (data_dir / dataset.metadata.folder).is_dir():
+                    rebuild(dataset.name, Path(source), data_dir / dataset.metadata.folder)
+            elif not dataset.checksums:
                 _fetch_folder(place, dataset.metadata.folder, data_dir)
     except UserError as error:
         raise error.at(dataset.name) from error
@@ -78,8 +83,8 @@ class _Place:
 
     def __init__(self, source: str, bar: "Progress") -> None:
         self.source, self._bar = source, bar
-        self._is_address = source.startswith(("http://", "https://"))
-        if not self._is_address and not Path(source).is_dir():
+        self.is_address = source.startswith(("http://", "https://"))
+        if not self.is_address and not Path(source).is_dir():
             raise UserError(f"{source} is no folder and no address of a mirror (https://...)")
 
     @contextmanager
@@ -102,7 +107,7 @@ class _Place:
         return content.decode(errors="replace")
 
     def _open(self, name: str) -> Any:
-        if not self._is_address:
+        if not self.is_address:
             file = Path(self.source) / name
             return file.open("rb") if file.is_file() else None
         try:

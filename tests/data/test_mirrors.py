@@ -10,7 +10,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from oodbench.data import facts
@@ -168,3 +170,62 @@ def test_a_damaged_archive_is_not_unpacked(archive: Path, source: str, tmp_path:
     archive.with_name(f"{archive.name}.sha256").write_text("0" * 64)
     assert "is damaged: its SHA-256 is " in refusal(dataset, source, data_dir)
     assert not [*data_dir.iterdir()]
+
+
+def parquet_copy(name: str, folder: Path) -> None:
+    """Write the small copy of a set as Parquet files, a file a split and in another order."""
+    COPIES[name](folder)
+    if name == "Camelyon17":
+        root = folder / "camelyon17_v1.0"
+        rows = pd.read_csv(root / "metadata.csv", index_col=0)
+        paths = sorted((root / "patches").rglob("*.png"), key=lambda p: int(p.stem.split("_")[6]))
+        rows["image"] = [{"bytes": path.read_bytes(), "path": path.name} for path in paths]
+        rows = rows.rename(columns={"tumor": "label"})
+        rows.insert(0, "image_id", range(len(rows)))
+        files = {"id_train": rows["split"] == 0, "id_val": rows.pop("split") == 1}
+    else:
+        rows = pd.read_csv(
+            folder / "civilcomments_v1.0" / "all_data_with_identities.csv", index_col=0
+        )
+        files = {split: rows["split"] == split for split in ("val", "test", "train")}
+        rows = rows.drop(columns="split").rename(columns={"comment_text": "text"})
+    (folder / "parquet").mkdir()
+    for split, chosen in files.items():
+        rows[chosen].to_parquet(folder / "parquet" / f"{split}-00000-of-00001.parquet", index=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("Camelyon17", {}), ("CivilComments", {"from_scratch": True, "size": 12})]
+)
+def test_parquet_copies_equal_the_packages_arrays(
+    name: str, options: dict[str, object], tmp_path: Path
+) -> None:
+    parquet_copy(name, tmp_path / "a")
+    copied = tmp_path / "b"
+    ours: Any = make(name, options, copied)
+    theirs: Any = make(name, options, tmp_path / "a")
+    fetch(ours, str(tmp_path / "a" / "parquet"), copied)
+    assert ours.environments == theirs.environments
+    for one, other in zip(ours.load(0).values(), theirs.load(0).values(), strict=True):
+        everything = torch.arange(len(one.y))
+        assert torch.equal(one.x.read(everything), other.x.read(everything))
+        assert torch.equal(one.y, other.y)
+    assert torch.equal(ours.data.metadata_array, theirs.data.metadata_array)
+
+
+def test_parquet_copies_that_are_damaged_or_lack_a_column_leave_nothing(tmp_path: Path) -> None:
+    parquet_copy("Camelyon17", tmp_path / "a")
+    source, target = tmp_path / "a" / "parquet", tmp_path / "b"
+    (source / "SHA256SUMS").write_text(f"{'0' * 64}  id_train-00000-of-00001.parquet\n")
+    dataset: Any = make("Camelyon17", {}, target)
+    with pytest.raises(UserError, match=r"id_train.* is damaged: its SHA-256 is [0-9a-f]{64}"):
+        fetch(dataset, str(source), target)
+    (source / "SHA256SUMS").unlink()
+    file = source / "id_val-00000-of-00001.parquet"
+    pd.read_parquet(file).drop(columns="slide").to_parquet(file)
+    with pytest.raises(UserError, match=r"id_val.*parquet has no column 'slide'"):
+        fetch(dataset, str(source), target)
+    assert not (target / "camelyon17_v1.0").exists() and not list(target.iterdir())
+    other: Any = make("FMoW", {}, target)
+    with pytest.raises(UserError, match="only Camelyon17 and CivilComments are read from Parquet"):
+        fetch(other, str(source), target)
