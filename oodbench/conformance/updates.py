@@ -336,7 +336,7 @@ def draws_within_limits(cls: type[Algorithm], task: Task) -> None:
         values = [(name, value) for name, value in defaults(cls.Hparams, family).items()]
         for name, distribution in distributions(cls.Hparams, family).items():
             if distribution is not None:
-                quantiles = [*(i / 100 for i in range(100)), math.nextafter(1, 0)]
+                quantiles = [*(i / 20 for i in range(20)), math.nextafter(1, 0)]
                 values += [(name, distribution.at(u)) for u in quantiles]
         for name, value in values:
             place = f"the hyperparameters of {cls.__name__}"
