@@ -1,5 +1,6 @@
 """Without a word about rates, small networks and pretrained ones learn from small pictures."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,16 +107,21 @@ def test_inputs_more_than_twice_as_large_as_the_files_are_told(scans: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["images", "small_images", "digits", "noisy_labels"])
 @pytest.mark.parametrize(
-    "network",
-    ["ConvNet", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("ResNet18", "pretrained"))],
+    ("family", "network"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.nightly] * (pair != ("images", "ConvNet")))
+        for pair in itertools.product(
+            ("images", "small_images", "digits", "noisy_labels"),
+            ("ConvNet", "ResNet18", "pretrained"),
+        )
+    ],
 )
 def test_the_defaults_beat_the_constant_answer(
     family: str,
     network: str,
     scans: Path,
-    weights: str,
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,7 +129,7 @@ def test_the_defaults_beat_the_constant_answer(
     monkeypatch.setattr(cls, "metadata", replace(cls.metadata, family=family))
     component: dict[str, Any] = {"name": network}
     if network != "ConvNet":
-        value = weights if network == "pretrained" else "none"
+        value = request.getfixturevalue("weights") if network == "pretrained" else "none"
         component = {"name": "ResNet18", "hparams": {"weights": value}}
     *_, last = ended(planned(scans, component), tmp_path / "run", data_dir=scans).records()
     accuracy = {

@@ -134,7 +134,9 @@ def test_the_guides_methods_and_dataset_run(trained: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", GUIDES)
+@pytest.mark.parametrize(
+    "name", [GUIDES[0], *(pytest.param(n, marks=pytest.mark.nightly) for n in GUIDES[1:])]
+)
 def test_the_guides_methods_keep_the_rules(trained: Path, name: str) -> None:
     done = python(trained, "-m", "oodbench.conformance", name, "--plugin", "my_method")
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 """A metric of a user's own is one class in one file, recorded or computed from predictions."""
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,19 +55,30 @@ class MeanOutput(Metric):
 OWN = ["--plugin", "my_metrics"]
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the plug-in, and the results of a sweep that is trained with it."""
+    folder = tmp_path_factory.mktemp("plugin")
+    (folder / "my_metrics.py").write_text(PLUGIN)
+    changes = {"datasets": ["ColoredDigits"], "algorithms": ["ERM"], "trials": 1}
+    file = str(tiny_file(folder, **changes, steps=10, evaluate_every=5))
+    options = ["--launcher", "debug", "--keep-predictions", "--yes", "--out", str(folder / "out")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "_classes", dict(metrics.items()))
+        patch.syspath_prepend(folder)
+        launched = CliRunner().invoke(sweep.app, ["launch", file, *options, *OWN])
+        assert launched.exit_code == 0, launched.output
+        del sys.modules["my_metrics"]  # the commands of a test import it again
+    return folder
+
+
 @pytest.fixture
-def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The results of a sweep that is trained with the plug-in, which is forgotten afterwards."""
+def out(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the results, beside the plug-in, which is forgotten afterwards."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(metrics, "_classes", dict(metrics.items()))
-    (tmp_path / "my_metrics.py").write_text(PLUGIN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    changes = {"datasets": ["ColoredDigits"], "algorithms": ["ERM"], "trials": 1}
-    file = str(tiny_file(tmp_path, **changes, steps=10, evaluate_every=5))
-    options = ["--launcher", "debug", "--keep-predictions", "--yes", "--out", "out", *OWN]
-    launched = CliRunner().invoke(sweep.app, ["launch", file, *options])
-    assert launched.exit_code == 0, launched.output
-    del sys.modules["my_metrics"]  # the commands of a test import it again
     yield tmp_path / "out"
     sys.modules.pop("my_metrics", None)
 

@@ -31,8 +31,8 @@ from oodbench.errors import UserError
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = Settings(levels=3, states=20, test_levels=4, expert="planner")
-FLAGS = ["--set", "levels=3", "--set", "states=20", "--set", "test_levels=4"]
+SETTINGS = Settings(levels=3, states=10, test_levels=4, expert="planner")
+FLAGS = ["--set", "levels=3", "--set", "states=10", "--set", "test_levels=4"]
 
 
 def call(*arguments: object) -> Result:
@@ -49,7 +49,7 @@ def test_a_set(coinrun_dir: Path) -> None:
     seen = set()
     for shard in shards(SETTINGS):
         images, actions = (np.load(folder / file) for file in shard.files)
-        count = 20 if shard.part == TRAINING else 1
+        count = 10 if shard.part == TRAINING else 1
         assert images.shape == (count, 64, 64, 3) and images.dtype == np.uint8
         assert actions.shape == (count, 15) and actions.dtype == np.float32
         np.testing.assert_allclose(actions.sum(1), 1, rtol=1e-6)
@@ -92,7 +92,7 @@ def test_a_damaged_shard_is_made_anew(coinrun_dir: Path, tmp_path: Path) -> None
     where = tmp_path / "CoinRun"
     said = " ".join(result.stdout.split())
     assert said == (
-        f"3 levels of 20 states and 4 test levels are in {where} CoinRun: 14 files in {tmp_path} are right"
+        f"3 levels of 10 states and 4 test levels are in {where} CoinRun: 14 files in {tmp_path} are right"
     )
     assert read_manifest(where) == read_manifest(coinrun_dir / "CoinRun")
     assert md5(file) == md5(coinrun_dir / "CoinRun" / Shard(UNSEEN, 1).files[1])

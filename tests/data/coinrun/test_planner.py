@@ -40,7 +40,7 @@ def test_costs_are_near_the_least_ones(planner: Planner) -> None:
     costs, successors = planner.costs(planner.start)
     best = least(planner.simulator, planner.start)
     assert best <= planner.cost(planner.start) <= best + 1
-    for cost, successor in zip(costs[[0, 1, 5]], np.array(successors)[[0, 1, 5]], strict=True):
+    for cost, successor in zip(costs[[0, 5]], np.array(successors)[[0, 5]], strict=True):
         exact = 1 + least(planner.simulator, bytes(successor))
         assert exact - 1 <= cost <= exact + 2
 

@@ -18,7 +18,7 @@ from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
-OPTIONS = {"levels": 3, "states": 20, "test_levels": 4}
+OPTIONS = {"levels": 3, "states": 10, "test_levels": 4}
 DATASET = {"name": "CoinRun", **OPTIONS}
 NETWORK = {"name": "ConvNet", "hparams": {"width": 4, "depth": 4}}
 
@@ -92,7 +92,7 @@ def test_the_papers_sweep(coinrun_dir: Path) -> None:
     spec = next(r for r in plan.runs.values() if r.label == "Adam")
     run = Run(spec, TrainSettings(data_dir=coinrun_dir, device="cpu", threads=1))
     assert type(run.algorithm.network).__name__ == "ResNet18"
-    assert run.batches[0].x.shape == (1, 16, 3, 64, 64)  # all that level has in its split
+    assert run.batches[0].x.shape == (1, 8, 3, 64, 64)  # all that level has in its split
     assert run.run_steps(2) is None
 
 
@@ -120,7 +120,7 @@ def problem(data_dir: Path | None, **options: object) -> str:
 
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:
-    command, sizes = "`python -m oodbench.data make CoinRun", "levels=3 --set states=20"
+    command, sizes = "`python -m oodbench.data make CoinRun", "levels=3 --set states=10"
     for folder, message in (
         (None, f"CoinRun needs --data-dir DIR; get the data with {command} --data-dir DIR --set "),
         (tmp_path, f"{tmp_path / 'CoinRun' / 'manifest.json'} is missing; get it with {command} "),

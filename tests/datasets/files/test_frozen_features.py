@@ -148,9 +148,9 @@ def test_mistakes_are_named(options: dict[str, object], tmp_path: Path) -> None:
 def test_features_of_any_dataset_of_images_keep_what_it_says_of_its_examples(
     options: dict[str, object], tmp_path: Path
 ) -> None:
-    own = {"of": "ColoredDigits", "settings": ["copies=2"]}
+    own = {"of": "ColoredDigits", "settings": ["copies=1"]}
     features: Any = make("FrozenFeatures", options | own, tmp_path)
-    digits = make("ColoredDigits", {"copies": 2})
+    digits = make("ColoredDigits", {"copies": 1})
     network = build("ResNet18", {"weights": options["weights"]}, (2, 8, 8), 2, 9).eval()
     for trial in (0, 1):
         found = features.load(trial)
