@@ -110,3 +110,8 @@ def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return wrapper
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: `1 run`, `20 runs`."""
+    return f"{count} {noun}{'s' * (count != 1)}"

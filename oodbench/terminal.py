@@ -28,6 +28,7 @@ from typer.core import TyperGroup
 
 from oodbench import blame
 from oodbench.errors import UserError
+from oodbench.errors import counted as counted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -350,11 +351,6 @@ def _blocks(
         block.append(c)
         used += widths[c] + gap
     yield block
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number of things: `1 run`, `20 runs`."""
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def duration(seconds: float) -> str:

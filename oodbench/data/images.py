@@ -34,12 +34,11 @@ from oodbench.data.pictures import (
 )
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata
-from oodbench.errors import UserError
+from oodbench.errors import UserError, counted
 from oodbench.files import write_whole
 from oodbench.hparams import hparam
 from oodbench.results.schemas import DamagedFile, read_file
 from oodbench.tasks import Task
-from oodbench.terminal import counted
 
 USUAL_SIZE = 224
 """The side of the inputs that networks for photographs were made for, in pixels."""
