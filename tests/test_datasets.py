@@ -7,15 +7,7 @@ import pytest
 import torch
 
 from oodbench.data import facts
-from oodbench.datasets import (
-    IMAGENET,
-    Dataset,
-    Environment,
-    FileDataset,
-    Metadata,
-    datasets,
-    make,
-)
+from oodbench.datasets import IMAGENET, Dataset, Environment, FileDataset, Metadata, datasets, make
 from oodbench.errors import UserError
 from oodbench.tasks import Task
 

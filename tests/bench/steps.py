@@ -127,11 +127,7 @@ def evaluation_row() -> Row:
 
 
 def on_random_data(
-    algorithm: str,
-    network: str,
-    shape: tuple[int, ...],
-    size: tuple[int, int],
-    device: str = "cpu",
+    algorithm: str, network: str, shape: tuple[int, ...], size: tuple[int, int], device: str = "cpu"
 ) -> tuple[Algorithm, Batch]:
     """An algorithm and a batch of E environments of B random examples, `size` = (E, B)."""
     classes = 1 if network == "MLP" else 10

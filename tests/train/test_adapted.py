@@ -296,9 +296,7 @@ def test_a_module_that_cannot_adapt_is_one_sentence(
         oodbench.adapt(module, torch.ones(9, 4), adaptation)
 
 
-def test_a_table_shows_the_same_runs_before_adaptation_and_ranks_them_apart(
-    tmp_path: Path,
-) -> None:
+def test_a_table_shows_the_same_runs_before_adaptation_and_ranks_them_apart(tmp_path: Path) -> None:
     rows = [
         {"name": "ERM", "adapt": adapt, "hparams": {"lr": 0.05, "batch_size": 8}}
         for adapt in ("none", "BatchNorm")

@@ -188,10 +188,7 @@ def test_the_valley_is_that_of_the_authors_code() -> None:
 @NETWORKS
 @pytest.mark.parametrize("held_out", ["out splits", "validation environments"])
 def test_swad_averages_the_windows_of_the_valley(
-    dataset: dict[str, Any],
-    network: dict[str, Any],
-    held_out: str,
-    monkeypatch: pytest.MonkeyPatch,
+    dataset: dict[str, Any], network: dict[str, Any], held_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_float64(monkeypatch)
     changes: dict[str, Any] = {"datasets": [dataset], "network": network}

@@ -84,9 +84,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_run_whose_records_are_not_all_there_starts_anew(
-    directory: RunDirectory,
-    undisturbed: list[dict[str, Any]],
-    damage: Callable[[bytes], bytes],
+    directory: RunDirectory, undisturbed: list[dict[str, Any]], damage: Callable[[bytes], bytes]
 ) -> None:
     metrics = directory.path / "metrics.jsonl"
     metrics.write_bytes(damage(metrics.read_bytes()))

@@ -31,8 +31,7 @@ def test_values_are_means_over_each_split(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("shape", "sizes"),
-    [((3,), [8192, 808]), ((2, 14, 14), [334, 266]), ((3, 64, 64), [64, 36])],
+    ("shape", "sizes"), [((3,), [8192, 808]), ((2, 14, 14), [334, 266]), ((3, 64, 64), [64, 36])]
 )
 def test_large_inputs_are_evaluated_in_smaller_pieces(
     shape: tuple[int, ...], sizes: list[int]

@@ -22,9 +22,7 @@ def icp(x: torch.Tensor, y: torch.Tensor, **values: object) -> list[float]:
     """The weights after an update on (E, B, D) and (E, B, 1)."""
     problem = Problem((x.shape[2],), Task("regression"), tuple(map(str, range(len(x)))), 1)
     algorithm = ICP(
-        build("Linear", {}, (x.shape[2],), 1, 0),
-        problem,
-        ICP.Hparams(intercept=False, **values),
+        build("Linear", {}, (x.shape[2],), 1, 0), problem, ICP.Hparams(intercept=False, **values)
     )
     update(algorithm, Batch(x, y), 0)
     weights: list[float] = algorithm.weights.flatten().tolist()

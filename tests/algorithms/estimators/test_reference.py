@@ -58,10 +58,7 @@ def seeded(name: str, run: Run) -> dict[str, Any]:
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize(
     "dataset",
-    [
-        {"name": "DesertRodents", "num_examples": 60},
-        {"name": "Spirals", "num_examples": 128},
-    ],
+    [{"name": "DesertRodents", "num_examples": 60}, {"name": "Spirals", "num_examples": 128}],
     ids=lambda d: d["name"],
 )
 def test_predictions_and_scores_are_those_of_scikit_learn(

@@ -8,12 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from oodbench.algorithms import algorithms, why_skipped
-from oodbench.conformance.tiny_problems import (
-    PLAIN,
-    TASKS,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch, tiny_problem
 from oodbench.networks import build
 from oodbench.steps import update
 from tests.helpers.methods import BINARY, descend, require_same_weights, tiny

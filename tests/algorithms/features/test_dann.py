@@ -8,12 +8,7 @@ import torch.nn.functional as F
 from oodbench.algorithms.dann import reverse_gradient
 from torch import Tensor
 
-from oodbench.conformance.tiny_problems import (
-    LAST,
-    PLAIN,
-    STEPS,
-    tiny_batch,
-)
+from oodbench.conformance.tiny_problems import LAST, PLAIN, STEPS, tiny_batch
 from oodbench.steps import outputs
 from oodbench.tasks import Task
 from tests.helpers.methods import BINARY, ON_EVERY_TASK, tiny

@@ -8,10 +8,7 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Outputs
-from oodbench.conformance.tiny_problems import (
-    LAST,
-    tiny_batch,
-)
+from oodbench.conformance.tiny_problems import LAST, tiny_batch
 from oodbench.steps import noise_at, outputs, prepared, update
 from tests.helpers.methods import BINARY, require_equation, tiny
 

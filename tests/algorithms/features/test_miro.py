@@ -9,12 +9,7 @@ import torch
 from torch import nn
 
 from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
-from oodbench.conformance.tiny_problems import (
-    PLAIN,
-    TASKS,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch, tiny_problem
 from oodbench.networks.base import build
 from oodbench.steps import configure, update
 from oodbench.sweep.file import validate

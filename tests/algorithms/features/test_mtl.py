@@ -2,11 +2,7 @@
 
 import torch
 
-from oodbench.conformance.tiny_problems import (
-    PLAIN,
-    TASKS,
-    tiny_batch,
-)
+from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
 from oodbench.steps import update
 from tests.helpers.methods import BINARY, descend, require_same_weights, tiny
 

@@ -25,10 +25,7 @@ def test_network_and_discriminator_each_descend_their_own_loss(
     of_network = risk + 0.3 * cross_entropy(scores, one)
     of_discriminator = cross_entropy(discriminator(u), one) + 0.3 * cross_entropy(scores, 0 * one)
     found = algorithm.objective(out)
-    for module, wanted in (
-        (algorithm.network, of_network),
-        (discriminator, of_discriminator),
-    ):
+    for module, wanted in ((algorithm.network, of_network), (discriminator, of_discriminator)):
         ours, theirs = (gradient(value, module.parameters()) for value in (found, wanted))
         torch.testing.assert_close(ours, theirs)
     x = batch.x.flatten(0, 1)

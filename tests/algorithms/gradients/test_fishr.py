@@ -5,13 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch
-from oodbench.conformance.tiny_problems import (
-    LAST,
-    PLAIN,
-    TASKS,
-    network_step,
-    tiny_batch,
-)
+from oodbench.conformance.tiny_problems import LAST, PLAIN, TASKS, network_step, tiny_batch
 from oodbench.errors import UserError
 from oodbench.steps import outputs, update
 from oodbench.tasks import Task

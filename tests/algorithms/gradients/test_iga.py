@@ -9,11 +9,7 @@ import torch
 from torch import nn
 
 from oodbench.algorithms import Batch, Problem, algorithms
-from oodbench.conformance.tiny_problems import (
-    PLAIN,
-    network_step,
-    tiny_batch,
-)
+from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.networks.base import build
 from oodbench.steps import outputs, risk_gradients
 from oodbench.tasks import Task

@@ -1,11 +1,7 @@
 import torch
 
 from oodbench.algorithms import Batch
-from oodbench.conformance.tiny_problems import (
-    PLAIN,
-    network_step,
-    tiny_batch,
-)
+from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.tasks import Task
 from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
 

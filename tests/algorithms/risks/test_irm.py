@@ -10,13 +10,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms, first_step
-from oodbench.conformance.tiny_problems import (
-    LAST,
-    PLAIN,
-    tiny_algorithm,
-    tiny_batch,
-    tiny_problem,
-)
+from oodbench.conformance.tiny_problems import LAST, PLAIN, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.errors import UserError
 from oodbench.hparams import distributions
 from oodbench.steps import outputs, rates, update

@@ -6,11 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.conformance.tiny_problems import (
-    PLAIN,
-    network_step,
-    tiny_batch,
-)
+from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.steps import update
 from oodbench.tasks import Task
 from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, tiny

@@ -302,10 +302,7 @@ def test_encode_learns_and_reads_ahead(wilds_dir: Path, tmp_path: Path) -> None:
 
 SWEEP: dict[str, Any] = {
     "name": "two",
-    "datasets": [
-        {"name": "Camelyon17", "size": 32},
-        {"name": "Amazon", **TEXT},
-    ],
+    "datasets": [{"name": "Camelyon17", "size": 32}, {"name": "Amazon", **TEXT}],
     "algorithms": [{"name": "ERM", "hparams": {"lr": 0.01}}, "DANN"],
     "trials": 1,
     "steps": 2,

@@ -6,10 +6,7 @@ from oodbench.verify.computations.and_mask import (
     gradient_correlation,
     ilc_linear,
 )
-from oodbench.verify.mean_gradients import (
-    PAPER,
-    correlations,
-)
+from oodbench.verify.mean_gradients import PAPER, correlations
 from oodbench.verify.targets import load_experiment
 
 
