@@ -3,9 +3,10 @@
 import math
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm
 from oodbench.data import facts
@@ -59,7 +60,8 @@ def why_alone(run: Run) -> str | None:
     if reason is not None or run.settings.device != "cpu":
         return reason
     weights = sum(p.numel() for p in run.algorithm.parameters() if p.dim() > 1)
-    if _inputs(run) * weights > CPU_PRODUCTS:
+    most = CPU_PRODUCTS // _inputs(run)
+    if weights > most or _products(run) > most:
         return "its steps are long enough that several at once are no faster"
     return None
 
@@ -83,6 +85,23 @@ def capacity(run: Run) -> int:
 def _inputs(run: Run) -> int:
     """How many inputs go through the network in a step."""
     return len(run.names) * run.batches.batch_size * (1 + run.algorithm.needs.views)
+
+
+@torch.no_grad()
+def _products(run: Run) -> int:
+    """Return the multiplications of an input in the network: a convolution uses a weight many times."""
+    found: list[int] = []
+
+    def count(layer: Any, inputs: object, output: Tensor) -> None:
+        found.append(layer.weight[0].numel() * output.numel())
+
+    kinds = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+    layers = [m for m in run.algorithm.network.modules() if isinstance(m, kinds)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    run.algorithm.network(run.batches[run.step].x[0, :1])
+    for hook in hooks:
+        hook.remove()
+    return sum(found)
 
 
 def _bytes(run: Run) -> int:

@@ -1,7 +1,7 @@
 """The same run has the same bits whatever is trained beside it, and however it is asked for."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 import oodbench
 from oodbench.results.directory import Results
+from oodbench.results.run_spec import State
 from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import launchers
 from oodbench.sweep.plan import Plan, make_plan
@@ -18,39 +19,71 @@ from tests.helpers.sweeps import DIGITS, SPIRALS, job, outcome, records_of
 
 MLP = {"name": "MLP", "hparams": {"width": 10, "depth": 1}}
 CNN = {"name": "MNISTCNN"}
-ON_MLP = {
-    "ANDMask": "masks",
-    "DANN": "parameters of its own",
-    "EIIL": "a sigmoid, stages",
-    "ERM": "none",
-    "GroupDRO": "buffers",
-    "IRM": "a second gradient",
-    "JTT": "stages",
-    "Mixup": "noise",
-    "SAM": "an update of its own",
-    "SelfReg": "sums over rows of other runs",
-    "URM": "a softplus",
+ON_SPIRALS: dict[str, Any] = {"datasets": [SPIRALS], "network": MLP}
+ON_DIGITS: dict[str, Any] = {"datasets": [DIGITS], "network": MLP}
+ON_SEM: dict[str, Any] = {"datasets": [{"name": "LinearSEM", "num_examples": 40}]}
+URM = {"hparams": {"squash": "relu", "discriminator_layers": 1}}
+LEAST_SQUARES = {"hparams": {"batch_size": 0, "lr": 1e-3}}
+ON_MLP: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ANDMask": ({}, ON_SPIRALS),
+    "ARM": ({}, ON_DIGITS),
+    "CORAL": ({}, ON_SPIRALS),
+    "DANN": ({}, ON_SPIRALS),
+    "EIIL": ({}, ON_DIGITS),
+    "ERM": ({}, ON_SPIRALS),
+    "ERM, ema": ({"average": "ema"}, ON_SPIRALS),
+    "ERM, swad": ({"average": "swad"}, ON_SPIRALS),
+    "ERM, T3A": ({"adapt": "T3A"}, ON_DIGITS),
+    "GroupDRO": ({}, ON_SPIRALS),
+    "ICP": (LEAST_SQUARES, ON_SEM),
+    "IGA": ({}, ON_SPIRALS),
+    "IRM": ({}, ON_SPIRALS),
+    "JTT": ({}, ON_DIGITS),
+    "LeastSquares": (LEAST_SQUARES, ON_SEM),
+    "LinearIRM": ({}, ON_SEM),
+    "MTL": ({}, ON_DIGITS),
+    "Mixup": ({}, ON_SPIRALS),
+    "SAM": ({}, ON_SPIRALS),
+    "SelfReg": ({}, ON_SPIRALS),
+    "URM": (URM, ON_SPIRALS),
 }
-ON_CNN = ("ERM", "ANDMask", "IRM", "SAM")
-"""Methods of each mechanism, on a network that is vectorized and on one that is not."""
-KINDS: list[Any] = [("MLP", name) for name in ON_MLP] + [("CNN", name) for name in ON_CNN]
+"""A method of each mechanism with the further keys of its row, and what its sweep trains."""
+CONVOLUTIONS: dict[str, Any] = {
+    "datasets": [DIGITS],
+    "network": CNN,
+    "steps": 2,
+    "evaluate_every": 2,
+}
+ON_CNN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    name: (ON_MLP[name][0], CONVOLUTIONS)
+    for name in (
+        "ANDMask",
+        "CORAL",
+        "DANN",
+        "ERM",
+        "ERM, ema",
+        "ERM, T3A",
+        "GroupDRO",
+        "IRM",
+        "SAM",
+    )
+}
+KINDS = [("MLP", name) for name in ON_MLP] + [("CNN", name) for name in ON_CNN]
+SIZES, TOGETHER = (2, 8, 14, 16, 40), (1, 4, 64)
 QUICK = ("SelfReg", "GroupDRO", "EIIL", "IRM")
 Records = Mapping[str, Any]
 
 
-def plan(network: str, algorithm: str, trials: int) -> Plan:
-    words = {"squash": "relu", "discriminator_layers": 1} if algorithm == "URM" else {}
-    hparams = {"batch_size": 5, "lr": [1e-3, 3e-3], **words}
-    entry = {"name": algorithm, "hparams": hparams}
-    keys = (
-        {"datasets": [SPIRALS], "network": MLP, "steps": 10, "evaluate_every": 5}
-        if network == "MLP"
-        else {"datasets": [DIGITS], "network": CNN, "steps": 3, "evaluate_every": 3}
-    )
-    if algorithm in ("EIIL", "JTT"):
-        keys["datasets"] = [DIGITS]
-    values = {"name": "t", "algorithms": [entry], "trials": trials}
-    return make_plan(validate({**values, **keys}, "t"))
+def keys_of(network: str, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The row of a method and the keys of its sweep, but for the hyperparameters of its draws."""
+    row, keys = (ON_MLP if network == "MLP" else ON_CNN)[kind]
+    return {"name": kind.split(",")[0], **row}, {"steps": 10, "evaluate_every": 5, **keys}
+
+
+def plan(network: str, kind: str, trials: int) -> Plan:
+    row, keys = keys_of(network, kind)
+    row["hparams"] = {"batch_size": 5, "lr": [1e-3, 3e-3], **row.get("hparams", {})}
+    return make_plan(validate({"name": "t", "algorithms": [row], "trials": trials, **keys}, "t"))
 
 
 @pytest.fixture
@@ -70,6 +103,7 @@ def records(tmp_path: Path) -> Callable[..., Records]:
 
 
 def require_same(found: Records, wanted: Records) -> None:
+    assert found
     unlike = [i for i, of_run in found.items() if of_run != wanted[i]]
     assert not unlike, f"{len(unlike)} of {len(found)} runs"
 
@@ -87,29 +121,35 @@ def test_a_run_from_python_is_that_of_a_sweep(
     records: Callable[..., Records], tmp_path: Path
 ) -> None:
     whole = plan("MLP", "SelfReg", 2)
-    wanted = records(whole)
-    for run_id, spec in whole.runs.items():
-        entry = {"name": "SelfReg", "hparams": {"batch_size": 5, "lr": spec.hparams["lr"]}}
-        keys: dict[str, Any] = {"network": MLP, "steps": 10, "evaluate_every": 5}
-        out = tmp_path / "python" / run_id
-        oodbench.run(SPIRALS, entry, trial=spec.trial, out=out, **keys)
-        directory = Results(out).run(run_id)
-        assert records_of(directory) == wanted[run_id][1]
+    require_same(from_python("MLP", "SelfReg", whole, tmp_path), records(whole))
+
+
+def from_python(network: str, kind: str, whole: Plan, folder: Path) -> Records:
+    """The first two runs of a plan, trained by `oodbench.run`."""
+    found = {}
+    for run_id, spec in [*whole.runs.items()][:2]:
+        row, keys = keys_of(network, kind)
+        row["hparams"] = {**row.get("hparams", {}), "batch_size": 5, "lr": spec.hparams["lr"]}
+        (dataset,) = keys.pop("datasets")
+        out = folder / "python" / run_id
+        oodbench.run(dataset, row, trial=spec.trial, out=out, **keys)
+        found[run_id] = (State.DONE, records_of(Results(out).run(run_id)))
+    return found
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("network", "algorithm"), KINDS)
+@pytest.mark.parametrize(("network", "kind"), KINDS)
 def test_sweeps_of_many_sizes(
-    network: str, algorithm: str, records: Callable[..., Records]
+    network: str, kind: str, records: Callable[..., Records], tmp_path: Path
 ) -> None:
-    whole = plan(network, algorithm, 40)
+    """In company of 1 to 39 runs, forwards and backwards, by one worker and by two, and by itself."""
+    whole = plan(network, kind, 40)
     ids, wanted = list(whole.runs), records(whole)
-    assert len(ids) == 40
-    for size in (2, 8, 14, 16):
-        for vectorize in (1, 4, 64):
-            require_same(records(whole, ids[:size][::-1], vectorize=vectorize), wanted)
-    for workers in (2, 3):
-        require_same(records(whole, ids[:16], workers=workers), wanted)
+    for number, (size, vectorize) in enumerate(product(SIZES, TOGETHER)):
+        some = ids[:size][:: -1 if number % 2 else 1]
+        found = records(whole, some, vectorize=vectorize, workers=1 + number % 4 // 2)
+        require_same(found, wanted)
+    require_same(from_python(network, kind, whole, tmp_path), wanted)
 
 
 @pytest.mark.parametrize(
