@@ -79,6 +79,14 @@ Plugins = Annotated[
 """The option by which a command imports a user's modules."""
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
 """The option by which a command finds data."""
+MOST_THREADS = 1024
+"""The most threads of a run, and processes of a command."""
+Workers = Annotated[
+    int | None, typer.Option(min=1, max=MOST_THREADS, help="Processes; one per core or device.")
+]
+Threads = Annotated[
+    int, typer.Option(min=1, max=MOST_THREADS, help="CPU threads of a run; changes the last bits.")
+]
 
 
 class _App(typer.Typer):

@@ -16,7 +16,7 @@ from oodbench.results.boards import (
     part_files,
     to_come,
 )
-from oodbench.terminal import DataDir, commands, counted, terminal
+from oodbench.terminal import DataDir, Workers, commands, counted, terminal
 
 app = commands(
     __doc__,
@@ -39,7 +39,6 @@ app = commands(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
 RetrainStale = Annotated[bool, typer.Option("--retrain-stale", help="Train stale runs again.")]
 KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of changed code or data.")]
 Only = Annotated[

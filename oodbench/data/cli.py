@@ -8,7 +8,7 @@ import typer
 
 from oodbench.data import facts
 from oodbench.errors import UserError
-from oodbench.terminal import Plugins, commands, counted, terminal
+from oodbench.terminal import MOST_THREADS, Plugins, commands, counted, terminal
 from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
 DataDirOrNone = Annotated[Path | None, typer.Option("--data-dir", help="Where the files are.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Threads that read; one per core.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, max=MOST_THREADS, help="Threads that read; one per core.")
+]
 
 
 @app.command()
@@ -68,7 +70,7 @@ def make(
         typer.Option("--from", help="A folder with the packages, or a policy that plays CoinRun."),
     ] = None,
     set_: Settings = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="Processes.")] = 1,
     plugin: Plugins = None,
 ) -> None:
     """Make the files of a dataset from packages or a game, then verify them; after a kill, it continues."""

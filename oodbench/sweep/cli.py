@@ -13,13 +13,13 @@ from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import LONGEST, MOST_THREADS, find_sweep, from_commas, read_sweep, several
+from oodbench.sweep.file import LONGEST, find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, layered_resources, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
 from oodbench.sweep.stale import choice
 from oodbench.sweep.stored_plan import continued
 from oodbench.sweep.weights import weights_files
-from oodbench.terminal import DataDir, Plugins, commands, confirmed, counted, duration, terminal
+from oodbench.terminal import MOST_THREADS, DataDir, Plugins, Threads, Workers, commands, confirmed, counted, duration, terminal
 from oodbench.train.settings import TrainSettings
 from oodbench.yaml_values import assignments
 
@@ -45,14 +45,7 @@ Settings = Annotated[
 ]
 Launcher = Annotated[str, typer.Option(help="local, debug, slurm, or a plug-in's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show a cluster's jobs, submit nothing.")]
-Workers = Annotated[
-    int | None, typer.Option(min=1, max=MOST_THREADS, help="Processes; one per core or device.")
-]
 Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
-Threads = Annotated[
-    int,
-    typer.Option(min=1, max=MOST_THREADS, help="CPU threads of a run; changes the last bits."),
-]
 Snapshot = Annotated[
     bool, typer.Option("--snapshot", help="A cluster's jobs run a copy of the code.")
 ]

@@ -19,8 +19,6 @@ FREE_KEYS = ("name", "protocol", "algorithms", "trials", "plugins", "resources")
 """The keys that a sweep under a protocol may set itself."""
 MAX_INDEX = 2**31 - 1
 """The largest trial, draw or step: records hold them in 32 bits."""
-MOST_THREADS = 1024
-"""The most threads of a run, and processes of a launch."""
 LONGEST = 100_000_000
 """The longest run timeout in seconds, three years: what a clock can count."""
 

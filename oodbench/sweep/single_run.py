@@ -12,12 +12,13 @@ from oodbench.results.directory import Results
 from oodbench.results.export import tidy
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.file import MOST_THREADS, validate
+from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import status_on_disk
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.stale import RETRAIN, reasons
 from oodbench.sweep.stored_plan import store_plan
 from oodbench.sweep.weights import check_rules
+from oodbench.terminal import MOST_THREADS
 from oodbench.train.digests import digests_now
 from oodbench.train.settings import TrainSettings
 

@@ -10,7 +10,7 @@ from oodbench.errors import UserError, unknown
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.terminal import DataDir, DefaultCommands, commands, terminal
+from oodbench.terminal import DataDir, DefaultCommands, Threads, commands, terminal
 from oodbench.train.settings import TrainSettings
 
 app = commands(__doc__, cls=DefaultCommands)
@@ -25,7 +25,6 @@ Out = Annotated[
     Path | None, typer.Option(help="The results directory; a new one, train/ID, by default.")
 ]
 Device = Annotated[str, typer.Option(help="cpu, or a device such as cuda:0.")]
-Threads = Annotated[int, typer.Option(min=1, help="CPU threads; changes the last bits.")]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
 
 

@@ -11,7 +11,7 @@ from oodbench.report.formats import FORMATS, print_sheet
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions
 from oodbench.sweep.plan import check_requirements
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import Workers, commands, terminal
 from oodbench.verify.measure import results, train
 from oodbench.verify.targets import Experiment, experiment_names, load_experiment
 from oodbench.verify.verdicts import compare_targets, verdict_sheet
@@ -36,7 +36,7 @@ def verify(
     save: Annotated[Path | None, typer.Option(help="Write NAME.json here, for the pages.")] = None,
     format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "terminal",
     launcher: Annotated[str, typer.Option(help="As for `sweep launch`.")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, help="As for `sweep launch`.")] = None,
+    workers: Workers = None,
     devices: Annotated[str, typer.Option(help="As for `sweep launch`.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="As for `sweep launch`.")] = None,
 ) -> None:

@@ -53,8 +53,8 @@ TAIL = 4096
 """Bytes at the end of the records that a power cut may lose."""
 TRAINED = 512
 """One of so many cuts is trained to its end."""
-DISKS = (60, 70, 80, 90, 100)
-"""Sizes of file systems in KiB, on which the sweep finds no room sooner or later."""
+DISKS = range(60, 104, 4)
+"""Sizes of file systems in KiB, on which the sweep finds no room sooner or later: pages are of 4."""
 
 
 def table(results: Results) -> str:
