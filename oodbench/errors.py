@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
+MOST_THREADS = 1024  # of a run, and processes of a command
 LONGEST_NAME, LONGEST_LIST = 60, 120
 """Characters of an unknown name, and of the known ones, that a sentence has room for."""
 

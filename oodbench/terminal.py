@@ -27,7 +27,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from oodbench import blame
-from oodbench.errors import UserError
+from oodbench.errors import MOST_THREADS, UserError
 from oodbench.errors import counted as counted
 
 P = ParamSpec("P")
@@ -79,8 +79,6 @@ Plugins = Annotated[
 """The option by which a command imports a user's modules."""
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
 """The option by which a command finds data."""
-MOST_THREADS = 1024
-"""The most threads of a run, and processes of a command."""
 Workers = Annotated[
     int | None, typer.Option(min=1, max=MOST_THREADS, help="Processes; one per core or device.")
 ]

@@ -34,7 +34,7 @@ def measured() -> Sizes:
         of_room = sizes.setdefault(_room(file), Counter())
         of_room["lines"] += _lines(file)
         of_room["modules"] += 1
-    for room, command in _commands():
+    for room, command in commands():
         of_room = sizes.setdefault(room, Counter())
         of_room["commands"] += 1
         of_room["options"] += sum(each.param_type_name == "option" for each in command.params)
@@ -54,7 +54,7 @@ def _lines(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines())
 
 
-def _commands() -> Iterator[tuple[str, Any]]:
+def commands() -> Iterator[tuple[str, Any]]:
     """Yield every command that a user can type, with the room that has its function."""
     from oodbench.__main__ import main
 

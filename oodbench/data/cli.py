@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oodbench.data import facts
-from oodbench.errors import UserError
-from oodbench.terminal import MOST_THREADS, Plugins, commands, counted, terminal
+from oodbench.errors import MOST_THREADS, UserError
+from oodbench.terminal import Plugins, commands, counted, terminal
 from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:

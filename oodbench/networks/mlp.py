@@ -27,7 +27,11 @@ class MLP(Network):
             by_family={"small_images": (256, log_uniform_int(2**6, 2**9))},
         )
         depth: int = hparam(
-            2, None, low=1, by_family={"synthetic": (3, choice(3, 5)), "small_images": (2, None)}
+            2,
+            None,
+            low=1,
+            high=1000,
+            by_family={"synthetic": (3, choice(3, 5)), "small_images": (2, None)},
         )
         dropout: float = hparam(0.0, None, low=0.0, high=0.99)
         activation: str = hparam(

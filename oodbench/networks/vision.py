@@ -210,7 +210,7 @@ class ConvNet(Network):
         """The width is that of the first block."""
 
         width: int = hparam(16, low=1)
-        depth: int = hparam(2, low=1)
+        depth: int = hparam(2, low=1, high=1000)
         strided: bool = hparam(False, neutral=False)
         """Whether a convolution halves the image by its stride, at a quarter of the cost of a pooling after
         it."""

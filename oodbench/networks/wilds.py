@@ -145,7 +145,7 @@ class CodeGPT(_Transformer):
         weights: str = hparam(CODEGPT)
         """A name in the local cache of transformers, a folder of its files, or none. A run's id holds
         this value, of a folder its path."""
-        layers: int = hparam(12, low=1)
+        layers: int = hparam(12, low=1, high=1000)
         width: int = hparam(768, low=1)
         heads: int = hparam(12, low=1)
         dropout: float = hparam(0.1, low=0.0, high=0.99)
@@ -258,7 +258,7 @@ class GIN(Network):
         """The defaults are those of the Open Graph Benchmark's example for ogbg-molpcba."""
 
         width: int = hparam(300, low=1)
-        depth: int = hparam(5, low=1)
+        depth: int = hparam(5, low=1, high=1000)
         dropout: float = hparam(0.5, low=0.0, high=0.99)
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from oodbench.errors import UserError
+from oodbench.errors import MOST_THREADS, UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
@@ -19,7 +19,17 @@ from oodbench.sweep.plan import as_json, make_plan, show_plan
 from oodbench.sweep.stale import choice
 from oodbench.sweep.stored_plan import continued
 from oodbench.sweep.weights import weights_files
-from oodbench.terminal import MOST_THREADS, DataDir, Plugins, Threads, Workers, commands, confirmed, counted, duration, terminal
+from oodbench.terminal import (
+    DataDir,
+    Plugins,
+    Threads,
+    Workers,
+    commands,
+    confirmed,
+    counted,
+    duration,
+    terminal,
+)
 from oodbench.train.settings import TrainSettings
 from oodbench.yaml_values import assignments
 

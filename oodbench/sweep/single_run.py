@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oodbench.errors import UserError, whole_number
+from oodbench.errors import MOST_THREADS, UserError, whole_number
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.export import tidy
@@ -18,7 +18,6 @@ from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.stale import RETRAIN, reasons
 from oodbench.sweep.stored_plan import store_plan
 from oodbench.sweep.weights import check_rules
-from oodbench.terminal import MOST_THREADS
 from oodbench.train.digests import digests_now
 from oodbench.train.settings import TrainSettings
 

@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from zipfile import ZipFile
 
 import torch
@@ -19,6 +19,7 @@ from oodbench.train.observers import Observers
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from oodbench.train.vectorized.optimizers import rule_of
+from oodbench.train.vectorized.program import VectorizedProgram
 
 CHECK_EVERY = 50
 """The steps between two looks at the losses: a run that diverges ends there."""
@@ -31,21 +32,8 @@ CHECKPOINT_SHARE = 0.05
 """The largest part of a run's time that repeated checkpoints may take."""
 
 
-class Program(Protocol):
-    """Trains and evaluates runs that are at the same step."""
-
-    def run_steps(self, steps: int) -> list[int | None]:
-        """Do `steps` updates; returns each run's first step whose loss was not finite, or None."""
-
-    def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """Return all metrics of some of the runs, by their places."""
-
-    def sync_to_runs(self) -> None:
-        """Write the state that a checkpoint holds back to the runs."""
-
-
 class SingleProgram:
-    """The program of a single run."""
+    """The program of a single run, with the methods of `VectorizedProgram`."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         (self._run,) = runs
@@ -60,6 +48,9 @@ class SingleProgram:
 
     def sync_to_runs(self) -> None:
         """Do nothing: the run holds all of its state itself."""
+
+
+Program = SingleProgram | VectorizedProgram
 
 
 @dataclass(eq=False)

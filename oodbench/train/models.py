@@ -16,7 +16,6 @@ from oodbench.algorithms import Algorithm, algorithms
 from oodbench.data import facts
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError, names_arguments, unknown, whole_number
-from oodbench.hparams import neutral_values
 from oodbench.networks.base import networks
 from oodbench.networks.weights import load_fitting, replaced_weights
 from oodbench.results.directory import LAST, Results, RunDirectory, kept_weights
@@ -25,6 +24,7 @@ from oodbench.results.schemas import RunFile
 from oodbench.steps import fits_examples
 from oodbench.tasks import Task
 from oodbench.train.adapted import drawn_batches
+from oodbench.train.digests import dataset_of
 from oodbench.train.evaluate import evaluate as evaluate_splits
 from oodbench.train.kept_weights import ABOUT
 from oodbench.train.loading import Data, estimated, fit_to_examples, load_data, load_environments
@@ -217,8 +217,7 @@ def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
     weights, about = _read(file)
     if about.get("id") != spec.id:
         raise UserError(f"{file} holds the weights of another run, {str(about.get('id'))[:20]}")
-    options = neutral_values(datasets.get(spec.dataset).Options) | spec.options
-    dataset = make(spec.dataset, options, settings.data_dir)
+    dataset = dataset_of(spec, settings.data_dir)
     seen = {*info.context["training_environments"], *spec.test_environments}
     if not seen <= {*dataset.environments}:
         raise UserError(

@@ -263,21 +263,17 @@ class Run:
         """Return the examples that the first step's drawing holds out, if the method asks for its loss on
         them.
         """
-        method, environments = self.algorithm, dict[str, Environment]()
+        method, places = self.algorithm, dict[str, Tensor]()
         if isinstance(method, CustomStep) and type(method).validated is not CustomStep.validated:
             drawing = method.drawing_at(0)._replace(of_held_out=True)
             for name in self.names if drawing.held_out else ():
-                places = drawn_places(self.spec, self.data, name, drawing)
-                environments[name] = part(self.data.environments[name], places)
-        return environments, {
-            name: {"out": torch.arange(len(e.y), device=e.y.device)}
-            for name, e in environments.items()
-        }
+                places[name] = drawn_places(self.spec, self.data, name, drawing)
+        return self._parts(places)
 
     def _held_out(self) -> Scored:
         """Return the `out` splits of the training environments or, if all are empty, all validation data.
 
-        An environment has one split. Raises UserError if no example is left.
+        Raises UserError if no example is left.
         """
         splits = self.data.splits
         held_out = {name: splits[name].get("out", torch.empty(0)) for name in self.names}
@@ -285,14 +281,16 @@ class Run:
             held_out = {
                 n: torch.cat([*splits[n].values()]) for n in self.spec.validation_environments
             }
-        environments, places = {}, {}
-        for name, index in held_out.items():
-            if len(index):
-                environments[name] = part(self.data.environments[name], index)
-                places[name] = {"out": torch.arange(len(index), device=index.device)}
-        if not environments:
+        parts = self._parts({name: index for name, index in held_out.items() if len(index)})
+        if not parts[0]:
             raise UserError(f"{self.spec.dataset}: no example is held out for validation")
-        return environments, places
+        return parts
+
+    def _parts(self, places: Mapping[str, Tensor]) -> Scored:
+        """Return the examples at some places of environments, each as one split."""
+        parts = {name: part(self.data.environments[name], p) for name, p in places.items()}
+        splits = {n: {"out": torch.arange(len(e.y), device=e.y.device)} for n, e in parts.items()}
+        return parts, splits
 
     @torch.no_grad()
     def own_metrics(self) -> list[Evaluation]:

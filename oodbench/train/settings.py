@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-BundleKey = tuple[str, ...]
-"""The key that the runs of a bundle share, see `RunSpec.bundle_key`."""
 MAX_VECTORIZED = 64
 """The most runs that are trained as one program unless the user gives a number: more gain little."""
 

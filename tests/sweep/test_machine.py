@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.errors import UserError
+from oodbench.errors import MOST_THREADS, UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch, launch_specs
+from tests.budget import commands
 from tests.helpers.commands import mistake, run
 from tests.helpers.sweeps import ODD_METHODS, first, planned, tiny, tiny_file
 
@@ -70,7 +71,7 @@ ONE = {"algorithms": ["ERM"], "trials": 1, "steps": 20, "evaluate_every": 10}
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--threads", "1000000"), "'--threads': Input should be less than or equal to 1024"),
+        (("--resource", "runs_per_gpu=1000000"), "should be less than or equal to 1024"),
         (("--run-timeout", "inf"), "'--run-timeout': Input should be less than or equal to 1000"),
         (
             ("--set", "run_timeout=1.0e+300"),
@@ -89,6 +90,12 @@ def test_numbers_that_no_machine_has_are_refused(
     launched = run("launch", tiny_file(tmp_path, **ONE), "--out", tmp_path / "out", "--yes", *words)
     assert launched.exit_code == 2 and "Traceback" not in launched.output
     assert told in " ".join(launched.stderr.split()) and not (tmp_path / "out").exists()
+
+
+def test_no_command_starts_a_million_threads() -> None:
+    counts = ("workers", "threads", "loader_workers")
+    options = [p for _, command in commands() for p in command.params if p.name in counts]
+    assert len(options) > 8 and {p.type.max for p in options} == {MOST_THREADS}
 
 
 def test_the_least_width_is_a_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from oodbench.sweep.launchers.devices import (
 from oodbench.sweep.launchers.progress import Display
 from oodbench.sweep.launchers.worker import SIGNALS, STOP, work
 from oodbench.terminal import counted, terminal
-from oodbench.train.settings import MAX_VECTORIZED, BundleKey
+from oodbench.train.settings import MAX_VECTORIZED
 
 LOCK_RETRY_SECONDS = 5.0
 """Seconds for which the pool tries again to train a run that another process holds."""
@@ -156,8 +156,8 @@ class _Pool:
         self.held: dict[str, float] = {}
         """When each run that another process holds was first asked for."""
         self.returned: Counter[str] = Counter()
-        self.bundle_keys: dict[str, BundleKey] = {}
-        self.alone: set[BundleKey] = set()
+        self.bundle_keys: dict[str, tuple[str, ...]] = {}
+        self.alone: set[tuple[str, ...]] = set()
         """The bundles whose runs turned out to be trained one at a time."""
         self.limits: dict[str, int] = {}
         """The number of runs that a worker gets together after one of them has ended its process."""
@@ -237,7 +237,7 @@ class _Pool:
         display.ended(run_id, state, message)
         self.states[run_id] = state
 
-    def _bundle_key(self, run_id: str) -> BundleKey:
+    def _bundle_key(self, run_id: str) -> tuple[str, ...]:
         if run_id not in self.bundle_keys:
             self.bundle_keys[run_id] = self.job.specs[run_id].bundle_key
         return self.bundle_keys[run_id]

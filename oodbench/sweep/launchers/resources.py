@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import MOST_THREADS, UserError, unknown
 from oodbench.yaml_values import read_yaml
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
@@ -20,7 +20,7 @@ class Resources(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    runs_per_gpu: int = Field(default=1, ge=1)
+    runs_per_gpu: int = Field(default=1, ge=1, le=MOST_THREADS)
     """Runs that share a GPU at a time."""
 
     @classmethod

@@ -3,10 +3,9 @@
 import math
 import traceback
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from oodbench.algorithms import Algorithm
 from oodbench.data import facts
@@ -21,6 +20,8 @@ CPU_PRODUCTS = 2**22
 outweighs what a step costs beside it, and batched products are no faster."""
 CPU_BYTES = 2**29
 """The most bytes that a vectorized program may need on a CPU."""
+LAYERS = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+"""Layers whose weights an input may be multiplied by at several places."""
 DEVICE_SHARE = 0.8
 """The part of a device's free memory that all vectorized programs on it may need together."""
 HOOKS = ("prepare", "next_buffers", "objective", "combine", "predict")
@@ -90,15 +91,15 @@ def _inputs(run: Run) -> int:
 @torch.no_grad()
 def _products(run: Run) -> int:
     """Return the multiplications of an input in the network: a convolution uses a weight many times."""
-    found: list[int] = []
-
-    def count(layer: Any, inputs: object, output: Tensor) -> None:
-        found.append(layer.weight[0].numel() * output.numel())
-
-    kinds = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
-    layers = [m for m in run.algorithm.network.modules() if isinstance(m, kinds)]
-    hooks = [layer.register_forward_hook(count) for layer in layers]
-    run.algorithm.network(run.batches[run.step].x[0, :1])
+    found, network = [0], run.algorithm.network
+    layers = [m for m in network.modules() if isinstance(m, LAYERS)]
+    hooks = [
+        layer.register_forward_hook(
+            lambda m, x, out: found.append(m.weight[0].numel() * out.numel())
+        )
+        for layer in layers
+    ]
+    network(run.batches[run.step].x[0, :1])
     for hook in hooks:
         hook.remove()
     return sum(found)

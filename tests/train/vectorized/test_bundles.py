@@ -12,7 +12,9 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import bundles
 from oodbench.train.vectorized.bundles import DEVICE_SHARE, capacity, why_alone
 from oodbench.train.vectorized.program import VectorizedProgram
-from tests.helpers.sweeps import tiny
+from tests.helpers.sweeps import DIGITS, tiny
+
+FIVE = {"name": "ERM", "hparams": {"batch_size": 5}}
 
 
 def bundle(**changes: Any) -> list[RunSpec]:
@@ -29,8 +31,12 @@ def bundle(**changes: Any) -> list[RunSpec]:
             {"network": {"name": "MLP", "hparams": {"width": 1024}}, "datasets": ["Spirals"]},
             "its steps are long enough",
         ),
+        (
+            {"network": {"name": "MNISTCNN"}, "datasets": [DIGITS], "algorithms": [FIVE]},
+            "its steps are long enough",
+        ),
     ],
-    ids=["small", "own update", "large"],
+    ids=["small", "own update", "large", "convolutions"],
 )
 def test_who_is_trained_alone(changes: dict[str, Any], reason: str | None) -> None:
     found = why_alone(Run(bundle(**changes)[0], TrainSettings()))
