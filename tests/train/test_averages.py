@@ -21,7 +21,6 @@ from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
-from tests.helpers.bundles import in_bundles
 from tests.helpers.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
 from tests.helpers.sweeps import DIGITS, SPIRALS, tiny
@@ -263,13 +262,6 @@ def test_a_vectorized_run_has_the_averages_of_a_run_alone(
         with run.evaluated_weights(), other.evaluated_weights():
             for p, q in zip(weights(run).values(), weights(other).values(), strict=True):
                 torch.testing.assert_close(p, q, rtol=1e-7, atol=1e-9)
-
-
-@pytest.mark.parametrize("average", [*AVERAGES])
-def test_an_average_does_not_depend_on_who_is_trained_beside_it(average: str) -> None:
-    alike = specs(average, trials=4)
-    one, four, three = (in_bundles(alike, size, (EVERY,) * 4) for size in (1, 4, 3))
-    assert one == four == three
 
 
 @pytest.mark.parametrize(
