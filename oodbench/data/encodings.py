@@ -87,9 +87,14 @@ def hashed_words(length: int) -> Callable[[str], Tensor]:
     return prepare
 
 
-def word_pieces(length: int) -> Callable[[str], Tensor]:
-    """Map texts to the ids (length,) of DistilBERT's tokens, padded with 0."""
-    tokenizer = distilbert_tokenizer()
+def word_pieces(length: int, model: str = "") -> Callable[[str], Tensor]:
+    """Map texts to the ids (length,) of a model's tokens, padded on the right; DistilBERT's without one.
+
+    A tokenizer without padding pads with the token that ends a text.
+    """
+    tokenizer = pretrained("AutoTokenizer", model) if model else distilbert_tokenizer()
+    tokenizer.padding_side = "right"
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 
     def prepare(text: str) -> Tensor:
         settings = {"padding": "max_length", "truncation": True, "max_length": length}

@@ -108,6 +108,55 @@ class DistilBERT(_Transformer):
         self.classifier = nn.Linear(self.num_features, num_outputs)
 
 
+class _Pooled(nn.Module):
+    """Ids (N, L) to (N, F): one state of a transformer's for a text."""
+
+    def __init__(self, model: Any, pool: str) -> None:
+        super().__init__()
+        self.model, self.pool = model, pool
+        padding = model.config.pad_token_id
+        self.padding = model.config.eos_token_id if padding is None else padding
+
+    def forward(self, ids: Tensor) -> Tensor:
+        seen = ids != self.padding
+        states: Tensor = self.model(input_ids=ids, attention_mask=seen.long())[0]
+        if self.pool == "first":
+            return states[:, 0]
+        counts = seen.sum(1).clamp(min=1)
+        if self.pool == "last":
+            return states[torch.arange(len(ids), device=ids.device), counts - 1]
+        return (states * seen[..., None]).sum(1) / counts[:, None]
+
+
+@register("TextModel")
+class TextModel(_Transformer):
+    """Any text model of the package transformers, by `AutoModel`, and a linear classifier."""
+
+    config = "AutoConfig"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """The weights, and the state that stands for a text."""
+
+        weights: str = hparam("distilbert-base-uncased")
+        """A folder of the model's files, or its name in the local cache of transformers."""
+        pool: str = hparam("first", options=("first", "last", "mean"))
+        """The state of the first piece, as of BERT; of the last one, as of GPT; or the mean of all."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        _require_text("TextModel", input_shape)
+        model = pretrained("AutoModel", hparams.weights)
+        if model.config.is_encoder_decoder:
+            model = model.get_encoder()
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None  # its weights would have no gradient
+        self.num_features = int(model.config.hidden_size)
+        self.featurizer = _Pooled(model, hparams.pool)
+        self.classifier = nn.Linear(self.num_features, num_outputs)
+
+
 def _require_text(name: str, input_shape: tuple[int, ...]) -> None:
     if len(input_shape) != 1:
         raise UserError(

@@ -23,7 +23,7 @@ MEASURED = "datasets/measured.json"
 """The figures, by dataset, beside the page."""
 OPEN = ("CC", "MIT", "Apache", "free fonts")
 """Beginnings of the licences that allow a dataset's pictures on the page."""
-OF_ONES_OWN = ("FrozenFeatures", "HuggingFace", "ImageFolder", "Manifest", "Table")
+OF_ONES_OWN = ("FrozenFeatures", "HuggingFace", "ImageFolder", "Manifest", "Table", "Texts")
 """Datasets that read the user's own files."""
 
 RHO = "\N{GREEK SMALL LETTER RHO}"

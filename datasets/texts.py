@@ -1,0 +1,64 @@
+"""A user's texts, in a column of a file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oodbench.data.encodings import hashed_words, word_pieces
+from oodbench.data.readings import Reading
+from oodbench.datasets import Environment, Metadata, register
+from oodbench.hparams import hparam
+
+from .table import Listed
+
+
+@register(
+    "Texts",
+    Metadata(
+        paper="none",
+        licence="the file's",
+        family="text",
+        shift="the file's",
+        network="TextModel",
+        steps=2000,
+    ),
+)
+class Texts(Listed):
+    """Texts as the ids of a tokenizer's pieces or, without one, of hashed words for a small network."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Listed.Options):
+        """The file, what its columns mean, and how texts become numbers."""
+
+        text: str = hparam("text")
+        """The column of texts."""
+        model: str = hparam("")
+        """A folder with the tokenizer and the weights of any model of the package transformers that
+        `AutoModel` loads; none: hashed words and the network `TextCNN`."""
+        size: int = hparam(128, low=1)
+        """The most pieces or words of a text that are read."""
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.texts = self.rows.texts(options.text)
+        self._roles[options.text] = Reading(options.text, "text", "the option `text`")
+        self.input_shape = (options.size,)
+
+    @property
+    def network(self) -> str:
+        """The model's network, or a small one."""
+        return "TextModel" if self.options.model else "TextCNN"
+
+    @property
+    def network_hparams(self) -> dict[str, object]:
+        """The folder of the model's weights."""
+        return {"weights": self.options.model} if self.options.model else {}
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """Return the environments in the order of the file, the same in every trial."""
+        size, model = self.options.size, self.options.model
+        ids = word_pieces(size, model) if model else hashed_words(size)
+        x = torch.stack([ids(text) for text in self.texts])
+        return self.examples({name: x[places] for name, places in self.places.items()})
