@@ -125,7 +125,8 @@ class _Pooled(nn.Module):
         counts = seen.sum(1).clamp(min=1)
         if self.pool == "last":
             return states[torch.arange(len(ids), device=ids.device), counts - 1]
-        return (states * seen[..., None]).sum(1) / counts[:, None]
+        mean: Tensor = (states * seen[..., None]).sum(1) / counts[:, None]
+        return mean
 
 
 @register("TextModel")

@@ -179,7 +179,8 @@ def parquet_copy(name: str, folder: Path) -> None:
         root = folder / "camelyon17_v1.0"
         rows = pd.read_csv(root / "metadata.csv", index_col=0)
         paths = sorted((root / "patches").rglob("*.png"), key=lambda p: int(p.stem.split("_")[6]))
-        rows["image"] = [{"bytes": path.read_bytes(), "path": path.name} for path in paths]
+        held: Any = [{"bytes": path.read_bytes(), "path": path.name} for path in paths]
+        rows["image"] = held
         rows = rows.rename(columns={"tumor": "label"})
         rows.insert(0, "image_id", range(len(rows)))
         files = {"id_train": rows["split"] == 0, "id_val": rows.pop("split") == 1}
