@@ -1,6 +1,6 @@
 """The head-room of a dataset: ERM beside the constant answer and the ceiling."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import scipy
 
 from oodbench.data import facts
 from oodbench.datasets import Dataset, make
+from oodbench.diagnose.admission import ERM, REFERENCES, Figures, Value, checks, figures
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.metrics import is_proportion
@@ -25,16 +26,13 @@ from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.sweep.plan import make_plan
 from oodbench.terminal import Terminal, counted, duration
 
-ERM, CEILING, ALONE = "ERM", "ceiling", "alone"
+CEILING, ALONE = "ceiling", "alone"
 LIKE_TEST = ("as_test", "grayscale", "oracle")
 """The options that make the data of a ceiling, which is trained on what the test environment is like."""
 DRAWS, TRIALS, MOST_STEPS = 8, 3, 600
 POINTS, SHARE = 0.05, 0.1
 """The least head-room of a dataset of a board: 5 points of a proportion, or a tenth of ERM's loss."""
 LEVEL = 0.05
-
-Value = tuple[float, float]
-"""A mean over trials and its standard error."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,8 @@ class HeadRoom:
     spearman: Value | None
     """Spearman's correlation, over all draws and trials of ERM, of each run's best score by `train_val`
     with its test value at that step, and its p-value. None where runs have no such scores."""
+    figures: Figures | None = None
+    """What the reference rows say, where they were trained, too."""
 
     @property
     def room(self) -> float | None:
@@ -99,10 +99,12 @@ def head_room(
     steps: int | None = None,
     draws: int = DRAWS,
     trials: int = TRIALS,
+    references: bool = True,
 ) -> HeadRoom:
     """Train ERM, the ceiling, and ERM on the test environments alone, and compare their values.
 
-    `settings` are options of the dataset; the last two have half of the draws. A run has the dataset's own
+    With `references` these are trained beside ERM in all three. `settings` are options of the dataset;
+    the last two have half of the draws. A run has the dataset's own
     steps, at most `MOST_STEPS`, unless `steps` says otherwise. What has ended in `options.out` is not
     trained again. Raises UserError for data that are missing, and for runs that fail.
     """
@@ -118,13 +120,14 @@ def head_room(
         "steps": steps or min(dataset.metadata.steps, MOST_STEPS),
     }
     like_test = _like_test(dataset)
-    sweeps = [_against_ceiling(name, settings, like_test), _alone(dataset, settings)]
+    rows = (ERM, *REFERENCES) if references else (ERM,)
+    sweeps = [_against_ceiling(name, settings, like_test, rows), _alone(dataset, settings, rows)]
     few = -(-draws // 2)
     kept = [
         {
             i: s
             for i, s in _planned({**budget, **sweep}, options).items()
-            if s.draw < few or s.label == ERM
+            if s.draw < few or s.label in rows
         }
         for sweep in sweeps
         if sweep
@@ -133,7 +136,7 @@ def head_room(
     waiting = [i for i in specs if not results.run(i).state().final]
     launch_specs("head-room", specs, waiting, options)
     frames, *of_own = (load_frames(results, each) for each in kept)
-    return _compared(dataset, budget, frames, of_own[0] if of_own else None, bool(like_test))
+    return _compared(dataset, budget, frames, of_own[0] if of_own else None, rows)
 
 
 def has_choice(dataset: Dataset) -> bool:
@@ -153,10 +156,17 @@ def show(room: HeadRoom, console: Terminal) -> None:
     )
     alone = f"ERM on {'+'.join(room.tests)} alone"
     rows = {CONSTANT: room.constant, ERM: room.erm, CEILING: room.ceiling, alone: room.own}
+    if room.figures is not None:
+        rows |= {name: value for name, value in room.figures.outside.items() if name != ERM}
+        rows |= {k: v for k, v in room.figures.ceilings.items() if not k.startswith(f"{ERM} ")}
     texts = [(name, value_text(value, room.metric)) for name, value in rows.items()]
     console.print(console.tables(("trained", room.metric), texts), soft_wrap=True)
     for sentence in verdicts(room):
         console.say(sentence)
+    if room.figures is not None:
+        holds = {True: "yes", False: "no", None: "-"}
+        found = [(c.what, c.found, c.wanted, holds[c.holds]) for c in checks(room.figures)]
+        console.print(console.tables(("admission to a board", "found", "wanted", "holds"), found))
 
 
 def value_text(value: Value | None, metric: str) -> str:
@@ -190,16 +200,22 @@ def verdicts(room: HeadRoom) -> list[str]:
 
 
 def _against_ceiling(
-    name: str, settings: Mapping[str, Any], like_test: Mapping[str, Any]
+    name: str, settings: Mapping[str, Any], like_test: Mapping[str, Any], rows: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the keys of the sweep of ERM and, where options make its data, the ceiling."""
+    """Return the keys of the sweep of some rows and, where options make their data, their ceilings."""
     if not like_test:
-        return {"datasets": [{"name": name, **settings}], "algorithms": [ERM]}
-    rows: list[Any] = [ERM, {"name": ERM, "label": CEILING, "ceiling": True}]
-    return {"datasets": [{"name": name, **settings, "ceiling": like_test}], "algorithms": rows}
+        return {"datasets": [{"name": name, **settings}], "algorithms": [*rows]}
+    ceilings = [{"name": r, "label": _of(CEILING, r), "ceiling": True} for r in rows]
+    datasets = [{"name": name, **settings, "ceiling": like_test}]
+    return {"datasets": datasets, "algorithms": [*rows, *ceilings]}
 
 
-def _alone(dataset: Dataset, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _of(what: str, row: str) -> str:
+    """Return the label of a row that is trained on data like the test environments', or on them alone."""
+    return what if row == ERM else f"{row} {what}"
+
+
+def _alone(dataset: Dataset, settings: Mapping[str, Any], rows: Sequence[str]) -> dict[str, Any]:
     """Return the keys of the sweep that trains on the test environments; none where that cannot be."""
     tests = dataset.test_environments
     others = [name for name in dataset.environments if name not in tests]
@@ -207,7 +223,7 @@ def _alone(dataset: Dataset, settings: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     return {
         "datasets": [{"name": dataset.name, **settings}],
-        "algorithms": [{"name": ERM, "label": ALONE}],
+        "algorithms": [{"name": row, "label": _of(ALONE, row)} for row in rows],
         "test_environments": [others],
         "validation_environments": "none",
     }
@@ -236,9 +252,17 @@ def _compared(
     budget: Mapping[str, Any],
     frames: Frames,
     own: Frames | None,
-    has_ceiling: bool,
+    rows: Sequence[str],
 ) -> HeadRoom:
     cell = why(frames, label=ERM)
+    higher, trained = facts.higher_is_better(dataset), set(frames.runs["label"])
+    ceilings = {
+        label: _value(why(frames, label=label))
+        for label in (_of(CEILING, row) for row in rows)
+        if label in trained
+    }
+    alone = {} if own is None else {r: _on_its_own(own, higher, _of(ALONE, r)) for r in rows}
+    both = ceilings | {_of(ALONE, row): value for row, value in alone.items() if value}
     _raise_for_failed(frames)
     runs = sweep_runs(frames)
     constants = constant_values(runs, reported_metrics(frames, runs, None)[0])
@@ -248,7 +272,7 @@ def _compared(
         label=facts.label(dataset),
         tests=tuple(dataset.test_environments),
         metric=cell.metric,
-        higher_is_better=facts.higher_is_better(dataset),
+        higher_is_better=higher,
         rule=cell.rule,
         steps=int(budget["steps"]),
         draws=int(budget["hparam_draws"]),
@@ -256,9 +280,10 @@ def _compared(
         seconds=float(spent[runs["label"] == ERM].mean()),
         erm=_value(cell),
         constant=mean_and_error(constant) if len(constant) else None,
-        ceiling=_value(why(frames, label=CEILING)) if has_ceiling else None,
-        own=None if own is None else _on_its_own(own, facts.higher_is_better(dataset)),
+        ceiling=ceilings.get(CEILING),
+        own=alone.get(ERM),
         spearman=_spearman(frames),
+        figures=figures(frames, both, cell.metric, higher) if len(rows) > 1 else None,
     )
 
 
@@ -284,9 +309,9 @@ def _spearman(frames: Frames) -> Value | None:
     return float(result.statistic), float(result.pvalue)
 
 
-def _on_its_own(frames: Frames, higher_is_better: bool) -> Value | None:
-    """Return the mean over trials of the `out` splits' value at the draw and step that the other trials
-    choose.
+def _on_its_own(frames: Frames, higher_is_better: bool, label: str) -> Value | None:
+    """Return the mean over trials of the `out` splits' value of a row, at the draw and step that the other
+    trials choose.
 
     A draw and step chosen by the trial's own values would make these optimistic.
     """
@@ -295,10 +320,10 @@ def _on_its_own(frames: Frames, higher_is_better: bool) -> Value | None:
     except UserError:
         return None
     runs = sweep_runs(frames).set_index("id")
-    scores["draw"] = scores["id"].map(runs["draw"])
+    scores = scores[scores["label"] == label].assign(draw=scores["id"].map(runs["draw"]))
     table = scores.pivot_table("score", ["draw", "step"], "trial", "first")
     table = table if higher_is_better else -table
-    if table.shape[1] < 2:
+    if table.shape[1] < 2:  # no trial, or no other one
         return None
     values = []
     for trial in table:

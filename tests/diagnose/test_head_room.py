@@ -11,6 +11,7 @@ import scipy
 from typer.testing import CliRunner
 
 from oodbench.datasets import make
+from oodbench.diagnose.admission import REFERENCES
 from oodbench.diagnose.cli import app
 from oodbench.diagnose.head_room import HeadRoom, _on_its_own, _spearman, head_room, verdicts
 from oodbench.errors import UserError
@@ -93,7 +94,7 @@ def test_a_dataset_is_on_the_line_where_the_correlation_is_surely_positive(
 
 def test_erm_is_compared_with_three_others_and_goes_on_where_it_was(tmp_path: Path) -> None:
     options = LaunchOptions(out=tmp_path, launcher="debug")
-    room = head_room("CityWeather", CITIES, options, steps=10, draws=3, trials=2)
+    room = head_room("CityWeather", CITIES, options, steps=10, draws=3, trials=2, references=False)
     results = Results(tmp_path)
     specs = {i: RunSpec.from_json(s) for i, s in results.plan()["runs"].items()}
     kinds = Counter((s.ceiling, len(s.test_environments)) for s in specs.values())
@@ -117,7 +118,7 @@ def test_erm_is_compared_with_three_others_and_goes_on_where_it_was(tmp_path: Pa
     assert room.own is not None and room.ceiling is not None and 0 < room.own[0] <= 1
 
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/done.json")}
-    again = head_room("CityWeather", CITIES, options, steps=10, draws=3, trials=2)
+    again = head_room("CityWeather", CITIES, options, steps=10, draws=3, trials=2, references=False)
     assert again == room
     assert before == {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/done.json")}
 
@@ -128,7 +129,7 @@ def test_a_dataset_without_out_splits_is_refused_and_one_without_an_option_has_n
     options = LaunchOptions(out=tmp_path, launcher="debug")
     with pytest.raises(UserError, match="FourPoints has neither `out` splits nor validation"):
         head_room("FourPoints", {}, options)
-    room = head_room("ThreeInputs", {}, options, steps=3, draws=2, trials=2)
+    room = head_room("ThreeInputs", {}, options, steps=3, draws=2, trials=2, references=False)
     assert room.ceiling is None and room.constant is not None
 
 
@@ -141,14 +142,14 @@ def test_the_value_of_the_test_alone_is_that_of_a_draw_that_other_trials_choose(
         curve = curve_of(score, score)
         made.add("Scans", "ERM", ("a", "b"), trial, curve, draw=draw, steps=(10,))
     frames = load_frames(made.results, made.runs)
-    value = _on_its_own(frames, True)
+    value = _on_its_own(frames, True, "ERM")
     # trial 1 has draw 1 as its best, which has .5 in trial 0; trial 0 has draw 0, with .7 in trial 1
     assert value is not None and value[0] == pytest.approx((0.5 + 0.7) / 2)
-    worst = _on_its_own(frames, False)
+    worst = _on_its_own(frames, False, "ERM")
     assert worst is not None and worst[0] == pytest.approx((0.9 + 0.8) / 2)
     one = Made(tmp_path / "one")
     one.add("Scans", "ERM", ("a", "b"), 0, lambda e, s, t: 0.5)
-    assert _on_its_own(load_frames(one.results, one.runs), True) is None
+    assert _on_its_own(load_frames(one.results, one.runs), True, "ERM") is None
 
 
 def test_a_correlation_is_scipys_of_scores_and_test_values(tmp_path: Path) -> None:
@@ -168,3 +169,7 @@ def test_the_command_prints_the_four_rows_and_two_verdicts(tmp_path: Path) -> No
     for name in ("constant", "ERM", "ceiling", "ERM on Mumbai alone"):
         assert re.search(rf"^{name} +\d+\.\d ± \d+\.\d$", printed, re.M), printed
     assert "Head-room: " in printed and "Spearman's correlation" in printed
+    for name in (*REFERENCES, "Forest ceiling", "Logistic ceiling"):
+        assert re.search(rf"^{name} +\d+\.\d ± \d+\.\d$", printed, re.M), printed
+    for what in ("ERM in distribution beside the best", "head-room", "choices that ties decide"):
+        assert re.search(rf"^{what} .* (yes|no)$", printed, re.M), printed

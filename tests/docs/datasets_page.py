@@ -56,7 +56,9 @@ def write_page(
         _write_picture(dataset, docs)
         options = LaunchOptions(out=out / name, data_dir=data_dir, workers=1)
         try:
-            room = head_room(name, {}, options, steps=steps, draws=draws, trials=trials)
+            room = head_room(
+                name, {}, options, steps=steps, draws=draws, trials=trials, references=False
+            )
         except UserError as error:
             terminal().say(f"{name}: {error}")
             continue

@@ -1,0 +1,161 @@
+"""Whether a board may have a dataset: what it measures must not be the weakness of its ERM.
+
+A benchmark on which an untuned forest beats every row, on whose validation most draws tie, or whose
+ceiling a support-vector machine exceeds, ranks chance.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from oodbench.metrics import is_proportion
+from oodbench.report.statistics import mean_and_error
+from oodbench.report.why import Why, why
+from oodbench.results.frames import Frames
+from oodbench.selection import judged
+
+ERM = "ERM"
+REFERENCES = ("Forest", "BoostedTrees", "SupportVectors", "Neighbours", "Logistic")
+"""The reference rows, which are fitted by scikit-learn."""
+POINTS, SHARE = 0.08, 0.15
+"""The least head-room: 8 points of a proportion, or 15 % of ERM's loss."""
+BEHIND, BEHIND_SHARE = 0.01, 0.03
+"""How far ERM may be behind the best reference in distribution: a point, or 3 % of the loss."""
+LATE = 0.75
+"""ERM no longer improves if it gains nothing, beyond its error, after this part of its steps."""
+TIES = 0.2
+"""The largest share of choices that ties in validation decide."""
+NORMAL = 1.96
+
+Value = tuple[float, float]
+"""A mean over trials and its standard error."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition of admission."""
+
+    what: str
+    found: str
+    wanted: str
+    holds: bool | None
+    """None where it cannot be measured."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the conditions are judged by, in the unit of the metric."""
+
+    metric: str
+    higher_is_better: bool
+    inside: Mapping[str, Value]
+    """ERM and the references in distribution, chosen by `train_val`; empty without `out` splits."""
+    outside: Mapping[str, Value]
+    """ERM and the references on the test environments."""
+    ceilings: Mapping[str, Value]
+    """The same, trained on what the test environments are like."""
+    late_gain: Value | None
+    """What ERM gains in distribution in the last quarter of its steps; above 0 is better."""
+    tied: float
+    """The share of trials of ERM in which several draws have the best score."""
+
+    def better(self, a: float, b: float) -> float:
+        """Return how much better `a` is than `b`."""
+        return a - b if self.higher_is_better else b - a
+
+    def best(self, values: Mapping[str, Value]) -> str:
+        """Return the name of the best value."""
+        return max(values, key=lambda name: self.better(values[name][0], 0.0))
+
+    @property
+    def ceiling(self) -> Value | None:
+        """The best value of the rows that are trained on what the test environments are like."""
+        return self.ceilings[self.best(self.ceilings)] if self.ceilings else None
+
+
+def figures(
+    frames: Frames, ceilings: Mapping[str, Value], metric: str, higher_is_better: bool
+) -> Figures:
+    """Return the figures of the runs of ERM and the references, given the values of their ceilings."""
+    labels = set(frames.runs["label"])
+    rows = [name for name in (ERM, *REFERENCES) if name in labels]
+    cells = {name: why(frames, label=name) for name in rows}
+    has_out = bool(frames.metrics["split"].eq("out").any())
+    inside = {n: _score(why(frames, label=n, rule="train_val")) for n in rows} if has_out else {}
+    late = _late_gain(frames) if has_out else None
+    return Figures(
+        metric=metric,
+        higher_is_better=higher_is_better,
+        inside=inside,
+        outside={name: _value(cell) for name, cell in cells.items()},
+        ceilings=ceilings,
+        late_gain=late if late is None or higher_is_better else (-late[0], late[1]),
+        tied=_tied(cells[ERM], higher_is_better),
+    )
+
+
+def _value(cell: Why) -> Value:
+    return mean_and_error(cell.runs.loc[cell.runs["chosen"], "value"])
+
+
+def _score(cell: Why) -> Value:
+    return mean_and_error(cell.runs.loc[cell.runs["chosen"], "score"])
+
+
+def _late_gain(frames: Frames) -> Value:
+    """Return by how much the chosen runs' score in distribution rises after LATE of their steps."""
+    scores = judged(frames, "train_val").candidates
+    scores = scores[scores["id"].isin(frames.runs.loc[frames.runs["label"] == ERM, "id"])]
+    first = scores.drop_duplicates("trial")["id"]
+    gains = []
+    for run in first:
+        of_run = scores[scores["id"] == run].set_index("step")["score"].sort_index()
+        before = of_run[of_run.index <= LATE * of_run.index.max()]
+        if len(before):
+            gains.append(float(of_run.iloc[-1] - before.iloc[-1]))
+    return mean_and_error(gains)
+
+
+def _tied(cell: Why, higher_is_better: bool) -> float:
+    """Return the share of trials in which more than one draw has the best score."""
+    scores = cell.runs.dropna(subset=["score"])
+    by_trial = scores.groupby("trial")["score"]
+    best = by_trial.transform("max" if higher_is_better else "min")
+    ties = (scores["score"] == best).groupby(scores["trial"]).sum()
+    return float(np.mean(ties > 1))
+
+
+def checks(f: Figures) -> list[Check]:
+    """Return the conditions of admission, each with what was found."""
+    erm, proportion = f.outside[ERM][0], is_proportion(f.metric)
+    unit = 100.0 if proportion else 1.0
+    found: list[Check] = []
+    if f.inside:
+        own, best = f.inside[ERM][0], f.best(f.inside)
+        slack = BEHIND if proportion else BEHIND_SHARE * abs(own)
+        lead = f.better(own, f.inside[best][0])
+        text = f"{unit * own:.4g}, {best} {unit * f.inside[best][0]:.4g}"
+        wanted = "at most 1 point behind" if proportion else "at most 3 % behind"
+        found.append(Check("ERM in distribution beside the best", text, wanted, lead >= -slack))
+    if f.late_gain is not None:
+        gain, error = f.late_gain
+        text = f"{unit * gain:+.3g} ± {unit * error:.2g}"
+        ended = not gain > max(NORMAL * error, slack / 2)
+        found.append(Check("ERM's gain in its last quarter of steps", text, "none", ended))
+    room = None if f.ceiling is None else f.better(f.ceiling[0], erm)
+    least = POINTS if proportion else SHARE * abs(erm)
+    text = "-" if room is None else f"{unit * room:.3g}"
+    wanted = f"at least {unit * least:.3g}"
+    found.append(Check("head-room", text, wanted, None if room is None else room >= least))
+    if f.ceiling is not None:
+        top = f.best(f.outside)
+        over = f.better(f.outside[top][0], f.ceiling[0])
+        error = float(np.hypot(f.outside[top][1], f.ceiling[1]))
+        text = f"{top} {unit * f.outside[top][0]:.4g}, ceiling {unit * f.ceiling[0]:.4g}"
+        found.append(
+            Check("the best row beside the ceiling", text, "not above", over <= NORMAL * error)
+        )
+    text, wanted = f"{100 * f.tied:.0f} % of trials", f"under {100 * TIES:.0f} %"
+    found.append(Check("choices that ties decide", text, wanted, f.tied < TIES))
+    return found

@@ -1,0 +1,82 @@
+"""The conditions of admission, each on both sides of its limit, and the figures that they are judged by."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from oodbench.diagnose.admission import Figures, checks, figures
+from oodbench.results.frames import load_frames
+from tests.helpers.made import Curve, Made
+
+GOOD = Figures(
+    metric="accuracy",
+    higher_is_better=True,
+    inside={"ERM": (0.9, 0.01), "Forest": (0.905, 0.01)},
+    outside={"ERM": (0.6, 0.01), "Forest": (0.58, 0.01)},
+    ceilings={"ceiling": (0.7, 0.01), "Forest ceiling": (0.72, 0.01)},
+    late_gain=(0.002, 0.002),
+    tied=0.1,
+)
+LOSS = replace(
+    GOOD,
+    metric="mse",
+    higher_is_better=False,
+    inside={"ERM": (2.0, 0.1), "Forest": (1.95, 0.1)},
+    outside={"ERM": (4.0, 0.1), "Forest": (4.1, 0.1)},
+    ceilings={"ceiling": (3.0, 0.1)},
+)
+
+
+@pytest.mark.parametrize("good", [GOOD, LOSS])
+def test_a_dataset_that_meets_all_conditions(good: Figures) -> None:
+    assert [check.holds for check in checks(good)] == [True] * 5
+
+
+@pytest.mark.parametrize(
+    ("figures", "broken"),
+    [
+        (replace(GOOD, inside={"ERM": (0.9, 0.01), "Forest": (0.92, 0.01)}), "ERM in distribution"),
+        (replace(GOOD, late_gain=(0.02, 0.005)), "ERM's gain"),
+        (replace(GOOD, ceilings={"ceiling": (0.67, 0.01)}), "head-room"),
+        (replace(GOOD, outside={"ERM": (0.6, 0.01), "Forest": (0.8, 0.01)}), "the best row"),
+        (replace(GOOD, tied=0.2), "choices that ties decide"),
+        (replace(LOSS, inside={"ERM": (2.0, 0.1), "Forest": (1.9, 0.1)}), "ERM in distribution"),
+        (replace(LOSS, ceilings={"ceiling": (3.5, 0.1)}), "head-room"),
+        (replace(LOSS, outside={"ERM": (4.0, 0.1), "Forest": (2.0, 0.1)}), "the best row"),
+    ],
+)
+def test_each_condition_is_broken_alone(figures: Figures, broken: str) -> None:
+    (check,) = [check for check in checks(figures) if not check.holds]
+    assert check.what.startswith(broken)
+
+
+def test_what_cannot_be_measured_is_left_out_or_open() -> None:
+    found = checks(replace(GOOD, inside={}, late_gain=None, ceilings={}))
+    assert [(check.what, check.holds) for check in found] == [
+        ("head-room", None),
+        ("choices that ties decide", True),
+    ]
+
+
+def curve(inside: float, outside: float, late: float = 0.0) -> Curve:
+    """The scores of a run on environments a and b, and on c, which rise by `late` after step 75."""
+    return lambda environment, split, step: (
+        (outside if environment == "c" else inside) + (late if step > 75 else 0.0)
+    )
+
+
+def test_figures_are_those_of_the_chosen_runs(tmp_path: Path) -> None:
+    made, steps = Made(tmp_path), (25, 50, 75, 100)
+    for trial in (0, 1, 2):
+        tied = 0.9 if trial == 0 else 0.7  # both draws of trial 0 are best
+        made.add("D", "ERM", ("c",), trial, curve(0.9, 0.5, 0.01 * trial), draw=0, steps=steps)
+        made.add("D", "ERM", ("c",), trial, curve(tied, 0.9), draw=1, steps=steps)
+        made.add("D", "Forest", ("c",), trial, curve(0.8, 0.6), steps=steps)
+    top = {"ceiling": (0.95, 0.0)}
+    found = figures(load_frames(made.results, made.runs), top, "accuracy", True)
+    assert found.inside["ERM"][0] == pytest.approx((0.9 + 0.91 + 0.92) / 3)
+    assert found.outside["ERM"][0] == pytest.approx((0.5 + 0.51 + 0.52) / 3)
+    assert found.inside["Forest"][0] == pytest.approx(0.8)
+    assert found.late_gain is not None and found.late_gain[0] == pytest.approx(0.01)
+    assert found.tied == pytest.approx(1 / 3) and found.ceiling == (0.95, 0.0)
