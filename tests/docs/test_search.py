@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from oodbench.results.directory import Results
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.plan import make_plan
@@ -16,6 +18,7 @@ SMALLER = {
 }
 
 
+@pytest.mark.nightly
 def test_the_search_of_the_guide_goes_on_where_it_was_and_is_a_sweep(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "guide" / "search.md").read_text()
     (script,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -94,7 +94,13 @@ def test_weights_are_the_same_for_a_seed_and_other_channels_are_adapted(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["vit_base_patch32_clip_224.openai", "vit_small_patch14_dinov2"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param("vit_base_patch32_clip_224.openai", marks=pytest.mark.nightly),
+        "vit_small_patch14_dinov2",
+    ],
+)
 def test_towers_with_random_weights_are_timms(tmp_path: Path, model: str) -> None:
     side = 28 if "dinov2" in model else 224
     size = {"img_size": side} if "dinov2" in model else {}

@@ -39,7 +39,11 @@ MODELS = ("test_resnet", "test_vit", "test_convnext")
 
 
 @pytest.mark.parametrize(
-    ("name", "model"), [*zip(algorithms, itertools.cycle(MODELS), strict=False)]
+    ("name", "model"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.nightly] * (number % 4 > 0))
+        for number, pair in enumerate(zip(algorithms, itertools.cycle(MODELS), strict=False))
+    ],
 )
 def test_methods_train_backbones(name: str, model: str) -> None:
     cls: Any = algorithms.get(name)

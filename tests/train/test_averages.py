@@ -43,6 +43,7 @@ EVERY, STEPS = 6, 57
 
 def specs(average: Any, algorithm: str = "ERM", **changes: Any) -> list[RunSpec]:
     hparams = {"lr": 0.05, "batch_size": 8} | GROUPS.get(algorithm, {})
+    hparams |= {"context_width": 4} if algorithm == "ARM" else {}
     row = {"name": algorithm, "average": average, "hparams": hparams}
     values = {
         "datasets": [DIGITS if algorithm in GROUPS else THREE], "algorithms": [row],
