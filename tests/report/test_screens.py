@@ -3,8 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import chdir
@@ -19,7 +17,7 @@ from oodbench.__main__ import main
 from oodbench.sweep.plan import show_plan
 from oodbench.terminal import Terminal
 from tests.helpers.made import Made, any_version, rising
-from tests.helpers.paths import GOLDEN, ROOT
+from tests.helpers.paths import GOLDEN
 from tests.helpers.sweeps import tiny
 
 FOLDER = GOLDEN / "screens"
@@ -123,7 +121,6 @@ def test_a_screen_is_as_wide_as_the_terminal_and_as_frozen(
     assert any_version(text) == (FOLDER / f"{name}.{width}.txt").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -144,13 +141,10 @@ def test_no_word_is_cut_on_a_narrow_terminal(command: list[str]) -> None:
     words, widths = [], []
     for width in (80, 1000):
         shutil.rmtree("results/small", ignore_errors=True)
-        arguments = [sys.executable, "-m", "oodbench", *command]
-        environment = os.environ | {"COLUMNS": str(width), "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            arguments, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL
-        )
-        told = done.stdout + done.stderr
-        assert told and "Traceback" not in told, told
+        at = {"COLUMNS": str(width)}
+        done = CliRunner().invoke(main, command, prog_name="oodbench", env=at)
+        told = done.output
+        assert told and isinstance(done.exception, SystemExit | None), told
         words.append({w for w in told.split() if not re.fullmatch(r"[\d.]+|s|min|[─━]+", w)})
         widths.append(max(map(len, told.splitlines())))
     assert words[0] == words[1]

@@ -220,16 +220,20 @@ def test_the_file_of_pretrained_weights_is_not_needed_any_more(
         own |= {"model": "resnet10t", "weights": str(file_of("resnet10t", tmp_path / "w.pth"))}
     else:
         own |= {"weights": str(resnet_file(tmp_path / "w.pth"))}
-    data = {"name": "ColoredDigits", "copies": 1}
+    draw(tmp_path / "data", ("north", "south"), ("cat", "dog"), 5, (".png",), (20, 20))
+    options = {"root": str(tmp_path / "data"), "size": 32}
     keys = {"trials": 1, "steps": 2, "evaluate_every": 2}
     plan = tiny(
-        datasets=[data], algorithms=[algorithm], network={"name": network, "hparams": own}, **keys
+        datasets=[{"name": "ImageFolder", **options}],
+        algorithms=[algorithm],
+        network={"name": network, "hparams": own},
+        **keys,
     )
     results = trained(tmp_path / "out", plan, keep_weights=RULES)
-    x = torch.rand(3, 2, 8, 8)
+    x = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
     before = oodbench.load_model(results.path, rule="last")
     (tmp_path / "w.pth").unlink()
     after = oodbench.load_model(results.path, rule="last")
     assert torch.equal(before(x), after(x)) and before(x).std() > 0
-    found = oodbench.evaluate(after, "ColoredDigits", {"copies": 1}, trial=0, holdout=0.2)
+    found = oodbench.evaluate(after, "ImageFolder", options, trial=0, holdout=0.2)
     assert found.to_dict("records") == results.run(after.spec.id).records()[-1]["evaluations"]

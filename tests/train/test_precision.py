@@ -45,8 +45,14 @@ def after(steps: int, spec: RunSpec) -> dict[str, Tensor]:
     return {n: p.detach() for n, p in run.algorithm.named_parameters()}
 
 
-@pytest.mark.parametrize("network", [CONV, MLP, {"name": "MNISTCNN"}], ids=lambda n: n["name"])
-@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "ExampleANDMask", "VREx", "DANN"])
+@pytest.mark.parametrize(
+    ("algorithm", "network"),
+    [
+        *((name, CONV) for name in ("ERM", "ANDMask", "ExampleANDMask", "VREx", "DANN")),
+        *((name, MLP) for name in ("ERM", "ExampleANDMask")),
+        ("ANDMask", {"name": "MNISTCNN"}),
+    ],
+)
 def test_in_bfloat16_the_network_alone_runs_by_autocast(
     algorithm: str, network: dict[str, Any]
 ) -> None:

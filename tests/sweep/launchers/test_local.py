@@ -200,7 +200,7 @@ def wait_for_records(out: Path, count: int) -> None:
 def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
     """A sweep long enough to be killed in the middle, and its undisturbed results."""
     folder = tmp_path_factory.mktemp("longer")
-    changes = {"steps": 4000, "evaluate_every": 100}
+    changes = {"steps": 2000, "evaluate_every": 50}
     Debug().launch(job(tiny(**changes), folder / "reference"))
     return tiny_file(folder, **changes), Results(folder / "reference")
 
