@@ -274,8 +274,7 @@ def test_a_board_may_be_trained_dataset_by_dataset(
     shutil.copy(folder / "tiny-v1.yaml", empty / "protocol.yaml")
     out = tmp_path / "out"
     invoke(
-        *("run", empty, "--algorithm", "all", "--dataset", "SEM"),
-        *("--out", out, "--workers", 1),
+        *("run", empty, "--algorithm", "all", "--dataset", "SEM"), *("--out", out, "--workers", 1)
     )
     assert ": 3 parts;" in invoke("freeze", out, empty)
     for row in ("ERM", "IRM"):

@@ -33,9 +33,7 @@ SCREENS = {
     "data-check": ["data", "check", "Table", "--set", "file=patients.csv"],
     "errors": ["sweep", "plan", "wrong.yaml"],
 }  # fmt: skip
-PLANS: dict[str, dict[str, Any]] = {
-    "plan": {"hparam_draws": 2},
-}
+PLANS: dict[str, dict[str, Any]] = {"plan": {"hparam_draws": 2}}
 WRONG: dict[str, Any] = {
     "name": "wrong",
     "datasets": ["Spiral", {"name": "Table", "file": "patients.csv"}],

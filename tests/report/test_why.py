@@ -106,10 +106,7 @@ def test_a_diverged_value_is_neither_dropped_nor_hidden(tmp_path: Path) -> None:
         ({"label": "ERM"}, "--test-env must say which test environment: a, b+c"),
         ({"label": "ERM", "test": "b"}, "unknown test environment 'b'; did you mean b+c?"),
         ({"dataset": "E"}, "unknown dataset 'E'; known: D"),
-        (
-            {"rule": "orcale"},
-            f"unknown selection rule 'orcale'; did you mean oracle?{PLUGIN_HINT}",
-        ),
+        ({"rule": "orcale"}, f"unknown selection rule 'orcale'; did you mean oracle?{PLUGIN_HINT}"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: dict[str, str], message: str) -> None:

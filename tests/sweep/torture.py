@@ -268,10 +268,7 @@ def differs(results: Results, expected: Results, case: str) -> bool:
 def undisturbed(folder: Path) -> Results:
     """The sweep without any disturbance."""
     out = folder / "undisturbed"
-    launch(
-        read_sweep(tiny_file(folder, **CHANGES)),
-        LaunchOptions(out=out, launcher="debug"),
-    )
+    launch(read_sweep(tiny_file(folder, **CHANGES)), LaunchOptions(out=out, launcher="debug"))
     return Results(out)
 
 
