@@ -332,6 +332,8 @@ def _cast(value: object, wanted: Any, where: str) -> object:
 def _check_range(value: Any, limits: Mapping[str, Any], where: str) -> None:
     if value is None:
         return
+    for item in value if isinstance(value, tuple) else ():
+        _check_range(item, {}, where)
     low, high, options = limits.get("low"), limits.get("high"), limits.get("options")
     if options and value not in options:
         raise unknown("value", value, options, where)

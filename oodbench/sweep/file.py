@@ -2,7 +2,9 @@
 
 import copy
 import reprlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,13 +34,14 @@ def _plain_name(name: str) -> str:
 
 
 def _from_text(value: Any) -> Any:
-    """Convert a text into a number where it is one, as YAML 1.1 takes 1e-3 for text."""
+    """Convert a text into a number where it is one, as YAML 1.1 takes 1e-3 for text.
+
+    What training takes for 0 is 0.
+    """
     if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    return value
+        with suppress(ValueError):
+            value = float(value)
+    return 0.0 if isinstance(value, float) and abs(value) < sys.float_info.min else value
 
 
 def from_commas(value: Any) -> Any:

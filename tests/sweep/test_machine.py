@@ -82,6 +82,10 @@ ONE = {"algorithms": ["ERM"], "trials": 1, "steps": 20, "evaluate_every": 10}
             ("--set", "algorithms=[{name: ERM, hparams: {lr: 1e-320}}]"),
             "must be 0 or at least 2.2e-308",
         ),
+        (
+            ("--set", "datasets=[{name: LinearSEM, scales: [1e-320, 1, 2]}]"),
+            "must be 0 or at least 2.2e-308",
+        ),
     ],
 )
 def test_numbers_that_no_machine_has_are_refused(
