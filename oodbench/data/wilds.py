@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -32,6 +33,8 @@ Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 outputs for labels, real numbers, a class number for each token, or boxes with scores."""
 LONGEST_ROW = 2**16
 """The last row of a table is searched in this many bytes at its end."""
+OF_PANDAS_2 = ("rxrx1", "encode")
+"""The sets of which wilds 2.0.0 writes into arrays that pandas 3 gives read-only, or of other types."""
 EXTRAS = {"transformers": "text", "torch_geometric": "graphs", "pyBigWig": "genome"}
 """Optional packages that some sets need, with the extra of ours that installs them."""
 
@@ -103,6 +106,8 @@ def construct(
     download: bool,
 ) -> Any:
     """Return the package's object for a set, not cached; with `download`, missing files are fetched."""
+    if name in OF_PANDAS_2 and int(pd.__version__.partition(".")[0]) > 2:
+        raise UserError(f"wilds reads it with pandas 2 alone, and this is pandas {pd.__version__}")
     arguments: dict[str, Any] = {"version": version, "root_dir": str(root), "download": download}
     try:
         with warnings.catch_warnings():
@@ -121,7 +126,9 @@ def construct(
             # torch 2.4 has no `safe_globals`, and reads the files without it
             safe = getattr(torch.serialization, "safe_globals", nullcontext)
             graphs = safe(_graph_classes(name))
-            with graphs, quiet, _no_half_track(root):
+            # CivilComments writes numbers into a column of texts, which pandas 3 refuses
+            objects = pd.option_context("future.infer_string", False)
+            with graphs, quiet, objects, _no_half_track(root):
                 data = wilds.get_dataset(name, **arguments, **dict(settings))
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]

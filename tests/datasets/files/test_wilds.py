@@ -224,6 +224,18 @@ def test_a_picture_that_cannot_be_read(harm: str, tmp_path: Path) -> None:
         dataset.check()
 
 
+def test_two_sets_are_read_with_pandas_2_alone(
+    monkeypatch: pytest.MonkeyPatch, wilds_dir: Path
+) -> None:
+    monkeypatch.setattr("pandas.__version__", "3.1.1")
+    official.read.cache_clear()
+    for name in ("RxRx1", "ENCODE"):
+        with pytest.raises(
+            UserError, match=rf"{name}: wilds reads it with pandas 2 alone, .* 3\.1"
+        ):
+            opened(name, wilds_dir).load(0)
+
+
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, wilds_dir: Path) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     distilbert_tokenizer.cache_clear()
