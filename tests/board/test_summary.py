@@ -76,6 +76,7 @@ def test_a_summary_that_another_version_wrote_is_told(
     assert "not what the parts give" in " ".join(invoke("validate", copy, code=1).split())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [n for n in board_names() if any(part_files(find_board(n)))])
 def test_the_summary_of_a_frozen_board_is_of_its_parts(name: str) -> None:
     stored = read_summary(find_board(name))

@@ -319,9 +319,13 @@ def test_a_directory_without_a_sweep_is_one_sentence(tmp_path: Path, arguments: 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-@pytest.mark.parametrize("verb", ["table", "compare", "hparams"])
-@pytest.mark.parametrize("format_", ["latex", "latex-all"])
-@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize(
+    ("verb", "format_", "grey"),
+    [
+        *(("table", form, grey) for form in ("latex", "latex-all") for grey in (False, True)),
+        *((verb, "latex", False) for verb in ("compare", "hparams")),
+    ],
+)
 def test_latex_compiles(
     sweep: OneStep, tmp_path: Path, verb: str, format_: str, grey: bool
 ) -> None:

@@ -41,10 +41,6 @@ def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("LfF", {}, GROUPED, marks=pytest.mark.slow),
         ("ERM", {"sampling": "rwg"}, GROUPED),
         pytest.param("GroupDRO", {"over": "groups"}, GROUPED, marks=pytest.mark.slow),
-        pytest.param(
-            "LISA", {"domains": "attributes", "sampling": "rwg"}, GROUPED, marks=pytest.mark.slow
-        ),
-        pytest.param("CutMix", {}, GROUPED, marks=pytest.mark.slow),
         pytest.param("VREx", {"sampling": "subg"}, GROUPED, marks=pytest.mark.slow),
     ],
 )

@@ -32,7 +32,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     hparams = {"lr": [0.01, 0.1], "batch_size": 64}
     rows = [{"name": name, "hparams": hparams} for name in ("ERM", "DANN", "Neighbours")]
     keys = {"trials": 1, "hparam_draws": 2, "steps": 12, "evaluate_every": 4, "network": network}
-    plan = tiny(datasets=["ColoredDigits"], algorithms=rows, **keys)
+    data = {"name": "ColoredDigits", "copies": 1, "label": "ColoredDigits"}
+    plan = tiny(datasets=[data], algorithms=rows, **keys)
     return trained(tmp_path_factory.mktemp("models"), plan, keep_weights=RULES)
 
 
@@ -53,7 +54,7 @@ def test_a_loaded_model_has_the_numbers_of_the_chosen_record(
     assert last.step == 12 and last.spec == model.spec
     assert not model.training and model.classes == ("5 to 9", "0 to 4")
     assert model.spec.algorithm == algorithm
-    found = oodbench.evaluate(model, "ColoredDigits", trial=0, holdout=0.2)
+    found = oodbench.evaluate(model, "ColoredDigits", {"copies": 1}, trial=0, holdout=0.2)
     (record,) = (r for r in results.run(model.spec.id).records() if r["step"] == model.step)
     require_close(found.to_dict("records"), record["evaluations"])
 

@@ -58,6 +58,7 @@ def test_a_set(coinrun_dir: Path) -> None:
     assert len(seen) == 7
 
 
+@pytest.mark.nightly
 def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "CoinRun"
     command = [sys.executable, "-m", "oodbench.data", "make", "CoinRun", *FLAGS]

@@ -31,7 +31,7 @@ def test_what_the_decay_leaves() -> None:
     assert pytest.approx(weight) == SHRINKING
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_printed_run_ends_as_printed() -> None:
     found = ilc_linear(1, {}).values
     assert set(found) == {t.row for t in load_experiment("ilc-linear").targets if not t.sweep}
