@@ -20,10 +20,9 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
-from tests.helpers.bundles import in_bundles
 from tests.helpers.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
-from tests.helpers.sweeps import DIGITS, SPIRALS, tiny, tiny_file
+from tests.helpers.sweeps import DIGITS, SPIRALS, in_bundles, tiny, tiny_file
 
 CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 2, "dropout": 0.0}}
