@@ -43,7 +43,7 @@ def load(directory: str | PathLike[str]) -> "pd.DataFrame":
     hyperparameter. Raises `oodbench.errors.UserError` if there is no sweep.
     """
     from oodbench.results.directory import Results
-    from oodbench.results.export import tidy
-    from oodbench.results.frames import load_frames
+    from oodbench.results.frames import tidy
+    from oodbench.results.load import load_frames
 
     return tidy(load_frames(Results(Path(directory))))

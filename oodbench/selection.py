@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from oodbench.blame import described
 from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.metrics import known_direction, sees_attributes
 from oodbench.registry import Registry
-from oodbench.results.frames import CELL, Frames, plugins_of, records_at, sweep_runs
+from oodbench.results.frames import CELL, KINDS, Frames, plugins_of, records_at
 from oodbench.results.run_spec import COMPLETE, RunSpec
 
 Integers = npt.NDArray[np.int64]
@@ -230,8 +230,7 @@ def _frame(
 ) -> pd.DataFrame:
     """Return the columns of `Frames.runs` that are known of runs before they have started."""
     rows = [vars(spec) | {"id": spec.id, "dataset_label": spec.dataset_name} for spec in specs]
-    of_runs: Any = list(training_environments)
-    return pd.DataFrame(rows).assign(training_environments=of_runs)
+    return pd.DataFrame(rows).assign(training_environments=pd.Series([*training_environments]))
 
 
 def require_evidence(
@@ -291,8 +290,7 @@ def usual(frames: Frames) -> str:
     named = set(runs["selection"].dropna()) if "selection" in runs else set()
     if len(named) == 1:
         return str(named.pop())
-    names = [name for name in rule_names() if selection_rules.get(name).is_usual(runs)]
-    return names[0] if names else USUAL
+    return next((x for x in rule_names() if selection_rules.get(x).is_usual(runs)), USUAL)
 
 
 @dataclass(frozen=True)
@@ -302,7 +300,7 @@ class Judged:
     frames: Frames
     rule: str
     runs: pd.DataFrame
-    """The runs; see `oodbench.results.frames.sweep_runs`."""
+    """The runs, with the kinds of rows as `judged` has them."""
     _cells: pd.DataFrame
     """The runs with `cell` and `complete`."""
     _ordered: pd.DataFrame
@@ -355,9 +353,13 @@ class Judged:
 def judged(frames: Frames, rule: str | None = None) -> Judged:
     """Return the runs as a rule judges them, the `usual` one if none is given.
 
-    Raises UserError for an unknown rule, and if the sweep cannot serve it.
+    Transductive and reference rows that no other rows stand beside are ranked like methods. Raises
+    UserError for an unknown rule, and if the sweep cannot serve it.
     """
-    name, runs = rule or usual(frames), sweep_runs(frames)
+    name, runs = rule or usual(frames), frames.runs
+    others = runs.loc[~runs[list(KINDS)].any(axis=1), "dataset_label"]
+    beside = runs["dataset_label"].isin(others)
+    runs = runs.assign(**{kind: runs[kind] & beside for kind in KINDS if kind != "ceiling"})
     return Judged(frames, name, runs, *_ordered(frames, name, runs.copy()))
 
 
@@ -462,8 +464,7 @@ def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame) -
     size = judged.groupby("run").agg(rows=("split", "size"), across=("environment", "nunique"))
     size = size.loc[cells >> 32]
     score = np.where(whole == size["rows"], total / size["across"], np.nan)
-    known = pd.Series(score, pd.Index(cells))
-    table = _steps(metrics, rows)
+    known, table = pd.Series(score, pd.Index(cells)), _steps(metrics, rows)
     return table.assign(score=known.reindex(_pair(table["run"], table["step"])).to_numpy())
 
 
@@ -475,8 +476,7 @@ def _with_frozen(
     run = pd.Index(runs["id"]).get_indexer(pd.Index(frozen["id"]))
     known = pd.DataFrame({"run": run, "step": frozen["step"], "score": frozen["score"]})
     live = ~runs["frozen"].eq(True).to_numpy()[table["run"]]
-    both: pd.DataFrame = pd.concat([table[live], known[run >= 0]], ignore_index=True)
-    return both
+    return pd.DataFrame(pd.concat([table[live], known[run >= 0]], ignore_index=True))
 
 
 def _pair(high: npt.ArrayLike, low: npt.ArrayLike) -> Integers:

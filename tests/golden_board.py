@@ -24,7 +24,7 @@ from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.rerun import train_frozen
 from oodbench.results.boards import find_board
 from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from oodbench.results.provenance import machine
 from oodbench.results.run_spec import COMPLETE
 from oodbench.sweep.launch import LaunchOptions

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from oodbench.__main__ import main
 from oodbench.errors import UserError
-from oodbench.report.formats import FORMATS
+from oodbench.report.tables import FORMATS
 from oodbench.results.directory import Results
 from oodbench.terminal import exit_on_user_error, printable, terminal
 from tests.helpers.commands import python, run
@@ -83,14 +83,12 @@ def test_every_command_prints_names_as_they_are(
     assert "Traceback" not in text and not HIDDEN.search(text)
     if command[-1] == "json":
         assert any(row["label"] == NASTY for row in json.loads(text)), "JSON has escapes of its own"
-    elif command[-1] not in ("latex", "latex-all", "markdown"):
+    elif command[-1] not in ("latex", "markdown"):
         assert SHOWN in text
 
 
-def test_merged_results_and_figures_are_made_of_such_names(results: Path, tmp_path: Path) -> None:
-    text = output("report", "merge", results, results, "--out", tmp_path / f"merged {NASTY[:9]}")
-    assert "5 runs of 2 directories" in text and not HIDDEN.search(text)
-    text = output("report", "merge", results, tmp_path / NASTY.replace("/", ""), "--out", "x")
+def test_figures_are_made_of_such_names(results: Path, tmp_path: Path) -> None:
+    text = output("report", "table", results, tmp_path / NASTY.replace("/", ""))
     assert text.startswith("error: ") and not HIDDEN.search(text)
     for kind in ("curves", "scatter", "gains"):
         out = tmp_path / f"{kind}.svg"

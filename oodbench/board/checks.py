@@ -14,10 +14,10 @@ from oodbench.algorithms import algorithms
 from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
-from oodbench.report.summary import check_summary
+from oodbench.report.summary import read_summary
 from oodbench.results.boards import ENTRIES_FILE, part_files
 from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames, sweep_runs
+from oodbench.results.load import load_frames
 from oodbench.results.parts import COUNT, SCORE, Part, read_file, value_column
 from oodbench.results.provenance import code, method_digest
 from oodbench.results.run_spec import COMPLETE, RunSpec
@@ -59,7 +59,7 @@ def planned_rows(
 
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
     """Return the reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
-    runs = sweep_runs(load_frames(Results(results))).assign(directory=str(results))
+    runs = load_frames(Results(results)).runs.assign(directory=str(results))
     labels = [str(label) for label in runs["label"].unique()]
     entries = {name_of(entry) for entry in protocol.datasets}  # others may lack their data here
     trained = [str(name) for name in runs["dataset_label"].unique() if name in entries]
@@ -151,7 +151,7 @@ def wrong_board(board: Path) -> list[str]:
         wrong += [f"{path}: {text}" for text in _wrong_parts(parts, protocol)]
     wrong += _wrong_entries(board, {part.label for parts in files.values() for part in parts})
     try:
-        check_summary(board)
+        read_summary(board)
     except UserError as error:
         wrong.append(str(error))
     return wrong

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from oodbench.errors import UserError
-from oodbench.report.options import Plugins, Rows
+from oodbench.report.cli import Plugins, Rows
 from oodbench.results.boards import (
     board_names,
     datasets_to_come,
@@ -97,9 +97,9 @@ def run(
     """
     from oodbench.board.protocol import find_tier, possible, protocol_of, restricted
     from oodbench.registry import load_plugins
-    from oodbench.report.beside import beside_board, check_planned
-    from oodbench.report.board_tables import board_sheet
-    from oodbench.report.formats import print_sheet
+    from oodbench.report.comparison import board_sheet
+    from oodbench.report.sources import beside_board, check_planned
+    from oodbench.report.tables import print_sheet
     from oodbench.results.parts import known_parts
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan
@@ -241,9 +241,9 @@ def quickstart(
     """Train four methods again, in about a minute, and print them among the board's rows."""
     from oodbench.board.protocol import protocol_of, restricted
     from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines, quickstart_sheet
-    from oodbench.report.beside import beside_board
-    from oodbench.report.formats import print_sheet
     from oodbench.report.html import write
+    from oodbench.report.sources import beside_board
+    from oodbench.report.tables import print_sheet
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.stale import choice
 

@@ -19,7 +19,8 @@ from oodbench.errors import UserError
 from oodbench.report.summary import write_summary
 from oodbench.results.boards import PROTOCOL_FILE, dataset_file, lock
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames, only, records_of
+from oodbench.results.frames import Frames, only, records_of
+from oodbench.results.load import load_frames
 from oodbench.results.parts import (
     ADAPT,
     COUNT,

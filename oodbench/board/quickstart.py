@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from oodbench.report.board_tables import board_sheet
-from oodbench.report.formats import Sheet
-from oodbench.report.leaderboard import METHOD, is_mean, leaderboard_by_rule
+from oodbench.report.comparison import board_sheet
 from oodbench.report.numbers import number
+from oodbench.report.tables import Sheet
+from oodbench.report.tables.leaderboard import METHOD, is_mean, leaderboard_by_rule
 from oodbench.results.frames import Frames, origins
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import judged

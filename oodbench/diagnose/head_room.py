@@ -13,12 +13,13 @@ from oodbench.diagnose.admission import ERM, REFERENCES, Figures, Value, checks,
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.metrics import is_proportion
-from oodbench.report.leaderboard import constant_values, reported_metrics
 from oodbench.report.numbers import gain, number
 from oodbench.report.statistics import mean_and_error
+from oodbench.report.tables.leaderboard import constant_values, reported_metrics
 from oodbench.report.why import Why, why
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames, sweep_runs
+from oodbench.results.frames import Frames
+from oodbench.results.load import load_frames
 from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.selection import candidates
 from oodbench.sweep.file import validate
@@ -264,9 +265,9 @@ def _compared(
     alone = {} if own is None else {r: _on_its_own(own, higher, _of(ALONE, r)) for r in rows}
     both = ceilings | {_of(ALONE, row): value for row, value in alone.items() if value}
     _raise_for_failed(frames)
-    runs = sweep_runs(frames)
-    constants = constant_values(runs, reported_metrics(frames, runs, None)[0])
-    constant = constants.groupby("trial")["value"].mean()
+    runs = frames.runs
+    reported = reported_metrics(frames, runs, None)[0]
+    constant = constant_values(runs, reported).groupby("trial")["value"].mean()
     spent = runs["training_seconds"] + runs["evaluation_seconds"]
     return HeadRoom(
         label=facts.label(dataset),
@@ -319,8 +320,7 @@ def _on_its_own(frames: Frames, higher_is_better: bool, label: str) -> Value | N
         scores = candidates(frames, "train_val")
     except UserError:
         return None
-    runs = sweep_runs(frames).set_index("id")
-    scores = scores[scores["label"] == label].assign(draw=scores["id"].map(runs["draw"]))
+    scores = scores[scores["label"] == label]
     table = scores.pivot_table("score", ["draw", "step"], "trial", "first")
     table = table if higher_is_better else -table
     if table.shape[1] < 2:  # no trial, or no other one

@@ -41,31 +41,44 @@ def keys_of(paper: str) -> list[str]:
 
 
 def papers(files: Iterable[Path]) -> dict[str, str]:
-    """Where the classes registered in these files were published, by name."""
-    return {name: paper for file in files for name, paper in _papers(file)}
+    """Return where the classes registered in these files were published, by name.
+
+    A class without a paper has its base's.
+    """
+    found = {}
+    for name, call, cls, beside in _registered(files):
+        bases = [beside[b.id] for b in cls.bases if isinstance(b, ast.Name) and b.id in beside]
+        texts = [_word(call, "paper"), *(_numbers(c) for c in (cls, *bases))]
+        found[name] = next(filter(None, texts), "")
+    return found
 
 
-def _papers(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and paper of each registered class of a file; a class without a paper has its base's."""
-    classes = {
-        c.name: c for c in ast.walk(ast.parse(file.read_text())) if isinstance(c, ast.ClassDef)
-    }
-    for cls in classes.values():
-        for call in cls.decorator_list:
-            if isinstance(call, ast.Call) and call.args and isinstance(call.args[0], ast.Constant):
-                bases = [
-                    classes[b.id] for b in cls.bases if isinstance(b, ast.Name) and b.id in classes
-                ]
-                texts = [_paper(call), *(_numbers(c) for c in (cls, *bases))]
-                yield str(call.args[0].value), next(filter(None, texts), "")
+def declared(files: Iterable[Path], word: str) -> dict[str, str]:
+    """Return the text of `word=` where classes are registered in these files, by name; empty without."""
+    return {name: _word(call, word) for name, call, *_ in _registered(files)}
 
 
-def _paper(call: ast.Call) -> str:
-    """The text of `paper=` in a decorator or in the metadata that it has."""
-    words = (node for node in ast.walk(call) if isinstance(node, ast.keyword))
-    for word in words:
-        if word.arg == "paper" and isinstance(word.value, ast.Constant):
-            return str(word.value.value)
+Classes = dict[str, ast.ClassDef]
+
+
+def _registered(files: Iterable[Path]) -> Iterator[tuple[str, ast.Call, ast.ClassDef, Classes]]:
+    """Yield name, decorator and class of what files register, with the classes of its file."""
+    for file in files:
+        tree = ast.parse(file.read_text())
+        classes = {c.name: c for c in ast.walk(tree) if isinstance(c, ast.ClassDef)}
+        for cls in classes.values():
+            for call in cls.decorator_list:
+                if isinstance(call, ast.Call) and call.args:
+                    if isinstance(call.args[0], ast.Constant):
+                        yield str(call.args[0].value), call, cls, classes
+
+
+def _word(call: ast.Call, word: str) -> str:
+    """Return the text of a keyword in a decorator or in the metadata that it has."""
+    for node in ast.walk(call):
+        if isinstance(node, ast.keyword) and node.arg == word:
+            if isinstance(node.value, ast.Constant):
+                return str(node.value.value)
     return ""
 
 

@@ -2,29 +2,70 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oodbench.errors import unknown
 from oodbench.registry import load_plugins
-from oodbench.report.formats import NOTES, print_sheet
-from oodbench.report.options import (
-    AllowMixed,
-    Also,
-    Baseline,
-    Datasets,
-    Format,
-    Metric,
-    Notes,
-    Plugins,
-    Rows,
-    Selection,
-    Sources,
-)
-from oodbench.report.sources import board_among, frames_of
-from oodbench.results.boards import find_board
-from oodbench.terminal import commands, counted, terminal
+from oodbench.report.tables import FORMATS, NOTES, print_sheet
+from oodbench.results.boards import board_among, find_board
+from oodbench.terminal import commands, terminal
+
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Results directories, shown as one; or a board, by its name or folder, and results beside it.",
+    ),
+]
+Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
+Selection = Annotated[
+    str | None,
+    typer.Option(
+        "--rule",
+        help="The selection rule: train_val, val_env, leave_one_out, oracle or a plug-in's, or "
+        "RULE:METRIC to judge by another metric; by default what the sweep names, else val_env where "
+        "it holds validation environments out, else train_val.",
+    ),
+]
+Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        help="Shown instead of the datasets' own: a recorded metric, such as loss, brier or "
+        "balanced_accuracy, or one computed from kept predictions, such as macro_f1 or auroc."
+    ),
+]
+Also = Annotated[
+    list[str] | None,
+    typer.Option(help="A column of a further metric, such as calibration_error; several times."),
+]
+Datasets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dataset", help="Show this dataset alone, by its name in the table; several times."
+    ),
+]
+Rows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--algorithm",
+        "--algorithms",
+        help="Show these rows alone; several times, or with commas. A baseline stays.",
+    ),
+]
+Notes = Annotated[bool, typer.Option("--notes", help="Print the notes below tables in full.")]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        help="A module of metrics or selection rules; the sweep's own plug-ins need no option.",
+    ),
+]
+AllowMixed = Annotated[
+    bool, typer.Option("--allow-mixed", help="Accept directories that differ in protocol or code.")
+]
 
 app = commands(
     "Leaderboards, figures and pages of results.",
@@ -36,9 +77,15 @@ app = commands(
         "html --board": "type `report html BOARD DIR`",
         "figure --board": "type `report figure KIND BOARD DIR`",
         "ensemble": "average the probabilities of the models that `oodbench.load_model` gives",
+        "merge": "every report takes several directories, shown as one sweep",
+        "export": "`oodbench.load(DIR).to_parquet(FILE)` in Python",
+        "why --hparams": "`report hparams` has what was tried, `oodbench.load` each run's",
         "figure --columns": "a figure is two columns wide where it has several datasets",
     },
 )
+
+if TYPE_CHECKING:
+    from oodbench.results.frames import Frames
 
 DOMAINBED = "domainbed"
 ALL = "`--notes` prints all rows, and these lines in full."
@@ -60,14 +107,14 @@ def table(
 ) -> None:
     """Print the leaderboard: test environments, mean ± standard error, counts of trials.
 
-    `--rule domainbed` prints DomainBed's own tables, by its three rules, and ours beside them.
+    `--rule domainbed` prints DomainBed's own tables, by its three rules.
     """
     load_plugins(plugin or [])
     board, directories = board_among(sources)
     short = board is not None and not (notes or dataset or format_ != "terminal")
     if board and not directories and not (dataset or algorithms or selection or metric or also):
-        from oodbench.report.short import short_sheet
         from oodbench.report.summary import whole_board
+        from oodbench.report.tables.short import short_sheet
 
         whole = whole_board(find_board(board))
         print_sheet(short_sheet(whole) if short else whole, format_, notes, ALL if short else NOTES)
@@ -75,55 +122,22 @@ def table(
     baseline = "ERM" if board and directories else None  # with which rows trained here are compared
     frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
     if selection == DOMAINBED:
-        from oodbench.report.domainbed_tables import tables
+        from oodbench.report.tables.domainbed import tables
 
         print_sheet(tables(frames), format_, notes)
-    elif board:
-        from oodbench.report.board_tables import board_sheet
+        return
+    from oodbench.report.sources import with_prediction_metrics
+
+    frames = with_prediction_metrics(frames, [selection], [metric, *(also or ())])
+    if board:
+        from oodbench.report.comparison import board_sheet
 
         shown = board_sheet(frames, selection, metric, also or (), short)
         print_sheet(shown, format_, notes, ALL if short else NOTES)
     else:
-        from oodbench.report.sheet import leaderboard_sheet
+        from oodbench.report.tables.sheet import leaderboard_sheet
 
         print_sheet(leaderboard_sheet(frames, selection, metric, also or ()), format_, notes)
-
-
-@app.command()
-def export(
-    sources: Sources,
-    out: Annotated[Path, typer.Option(help="The file to write.")],
-    format_: Annotated[str, typer.Option("--format", help="parquet or csv.")] = "parquet",
-    dataset: Datasets = None,
-    algorithms: Rows = None,
-    allow_mixed: AllowMixed = False,
-) -> None:
-    """Write all records, one evaluation a row; `oodbench.load` has the columns."""
-    from oodbench.results.export import FORMATS, write
-
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
-    frames = frames_of(sources, dataset or (), algorithms or (), None, allow_mixed)
-    count = write(frames, out, format_)
-    _say(frames.notes)
-    terminal().say(f"{count} rows are in {out}.")
-
-
-@app.command()
-def merge(
-    directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Results directories of one sweep.")
-    ],
-    out: Annotated[Path, typer.Option(help="The results directory to write.")],
-) -> None:
-    """Join the results directories of one sweep, run on several machines, as a new one."""
-    from oodbench.results.join import merge as merge_results
-
-    merged = merge_results(directories, out)
-    console = terminal()
-    console.say(f"{out} holds {counted(merged.runs, 'run')} of {len(directories)} directories.")
-    if len(merged.codes) > 1:
-        console.say(f"They were trained by different code: {'; '.join(merged.codes)}.")
 
 
 @app.command()
@@ -133,6 +147,7 @@ def import_domainbed(
 ) -> None:
     """Turn results of DomainBed into a results directory."""
     from oodbench.results.domainbed import import_sweep
+    from oodbench.terminal import counted
 
     imported = import_sweep(folder, out)
     for sentence in imported.left_out:
@@ -153,13 +168,13 @@ def compare(
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
-    """Compare sweeps, also other people's, with a baseline: gains, intervals, ranks, noise."""
+    """Compare sweeps, also other people's, with a baseline: gains, intervals, ranks."""
     from oodbench.report.comparison import comparison
-    from oodbench.report.prediction_metrics import with_prediction_metric
+    from oodbench.report.sources import with_prediction_metrics
 
     load_plugins(plugin or [])
     frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
-    frames = with_prediction_metric(frames, [selection], metric)
+    frames = with_prediction_metrics(frames, [selection], [metric])
     print_sheet(comparison(frames, baseline, selection, metric), format_, notes)
 
 
@@ -174,7 +189,7 @@ def hparams(
     plugin: Plugins = None,
 ) -> None:
     """Print the hyperparameters that draws tried and that were chosen: an appendix's table."""
-    from oodbench.report.hparams import hparams_sheet
+    from oodbench.report.why import hparams_sheet
 
     load_plugins(plugin or [])
     frames = frames_of(sources, dataset or (), algorithms or (), None, allow_mixed)
@@ -195,7 +210,7 @@ def bibtex(sources: Sources, dataset: Datasets = None, algorithms: Rows = None) 
 
 @app.command()
 def figure(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, scatter, ranks or gains.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, scatter or gains.")],
     sources: Sources,
     out: Annotated[Path, typer.Option(help="The file: .pdf, .svg or .png.")],
     baseline: Baseline = "ERM",
@@ -250,23 +265,26 @@ def why(
     test_env: Annotated[str | None, typer.Option(help="Several are joined by +.")] = None,
     selection: Selection = None,
     metric: Metric = None,
-    hparams: Annotated[
-        bool, typer.Option("--hparams", help="Print the runs' hyperparameters, too.")
-    ] = False,
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
     """List the runs, draws and steps behind a cell, and which were chosen."""
     from oodbench.report import why as room
-    from oodbench.report.prediction_metrics import with_prediction_metric
+    from oodbench.report.sources import with_prediction_metrics
 
     load_plugins(plugin or [])
-    frames = with_prediction_metric(
-        frames_of(sources, allow_mixed=allow_mixed), [selection], metric
-    )
+    frames = frames_of(sources, allow_mixed=allow_mixed)
+    frames = with_prediction_metrics(frames, [selection], [metric])
     cell = room.why(frames, dataset, algorithm, test_env, selection, metric)
-    room.show(cell, terminal(), hparams)
+    room.show(cell, terminal())
     _say(frames.notes)
+
+
+def frames_of(sources: Sequence[str], *restricted: Any, **options: Any) -> "Frames":
+    """Return the runs of some sources; see `oodbench.report.sources.frames_of`."""
+    from oodbench.report import sources as room  # brings pandas, which takes half a second
+
+    return room.frames_of(sources, *restricted, **options)
 
 
 def _say(notes: Sequence[str]) -> None:

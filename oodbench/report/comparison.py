@@ -1,20 +1,16 @@
-"""A leaderboard with what a reviewer asks: gains over a baseline, ranks, noise."""
+"""What a reviewer asks beside a leaderboard: gains over a baseline, ranks, one's own rows on a board."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import astuple, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import unknown
 from oodbench.metrics import is_proportion
 from oodbench.notes import Note
-from oodbench.report.formats import Block, Sheet
-from oodbench.report.leaderboard import METHOD, leaderboard_of, scores
-from oodbench.report.numbers import gain, number
-from oodbench.report.remarks import shared
-from oodbench.report.sheet import sheet
+from oodbench.report.gaps import BASELINE, about, gaps_of, headline
+from oodbench.report.numbers import gain
 from oodbench.report.statistics import (
     BAND,
     FEWEST,
@@ -22,15 +18,17 @@ from oodbench.report.statistics import (
     RESAMPLES,
     Difference,
     block_table,
-    kendall,
+    holm_against,
     mean_ranks,
-    noise,
     paired_differences,
-    rank_stability,
-    ranked,
+    ranks,
 )
-from oodbench.results.frames import CELL, Frames
-from oodbench.selection import Judged, judged, judged_by_all, rule_names
+from oodbench.report.tables import OWN_ROWS, Block, Sheet
+from oodbench.report.tables.leaderboard import METHOD, leaderboard_of, scores
+from oodbench.report.tables.sheet import sheet, sheet_of
+from oodbench.report.tables.short import IN_PERCENT, short_sheet
+from oodbench.results.frames import Frames, origins
+from oodbench.selection import judged
 
 OVERALL = "all datasets"
 ERRORS = (
@@ -40,31 +38,29 @@ ERRORS = (
     "smallest gain that this number of clusters finds with 80 % power at 5 %"
 )
 """The explanation of the errors that each row of a file of gains has."""
+COUNTED = (*("probability", "wins", "ties", "losses", "pairs", "planned", "detectable", "equal"),)
+"""The fields of a difference that a file of gains has as they are."""
 
 
 def comparison(
     frames: Frames, baseline: str, rule: str | None = None, metric: str | None = None
 ) -> Sheet:
-    """Return the leaderboard, then the gains over the baseline, the ranks and the noise.
+    """Return the leaderboard, then the gains over the baseline and the ranks.
 
     Its frame has the gains: a row for each dataset (and OVERALL) and label. Raises UserError for an
     unknown baseline, rule or metric.
     """
     one = judged(frames, rule)
-    others = judged_by_all(frames, [name for name in rule_names() if name != one.rule])
-    board = leaderboard_of(one, metric, others)
+    board = leaderboard_of(one, metric)
     methods = board.frame[board.frame["kind"] == METHOD]
     labels = [str(label) for label in methods["label"].unique()]
     if baseline not in labels:
         raise unknown("baseline", baseline, labels)
-    table = scores(one, metric)
+    table = scores(board)
     differences = gains(table, baseline)
     main = sheet(board)
     blocks = [*main.blocks, *_gain_blocks(differences, table), *_rank_blocks(table, baseline)]
-    if metric is None:
-        blocks += [*_noise_block(one), *_stability_block(table, others)]
-    common = shared(one.chosen, one.runs, baseline)
-    notes = (*main.notes, *_notes(differences, baseline, common))
+    notes = (*main.notes, *_notes(differences, baseline))
     numbers = _frame(differences, one.rule).to_dict("list")
     return Sheet(blocks, notes, main.remarks, numbers, main.marks, _paper(differences, table))
 
@@ -73,21 +69,24 @@ Gains = list[tuple[str, list[Difference]]]
 """A dataset (or OVERALL) and the difference of every other label to the baseline."""
 
 
-def gains(table: pd.DataFrame, baseline: str) -> Gains:
+def gains(table: pd.DataFrame, baseline: str, resamples: int = RESAMPLES) -> Gains:
     """Return the gains on each dataset; if several are measured in proportions, also the gains
     over these.
     """
-    differences: Gains = []
-    for dataset, scored in table.groupby("dataset", sort=False):
-        share = is_proportion(str(scored["metric"].iloc[0]))
-        if baseline in set(scored["label"]):
-            differences.append(
-                (str(dataset), paired_differences(scored, baseline, BAND if share else 0.0))
-            )
+    parts = [(str(dataset), scored) for dataset, scored in table.groupby("dataset", sort=False)]
     shares = table[table["metric"].map(is_proportion).astype(bool)]
-    if shares["dataset"].nunique() > 1 and baseline in set(shares["label"]):
-        differences.append((OVERALL, paired_differences(shares, baseline)))
-    return differences
+    if shares["dataset"].nunique() > 1:
+        parts.append((OVERALL, shares))
+    return [
+        (name, paired_differences(scored, baseline, _band(scored), resamples))
+        for name, scored in parts
+        if baseline in set(scored["label"])
+    ]
+
+
+def _band(scored: pd.DataFrame) -> float:
+    """Return the indifference band of values that are measured in one unit."""
+    return BAND if is_proportion(str(scored["metric"].iloc[0])) else 0.0
 
 
 def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
@@ -156,88 +155,30 @@ def _gain_row(d: Difference, metric: str) -> list[str]:
 
 
 def _rank_blocks(table: pd.DataFrame, baseline: str) -> list[Block]:
-    try:
-        ranking = ranked(table, baseline)
-    except UserError:
+    """Return the mean ranks of the complete labels; none below two labels or two blocks."""
+    blocks = block_table(table) if len(table) else pd.DataFrame()
+    if min(blocks.shape) < 2:
         return []
-    words = [f"Mean ranks over {ranking.blocks} {ranking.over}s"]
-    if ranking.friedman is not None:
-        words.append(
-            f"Friedman chi2 = {ranking.friedman.statistic:.2f}, p = {ranking.friedman.p:.3g}"
-        )
-    words.append(f"critical difference (Nemenyi, 5 %) = {ranking.width:.2f}")
+    holm = holm_against(blocks, baseline)["holm"]
     rows = [
-        [x, f"{rank:.2f}", f"{ranking.holm[x]:.3g}" if x in ranking.holm else "-"]
-        for x, rank in zip(map(str, ranking.mean.index), ranking.mean, strict=True)
+        [str(label), f"{rank:.2f}", f"{holm[label]:.3g}" if label in holm else "-"]
+        for label, rank in mean_ranks(blocks).items()
     ]
-    header = ["algorithm", "mean rank", f"p (Holm) against {baseline}"]
-    return [Block("; ".join(words), header, rows, len(rows))]
-
-
-def _noise_block(one: Judged) -> list[Block]:
-    """Standard deviations from seeds and from the search, means over the test sets of a dataset."""
-    best = one.candidates[one.candidates["complete"]].drop_duplicates("id")
-    if best["draw"].nunique() < 2:
-        return []
-    runs = one.runs.drop_duplicates("dataset_label").set_index("dataset_label")
-    sign = best["dataset_label"].map(runs["higher_is_better"]).map({True: 1.0, False: -1.0})
-    best["score"] *= sign.astype(float)
-    tested = one.test_values(best[["id", "step"]])
-    best["value"] = best["id"].map(tested.groupby("id")["value"].mean())
-    rows: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for (dataset, label, _), cell in best.groupby(CELL[:3]):
-        cells = cell.pivot(index="draw", columns="trial", values=["score", "value"])
-        n = noise(cells["score"], cells["value"])
-        rows.setdefault((str(dataset), str(label)), []).append((n.seed, n.search))
-    texts = []
-    for (dataset, label), spreads in rows.items():
-        metric = str(runs.loc[dataset, "metric"])
-        means = [sum(values) / len(values) for values in zip(*spreads, strict=True)]
-        texts.append(
-            [
-                dataset,
-                label,
-                *("-" if math.isnan(m) else number(m, math.nan, metric) for m in means),
-            ]
-        )
-    header = ["dataset", "algorithm", "seed noise (SD)", "search noise (SD)"]
+    title = f"Mean ranks over {len(blocks)} {blocks.index.name}s"
     return [
-        Block(
-            "Noise: from seeds (the best draw over trials) and from the search (the choice of a draw)",
-            header,
-            texts,
-            len(texts),
-            keys=2,
-        )
+        Block(title, ["algorithm", "mean rank", f"p (Holm) against {baseline}"], rows, len(rows))
     ]
 
 
-def _stability_block(table: pd.DataFrame, others: Mapping[str, Judged]) -> list[Block]:
-    """Kendall's tau of the mean ranks without each dataset, and with each other selection rule."""
-    whole = block_table(table)
-    if whole.shape[0] < 2 or whole.shape[1] < 3:
-        return []
-    changes = {f"without {block}": tau for block, tau in rank_stability(whole).items()}
-    for other, one in others.items():
-        changed = block_table(scores(one))
-        if len(changed) >= 2:
-            changes[f"selection {other}"] = kendall(mean_ranks(whole), mean_ranks(changed))
-    rows = [[change, f"{tau:.2f}"] for change, tau in changes.items() if not math.isnan(tau)]
-    return (
-        [Block("How the ranking moves", ["change", "Kendall's tau"], rows, len(rows))]
-        if rows
-        else []
-    )
-
-
-def _notes(gains: Gains, baseline: str, common: str) -> tuple[str, ...]:
+def _notes(gains: Gains, baseline: str) -> tuple[str, ...]:
     if not any(rows for _, rows in gains):
         return (f"No row can be compared with {baseline}.",)
     return (
         Note(
             f"Gain: the difference to {baseline}, paired by (dataset, environment, trial), positive "
-            "where better, averaged over trials, then environments, then datasets. "
-            f"{common}".rstrip(),
+            "where better, averaged over trials, then environments, then datasets. The runs of a pair "
+            "share data and splits, networks of one shape their initial weights, and equal batch sizes "
+            "the order of batches.",
             f"Gain: the paired difference to {baseline}, positive where better.",
         ),
         Note(
@@ -254,20 +195,105 @@ def _notes(gains: Gains, baseline: str, common: str) -> tuple[str, ...]:
 
 
 def _frame(gains: Gains, rule: str) -> pd.DataFrame:
-    rows = []
-    for dataset, differences in gains:
-        for d in differences:
-            mean, stderr, low, high, clusters = astuple(d.gain)
-            numbers: Mapping[str, Any] = {
-                "dataset": dataset, "label": d.label, "baseline": d.baseline, "gain": mean,
-                "gain_stderr": stderr, "gain_low": low, "gain_high": high, "clusters": clusters,
-                "bootstrap_low": d.bootstrap[0], "bootstrap_high": d.bootstrap[1],
-            }  # fmt: skip
-            rest = [
-                f.name
-                for f in fields(d)
-                if f.name not in ("label", "baseline", "gain", "bootstrap")
-            ]
-            others = {name: getattr(d, name) for name in rest}
-            rows.append({**numbers, **others, "rule": rule, "errors": ERRORS})
+    """Return the numbers of the gains, one in each row."""
+    rows = [
+        {"dataset": dataset, "label": d.label, "baseline": d.baseline, "gain": d.gain.mean}
+        | {f"gain_{name}": getattr(d.gain, name) for name in ("stderr", "low", "high")}
+        | {"clusters": d.gain.n, "bootstrap_low": d.bootstrap[0], "bootstrap_high": d.bootstrap[1]}
+        | {name: getattr(d, name) for name in COUNTED}
+        | {"rule": rule, "errors": ERRORS}
+        for dataset, differences in gains
+        for d in differences
+    ]
     return pd.DataFrame(rows)
+
+
+def board_sheet(
+    frames: Frames,
+    rule: str | None = None,
+    metric: str | None = None,
+    also: Sequence[str] = (),
+    short: bool = False,
+) -> Sheet:
+    """Return the leaderboard of `beside_board`'s frames, the gap closed, and the rows trained here.
+
+    `short` returns what `short_sheet` keeps of them. Raises UserError as `leaderboard` does.
+    """
+    one = judged(frames, rule)
+    board = leaderboard_of(one, metric)
+    tables = sheet_of(board, one, also)
+    gaps = gaps_of(board) if not short or len(board.names) > 1 else None
+    if gaps is not None:
+        note = Note(about(gaps), "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals.")
+        blocks, notes = [*tables.blocks, headline(gaps)], (note, *tables.notes)
+        tables = replace(tables, blocks=blocks, notes=notes)
+    if local := compare_own_rows(scores(board), origins(one.runs)):
+        tables = replace(tables, blocks=[*tables.blocks, local])
+    return short_sheet(tables) if short else tables
+
+
+def compare_own_rows(table: pd.DataFrame, places: Mapping[str, str]) -> Block | None:
+    """Return a table of the rows trained here: rank, gains over the baseline and the best frozen row.
+
+    `table` is of `scores`, `places` of `origins`. None if no row was trained here.
+    """
+    local = [label for label, origin in places.items() if origin == "here"]
+    frozen = [label for label, origin in places.items() if origin != "here"]
+    groups = [(str(dataset), group) for dataset, group in table.groupby("dataset", sort=False)]
+    shares = table[table["metric"].map(is_proportion).astype(bool)]
+    if shares["dataset"].nunique() > 1:
+        groups.append((IN_PERCENT, shares))
+    rows = []
+    for dataset, group in groups:
+        best = _best(group, frozen)
+        there = set(group["label"])
+        rows += [_row(dataset, group, x, best) for x in local if x in there]
+    header = ["dataset", "algorithm", "rank"]
+    header += [f"gain over {BASELINE} [95 %]", "best of the board", "gain over it [95 %]"]
+    return Block(OWN_ROWS, header, rows, len(rows), keys=2) if rows else None
+
+
+def _ranked(group: pd.DataFrame) -> "pd.Series[float]":
+    """Return the rank of each complete label on a dataset, or its mean rank over several; 1 is the best."""
+    table = block_table(group)
+    if group["dataset"].nunique() == 1:
+        table = pd.DataFrame([table.mean()])
+    return ranks(table).mean()
+
+
+def _best(group: pd.DataFrame, labels: Sequence[str]) -> str | None:
+    """Return the best of these labels; None if none is complete."""
+    ranked = _ranked(group)
+    there = ranked[ranked.index.isin(labels)].sort_values(kind="stable")
+    return str(there.index[0]) if len(there) else None
+
+
+def _row(dataset: str, group: pd.DataFrame, label: str, best: str | None) -> list[str]:
+    ranked = _ranked(group)
+    several = group["dataset"].nunique() > 1
+    if several and label not in ranked.index:  # its mean is over fewer datasets
+        return [dataset, label, *["-"] * 4]
+    rank = "-"
+    if label in ranked.index:
+        rank = f"{ranked[label]:{'.2f' if several else 'g'}} of {len(ranked)}"
+    over_baseline, over_best = (_gain(group, label, other) for other in (BASELINE, best))
+    return [dataset, label, rank, over_baseline, best or "-", over_best]
+
+
+def _gain(group: pd.DataFrame, label: str, other: str | None) -> str:
+    """Return the paired gain of a label over another, with its interval."""
+    if other is None or other == label or other not in set(group["label"]):
+        return "-"
+    both = group[group["label"].isin((label, other))]
+    (difference,) = paired_differences(both, other, resamples=0)
+    return gain_text(difference, str(group["metric"].iloc[0]))
+
+
+def gain_text(d: Difference, metric: str) -> str:
+    """Write a gain with its interval; "equal" where every pair has two equal values."""
+    if d.equal or not d.pairs:
+        return "equal" if d.equal else "-"
+    text = gain(d.gain.mean, metric)
+    if math.isnan(d.gain.low):
+        return text
+    return f"{text} [{gain(d.gain.low, metric)}, {gain(d.gain.high, metric)}]"

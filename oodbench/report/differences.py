@@ -1,7 +1,6 @@
 """Compare runs that were trained here with the frozen ones, and describe the differences."""
 
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,12 +12,10 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.notes import Note
-from oodbench.report.leaderboard import is_mean, leaderboard_by_rule
-from oodbench.report.numbers import number
-from oodbench.report.statistics import BAND, LEAST, mean_and_error
+from oodbench.report.statistics import BAND
 from oodbench.results.frames import Frames, only, records_of, subset
 from oodbench.results.provenance import made_by
-from oodbench.selection import candidates, judged, usual
+from oodbench.selection import candidates
 from oodbench.terminal import counted
 
 
@@ -125,21 +122,6 @@ def distance(run: "pd.Series[Any]") -> str:
     )
 
 
-def means(table: pd.DataFrame) -> list[str]:
-    """For each metric that is a proportion, a sentence with the runs' means on the board and here."""
-    ended = table[table["agreement"] != Agreement.MISSING]
-    sentences = []
-    for metric, runs in ended.groupby("metric", sort=False):
-        if len(runs) > 1 and is_proportion(str(metric)):
-            frozen, here = (
-                number(*mean_and_error(runs[side].to_numpy(), LEAST), str(metric))
-                for side in ("frozen", "here")
-            )
-            mean = f"Mean {metric} of {len(runs)} of these runs"
-            sentences.append(f"{mean}: {frozen} on the board, {here} here.")
-    return sentences
-
-
 @dataclass
 class Repeats:
     """The rows of a board that were trained here again."""
@@ -154,8 +136,8 @@ class Repeats:
     other_draws: int = 0
     """The number of runs in the other rows that the board does not have."""
 
-    def sentences(self, frames: Frames) -> list[str]:
-        """Return the notes on these rows; `frames` has both versions of each row that is unlike."""
+    def sentences(self) -> list[str]:
+        """Return the notes on these rows."""
         notes: list[str] = []
         for place, of_dataset in self.equal.items():
             labels, ended, planned = zip(*of_dataset, strict=True)
@@ -174,34 +156,7 @@ class Repeats:
         by_agreement = Counter(runs["agreement"])
         short = ", ".join(f"{n} {agreement}" for agreement, n in by_agreement.items())
         note = Note(f"{text}.", f"Of {counted(len(runs), 'run')} also on the board: {short}.")
-        return [*notes, note, *agreeing_means(frames, self.unlike)]
-
-
-def agreeing_means(frames: Frames, pairs: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Say how many rows have means that agree within both errors, by the usual rule.
-
-    Each of `pairs` is a dataset, the label of a frozen row and that of its repetition here. The list is
-    empty where no row has an error.
-    """
-    rows = {(dataset, label) for dataset, *labels in pairs for label in labels}
-    places = list(zip(frames.runs["dataset_label"], frames.runs["label"], strict=True))
-    rule = usual(frames)
-    try:
-        of_rows = subset(frames, frames.runs[[place in rows for place in places]])
-        shown = leaderboard_by_rule(judged(of_rows, rule))
-    except UserError:  # a rule that the runs here cannot serve
-        return []
-    rows_shown = shown.frame[is_mean(shown.frame)]
-    columns = (rows_shown[name] for name in ("dataset", "label", "mean", "stderr"))
-    cells = {(d, label): (mean, error) for d, label, mean, error in zip(*columns, strict=True)}
-    both = [(cells[d, a], cells[d, b]) for d, a, b in pairs if {(d, a), (d, b)} <= set(cells)]
-    close = [abs(m - n) <= e + f for (m, e), (n, f) in both if np.isfinite(e + f)]
-    if not close:
-        return []
-    agree = (
-        f"the means of {sum(close)} of {len(close)} rows agree with the board's within both errors"
-    )
-    return [f"By {rule} {agree}."]
+        return [*notes, note]
 
 
 def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> str:

@@ -5,13 +5,12 @@ Each is plotted from the numbers that tables and the HTML page show.
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
 import pandas as pd
 from cycler import cycler
 from matplotlib.axes import Axes
@@ -22,11 +21,9 @@ from oodbench.errors import UserError, unknown
 from oodbench.files import whole_file
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import gains
-from oodbench.report.leaderboard import scores
-from oodbench.report.statistics import ranked
-from oodbench.report.traces import inside_and_test, judged_runs, traces
-from oodbench.results.frames import Frames, sweep_runs
-from oodbench.selection import candidates, judged, usual
+from oodbench.report.tables.leaderboard import leaderboard_by_rule, scores
+from oodbench.results.frames import CELL, Frames, records_at, records_of
+from oodbench.selection import judged, usual
 from oodbench.terminal import printable
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -78,14 +75,14 @@ PAPER = STYLE | {
 
 @dataclass(frozen=True)
 class Panel:
-    """The judged runs of a dataset: one at its best step a row, and the values of all their steps."""
+    """The judged runs of a dataset."""
 
     dataset: str
     metric: str
-    judged: pd.DataFrame
-    """`run`, `label`, `trial`, `test_environments`, `place`, `chosen`, `inside`, `test`."""
-    values: pd.DataFrame
-    """`run`, `place`, `step`, `inside`, `test`; means over environments as in `inside_and_test`."""
+    points: pd.DataFrame
+    """A run at its best step in each row: `label`, `chosen`, `inside`, `test`; see `_inside_and_test`."""
+    curves: pd.DataFrame
+    """The chosen runs at all steps: `label`, `trial`, `step`, `test`."""
 
     @property
     def scale(self) -> float:
@@ -103,17 +100,14 @@ def plot(
     frames: Frames,
     rule: str | None = None,
     baseline: str = "ERM",
-    columns: int | None = None,
 ) -> Figure:
-    """Return the figure `name` of FIGURES, one or two `columns` of a paper wide.
+    """Return the figure `name` of FIGURES, two columns of a paper wide if there are several datasets.
 
-    By default it is two columns wide if several datasets have a panel each. Raises UserError for an
-    unknown figure, rule or baseline, and where there is nothing to plot.
+    Raises UserError for an unknown figure, rule or baseline, and where there is nothing to plot.
     """
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
-    if columns is None:
-        columns = 2 if name != "ranks" and frames.runs["dataset_label"].nunique() > 1 else 1
+    columns = 2 if frames.runs["dataset_label"].nunique() > 1 else 1
     with matplotlib.rc_context(PAPER):
         figure = Figure(figsize=(WIDTHS[columns], WIDTHS[columns]), layout="constrained")
         FIGURES[name](figure, frames, rule or usual(frames), baseline)
@@ -133,9 +127,7 @@ def _curves(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     """The chosen runs' mean over trials, with its standard error, at every evaluation."""
     labels = _labels(frames)
     for panel, axes in _panels(figure, frames, rule):
-        chosen = panel.judged[panel.judged["chosen"]]
-        rows = panel.values.merge(chosen[["run", "label", "trial"]], on="run")
-        for label, of_label in rows.groupby("label", sort=False):
+        for label, of_label in panel.curves.groupby("label", sort=False):
             colour, dash = (
                 _colour(labels, label),
                 DASHES[labels.index(str(label)) // len(COLOURS) % 4],
@@ -157,7 +149,7 @@ def _scatter(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     """
     labels = _labels(frames)
     for panel, axes in _panels(figure, frames, rule):
-        points = panel.judged.dropna(subset=["inside", "test"])
+        points = panel.points.dropna(subset=["inside", "test"])
         for label, of_label in points.groupby("label", sort=False):
             look: dict[str, Any] = {
                 "color": _colour(labels, label),
@@ -183,22 +175,21 @@ def _scatter(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
 
 def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     """The paired gain of each row over the baseline with its 95 % interval, a panel a dataset."""
-    table = scores(judged(frames, rule))
+    table = scores(leaderboard_by_rule(judged(frames, rule)))
     if baseline not in set(table["label"]):
         raise unknown("baseline", baseline, table["label"].unique())
     metrics = dict(zip(table["dataset"], table["metric"], strict=True))
     differences = [(dataset, rows) for dataset, rows in gains(table, baseline) if rows]
     if not differences:
         raise UserError(f"no row can be compared with {baseline}")
-    count = max(len(rows) for _, rows in differences)
-    columns = 1 if figure.get_figwidth() < WIDTHS[2] else min(3, len(differences))
-    width = figure.get_figwidth() / columns
+    width = _panel_width(figure, len(differences))
     names = {label: _wrapped(str(label), NAME_SHARE * width) for label in table["label"].unique()}
+    most = max(text.count("\n") for text in names.values()) + 1
     room = (1 - NAME_SHARE) * width
-    lines = -(-len(differences) // columns)
-    figure.set_figheight(lines * (0.75 + 0.2 * count * _most_lines(names.values())))
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for axes, (dataset, rows) in zip(grid.flat, differences, strict=False):
+    height = 0.75 + 0.2 * max(len(rows) for _, rows in differences) * most
+    for axes, (dataset, rows) in zip(
+        _grid(figure, len(differences), height), differences, strict=True
+    ):
         metric = metrics.get(dataset, "accuracy")
         scale = 100.0 if is_proportion(metric) else 1.0
         ordered = sorted(rows, key=lambda d: d.gain.mean)
@@ -218,60 +209,11 @@ def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
             xlabel=_wrapped(f"gain over {baseline} ({'points' if scale > 1 else metric})", room),
         )
         _widen(axes, "x", scale)
-    for axes in grid.flat[len(differences) :]:
-        axes.set_visible(False)
-
-
-def _ranks(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
-    """Mean ranks on a line; bars join the rows that Nemenyi's test (5 %) does not tell apart."""
-    ranking = ranked(scores(judged(frames, rule)), baseline)
-    names = [str(label) for label in ranking.mean.index]
-    lines = -(-len(names) // 2)
-    cliques = ranking.cliques
-    texts = [
-        _wrapped(f"{name} {ranking.mean[name]:.2f}", NAME_SHARE * figure.get_figwidth())
-        for name in names
-    ]
-    top, step = 0.0, float(_most_lines(texts))
-    figure.set_figheight(0.62 + 0.11 * len(cliques) + 0.17 * step * lines)
-    axes = figure.subplots()
-    axes.plot([1, len(names)], [top, top], color="0", lw=0.8)
-    for tick in range(1, len(names) + 1):
-        axes.plot([tick, tick], [top, top + 0.35], color="0", lw=0.8)
-        axes.text(tick, top + 0.5, str(tick), ha="center", va="bottom")
-    ruler = top + 2.1
-    end = min(1 + ranking.width, len(names))
-    axes.plot([1, end], [ruler] * 2, color="0", lw=0.8)
-    text = f"critical difference {ranking.width:.2f}"
-    if 1 + ranking.width > len(names):
-        middle = (1 + len(names)) / 2  # a short axis is narrower than the text
-        text += ", wider than the axis"
-        axes.text(middle, ruler + 0.2, text, ha="center", va="bottom")
-    else:
-        axes.text(1, ruler + 0.2, text, va="bottom")
-    for i, clique in enumerate(cliques):
-        at = ranking.mean[clique]
-        y = top - 0.45 - 0.6 * i
-        axes.plot([at.min() - 0.03, at.max() + 0.03], [y, y], color="0.35", lw=2.2)
-    base = top - 0.6 - 0.6 * len(cliques)
-    margin = 0.06 * (len(names) - 1)
-    for i, (rank, text) in enumerate(zip(ranking.mean, texts, strict=True)):
-        left = i < lines
-        y = base - step * (i if left else len(names) - 1 - i)
-        x = 1 - margin if left else len(names) + margin
-        axes.plot([rank, rank, x], [top, y, y], color="0.6", lw=0.6, zorder=0)
-        axes.annotate(
-            text, (x, y), (-2 if left else 2, 0), textcoords="offset points",
-            ha="right" if left else "left", va="center",
-        )  # fmt: skip
-    axes.set_ylim(base - step * (lines - 1) - 0.6, ruler + 1.4)
-    axes.axis("off")
 
 
 FIGURES: Mapping[str, Callable[[Figure, Frames, str, str], None]] = {
     "curves": _curves,
     "scatter": _scatter,
-    "ranks": _ranks,
     "gains": _gains,
 }
 """The functions that plot the figures, by name."""
@@ -282,36 +224,71 @@ def _panels(figure: Figure, frames: Frames, rule: str) -> Iterator[tuple[Panel, 
     panels = _judged(frames, rule)
     if not panels:
         raise UserError("no run has ended with finite values yet")
-    columns = 1 if figure.get_figwidth() < WIDTHS[2] else min(3, len(panels))
-    lines = -(-len(panels) // columns)
-    width = figure.get_figwidth() / columns
-    figure.set_figheight(lines * min(0.8 * width, 2.6) + 0.3)
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    for panel, axes in zip(panels, grid.flat, strict=False):
+    width = _panel_width(figure, len(panels))
+    grid = _grid(figure, len(panels), min(0.8 * width, 2.6), 0.3)
+    for panel, axes in zip(panels, grid, strict=True):
         if len(panels) > 1:
             axes.set_title(_wrapped(panel.dataset, TITLE_SHARE * width))
         yield panel, axes
 
 
+def _columns(figure: Figure, panels: int) -> int:
+    return 1 if figure.get_figwidth() < WIDTHS[2] else min(3, panels)
+
+
+def _panel_width(figure: Figure, panels: int) -> float:
+    """Return the inches of a panel, of which at most three stand side by side."""
+    return figure.get_figwidth() / _columns(figure, panels)
+
+
+def _grid(figure: Figure, panels: int, height: float, above: float = 0.0) -> list[Axes]:
+    """Return the axes of panels of this height in inches, and make the figure as high as they are."""
+    columns = _columns(figure, panels)
+    lines = -(-panels // columns)
+    figure.set_figheight(lines * height + above)
+    axes = figure.subplots(lines, columns, squeeze=False).flat
+    for empty in axes[panels:]:
+        empty.set_visible(False)
+    return list(axes[:panels])
+
+
 def _judged(frames: Frames, rule: str) -> list[Panel]:
-    runs = sweep_runs(frames)
-    values = traces(frames, runs)
-    means = inside_and_test(values)
-    judged = judged_runs(candidates(frames, rule), runs, values, means)
-    means["step"] = np.asarray(values.steps)[means["place"]]
-    metrics = runs.dropna(subset=["metric"]).groupby("dataset_label")["metric"].first()
+    one = judged(frames, rule)
+    best = one.candidates.drop_duplicates("id")
+    best = best.assign(chosen=best["complete"] & ~best.duplicated(CELL))
+    records = records_at(frames, best[["id", "step"]])
+    points = best.merge(_inside_and_test(records, one.runs), on=["id", "step"], how="left")
+    chosen = one.runs[["id"]].merge(best.loc[best["chosen"], [*CELL, "id"]], on="id")
+    curves = _inside_and_test(records_of(frames.metrics, chosen["id"]), one.runs)
+    curves = chosen.merge(curves, on="id")
+    metrics = one.runs.dropna(subset=["metric"]).groupby("dataset_label")["metric"].first()
     return [
-        Panel(
-            str(dataset),
-            str(metrics[dataset]),
-            of_dataset,
-            means[means["run"].isin(of_dataset["run"])],
-        )
-        for dataset, of_dataset in judged.groupby("dataset_label", sort=False)
+        Panel(str(d), str(metrics[d]), of_dataset, curves[curves["dataset_label"] == d])
+        for d, of_dataset in points.groupby("dataset_label", sort=False)
         if of_dataset[["inside", "test"]].notna().all(axis=1).any()
     ]
+
+
+def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return `id`, `step`, `inside`, `test`: means over environments, NaN where a value is.
+
+    Values are of each dataset's own metric. `inside` is over the training environments' `out` splits (`in`
+    where nothing was held out), `test` over the test environments' `in` splits, as in a leaderboard.
+    """
+    names = ["environment", "split", "test_environments", "training_environments", "holdout"]
+    table = records.astype({"id": object, "metric": object}).merge(
+        runs[["id", "metric", *names[2:]]], on=["id", "metric"]
+    )
+    kinds = []
+    for environment, split, tests, training, holdout in zip(
+        *(table[n] for n in names), strict=True
+    ):
+        inside = environment in training and split == ("out" if holdout else "in")
+        kinds.append("test" if environment in tests and split == "in" else "inside" * inside)
+    values = table["value"].fillna(-math.inf)
+    means = values.groupby([table["id"], table["step"], pd.Series(kinds, table.index)]).mean()
+    wide = means.replace(-math.inf, math.nan).unstack().reindex(columns=["inside", "test"])
+    return pd.DataFrame(wide).reset_index()
 
 
 def _labels(frames: Frames) -> list[str]:
@@ -329,11 +306,6 @@ def _marker(labels: Sequence[str], label: object) -> str:
 def _wrapped(name: str, inches: float) -> str:
     """Return a name as `plain` has it, wrapped into lines of at most this width."""
     return "\n".join(map(plain, textwrap.wrap(printable(name), int(inches / LETTER))))
-
-
-def _most_lines(texts: Iterable[str]) -> int:
-    """Return the largest number of lines of a text."""
-    return max(text.count("\n") for text in texts) + 1
 
 
 def _widen(axes: Axes, name: str, scale: float) -> None:

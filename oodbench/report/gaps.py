@@ -10,18 +10,16 @@ shown, so that places and win rates are those among these rows.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import pandas as pd
 import scipy
 
-from oodbench.errors import UserError
-from oodbench.report.formats import GAP_CLOSED, Block
-from oodbench.report.leaderboard import CEILING, TRANSDUCTIVE, scores
+from oodbench.registry import folder
+from oodbench.report.bibtex import declared
 from oodbench.report.statistics import (
     LEAST,
     LEVEL,
@@ -33,12 +31,15 @@ from oodbench.report.statistics import (
     mean_and_error,
     plain_mean,
 )
-from oodbench.results.frames import Frames, subset
+from oodbench.report.tables import GAP_CLOSED, Block
+from oodbench.report.tables.leaderboard import CEILING, TRANSDUCTIVE, Leaderboard, scores
 from oodbench.results.run_spec import CONSTANT
-from oodbench.selection import Judged, judged
 
 FLOOR = -1.0
 """The lower bound of a dataset's share of the gap in means over datasets."""
+BASELINE = "ERM"
+ALL = "all"
+HALVES = ("constructed", "natural")
 CLEAR = 2.0
 """A head-room is clear if it is larger than this number of its standard errors."""
 
@@ -59,27 +60,27 @@ def by_trial(scores: pd.DataFrame) -> Trials:
     return pd.DataFrame(means.where(whole))[list(scores["label"].unique())]
 
 
-def head_rooms(trials: Trials, ceilings: "pd.Series[float]", baseline: str) -> pd.DataFrame:
+def head_rooms(trials: Trials, ceilings: "pd.Series[float]") -> pd.DataFrame:
     """Return the mean difference of the ceiling to the baseline on each dataset, paired by trial.
 
     `ceilings` is indexed as `trials` is. Returns `mean`, `stderr` and whether the mean is `clear` of its
     error, by dataset; a dataset without a ceiling or a baseline is left out.
     """
-    there = ceilings.notna() & trials[baseline].notna()  # both -inf: NaN, and no clear head-room
-    paired = (ceilings - trials[baseline])[there]
+    there = ceilings.notna() & trials[BASELINE].notna()  # both -inf: NaN, and no clear head-room
+    paired = (ceilings - trials[BASELINE])[there]
     rooms = {d: mean_and_error(values) for d, values in paired.groupby("dataset", sort=False)}
     table = pd.DataFrame(rooms, index=["mean", "stderr"]).T.rename_axis("dataset")
     return table.assign(clear=table["mean"] > CLEAR * table["stderr"])
 
 
-def shares(trials: Trials, rooms: pd.DataFrame, baseline: str) -> pd.DataFrame:
+def shares(trials: Trials, rooms: pd.DataFrame) -> pd.DataFrame:
     """Return the share of the gap that each label closes on each dataset with a clear head-room, unbounded.
 
     To 12 digits, so that what is equal but for round-off is equal. NaN where a label lacks a trial.
     """
     clear = rooms[rooms["clear"]]
     means = trials.groupby("dataset", sort=False).agg(plain_mean).reindex(clear.index)
-    return means.sub(means[baseline], axis=0).div(clear["mean"], axis=0).round(12)
+    return means.sub(means[BASELINE], axis=0).div(clear["mean"], axis=0).round(12)
 
 
 def bounded_mean(shares: pd.DataFrame) -> "pd.Series[float]":
@@ -99,29 +100,23 @@ class Resampled:
     units: int
     """The number of datasets that are resampled; of trials if there is one dataset."""
 
-    def interval(self, label: str) -> tuple[float, float]:
-        """Return the 2.5 % and 97.5 % points of a label's share; NaN below LEAST units."""
-        if self.units < LEAST:
-            return math.nan, math.nan
-        low, high = np.quantile(self.gap[:, self.labels.index(label)], _TAILS)
-        return float(low), float(high)
+    @property
+    def has_interval(self) -> bool:
+        """Whether there are enough units for an interval."""
+        return self.units >= LEAST
 
-    def share(self, mean: float, label: str) -> str:
-        """Write a label's mean share with its interval."""
-        low, high = self.interval(label)
-        return f"{mean:z.2f}" if math.isnan(low) else f"{mean:z.2f} [{low:z.2f}, {high:z.2f}]"
-
-    def place(self, place: "Place") -> list[str]:
-        """Write a place with its interval, and how often it is the first; neither below LEAST units."""
-        if self.units < LEAST:
-            return [str(place.place), "-"]
-        return [f"{place.place} [{place.low}, {place.high}]", f"{place.first:.2f}"]
+    @cached_property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The 2.5 % and 97.5 % points of each label's share; NaN below LEAST units."""
+        if not self.has_interval:
+            return dict.fromkeys(self.labels, (math.nan, math.nan))
+        low, high = np.quantile(self.gap, _TAILS, axis=0)
+        return dict(zip(self.labels, zip(low.tolist(), high.tolist(), strict=True), strict=True))
 
 
 def resampled(
     trials: Trials,
     rooms: pd.DataFrame,
-    baseline: str,
     datasets: Collection[str] | None = None,
     resamples: int = RESAMPLES,
 ) -> Resampled:
@@ -135,7 +130,7 @@ def resampled(
     whole = trials.loc[chosen].dropna(axis=1)
     labels = [str(label) for label in whole.columns]
     clear = [d for d in chosen if d in rooms.index[rooms["clear"]]]
-    column, gap = labels.index(baseline), np.full((resamples, len(labels)), math.nan)
+    column, gap = labels.index(BASELINE), np.full((resamples, len(labels)), math.nan)
     if clear:
         units = rooms.loc[clear, "mean"].to_numpy()
         gap = np.zeros_like(gap)
@@ -173,6 +168,12 @@ class Place:
     """The 2.5 % and 97.5 % points of the place over the resamples."""
     first: float
     """The share of the resamples in which the label is the first; equal labels share it."""
+
+    def texts(self, has_interval: bool) -> tuple[str, str]:
+        """Write the place with its interval, and how often it is the first; neither without an interval."""
+        if not has_interval:
+            return str(self.place), "-"
+        return f"{self.place} [{self.low}, {self.high}]", f"{self.first:.2f}"
 
 
 def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Place]:
@@ -212,9 +213,17 @@ def _p(difference: Difference) -> float:
 _TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
 
-BASELINE = "ERM"
-ALL = "all"
-HALVES = ("constructed", "natural")
+@dataclass(frozen=True)
+class Share:
+    """A row's mean share of the gap over some datasets, as numbers and as tables print it."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+    place: "Place | None" = None
+    texts: tuple[str, str, str] = ("-", "-", "-")
+    """The mean and the place with their intervals, and how often the row is the first."""
 
 
 @dataclass(frozen=True)
@@ -222,10 +231,8 @@ class Gaps:
     """The shares of the gap that the rows of a board close by one rule."""
 
     rule: str
-    scores: pd.DataFrame
-    """The values of methods; see `oodbench.report.leaderboard.scores`."""
     trials: Trials
-    """The means of `scores` over test environments, by trial; see `oodbench.report.gaps`."""
+    """The means of methods over test environments, by trial."""
     apart: Trials
     """The same for the rows that are not ranked (transductive, constant answer), and the baseline."""
     rooms: pd.DataFrame
@@ -236,125 +243,116 @@ class Gaps:
     @cached_property
     def shares(self) -> pd.DataFrame:
         """Shares by dataset (row) and label (column): the best mean first, incomplete labels last."""
-        table = shares(self.trials, self.rooms, BASELINE)
-        order = bounded_mean(table).sort_values(ascending=False, kind="stable", na_position="last")
-        return table[order.index]
+        table = shares(self.trials, self.rooms)
+        return table[_ordered(bounded_mean(table)).index]
 
     @cached_property
     def apart_shares(self) -> pd.DataFrame:
         """Shares of the rows that are not ranked, and the baseline, by dataset (row) and label (column)."""
-        return shares(self.apart, self.rooms, BASELINE)
+        return shares(self.apart, self.rooms)
 
     @cached_property
     def means(self) -> "pd.Series[float]":
         """The mean share of each label that has every dataset, the best first."""
         return bounded_mean(self.shares).dropna()
 
-    @cached_property
-    def resampled(self) -> Resampled:
-        """The bootstrap over the datasets with a clear head-room, for the labels that have them all."""
-        return resampled(self.trials, self.rooms, BASELINE, self.subsets[ALL])
-
-    @cached_property
-    def places(self) -> dict[str, Place]:
-        """The place of each label by its mean share."""
-        return places(self.means[self.resampled.labels], self.resampled.gap)
-
     @property
     def unclear(self) -> list[str]:
         """The datasets whose head-room is not clear of its error."""
         return [str(dataset) for dataset in self.rooms.index[~self.rooms["clear"]]]
 
+    @cached_property
+    def ranked(self) -> dict[str, list[Share]]:
+        """The methods by group of datasets: the best mean share first, those that lack a dataset last."""
+        return {group: self._rows(members) for group, members in self.subsets.items()}
 
-def gaps_of(one: Judged, metric: str | None = None) -> Gaps | None:
-    """Compute the gaps of a board's rows by a rule.
+    @cached_property
+    def unranked(self) -> dict[str, list[Share]]:
+        """The rows that have no place, but for the baseline, by group of datasets."""
+        return {group: self._rows(members, apart=True) for group, members in self.subsets.items()}
+
+    def _rows(self, members: Sequence[str], apart: bool = False) -> list[Share]:
+        table = (self.apart_shares if apart else self.shares).loc[list(members)]
+        means = _ordered(bounded_mean(table))
+        drawn = resampled(self.apart if apart else self.trials, self.rooms, members)
+        there = {} if apart else places(means[drawn.labels], drawn.gap)
+        rows = []
+        for label, mean in zip(map(str, means.index), means.tolist(), strict=True):
+            if apart and label == BASELINE:
+                continue
+            if math.isnan(mean):
+                rows.append(Share(label, mean, math.nan, math.nan))
+                continue
+            low, high = drawn.intervals[label]
+            text = f"{mean:z.2f}" if math.isnan(low) else f"{mean:z.2f} [{low:z.2f}, {high:z.2f}]"
+            if label == BASELINE:
+                low, high, text = math.nan, math.nan, "0"
+            place = there.get(label)
+            texts = place.texts(drawn.has_interval) if place else ("-", "-")
+            rows.append(Share(label, mean, low, high, place, (text, *texts)))
+        return rows
+
+
+def _ordered(means: "pd.Series[float]") -> "pd.Series[float]":
+    """Return the means, the best first and missing ones last."""
+    return means.sort_values(ascending=False, kind="stable", na_position="last")
+
+
+def gaps_of(board: Leaderboard) -> Gaps | None:
+    """Compute the gaps of a board's rows by its rule.
 
     Only datasets with a run of the baseline count. None without one, or without a ceiling whose head-room
     is clear.
     """
-    served = serving(one.frames, one.rule)
-    if served is not one.frames:
-        one = judged(served, one.rule)
-    if not one.runs[CEILING].any():
-        return None
-    ceilings, table = scores(one, metric, CEILING), scores(one, metric)
+    ceilings, table = scores(board, CEILING), scores(board)
     table = table[table["dataset"].isin(table.loc[table["label"] == BASELINE, "dataset"])]
-    if table.empty:
+    if table.empty or ceilings.empty:
         return None
     trials = by_trial(table)
-    rooms = head_rooms(trials, by_trial(ceilings).bfill(axis=1).iloc[:, 0], BASELINE)
+    rooms = head_rooms(trials, by_trial(ceilings).bfill(axis=1).iloc[:, 0])
     if not rooms["clear"].any():
         return None
     baseline = table[table["label"] == BASELINE]
-    apart = [baseline, scores(one, metric, TRANSDUCTIVE), scores(one, metric, CONSTANT)]
+    apart = [baseline, scores(board, TRANSDUCTIVE), scores(board, CONSTANT)]
     others = by_trial(pd.concat([part for part in apart if len(part)]))
-    return Gaps(one.rule, table, trials, others, rooms, _subsets(one.runs, rooms))
+    return Gaps(board.rule, trials, others, rooms, _subsets(board.names, rooms))
 
 
-def serving(frames: Frames, rule: str) -> Frames:
-    """The frames of the datasets on which a rule can choose frozen runs; those of a sweep as they are."""
-    if frames.scores is None:
-        return frames
-    runs, ids = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
-    datasets = runs.loc[runs["id"].isin(ids), "dataset_label"].unique()
-    kept = runs["dataset_label"].isin(datasets)
-    return frames if kept.all() else subset(frames, runs[kept])
-
-
-def _subsets(runs: pd.DataFrame, rooms: pd.DataFrame) -> dict[str, list[str]]:
-    """The datasets with a clear head-room: all, and each half as datasets declare it."""
-    from oodbench.datasets import datasets as registered
-
-    names = runs.drop_duplicates("dataset_label").set_index("dataset_label")["dataset"]
+def _subsets(names: Mapping[str, str], rooms: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the datasets with a clear head-room: all, and each half as datasets declare it."""
     clear = [str(dataset) for dataset in rooms.index[rooms["clear"]]]
-    groups: dict[str, list[str]] = {ALL: clear, **{half: [] for half in HALVES}}
-    for dataset in clear:
-        with suppress(UserError):  # a dataset of a plug-in that is not loaded
-            half = registered.get(names[dataset]).metadata.half
-            if half:
-                groups[half].append(dataset)
+    halves = {dataset: _half(names[dataset]) for dataset in clear}
+    groups = {ALL: clear} | {h: [d for d in clear if halves[d] == h] for h in HALVES}
     return {group: members for group, members in groups.items() if members}
 
 
+@cache
+def _declared() -> dict[str, str]:
+    """Return the half that each of the package's datasets declares, from its source without an import."""
+    return declared(sorted(folder("datasets").glob("*.py")), "half")
+
+
+def _half(name: str) -> str:
+    """Return the half of a registered dataset; empty if it is of a plug-in that is not loaded."""
+    if name in _declared():
+        return _declared()[name]
+    from oodbench.datasets import datasets as registered  # brings torch
+
+    return str(registered.get(name).metadata.half) if name in registered else ""
+
+
 def headline(gaps: Gaps) -> Block:
-    """A table of each row's place and mean shares, over all datasets and over each half that is not all."""
-    halves_here = [h for h in HALVES if gaps.subsets.get(h, gaps.subsets[ALL]) != gaps.subsets[ALL]]
-    groups = [ALL, *halves_here]
-    columns = _means(gaps, groups)
+    """Return a table of each row's place and mean shares, over all datasets and each half of them."""
+    halves = [h for h in HALVES if gaps.subsets.get(h, gaps.subsets[ALL]) != gaps.subsets[ALL]]
     rows = []
-    for label in gaps.shares.columns:
-        place = gaps.places.get(label)
-        mean, *halves = columns[label]
-        rows.append([label, mean, *(gaps.resampled.place(place) if place else ["-", "-"]), *halves])
-    apart = _means(gaps, groups, apart=True)
-    rows += [[label, mean, "-", "-", *halves] for label, (mean, *halves) in apart.items()]
-    mean, *halves = (_counted(gaps, group) for group in groups)
-    header = ["algorithm", mean, "place", "P(first)", *halves]
+    for of_group in (gaps.ranked, gaps.unranked):
+        texts = {half: {share.label: share.texts[0] for share in of_group[half]} for half in halves}
+        for share in of_group[ALL]:
+            rows.append([share.label, *share.texts, *(texts[half][share.label] for half in halves)])
+    mean, *counts = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *halves))
+    header = ["algorithm", mean, "place", "P(first)", *counts]
     title = f"{GAP_CLOSED} {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
-    return Block(title, header, rows, len(gaps.means), grey=len(apart))
-
-
-def _counted(gaps: Gaps, group: str) -> str:
-    return f"{group} ({len(gaps.subsets[group])})"
-
-
-def _means(gaps: Gaps, groups: Iterable[str], apart: bool = False) -> dict[str, list[str]]:
-    """The cells of each label: its mean share with its interval over the datasets of each group."""
-    trials = gaps.apart if apart else gaps.trials
-    table = shares(trials, gaps.rooms, BASELINE) if apart else gaps.shares
-    labels = [str(label) for label in table.columns if not (apart and label == BASELINE)]
-    cells: dict[str, list[str]] = {label: [] for label in labels}
-    for group in groups:
-        members = gaps.subsets[group]
-        means = bounded_mean(table.loc[members])
-        whole = group == ALL and not apart
-        drawn = gaps.resampled if whole else resampled(trials, gaps.rooms, BASELINE, members)
-        for label in labels:
-            if label == BASELINE or math.isnan(means[label]):
-                cells[label].append("0" if label == BASELINE else "-")
-            else:
-                cells[label].append(drawn.share(means[label], label))
-    return cells
+    return Block(title, header, rows, len(gaps.means), grey=len(gaps.unranked[ALL]))
 
 
 def about(gaps: Gaps) -> str:

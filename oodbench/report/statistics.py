@@ -5,21 +5,16 @@ Every `scores` is a frame with one number in each row: `dataset`, `label`, `envi
 the label is better, whatever the direction of the metric.
 
 A *table* has a block (a dataset) a row and a label a column, larger values being better; rank 1 is
-the best. scikit-posthocs, which tests check the critical difference against, would bring seaborn
-and statsmodels and 2 s of imports for three short functions, and has no cliques of its own.
+the best.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import scipy
-
-from oodbench.errors import UserError
 
 LEVEL = 0.95
 """The confidence of every interval."""
@@ -107,14 +102,21 @@ def paired_differences(
     bootstrap of few clusters are far too narrow. Without resamples the bootstrap's numbers are NaN.
     """
     pairs = gains(scores, baseline)
-    of_label = dict(iter(pairs.groupby("label", sort=False)))
+    places = dict(iter(pairs.groupby("label", sort=False).indices.items()))
+    codes = [pd.factorize(pairs[name])[0] for name in ("dataset", "environment", "trial")]
+    gain, nothing = pairs["gain"].to_numpy(float), np.empty(0, int)
     planned = int((scores["label"] == baseline).sum())
     drawn = _resampled(pairs, resamples) if resamples else {}
-    return [
-        _difference(of_label.get(label, pairs[:0]), str(label), baseline, planned, band, drawn)
-        for label in scores["label"].drop_duplicates()
-        if label != baseline
-    ]
+    found = []
+    for label in map(str, scores["label"].drop_duplicates()):
+        if label != baseline:
+            rows = places.get(label, nothing)
+            clusters = _clusters(*(code[rows] for code in codes), gain[rows])
+            resampled = drawn.get(label, np.empty(0))
+            found.append(
+                _difference(label, baseline, gain[rows], clusters, planned, band, resampled)
+            )
+    return found
 
 
 def _resampled(pairs: pd.DataFrame, resamples: int) -> dict[str, Numbers]:
@@ -145,16 +147,14 @@ def gains(scores: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 
 def _difference(
-    pairs: pd.DataFrame,
     label: str,
     baseline: str,
+    gain: Numbers,
+    clusters: Numbers,
     planned: int,
     band: float,
-    drawn: Mapping[str, Numbers],
+    resampled: Numbers,
 ) -> Difference:
-    gain = pairs["gain"].to_numpy(float)
-    clusters = _clusters(pairs)
-    resampled = drawn.get(label, np.empty(0))
     mean_gain = estimate(clusters)
     tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     several = len(resampled) > 0 and len(clusters) >= LEAST
@@ -180,13 +180,21 @@ def _difference(
     )
 
 
-def _clusters(pairs: pd.DataFrame) -> Numbers:
-    """The mean gain of each dataset; of each trial if there is one dataset."""
-    if pairs["dataset"].nunique() == 1:
-        trials = pd.factorize(pairs["trial"])[0]  # bincount, as pandas calls plain_mean by group
-        return np.bincount(trials, pairs["gain"].to_numpy(float)) / np.bincount(trials)
-    over_trials = pairs.groupby(["dataset", "environment"])["gain"].agg(plain_mean)
-    return np.asarray(over_trials.groupby("dataset").agg(plain_mean), dtype=float)
+def _clusters(dataset: Integers, environment: Integers, trial: Integers, gain: Numbers) -> Numbers:
+    """Return the mean gain of each dataset, given by codes; of each trial if there is one dataset."""
+    if not len(gain):
+        return gain
+    if dataset.min() == dataset.max():
+        return _means(trial, gain)[0]
+    cells, kept = _means(dataset * (1 + environment.max()) + environment, gain)
+    return _means(kept // (1 + environment.max()), cells)[0]
+
+
+def _means(code: Integers, values: Numbers) -> tuple[Numbers, Integers]:
+    """Return the mean of the values of each code that occurs, NaN if one is NaN, and these codes."""
+    counts = np.bincount(code)
+    there = np.flatnonzero(counts)
+    return np.bincount(code, values)[there] / counts[there], there
 
 
 def plain_mean(values: npt.ArrayLike) -> float:
@@ -247,47 +255,6 @@ def detectable_difference(spread: float, n: int, power: float = 0.8) -> float:
     return spread * float(shift) / math.sqrt(n)
 
 
-@dataclass(frozen=True)
-class Noise:
-    """How much seeds and the search spread a row on one dataset and test set, as standard deviations."""
-
-    seed: float
-    """Standard deviation over trials of the draw with the best mean score; NaN for one trial."""
-    search: float
-    """Standard deviation of the mean over trials when the draws are resampled and the best one is
-    chosen in each trial; NaN for one draw."""
-
-
-def noise(scores: npt.ArrayLike, values: npt.ArrayLike, resamples: int = RESAMPLES) -> Noise:
-    """Seed noise and search noise, from (draws, trials) selection scores and test values.
-
-    A larger score is better; a NaN score is the worst; of equal scores the first draw's wins.
-    """
-    score, value = np.asarray(scores, dtype=float), np.asarray(values, dtype=float)
-    score = np.where(np.isnan(score), -np.inf, score)
-    draws, trials = score.shape
-    chosen = int(score.mean(axis=1).argmax())
-    seed = float(value[chosen].std(ddof=1)) if trials > 1 else math.nan
-    if draws < 2:
-        return Noise(seed, math.nan)
-    order = np.argsort(-score, axis=0, kind="stable")
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(draws)[:, None], axis=0)
-    sets, counts = _drawn_sets(draws, resamples)
-    best = np.where(sets[..., None], place, draws).min(axis=1)  # (sets, trials): of the best draw
-    picked = np.take_along_axis(value, np.take_along_axis(order, best, axis=0), axis=0)
-    return Noise(seed, float(picked.mean(axis=1).repeat(counts).std(ddof=1)))
-
-
-@cache
-def _drawn_sets(draws: int, resamples: int) -> tuple[npt.NDArray[np.bool_], Integers]:
-    """Return the different sets of draws that resamples have, (sets, draws), and how many have each."""
-    index = np.random.default_rng(0).integers(draws, size=(resamples, draws))
-    drawn = np.zeros((resamples, draws), dtype=bool)
-    np.put_along_axis(drawn, index, True, axis=1)
-    return np.unique(drawn, axis=0, return_counts=True)
-
-
 def block_table(scores: pd.DataFrame) -> pd.DataFrame:
     """Blocks by labels: mean over environments of the mean over trials, larger is better.
 
@@ -315,32 +282,14 @@ def mean_ranks(table: pd.DataFrame) -> "pd.Series[float]":
     return ranks(table).mean().sort_values(kind="stable")
 
 
-@dataclass(frozen=True)
-class Friedman:
-    """Friedman's test of whether all labels are equal."""
-
-    statistic: float
-    p: float
-
-
-def friedman(table: pd.DataFrame) -> Friedman | None:
-    """Friedman's chi-squared test with the correction for ties; None below 3 labels or 2 blocks."""
-    blocks, labels = table.shape
-    if labels < 3 or blocks < 2:
-        return None
-    ranked = ranks(table)
-    if (ranked.nunique(axis=1) == 1).all():
-        return Friedman(0.0, 1.0)
-    statistic, p = scipy.stats.friedmanchisquare(*ranked.to_numpy().T)
-    return Friedman(float(statistic), float(p))
-
-
 def holm_against(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """Test every other label against the baseline by mean rank (Demšar 2006, section 3.2.2).
 
     Returns a row for each label, the smallest p first: `p`, and `holm`, p after Holm's step-down
-    correction.
+    correction; none if the baseline has no rank.
     """
+    if baseline not in table:
+        return pd.DataFrame({"p": [], "holm": []})
     blocks, labels = table.shape
     mean = mean_ranks(table)
     difference = (mean - mean[baseline]).drop(baseline)
@@ -357,82 +306,9 @@ def holm(p: "pd.Series[float]") -> "pd.Series[float]":
     return steps.clip(upper=1.0).reindex(p.index)
 
 
-def critical_difference(labels: int, blocks: int) -> float:
-    """The difference of mean ranks beyond which two labels differ by Nemenyi's test at 5 %."""
-    q = float(scipy.stats.studentized_range.ppf(LEVEL, labels, np.inf)) / math.sqrt(2)
-    return q * math.sqrt(labels * (labels + 1) / (6 * blocks))
-
-
-def cliques(mean: "pd.Series[float]", width: float) -> list[list[str]]:
-    """The largest groups, of at least two labels, whose mean ranks lie within `width` of each other.
-
-    They are the bars of a critical-difference diagram.
-    """
-    ordered = mean.sort_values(kind="stable")
-    groups: list[list[str]] = []
-    for start, rank in enumerate(ordered):
-        group = [str(x) for x in ordered.index[start:][(ordered.iloc[start:] <= rank + width)]]
-        if len(group) > 1 and not (groups and set(group) <= set(groups[-1])):
-            groups.append(group)
-    return groups
-
-
 def kendall(a: "pd.Series[float]", b: "pd.Series[float]") -> float:
     """Kendall's tau-b between two rankings, over the labels that both have; NaN below 2."""
     both = a.index.intersection(b.index)
     if len(both) < 2:
         return math.nan
     return float(scipy.stats.kendalltau(a[both], b[both]).statistic)
-
-
-def rank_stability(table: pd.DataFrame) -> dict[str, float]:
-    """Kendall's tau between the mean ranks on all blocks and on all but one, by the block left out."""
-    if len(table) < 2:
-        return {}
-    whole = mean_ranks(table)
-    return {str(block): kendall(whole, mean_ranks(table.drop(block))) for block in table.index}
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Mean ranks of the labels that are complete everywhere, and the tests of their differences."""
-
-    over: str
-    """The kind of the blocks: `dataset` or `environment`."""
-    blocks: int
-    mean: "pd.Series[float]"
-    """The mean rank of each label, the best first."""
-    width: float
-    """The critical difference at 5 %."""
-    friedman: Friedman | None
-    holm: "pd.Series[float]"
-    """p after Holm's correction of each label but the baseline, the smallest first; empty where the
-    baseline has no rank."""
-
-    @property
-    def cliques(self) -> list[list[str]]:
-        """The groups of labels that the critical difference does not tell apart."""
-        return cliques(self.mean, self.width)
-
-
-def ranked(scores: pd.DataFrame, baseline: str) -> Ranks:
-    """The ranks of the labels in `scores` (see `oodbench.report.statistics`) with their tests.
-
-    Raises UserError, which says why, where fewer than two labels or blocks can be ranked.
-    """
-    table = block_table(scores) if len(scores) else pd.DataFrame()
-    blocks, labels = table.shape
-    if blocks < 2:
-        raise UserError("Ranks need at least two datasets or two test environments.")
-    if labels < 2:
-        raise UserError("Ranks need at least two algorithms that are complete everywhere.")
-    mean = mean_ranks(table)
-    against = holm_against(table, baseline)["holm"] if baseline in mean.index else None
-    return Ranks(
-        over=str(table.index.name),
-        blocks=blocks,
-        mean=mean,
-        width=critical_difference(labels, blocks),
-        friedman=friedman(table),
-        holm=pd.Series(dtype=float) if against is None else against,
-    )

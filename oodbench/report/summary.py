@@ -14,7 +14,7 @@ from typing import Any
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.notes import Note, brief
-from oodbench.report.formats import Block, Sheet
+from oodbench.report.tables import Block, Sheet
 from oodbench.results.boards import PROTOCOL_FILE, called, find_board, part_files
 from oodbench.terminal import terminal
 
@@ -72,23 +72,10 @@ def read_summary(board: Path) -> Sheet | None:
     return Sheet(blocks[:-1], numbers=values["numbers"], paper=blocks[-1], **notes)
 
 
-def check_summary(board: Path) -> None:
-    """Raise StaleSummary if there is a summary whose tables are not those of the parts.
-
-    Notes are not compared, as another version may have worded them otherwise.
-    """
-    stored = read_summary(board)
-    if stored is not None and stored.blocks != _sheet_of_parts(board).blocks:
-        raise StaleSummary(
-            f"{board / SUMMARY_FILE} is not what the parts give with this version of oodbench: "
-            f"`python -m oodbench.report.summary {called(board)}` writes it again"
-        )
-
-
 def _sheet_of_parts(board: Path) -> Sheet:
     # They bring pandas and scipy, a second that a board with a summary need not wait for.
-    from oodbench.report.beside import beside_board
-    from oodbench.report.board_tables import board_sheet
+    from oodbench.report.comparison import board_sheet
+    from oodbench.report.sources import beside_board
 
     return board_sheet(beside_board(str(board), []))
 

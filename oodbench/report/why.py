@@ -1,20 +1,23 @@
-"""How a number of the leaderboard came about: the runs behind its cell, and which were chosen."""
+"""How a number of the leaderboard came about: the runs behind its cell, and what was tried and chosen."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import pandas as pd
 
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.metrics import is_proportion
-from oodbench.report.hparams import text_of, varied
 from oodbench.report.numbers import number
 from oodbench.report.statistics import LEAST, mean_and_error
+from oodbench.report.tables import Block, Sheet
 from oodbench.results.directory import Results, kept_weights
 from oodbench.results.frames import CELL, Frames, plugins_of
 from oodbench.results.run_spec import COMPLETE
-from oodbench.selection import find_rule, judged, usual
+from oodbench.selection import choose, find_rule, judged, usual
 from oodbench.terminal import Terminal
 
 
@@ -145,8 +148,8 @@ def _one(what: str, option: str, name: str | None, there: Iterable[str]) -> str:
     return known[0] if name is None else name
 
 
-def show(cell: Why, console: Terminal, hparams: bool = False) -> None:
-    """Print the cell: what is chosen and how, the runs, the mean, and perhaps their hyperparameters."""
+def show(cell: Why, console: Terminal) -> None:
+    """Print the cell: what is chosen and how, the runs and the mean."""
     tests = "+".join(cell.test_environments)
     metric = cell.metric or "nothing recorded yet"
     console.say(f"{cell.label} on {cell.dataset}, test {tests}, selection {cell.rule}: {metric}")
@@ -160,8 +163,6 @@ def show(cell: Why, console: Terminal, hparams: bool = False) -> None:
     console.print()
     console.print(console.tables(HEADER, _rows(cell), keys=2), soft_wrap=True)
     console.say(_mean(cell))
-    if hparams:
-        _show_hparams(cell, console)
     line = load_line(cell)
     if line is not None:
         console.say("The chosen weights are kept; in Python:")
@@ -171,25 +172,6 @@ def show(cell: Why, console: Terminal, hparams: bool = False) -> None:
         trials = ", ".join(map(str, cell.waiting))
         counts = ", ".join(f"{n} {state}" for state, n in states.items()) or "runs that judge them"
         console.say(f"Nothing is chosen yet in trial {trials}: still missing are {counts}.")
-
-
-def _show_hparams(cell: Why, console: Terminal) -> None:
-    """Print the hyperparameters in which the runs differ as a table, and the others as a line."""
-    names = varied(cell.runs["hparams"])
-    rows = [
-        [str(trial), str(draw), *(text_of(hparams.get(name)) for name in names), "yes" * chosen]
-        for trial, draw, hparams, chosen in cell.runs[
-            ["trial", "draw", "hparams", "chosen"]
-        ].itertuples(index=False, name=None)
-    ]
-    if names:
-        console.print(
-            console.tables(["trial", "draw", *names, "chosen"], rows, keys=2), soft_wrap=True
-        )
-    first = cell.runs["hparams"].iloc[0]
-    same = ", ".join(f"{name} {text_of(first[name])}" for name in first if name not in names)
-    if same:
-        console.say(f"In all runs: {same}.")
 
 
 HEADER = ("trial", "draw", "step", "score", "value", "chosen", "state", "run")
@@ -233,3 +215,80 @@ def _mean(cell: Why) -> str:
         f"{cell.metric}{unit}: {number(mean, error, cell.metric)}, {what}, "
         f"n = {len(values)} of {planned}"
     )
+
+
+TRIED_HEADER = ["dataset", "algorithm", "hyperparameter", "default", "tried", "chosen"]
+
+
+def hparams_sheet(frames: Frames, rule: str | None = None) -> Sheet:
+    """Return a table of the values of every varied hyperparameter that draws tried, and of those chosen.
+
+    Numbers are `lowest to highest`, and for the chosen runs in brackets after the median; others are lists.
+    The default is that of draw 0. Raises UserError as `choose` does.
+    """
+    rule = rule or usual(frames)
+    runs = frames.runs
+    best = set(choose(frames, rule)["id"])
+    rows, numbers = [], []
+    for (dataset, label), group in runs[~runs["ceiling"]].groupby(
+        ["dataset_label", "label"], sort=False
+    ):
+        for name in varied(group["hparams"]):
+            of_run = group["hparams"].map(lambda hparams, name=name: hparams.get(name))
+            defaults = of_run[group["draw"] == 0]
+            default = text_of(defaults.iloc[0]) if len(defaults) else "-"
+            chosen = list(of_run[group["id"].isin(best)])
+            texts = [default, _span(list(of_run)), _median_and_span(chosen)]
+            rows.append([str(dataset), str(label), name, *texts])
+            numbers.append(dict(zip(TRIED_HEADER, rows[-1], strict=True)))
+    block = Block("Hyperparameters: tried and chosen", TRIED_HEADER, _once(rows), len(rows), keys=3)
+    notes: tuple[str, ...] = (
+        f"Chosen by {rule}: the median (lowest to highest) over test environments and trials.",
+        "Hyperparameters that no draw varies are at their defaults and left out.",
+    )
+    if "hparams_from" in runs:
+        known = runs["hparams_from"].dropna().unique()
+        notes += tuple(f"Some were {text}: its own table has what was tried." for text in known)
+    return Sheet([block], notes, (), pd.DataFrame(numbers, columns=TRIED_HEADER).to_dict("list"))
+
+
+def varied(hparams: "pd.Series[Any]") -> list[str]:
+    """Return the names of the hyperparameters that differ among runs."""
+    names = dict.fromkeys(name for of_run in hparams for name in of_run)
+    return [n for n in names if len({json.dumps(of_run.get(n)) for of_run in hparams}) > 1]
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+
+
+def text_of(value: Any) -> str:
+    """Return a hyperparameter's value as tables print it."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _span(values: list[Any]) -> str:
+    """Return the lowest and the highest of numbers, or all different values."""
+    if not values:
+        return "-"
+    if not _are_numbers(values):
+        return ", ".join(dict.fromkeys(map(text_of, values)))
+    low, high = text_of(min(values)), text_of(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _median_and_span(values: list[Any]) -> str:
+    """Return the median of numbers, and in brackets what they span if they differ."""
+    span = _span(values)
+    if " to " not in span or not _are_numbers(values):
+        return span
+    return f"{text_of(median(values))} ({span})"
+
+
+def _once(rows: list[list[str]]) -> list[list[str]]:
+    """Blank the dataset and algorithm of a row where they repeat those of the row before."""
+    shown = []
+    for before, row in zip([[], *rows], rows, strict=False):
+        same = 2 if before[:2] == row[:2] else int(before[:1] == row[:1])
+        shown.append([*[""] * same, *row[same:]])
+    return shown

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from oodbench.errors import unknown
+from oodbench.errors import UserError, unknown
 from oodbench.registry import checkout
 from oodbench.yaml_values import read_yaml
 
@@ -46,6 +46,27 @@ def frozen_folder() -> Path:
 def board_names() -> list[str]:
     """Return the boards that the package has."""
     return sorted(path.parent.name for path in frozen_folder().glob(f"*/{PROTOCOL_FILE}"))
+
+
+def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
+    """Return the board among some sources, if there is one, and the results directories.
+
+    A source is a results directory, a board's folder or a board's name. Raises UserError for one that is
+    nothing of these, and for several boards.
+    """
+    boards, directories = [], []
+    for source in sources:
+        path = Path(source)
+        if (path / PROTOCOL_FILE).is_file() or (source in board_names() and not path.is_dir()):
+            boards.append(source)
+        elif path.is_dir():
+            directories.append(path)
+        else:
+            beside = [str(file.parent) for file in path.parent.glob("*/sweep.json")]
+            raise unknown("board or results directory", source, [*board_names(), *beside])
+    if len(boards) > 1:
+        raise UserError(f"{' and '.join(boards)} are several boards: a report is of one")
+    return boards[0] if boards else None, directories
 
 
 def dataset_file(board: Path, dataset: str) -> Path:

@@ -1,4 +1,4 @@
-"""A results directory in memory."""
+"""Runs and their records in memory, and as one tidy table."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,6 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from oodbench.errors import UserError, unknown
-from oodbench.results.directory import Results
-from oodbench.results.read import read_frames
-from oodbench.results.run_spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -22,9 +19,10 @@ class Frames:
     METRIC_COLUMNS = ("id", "step", "environment", "split", "metric", "value", "count")
 
     runs: Any
-    """The runs, one a row: `id`, the fields of `RunSpec`, `state`, `provenance`, and the run's context:
-    `dataset_label`, `training_environments`, `classes`, `metric`, `higher_is_better` (missing if never
-    started);
+    """The planned runs, one a row: `id`, the fields of `RunSpec`, `state`, `provenance`, KINDS, and the
+    run's context: `dataset_label`, `training_environments`, `classes`, `metric`, `higher_is_better` (all
+    but the first missing if never started); `helper`: whether its pair of test environments is there for
+    `leave_one_out` alone, and makes no cell of its own;
     `error` (of a failed run, or empty), `last_step`, `training_seconds`, `waiting_seconds`,
     `evaluation_seconds` and `memory_mb` as recorded up to then; `selection` (the rule that the sweep
     names for its tables; missing if it names none) and `plugins` (the modules that the sweep imports;
@@ -40,14 +38,8 @@ class Frames:
     """Sentences on these runs that stand below every table of them."""
 
 
-def load_frames(results: Results, runs: Mapping[str, RunSpec] | None = None) -> Frames:
-    """Return the planned runs, or these (by id), and their records as two data frames.
-
-    Raises UserError if there is no sweep or a line of JSON is no record.
-    """
-    return Frames(*read_frames(results, runs))
-
-
+KINDS = ("ceiling", "transductive", "reference")
+"""The columns that mark the runs of rows which are no plain methods."""
 CELL = ["dataset_label", "label", "test_environments", "trial"]
 """The columns of a run that make its cell."""
 
@@ -62,31 +54,19 @@ def plugins_of(frames: Frames) -> list[str]:
     return list(dict.fromkeys(plugin for plugins in of_runs for plugin in plugins))
 
 
-def sweep_runs(frames: Frames) -> pd.DataFrame:
-    """Return the planned runs with the column `dataset_label` filled, and `helper`.
+def completed(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the planned runs with all columns of `Frames.runs`.
 
-    A run that has not started has no label yet: it takes that of a started run of the same data, or
-    the dataset's name and the options that differ. A helper is a run whose pair of test environments is
-    there for `leave_one_out`, see `_helps`. It makes no cell of its own.
-    Runs of transductive methods count as such where the dataset has others, too.
-    Raises UserError if no run is planned.
+    A run that has not started has no label of its dataset yet: it takes that of a started run of the same
+    data, or the dataset's name and the options that differ. Raises UserError if no run is planned.
     """
-    if frames.runs.empty:
+    if runs.empty:
         raise UserError("the sweep plans no run")
-    runs: pd.DataFrame = frames.runs.reset_index(drop=True)
-    for name in (
-        "dataset_label",
-        "metric",
-        "higher_is_better",
-        "classes",
-        "constant",
-        "ceiling",
-        "transductive",
-        "reference",
-    ):
+    runs = runs.reset_index(drop=True)
+    for name in ("dataset_label", "metric", "higher_is_better", "classes", "constant", *KINDS):
         if name not in runs:
             runs[name] = None
-    for name in ("ceiling", "transductive", "reference"):
+    for name in KINDS:
         runs[name] = runs[name].eq(True)
     if "training_environments" not in runs:
         runs["training_environments"] = [()] * len(runs)
@@ -94,9 +74,6 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
         data = runs["options"].map(lambda options: json.dumps(options, sort_keys=True))
         known = runs["dataset_label"].groupby([runs["dataset"], data]).transform("first")
         runs["dataset_label"] = known.where(known.notna(), _plain_labels(runs))
-    others = runs["dataset_label"][~runs["ceiling"] & ~runs["transductive"] & ~runs["reference"]]
-    for name in ("transductive", "reference"):  # alone they are what a table ranks
-        runs[name] &= runs["dataset_label"].isin(others)
     runs["helper"] = _helps(runs)
     return runs
 
@@ -149,7 +126,8 @@ def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
     known = dict[tuple[str, str], str]()
     for (dataset, label), group in runs.groupby(["dataset_label", "label"], sort=False):
         columns = [group[name] for name in ("network_hparams", "options") if name in group]
-        texts = [_weights(values) for column in columns for values in column]
+        different = {id(values): values for column in columns for values in column}.values()
+        texts = map(_weights, different)  # the runs of a board share their values
         known[str(dataset), str(label)] = ", ".join(filter(None, dict.fromkeys(texts)))
     return known if any(known.values()) else {}
 
@@ -177,7 +155,7 @@ def only(
     """
     if not (datasets or rows):
         return frames
-    runs = sweep_runs(frames).drop(columns="helper")
+    runs = frames.runs
     places, known = ([str(x) for x in runs[c].unique()] for c in ("dataset_label", "label"))
     labels = [
         label.strip() for text in rows for label in ([text] if text in known else text.split(","))
@@ -251,3 +229,32 @@ def _plain_labels(runs: pd.DataFrame) -> pd.Series:
                 for name, options in zip(group["dataset"], group["options"], strict=True)
             ]
     return labels
+
+
+TIMES = ("training_seconds", "waiting_seconds")
+RUN_COLUMNS = (
+    *("dataset", "label", "algorithm", "test_environments", "draw", "trial", "state"),
+    *TIMES,
+)
+
+
+def tidy(frames: Frames) -> pd.DataFrame:
+    """Return all records as one table with an evaluation a row; see `oodbench.load`."""
+    tests = frames.runs["test_environments"].map("+".join)
+    runs = frames.runs.assign(dataset=frames.runs["dataset_label"], test_environments=tests)
+    runs = runs.astype(dict.fromkeys(TIMES, float))
+    hparams = pd.DataFrame(list(runs["hparams"]), index=runs.index).add_prefix("hparams.")
+    table = pd.concat([runs[list(RUN_COLUMNS)], hparams], axis=1)
+    for name in table.select_dtypes(object):
+        values = table[name]
+        mixed = values.map(lambda v: isinstance(v, list | tuple | dict)).any()
+        table[name] = (values.map(str) if mixed else values).astype("category")
+    metrics = frames.metrics
+    index_of = pd.Index(runs["id"]).get_indexer(metrics["id"].cat.categories)
+    rows = index_of[metrics["id"].cat.codes]
+    wide = table.iloc[rows].reset_index(drop=True)
+    names = list(Frames.METRIC_COLUMNS)
+    values = metrics.reset_index(drop=True)
+    columns = [values[["id"]], wide[list(RUN_COLUMNS)], values[names[1:]], wide[list(hparams)]]
+    joined: pd.DataFrame = pd.concat(columns, axis=1)
+    return joined

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import pandas as pd
 
 from oodbench.notes import Note
 from oodbench.results.data_files import DataFiles
-from oodbench.results.digests import Code, Digests, changed_files, differing, is_of_package
+from oodbench.results.provenance import Code, Digests, changed_files, differing, is_of_package
 from oodbench.results.run_spec import COMPLETE
 from oodbench.version import __version__
 
@@ -86,7 +87,7 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
     totals: Counter[Subject] = Counter()
     variants: dict[Subject, dict[object, _Variant]] = {}
     versions: dict[str, list[str]] = {}
-    files = _Lists()
+    files = cache(lambda directory: DataFiles(Path(directory)))
     for run in runs:
         made_by = run.provenance
         if not made_by or "code" in made_by:  # another program's
@@ -104,7 +105,7 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
             key = _key(before), _key(present), run.directory
             of_subject = variants.setdefault(subject, {})
             if key not in of_subject:
-                of_subject[key] = _Variant(before, present, files[run.directory])
+                of_subject[key] = _Variant(before, present, files(run.directory))
             of_subject[key].ids.append(run.id)
     reasons = list(_of_other_versions(versions))
     for subject, of_subject in variants.items():
@@ -114,14 +115,6 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
 
 def _key(digest: Code | str | None) -> object:
     return frozenset(digest["files"].items()) if isinstance(digest, dict) else digest
-
-
-class _Lists(dict[str, DataFiles]):
-    """The lists of data files by results directory."""
-
-    def __missing__(self, directory: str) -> DataFiles:
-        self[directory] = DataFiles(Path(directory))
-        return self[directory]
 
 
 def _of_other_versions(versions: Mapping[str, Sequence[str]]) -> Iterator[Stale]:

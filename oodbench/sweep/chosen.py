@@ -15,7 +15,8 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import known_direction
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames, plugins_of, sweep_runs
+from oodbench.results.frames import Frames, plugins_of
+from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import candidates, find_rule, sees_test, usual
 
@@ -57,7 +58,7 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
         raise UserError(
             f"hparams_from: {rule} sees the test environments; name another `selection`"
         )
-    runs = sweep_runs(frames)
+    runs = frames.runs
     before = sorted(map(int, runs["trial"].unique()))
     if again := sorted({*before} & {*trials}):
         others = list(range(before[-1] + 1, before[-1] + 1 + len(trials)))

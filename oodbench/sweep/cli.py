@@ -314,7 +314,7 @@ def clean(
     set_: Settings = None,
 ) -> None:
     """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
-    from oodbench.report.prediction_metrics import spare
+    from oodbench.report.sources import spare
 
     results = _results(sweep, out, set_)
     planned = results.plan()["runs"]

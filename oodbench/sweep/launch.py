@@ -218,9 +218,9 @@ def _report(
             f"Ended without the weights of {rule}, and not trained again: {counted(runs, 'run')}."
         )
     if job.options.table and complete:
-        from oodbench.report.formats import print_sheet
-        from oodbench.report.sheet import leaderboard_sheet
-        from oodbench.results.join import joined
+        from oodbench.report.tables import print_sheet
+        from oodbench.report.tables.sheet import leaderboard_sheet
+        from oodbench.results.load import joined
 
         try:
             more = f"`python -m oodbench.report table {job.results.path} --notes` says more."

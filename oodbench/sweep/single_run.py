@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from oodbench.errors import MOST_THREADS, UserError, whole_number
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
-from oodbench.results.export import tidy
-from oodbench.results.frames import load_frames
+from oodbench.results.frames import tidy
+from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import status_on_disk

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oodbench.errors import UserError
-from oodbench.results.digests import Digests
 from oodbench.results.directory import Results
+from oodbench.results.provenance import Digests
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.stale import Stale, Trained, stale
 from oodbench.sweep.launchers import RunStatus

@@ -10,7 +10,7 @@ from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
 from oodbench.results.data_files import DataFiles
-from oodbench.results.digests import Digests, code_of, joined
+from oodbench.results.provenance import Digests, code_of, joined
 from oodbench.results.run_spec import RunSpec
 
 if TYPE_CHECKING:

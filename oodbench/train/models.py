@@ -168,7 +168,7 @@ def _weights_of_cell(
 ) -> tuple[RunDirectory, Path]:
     """The chosen run of a cell, and the file of its weights at the chosen step."""
     from oodbench.report.why import why
-    from oodbench.results.frames import load_frames
+    from oodbench.results.load import load_frames
     from oodbench.selection import usual
 
     frames = load_frames(results)

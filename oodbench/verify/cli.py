@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from oodbench.errors import MissingError, UserError, unknown
-from oodbench.report.formats import FORMATS, print_sheet
+from oodbench.report.tables import FORMATS, print_sheet
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions
 from oodbench.sweep.plan import check_requirements

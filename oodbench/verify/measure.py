@@ -10,7 +10,8 @@ import pandas as pd
 
 from oodbench.report.statistics import mean_and_error, plain_mean
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames
+from oodbench.results.frames import Frames
+from oodbench.results.load import load_frames
 from oodbench.results.provenance import commit
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from oodbench.errors import UserError
 from oodbench.report.statistics import plain_mean
-from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.results.frames import CELL, Frames
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import candidates, choose
 from oodbench.verify.targets import LAST, ORACLE_LAST, Reading, Target
@@ -117,7 +117,7 @@ def _runs(target: Target, frames: Frames) -> pd.DataFrame:
 
     A dataset's name in tables is only known from runs that have.
     """
-    runs = sweep_runs(frames)
+    runs = frames.runs
     of_row = runs["label"] == target.row
     unknown = (of_row & runs["metric"].isna()).any()
     if target.dataset is not None:
@@ -170,9 +170,8 @@ def last_values(reading: Reading, frames: Frames) -> pd.DataFrame:
 
 def ended_runs(frames: Frames) -> pd.DataFrame:
     """Return the runs of the sweep that are done or diverged, without those that only serve selection."""
-    runs = sweep_runs(frames)
-    result: pd.DataFrame = runs[runs["state"].isin(COMPLETE) & ~runs["helper"]]
-    return result
+    runs = frames.runs
+    return pd.DataFrame(runs[runs["state"].isin(COMPLETE) & ~runs["helper"]])
 
 
 def at_the_end(recorded: pd.DataFrame) -> pd.Series:

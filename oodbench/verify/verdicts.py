@@ -9,8 +9,8 @@ import pandas as pd
 import scipy
 
 from oodbench.report import numbers
-from oodbench.report.formats import Block, Sheet
 from oodbench.report.statistics import mean_and_error
+from oodbench.report.tables import Block, Sheet
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, Target
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from oodbench.board.rerun import changed_data
-from oodbench.report.beside import beside_board
+from oodbench.report.sources import beside_board
 from oodbench.report.summary import write_summary
 from oodbench.results.boards import dataset_file, find_board, part_files
 from oodbench.results.parts import OF_A_RUN, Part, read_file, write_parts
@@ -111,9 +111,6 @@ def test_trained_again_by_this_version_its_runs_differ_for_a_reason(older: Path)
     assert re.search(
         r"furthest off is \w+ on digits, trial \d, draw \d, by 25\.0 points of acc", text
     )
-    assert re.search(
-        r"Mean accuracy of 3 of these runs: [\d.]+ ± [\d.]+ on the board, [\d.]+ ±", text
-    )
     assert re.search(BOTH_SIDES, text)
 
 
@@ -142,12 +139,11 @@ def test_rows_trained_by_another_version_stand_beside_it_with_the_reason(
 ) -> None:
     frames = beside_board(str(older), [half])
     assert "ERM, IRM on SEM: 32 of 32 runs here are equal to the board's." in frames.notes
-    *_, unlike, agree, made = frames.notes
+    *_, unlike, made = frames.notes
     assert unlike.startswith(
         "ERM (here), IRM (here) on digits: of 32 runs that are also on the board, 0 eq"
     )
     assert unlike.endswith("by 25.0 points of accuracy.")
-    assert agree == "By val_env the means of 0 of 2 rows agree with the board's within both errors."
     assert re.match(BOTH_SIDES, made)
 
 

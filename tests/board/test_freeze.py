@@ -12,7 +12,7 @@ from oodbench.errors import UserError
 from oodbench.report.summary import write_summary
 from oodbench.results.boards import dataset_file, part_files
 from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from oodbench.results.parts import Part, read_file, read_parts, write_parts
 from oodbench.selection import choose
 from tests.helpers.boards import (

@@ -6,9 +6,9 @@ import pytest
 
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.quickstart import next_lines, quickstart_sheet
-from oodbench.report.beside import beside_board
-from oodbench.report.board_tables import board_sheet
-from oodbench.report.formats import FORMATS
+from oodbench.report.comparison import board_sheet
+from oodbench.report.sources import beside_board
+from oodbench.report.tables import FORMATS
 from oodbench.results.boards import dataset_file, find_board
 from oodbench.results.parts import read_file
 from oodbench.sweep.plan import make_plan
@@ -29,7 +29,7 @@ def test_the_protocol_of_the_board_plans_the_runs_that_are_frozen(dataset: str) 
 def test_what_is_trained_here_stands_among_the_best_of_the_board(
     board: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oodbench.report.short.BEST", 2)
+    monkeypatch.setattr("oodbench.report.tables.short.BEST", 2)
     entry = protocol_of(board).datasets[1]
     mine = trained(folder, "quick", algorithms=["IRM", "VREx"], datasets=[entry])
     frames = beside_board(str(board), [mine])

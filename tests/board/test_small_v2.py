@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from oodbench.board.protocol import protocol_of, restricted
-from oodbench.report.beside import range_notes
+from oodbench.report.sources import range_notes
 from oodbench.results.boards import find_board
 from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python

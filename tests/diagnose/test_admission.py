@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.diagnose.admission import Figures, checks, figures
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from tests.helpers.made import Curve, Made
 
 GOOD = Figures(

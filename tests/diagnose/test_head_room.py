@@ -16,7 +16,7 @@ from oodbench.diagnose.cli import app
 from oodbench.diagnose.head_room import HeadRoom, _on_its_own, _spearman, head_room, verdicts
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import choose
 from oodbench.sweep.launchers import LaunchOptions

@@ -9,9 +9,9 @@ import yaml
 
 from oodbench.board.quickstart import BOARD, DATASET, ROWS
 from oodbench.report.gaps import gaps_of
-from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.numbers import number
-from oodbench.results.frozen import frozen
+from oodbench.report.tables.leaderboard import leaderboard_by_rule
+from oodbench.results.load import frozen
 from oodbench.selection import judged
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
@@ -83,7 +83,7 @@ def test_what_it_says_of_the_board_is_so() -> None:
 
 
 def test_what_it_says_of_the_shifts_is_so() -> None:
-    gaps = gaps_of(judged(frozen(BOARD), "val_env"))
+    gaps = gaps_of(leaderboard_by_rule(judged(frozen(BOARD), "val_env")))
     told = re.search(
         r"On (\w+) of (\w+) constructed shifts some row closes nearly all of the gap; on (\w+)\s+"
         r"natural\s+ones\s+no\s+row\s+closes\s+two\s+thirds",

@@ -8,11 +8,11 @@ from typing import Any
 from typer.testing import CliRunner
 
 from oodbench.report.cli import app
-from oodbench.report.formats import Block
-from oodbench.report.leaderboard import Leaderboard, leaderboard
-from oodbench.report.sheet import blocks
+from oodbench.report.tables import Block
+from oodbench.report.tables.leaderboard import Leaderboard, leaderboard
+from oodbench.report.tables.sheet import blocks
 from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.version import __version__
 

@@ -7,15 +7,16 @@ import math
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.report.formats import FORMATS, LATEX, print_sheet, to_terminal
-from oodbench.report.sheet import leaderboard_sheet, sheet
-from oodbench.results.join import joined
+from oodbench.report.tables import FORMATS, LATEX, print_sheet, to_terminal
+from oodbench.report.tables.sheet import leaderboard_sheet, sheet
+from oodbench.results.load import joined
 from oodbench.results.run_spec import State
 from oodbench.terminal import Terminal
 from oodbench.version import __version__
@@ -207,7 +208,7 @@ def test_markdown_has_as_many_columns_in_every_row(sweep: OneStep) -> None:
 
 
 def test_latex_leaves_no_special_character_bare(sweep: OneStep) -> None:
-    shown = text(sweep, "latex-all")
+    shown = FORMATS["latex"](replace(sheet(sweep.leaderboard()), paper=None))
     body = [line for line in shown.splitlines() if not line.startswith("%")]
     for line in body:
         bare = line
@@ -265,7 +266,7 @@ def test_the_command_prints_every_format(sweep: OneStep) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table", "--format", "latx"], "unknown format 'latx'; did you mean latex or latex-all?"),
+        (["table", "--format", "latx"], "unknown format 'latx'; did you mean latex?"),
         (["table", "--rule", "orcale"], "unknown selection rule 'orcale'; did you mean oracle?"),
         (["table", "--metric", "acuracy"], "unknown metric 'acuracy' in Digits; did you mean accu"),
         (["table", "--rule", "val_env"], "selection val_env needs `validation_environments:`"),
@@ -320,26 +321,20 @@ def test_a_directory_without_a_sweep_is_one_sentence(tmp_path: Path, arguments: 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 @pytest.mark.parametrize(
-    ("verb", "format_", "grey"),
-    [
-        *(("table", form, grey) for form in ("latex", "latex-all") for grey in (False, True)),
-        *((verb, "latex", False) for verb in ("compare", "hparams")),
-    ],
+    ("verb", "grey"),
+    [("table", False), ("table", True), ("compare", False), ("hparams", False)],
 )
-def test_latex_compiles(
-    sweep: OneStep, tmp_path: Path, verb: str, format_: str, grey: bool
-) -> None:
+def test_latex_compiles(sweep: OneStep, tmp_path: Path, verb: str, grey: bool) -> None:
     for label, value in {"ERM": 0.5, NASTY: 0.6, "IRM": 0.599}.items():
         sweep.add(spec(r"#^~\{}$<script>", label), value)
     path = sweep.results.path
     if grey:
         values = {"clean_100%": 0.9, "ERM": 0.7, NASTY: 0.65}
         path = with_references(tmp_path / "grey", values, {"clean_100%"}).results.path
-    _, shown, _ = report(verb, path, "--format", format_)
+    _, shown, _ = report(verb, path, "--format", "latex")
     labels = re.findall(r"\\label\{(.*)\}", shown)
     assert len(set(labels)) == len(labels) == shown.count(r"\begin{table}")
-    if format_ == "latex":
-        assert len(labels) == 1
+    assert len(labels) == 1
     grey = r"\textcolor{gray}{" in shown
     first, _, _ = shown.partition("\n")
     packages = first.removeprefix("% needs ")

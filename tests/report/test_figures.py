@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.report.cli import app
 from oodbench.report.figures import FIGURES, SUFFIXES, WIDTHS, plot, save
-from oodbench.results.frames import Frames, load_frames
+from oodbench.results.frames import Frames
+from oodbench.results.load import load_frames
 from tests.helpers.made import Made, rising
 
 NASTY = "$x_1 [b]\x1b"
@@ -51,7 +52,7 @@ def test_every_figure_is_written(made: Made, tmp_path: Path, kind: str, suffix: 
     assert out.read_bytes() == before, "the same figure is the same file"
     if suffix == ".svg":
         root = ElementTree.fromstring(before)
-        assert root.get("width") == f"{72 * WIDTHS[1 if kind == 'ranks' else 2]:g}pt"
+        assert root.get("width") == f"{72 * WIDTHS[2]:g}pt"
         assert not list(root.iter("{http://www.w3.org/2000/svg}image")), "it is a vector"
 
 
@@ -98,20 +99,21 @@ def test_differences_within_the_noise_look_small(tmp_path: Path) -> None:
         assert high - low >= 10
 
 
-@pytest.mark.parametrize("columns", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("datasets", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", sorted(FIGURES))
-def test_long_names_leave_room_for_the_axes(tmp_path: Path, kind: str, columns: int) -> None:
+def test_long_names_leave_room_for_the_axes(tmp_path: Path, kind: str, datasets: int) -> None:
     made = Made(tmp_path / "made")
-    for dataset in ("Photographs", "Scans of seven hospitals, the machines of which differ"):
+    names = ("Photographs", "Scans of seven hospitals, the machines of which differ")
+    for dataset in names[:datasets]:
         for i in range(3):
             label = f"{i}: Invariant risk minimization with an annealed penalty, and much else"
             for trial in range(2):
                 made.add(dataset, label, ("a",), trial, rising(0.5 + i / 9 + trial / 99))
     frames = load_frames(made.results)
     baseline = str(frames.runs["label"].iloc[0])
-    figure = plot(kind, frames, baseline=baseline, columns=columns)
+    figure = plot(kind, frames, baseline=baseline)
     save(figure, tmp_path / "long.png")  # a warning, which is an error, where no room is left
-    assert all(axes.get_position().width > 0.3 / columns for axes in figure.axes)
+    assert all(axes.get_position().width > 0.3 / datasets for axes in figure.axes)
 
 
 def test_a_mistake_is_one_sentence(frames: Frames, made: Made, tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_a_mistake_is_one_sentence(frames: Frames, made: Made, tmp_path: Path) -
         plot("scater", frames)
     with pytest.raises(UserError, match="unknown baseline 'EMR'; did you mean ERM"):
         plot("gains", frames, baseline="EMR")
-    arguments = ["figure", "ranks", str(made.results.path), "--out", str(tmp_path / "f.jpg")]
+    arguments = ["figure", "gains", str(made.results.path), "--out", str(tmp_path / "f.jpg")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2 and "must end with one of .pdf, .svg, .png" in result.stderr
     assert not list(tmp_path.iterdir())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.report.formats import FORMATS, Block, Sheet, to_terminal
+from oodbench.report.tables import FORMATS, Block, Sheet, to_terminal
 from oodbench.terminal import Terminal
 from tests.helpers.made import OneStep, report, spec
 

@@ -7,11 +7,12 @@ import pytest
 import scipy.stats
 
 from oodbench.report import gaps as gap_tables
-from oodbench.report.formats import Block
 from oodbench.report.gaps import Gaps, gaps_of
-from oodbench.report.html.contents import datasets_agree, rules_agree, rules_cost
+from oodbench.report.html.contents import datasets_agree, rules_agree
+from oodbench.report.tables import Block
+from oodbench.report.tables.leaderboard import leaderboard_by_rule
 from oodbench.results.frames import Frames, subset
-from oodbench.results.frozen import frozen
+from oodbench.results.load import frozen
 from oodbench.selection import judged
 from tests.helpers.boards import invoke
 from tests.helpers.made_boards import Means, made_board
@@ -52,7 +53,7 @@ def frames(made: Path, runs: pd.DataFrame) -> Frames:
 
 @pytest.fixture(scope="module")
 def gaps(frames: Frames) -> Gaps:
-    by_rule = gaps_of(judged(frames, "val_env"))
+    by_rule = gaps_of(leaderboard_by_rule(judged(frames, "val_env")))
     assert by_rule is not None
     return by_rule
 
@@ -104,10 +105,10 @@ def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
 ) -> None:
     table = frames.runs
     few = table[~(table["label"].eq("A") & table["dataset_label"].eq("delta"))]
-    fewer = gaps_of(judged(subset(frames, few), "val_env"))
+    fewer = gaps_of(leaderboard_by_rule(judged(subset(frames, few), "val_env")))
     assert fewer is not None
-    assert fewer.means["A"] == gaps.means["A"] and fewer.places == gaps.places
-    assert fewer.resampled.interval("A") == gaps.resampled.interval("A")
+    assert fewer.ranked["all"][0].label == "A"
+    assert fewer.ranked["all"][0] == gaps.ranked["all"][0]
 
 
 def test_agreement_of_datasets_is_kendalls_tau(runs: pd.DataFrame, gaps: Gaps) -> None:
@@ -122,23 +123,10 @@ def datasets_of(label: str) -> set[str]:
     return {dataset for dataset, rows in MEANS.items() if label in rows}
 
 
-def test_a_rule_costs_what_rows_close_less_than_by_the_oracle(
-    runs: pd.DataFrame, frames: Frames
-) -> None:
-    by_rule = {
-        r: one for r in ("val_env", "train_val", "oracle") if (one := gaps_of(judged(frames, r)))
-    }
-    block = rules_cost(by_rule)
-    assert block is not None
-    for dataset in CLEAR:
-        erm, top = (mean(runs, dataset, x, "oracle") for x in ("ERM", "ceiling"))
-        rows = [x for x in ("ERM", "A", "B", "C") if x in MEANS[dataset]]
-        lost = 0.0
-        for label in rows:
-            both = (mean(runs, dataset, label, rule) for rule in ("oracle", "train_val"))
-            best, less = (max((value - erm) / (top - erm), -1) for value in both)
-            lost += (best - less) / len(rows)
-        assert cells(block)["train_val"][dataset] == f"{lost:z.2f}"
+def test_rules_agree_over_the_datasets_that_both_judge(frames: Frames) -> None:
+    rules = ("val_env", "train_val", "oracle")
+    boards = {rule: leaderboard_by_rule(judged(frames, rule)) for rule in rules}
+    by_rule = {rule: gaps for rule, board in boards.items() if (gaps := gaps_of(board))}
     assert cells(rules_agree(by_rule))["val_env"]["oracle"].endswith("(3 datasets)")
 
 

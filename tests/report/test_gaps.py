@@ -45,7 +45,7 @@ def trials(scores: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def rooms(trials: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
-    return g.head_rooms(trials, g.by_trial(ceilings)["ceiling"], "ERM")
+    return g.head_rooms(trials, g.by_trial(ceilings)["ceiling"])
 
 
 def mean(scores: pd.DataFrame, dataset: str, label: str) -> float:
@@ -56,7 +56,7 @@ def mean(scores: pd.DataFrame, dataset: str, label: str) -> float:
 def test_the_share_is_the_gain_over_the_head_room_for_accuracies_and_losses(
     scores: pd.DataFrame, ceilings: pd.DataFrame, trials: pd.DataFrame, rooms: pd.DataFrame
 ) -> None:
-    table = g.shares(trials, rooms, "ERM")
+    table = g.shares(trials, rooms)
     for dataset, label in itertools.product(HIGHER, LABELS):
         erm, top = mean(scores, dataset, "ERM"), mean(ceilings, dataset, "ceiling")
         share = (mean(scores, dataset, label) - erm) / (top - erm)
@@ -75,9 +75,9 @@ def test_a_head_room_within_its_error_has_no_share(
         assert rooms.loc[dataset, "stderr"] == pytest.approx(scipy.stats.sem(values))
     assert rooms["clear"].all()
     top.loc["losses"] = (trials["ERM"]["losses"] + [1.0, -1.0, 1.0, 0.5]).to_numpy()
-    unclear = g.head_rooms(trials, top, "ERM")
+    unclear = g.head_rooms(trials, top)
     assert list(unclear.index[~unclear["clear"]]) == ["losses"]
-    assert list(g.shares(trials, unclear, "ERM").index) == ["accuracies", "others"]
+    assert list(g.shares(trials, unclear).index) == ["accuracies", "others"]
 
 
 def test_where_baseline_and_ceiling_diverge_together_the_head_room_is_not_clear(
@@ -85,7 +85,7 @@ def test_where_baseline_and_ceiling_diverge_together_the_head_room_is_not_clear(
 ) -> None:
     top, broken = g.by_trial(ceilings)["ceiling"].copy(), trials.copy()
     top["losses", 0] = broken.loc[("losses", 0), "ERM"] = -math.inf
-    found = g.head_rooms(broken, top, "ERM")
+    found = g.head_rooms(broken, top)
     assert list(found.index[found["clear"]]) == ["accuracies", "others"]
 
 
@@ -94,7 +94,7 @@ def test_what_is_equal_but_for_round_off_has_equal_shares(
 ) -> None:
     near = trials.assign(A=trials["ERM"] * (1 + 4e-16), B=trials["C"] * (1 - 4e-16))
     assert not near["A"].equals(near["ERM"])
-    table = g.shares(near, rooms, "ERM")
+    table = g.shares(near, rooms)
     assert (table["A"] == 0).all() and table["B"].equals(table["C"])
 
 
@@ -110,10 +110,10 @@ def test_a_diverged_run_is_at_the_floor_and_a_missing_trial_has_no_share(
 ) -> None:
     one = (scores["dataset"] == "losses") & (scores["trial"] == 1)
     broken = scores.assign(value=scores["value"].mask(one & (scores["label"] == "A")))
-    table = g.shares(g.by_trial(broken), rooms, "ERM")
+    table = g.shares(g.by_trial(broken), rooms)
     assert table.loc["losses", "A"] == -math.inf
     fewer = scores[~(one & (scores["label"] == "B"))]
-    table = g.shares(g.by_trial(fewer), rooms, "ERM")
+    table = g.shares(g.by_trial(fewer), rooms)
     assert table["B"].isna()["losses"] and table.drop(columns="B").notna().all(axis=None)
     one_of_two = scores[~(one & (scores["label"] == "B") & (scores["environment"] == "t"))]
     assert g.by_trial(one_of_two)["B"].isna().to_numpy().sum() == 1
@@ -139,27 +139,26 @@ def test_the_bootstrap_resamples_datasets_then_paired_trials(
     two = trials[trials.index.get_level_values("trial") < 2]
     datasets = ["accuracies", "losses"]
     expected = exact_resamples(two, rooms, datasets)
-    drawn = g.resampled(two, rooms, "ERM", datasets, resamples=40_000)
+    drawn = g.resampled(two, rooms, datasets, resamples=40_000)
     share = drawn.gap[:, drawn.labels.index("A")]
     assert share.mean() == pytest.approx(expected.mean(), abs=0.01)
     assert share.std() == pytest.approx(expected.std(), rel=0.02)
     assert set(np.round(share, 9)) == set(np.round(expected, 9))
     assert (drawn.gap[:, drawn.labels.index("ERM")] == 0).all()
-    assert math.isnan(drawn.interval("A")[0])  # two datasets give none
-    assert drawn.share(0.25, "A") == "0.25" and drawn.place(g.Place(1, 1, 2, 0.6)) == ["1", "-"]
-    whole = g.resampled(trials, rooms, "ERM")
+    assert math.isnan(drawn.intervals["A"][0]) and not drawn.has_interval  # two datasets give none
+    assert g.Place(1, 1, 2, 0.6).texts(False) == ("1", "-")
+    whole = g.resampled(trials, rooms)
     low, high = np.quantile(whole.gap[:, whole.labels.index("A")], [0.025, 0.975])
-    assert whole.interval("A") == (low, high) and len(whole.gap) == st.RESAMPLES == 10_000
-    assert whole.share(0.25, "A") == f"0.25 [{low:z.2f}, {high:z.2f}]"
-    assert whole.place(g.Place(1, 1, 2, 0.6)) == ["1 [1, 2]", "0.60"]
+    assert whole.intervals["A"] == (low, high) and len(whole.gap) == st.RESAMPLES == 10_000
+    assert g.Place(1, 1, 2, 0.6).texts(whole.has_interval) == ("1 [1, 2]", "0.60")
 
 
 def test_labels_that_lack_a_dataset_are_not_resampled(
     scores: pd.DataFrame, rooms: pd.DataFrame
 ) -> None:
     few = scores[~((scores["label"] == "C") & (scores["dataset"] == "others"))]
-    assert g.resampled(g.by_trial(few), rooms, "ERM", resamples=9).labels == ["ERM", "A", "B"]
-    part = g.resampled(g.by_trial(few), rooms, "ERM", ["losses", "accuracies"], resamples=9)
+    assert g.resampled(g.by_trial(few), rooms, resamples=9).labels == ["ERM", "A", "B"]
+    part = g.resampled(g.by_trial(few), rooms, ["losses", "accuracies"], resamples=9)
     assert part.labels == LABELS
 
 

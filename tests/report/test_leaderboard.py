@@ -1,17 +1,21 @@
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from oodbench.errors import UserError
 from oodbench.report.comparison import comparison
-from oodbench.report.formats import FORMATS
 from oodbench.report.html.contents import contents
-from oodbench.report.leaderboard import COLUMNS, SUMMARIES, Column, Summary, leaderboard, scores
-from oodbench.report.sheet import blocks, sheet
-from oodbench.results.frames import load_frames
-from oodbench.results.join import joined
-from oodbench.selection import judged
+from oodbench.report.tables import FORMATS
+from oodbench.report.tables.leaderboard import (
+    COLUMNS,
+    Column,
+    leaderboard,
+    scores,
+)
+from oodbench.report.tables.sheet import blocks, sheet
+from oodbench.results.load import joined, load_frames
 from tests.helpers.made import Curve, Made, flat
 
 
@@ -68,21 +72,17 @@ def test_a_declared_column_is_in_every_format_and_on_the_page(
     for label, level in (("ERM", 0.5), ("IRM", 0.7)):
         for trial in range(2):
             made.add("D", label, ("a", "b"), trial, easier_a(level))
-    worst = Summary("worst", min, "Worst: the lowest test environment.")
     lag = Column("lag", lambda row: f"{1 - row['mean']:.2f}", "Lag: what is missing to 1.")
-    monkeypatch.setattr("oodbench.report.leaderboard.SUMMARIES", (*SUMMARIES, worst))
-    monkeypatch.setattr("oodbench.report.leaderboard.COLUMNS", (*COLUMNS, lag))
+    monkeypatch.setattr("oodbench.report.tables.leaderboard.COLUMNS", (*COLUMNS, lag))
     made_sheet = sheet(leaderboard(load_frames(made.results)))
     (table,) = made_sheet.blocks
-    assert table.header == ["algorithm", "a", "b", "mean", "worst", "n", "lag"]
-    assert table.rows[0][3:] == ["75.0", "70.0", "2", "0.25"]
-    assert (0, 4) in table.best
+    assert table.header == ["algorithm", "a", "b", "mean", "n", "lag"]
+    assert table.rows[0][3:] == ["75.0", "2", "0.25"]
     for name, write in FORMATS.items():
-        assert all(word in write(made_sheet) for word in ("worst", "lag", "0.25")), name
-    assert {worst.note, lag.note} <= set(made_sheet.notes)
+        assert all(word in write(made_sheet) for word in ("lag", "0.25")), name
+    assert lag.note in made_sheet.notes
     page = contents(joined([tmp_path]))["rules"]["train_val"]
-    assert {worst.note, lag.note} <= set(page["notes"])
-    assert "worst" in [column["name"] for column in page["environments"][0]]
+    assert lag.note in page["notes"]
     assert [name for name, _ in page["cells"][0][0][5]][:2] == ["n", "lag"]
 
 
@@ -123,7 +123,7 @@ def test_the_constant_answer_and_ceilings_are_grey_rows(tmp_path: Path) -> None:
     assert [row[0] for row in block.rows] == ["ERM", "IRM", "clean", "constant"]
     assert block.rows[3] == ["constant", "60.1 ± 0.1", "3"]
     assert (block.ranked, block.grey, block.best) == (2, 2, {(0, 1)})
-    assert set(scores(judged(frames))["label"]) == {"ERM", "IRM"}
+    assert set(scores(leaderboard(frames))["label"]) == {"ERM", "IRM"}
     compared = comparison(frames, "ERM")
     assert set(compared.frame["label"]) == {"IRM"}
     with pytest.raises(UserError, match="unknown baseline 'constant'"):
@@ -149,11 +149,11 @@ def test_methods_that_see_test_inputs_are_ranked_apart(tmp_path: Path) -> None:
     assert (apart.ranked, apart.grey, apart.best) == (2, 0, {(0, 1)})
     # without others they are what is ranked
     assert alone.title == "E: accuracy (%)" and [row[0] for row in alone.rows] == ["ARM", "MTL"]
-    assert set(scores(judged(frames))["label"][scores(judged(frames))["dataset"] == "D"]) == {
+    assert set(scores(leaderboard(frames)).query("dataset == 'D'")["label"]) == {
         "ERM",
         "IRM",
     }
-    text = FORMATS["latex-all"](sheet(board))
+    text = FORMATS["latex"](replace(sheet(board), paper=None))
     assert (
         r"\label{tab:d-accuracy-of-transductive-methods}" in text and "depend on the other" in text
     )
@@ -173,7 +173,7 @@ def test_references_stand_in_grey_and_are_not_ranked(tmp_path: Path) -> None:
     assert (first.ranked, first.grey, first.best) == (2, 1, {(0, 1)})
     # without methods they are what is ranked
     assert [row[0] for row in alone.rows] == ["Forest"] and alone.ranked == 1
-    shown = scores(judged(frames))
+    shown = scores(leaderboard(frames))
     assert set(shown["label"][shown["dataset"] == "D"]) == {"ERM", "IRM"}
     compared = comparison(frames, "ERM").frame
     assert set(compared.loc[compared["dataset"] == "D", "label"]) == {"IRM"}

@@ -9,9 +9,9 @@ from oodbench.errors import UserError
 from oodbench.metrics import Metric, register
 from oodbench.report import cli as report
 from oodbench.report.html.contents import contents
-from oodbench.report.prediction_metrics import spare, with_prediction_metric
+from oodbench.report.sources import spare, with_prediction_metrics
 from oodbench.results.directory import Results
-from oodbench.results.join import joined
+from oodbench.results.load import joined
 from oodbench.results.predictions import Predictions
 from oodbench.selection import choose, usual
 from oodbench.sweep import cli as sweep
@@ -35,7 +35,7 @@ def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
         def of_predictions(self, p: Predictions) -> float:
             return float(((p.logits[:, 0] > 0) == (p.targets > 0.5)).mean())
 
-    wide = with_prediction_metric(joined([kept.path]), [None], "again").metrics
+    wide = with_prediction_metrics(joined([kept.path]), [None], ["again"]).metrics
     wide = wide.astype({"metric": object, "environment": object, "split": object, "id": object})
     table = wide.pivot_table("value", ["id", "step", "environment", "split"], "metric")
     both = table.dropna(subset=["again"])
@@ -48,7 +48,7 @@ def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
     assert outcome(plain) == outcome(kept)
     assert not list(tmp_path.glob("runs/*/predictions"))
     with pytest.raises(UserError, match="keeps no predictions"):
-        with_prediction_metric(joined([plain.path]), [None], "auroc")
+        with_prediction_metrics(joined([plain.path]), [None], ["auroc"])
 
 
 def test_a_page_has_a_metric_that_some_runs_recorded_and_others_kept(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import oodbench
 from oodbench.errors import UserError
 from oodbench.results import read
 from oodbench.results.directory import Results
-from oodbench.results.export import write
-from oodbench.results.frames import Frames, load_frames
+from oodbench.results.frames import Frames
+from oodbench.results.load import load_frames
 from oodbench.results.read import COSTS
 from oodbench.results.run_spec import RunSpec, State
 from tests.results.test_directory import CONTEXT
@@ -170,7 +170,7 @@ def test_a_sweep_that_has_not_started(tmp_path: Path) -> None:
 
 
 def test_records_go_out_as_one_tidy_frame(tmp_path: Path) -> None:
-    results, ids = sweep(tmp_path / "results")
+    _, ids = sweep(tmp_path / "results")
     frame = oodbench.load(tmp_path / "results")
     assert len(frame) == 10 and list(frame.columns[:4]) == ["id", "dataset", "label", "algorithm"]
     row = frame[(frame["id"] == ids[3]) & (frame["metric"] == "accuracy")].iloc[0]
@@ -183,7 +183,7 @@ def test_records_go_out_as_one_tidy_frame(tmp_path: Path) -> None:
     assert row["test_environments"] == "t" and row["hparams.lr"] == 0.1
     assert (row["training_seconds"], row["waiting_seconds"]) == (1.0, 0.25)
     assert row["hparams.nested"] == "[1, 2]"
-    assert write(load_frames(results), tmp_path / "all.parquet", "parquet") == 10
+    frame.to_parquet(tmp_path / "all.parquet")
     back = pd.read_parquet(tmp_path / "all.parquet")
     pd.testing.assert_frame_equal(
         back.astype(object), frame.astype(object), check_dtype=False, check_names=False

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from oodbench.report.cli import app as report
 from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.cli import app as sweep
 from oodbench.train import loop
@@ -53,8 +53,6 @@ REPORTS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
     "compare": (report, ["compare", "{dir}"]),
     "html": (report, ["html", "{dir}", "--out", "{out}/report.html"]),
     "why": (report, ["why", "{dir}", "--algorithm", "ERM"]),
-    "export into a missing folder": (report, ["export", "{dir}", "--out", "{out}/no/all.parquet"]),
-    "export as csv": (report, ["export", "{dir}", "--format", "csv", "--out", "{out}/all.csv"]),
 }
 """Commands that show what `load_frames` and kept predictions hold, and nothing else."""
 OTHERS: dict[str, tuple[typer.Typer, Sequence[str]]] = {

@@ -8,7 +8,7 @@ import pytest
 from oodbench.algorithms import Algorithm, algorithms
 from oodbench.networks.base import networks
 from oodbench.results.data_files import DataFiles
-from oodbench.results.digests import changed_files, code_at, code_of, is_of_package
+from oodbench.results.provenance import changed_files, code_at, code_of, is_of_package
 
 FILES = {
     "__init__.py": "",

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.report.domainbed_tables import tables
+from oodbench.report.tables.domainbed import tables
 from oodbench.results.directory import Results
 from oodbench.results.domainbed import import_sweep
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from oodbench.selection import choose
 from tests.helpers.domainbed import STEPS, Accuracies, write
 

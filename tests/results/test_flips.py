@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.report.cli import app as report
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames
+from oodbench.results.frames import Frames
+from oodbench.results.load import load_frames
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import State
 from tests.helpers.sweeps import DIGITS, tiny, trained

@@ -42,7 +42,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         ["compare", "{folder}"],
         ["why", "{folder}", "--algorithm", "ERM"],
         ["html", "{folder}", "--out", "{out}/page.html"],
-        ["export", "{folder}", "--out", "{out}/all.parquet"],
     ],
 )
 def test_reports_of_results_that_cannot_be_written_to(
@@ -54,12 +53,10 @@ def test_reports_of_results_that_cannot_be_written_to(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["clean", "--yes"], ["html"], ["export"]])
+@pytest.mark.parametrize("arguments", [["clean", "--yes"], ["html"]])
 def test_what_would_write_there_says_so_in_one_sentence(folder: Path, arguments: list[str]) -> None:
     verb, *options = arguments
-    if verb == "export":
-        options = ["--out", str(folder / "all.csv"), "--format", "csv"]
-    app = report if verb in ("html", "export") else sweep
+    app = report if verb == "html" else sweep
     result = CliRunner().invoke(app, [verb, str(folder), *options])
     assert result.exit_code == 2
     (line,) = result.stderr.strip().splitlines()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from oodbench.sweep.launchers import Job
 from oodbench.sweep.launchers.local import Debug
 from oodbench.sweep.launchers.slurm import Slurm

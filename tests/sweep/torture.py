@@ -27,11 +27,11 @@ from pathlib import Path
 import psutil
 import torch
 
-from oodbench.report.formats import FORMATS
-from oodbench.report.leaderboard import leaderboard
-from oodbench.report.sheet import sheet
+from oodbench.report.tables import FORMATS
+from oodbench.report.tables.leaderboard import leaderboard
+from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import Results, RunDirectory
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch

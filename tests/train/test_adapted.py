@@ -13,8 +13,8 @@ from torch import Tensor
 import oodbench
 from oodbench.adaptations import adaptations
 from oodbench.errors import UserError
-from oodbench.report.leaderboard import leaderboard
-from oodbench.results.frames import load_frames
+from oodbench.report.tables.leaderboard import leaderboard
+from oodbench.results.load import load_frames
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import BEFORE, RunSpec
 from oodbench.seeds import derive

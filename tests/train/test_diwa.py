@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from oodbench.results.directory import Results, kept_weights
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import choose
 from oodbench.sweep.file import read_sweep

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from oodbench.results.directory import Results, RunDirectory, kept_weights, weights_path
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import choose
 from oodbench.sweep.plan import Plan

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from oodbench.errors import UserError
 from oodbench.report.figures import COLOURS, STYLE
-from oodbench.report.formats import markdown
+from oodbench.report.tables import markdown
 from oodbench.terminal import commands
 from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.targets import Experiment, Target, experiment_names, load_experiment

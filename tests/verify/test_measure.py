@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.results.frames import Frames, load_frames
+from oodbench.results.frames import Frames
+from oodbench.results.load import load_frames
 from oodbench.verify.computations import computation, rex
 from oodbench.verify.measure import measure_experiment
 from oodbench.verify.measured import Line, Measured, Panel, last_values, read_values

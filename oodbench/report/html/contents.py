@@ -13,17 +13,17 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
-from oodbench.report.formats import Block
-from oodbench.report.gaps import BASELINE, FLOOR, Gaps, bounded_mean
-from oodbench.report.html.views import Numbers, gain_text, numbers_by, views
-from oodbench.report.leaderboard import CEILING, METHOD
+from oodbench.report.comparison import gain_text
+from oodbench.report.gaps import BASELINE, Gaps, bounded_mean
+from oodbench.report.html.views import Numbers, numbers_by, views
 from oodbench.report.numbers import gain, number
-from oodbench.report.prediction_metrics import with_prediction_metric
-from oodbench.report.remarks import number_of_trials
-from oodbench.report.statistics import Difference, kendall, plain_mean
-from oodbench.report.traces import Distinct, curves, plain_means, significant, traces
-from oodbench.results.frames import CELL, Frames, plugins_of, subset, sweep_runs
-from oodbench.results.run_spec import COMPLETE, CONSTANT, State
+from oodbench.report.sources import with_prediction_metrics
+from oodbench.report.statistics import Difference, kendall
+from oodbench.report.tables import Block
+from oodbench.report.tables.leaderboard import METHOD
+from oodbench.report.tables.remarks import number_of_trials
+from oodbench.results.frames import Frames, plugins_of
+from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import find_rule, rule_names, served, usual
 from oodbench.terminal import counted
 from oodbench.version import __version__
@@ -36,8 +36,8 @@ def contents(frames: Frames, baseline: str = BASELINE, metric: str | None = None
     from kept predictions has values where a rule chose. Raises UserError if no run is planned, and for
     an unknown baseline or metric.
     """
-    frames = with_prediction_metric(frames, served(frames) if metric else (), metric)
-    runs = sweep_runs(frames)
+    frames = with_prediction_metrics(frames, served(frames) if metric else (), [metric])
+    runs = frames.runs
     labels = [str(label) for label in runs["label"].unique()]
     if baseline not in labels and baseline != BASELINE:
         raise unknown("baseline", baseline, labels)
@@ -52,8 +52,7 @@ def contents(frames: Frames, baseline: str = BASELINE, metric: str | None = None
         raise UserError(errors[usual(frames)])
     kinds = _kinds(by_rule.values(), labels)
     datasets = [str(d) for d in runs["dataset_label"].unique()]
-    grids = Distinct()
-    rules = {name: _rule(one, runs, datasets, list(kinds), grids) for name, one in by_rule.items()}
+    rules = {name: _rule(one, runs, datasets, list(kinds)) for name, one in by_rule.items()}
     gaps = {name: one.gaps for name, one in by_rule.items() if one.gaps is not None}
     return {
         "title": _title(runs),
@@ -65,7 +64,6 @@ def contents(frames: Frames, baseline: str = BASELINE, metric: str | None = None
         "rule": usual(frames) if usual(frames) in rules else next(iter(rules), ""),
         "rules": rules,
         "errors": errors,
-        "steps": grids.values,
         "tables": [_table(*shown) for shown in _tables(runs, gaps, usual(frames), baseline)],
         "states": {str(k): int(v) for k, v in runs["state"].value_counts().items()},
         "unfinished": _unfinished(runs),
@@ -112,32 +110,30 @@ def _rule(
     runs: pd.DataFrame,
     datasets: Sequence[str],
     labels: Sequence[str],
-    grids: Distinct,
 ) -> dict[str, Any]:
     """Return the part of a page that depends on the selection rule."""
-    summary = find_rule(one.rule, plugins=plugins_of(one.judged.frames)).description
     chosen = _chosen(one)
     board = one.board
     return {
-        "asked": _asked(one, runs, summary),
+        "asked": _asked(one, runs),
         "notes": [str(note) for note in (*board.findings, *board.notes, *board.remarks)],
         "views": [view.tree(labels, datasets) for view in views(one)],
         "cells": [_cells(one, dataset, labels, chosen) for dataset in datasets],
         "environments": [_environments(one, dataset, labels) for dataset in datasets],
-        "curves": _curves(one, runs, datasets, labels, grids),
-        "table": _table(*_precision(one)),
     }
 
 
-def _asked(one: Numbers, runs: pd.DataFrame, summary: str) -> str:
+def _asked(one: Numbers, runs: pd.DataFrame) -> str:
     """Say which question the runs answer, and how many they are."""
     runs = runs[runs["dataset_label"].isin(one.board.frame["dataset"])]
     methods = set(one.board.frame.loc[one.board.frame["kind"] == METHOD, "label"])
     counts = [counted(len(methods), "row"), counted(runs["dataset_label"].nunique(), "dataset")]
+    summary = find_rule(one.rule, plugins=plugins_of(one.judged.frames)).description
     draws = counted(int(runs["draw"].nunique()), "draw")
     return (
         f"Which of {counts[0]} does best on test environments that it never saw? {counts[1]}; {draws} of "
-        f"hyperparameters; trials: {number_of_trials(runs)}. Selected by {one.rule}: {summary}."
+        f"hyperparameters; trials: {number_of_trials(runs)}. Selected by {one.rule}: "
+        f"{summary}."
     )
 
 
@@ -146,7 +142,8 @@ def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
     chosen = one.judged.chosen.copy()
     metrics = dict(zip(one.board.frame["dataset"], one.board.frame["metric"], strict=True))
     tested = one.judged.test_values(chosen[["id", "step"]], metrics)
-    chosen["value"] = chosen["id"].map(plain_means(tested["value"], tested["id"]))
+    means = tested["value"].fillna(-math.inf).groupby(tested["id"], sort=False).mean()
+    chosen["value"] = chosen["id"].map(means)
     found: dict[Any, list[list[Any]]] = {}
     for key, group in chosen.groupby(["dataset_label", "label"], sort=False):
         counts = [[int(v) for v in group[name]] for name in ("trial", "draw", "step")]
@@ -154,10 +151,15 @@ def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
         found[key] = [
             tests if len(set(tests)) > 1 else [],
             *counts,
-            significant(group["score"], 4),
-            significant(group["value"], 4),
+            _significant(group["score"]),
+            _significant(group["value"]),
         ]
     return found
+
+
+def _significant(values: Any) -> list[float | None]:
+    """Return values (n,) rounded to 4 significant digits; None where a value is not finite."""
+    return [float(f"{v:.4g}") if math.isfinite(v) else None for v in map(float, values)]
 
 
 def _cells(
@@ -195,9 +197,9 @@ def _shares(one: Numbers, dataset: str) -> dict[str, float]:
     """Return the share of the gap that each row closes on a dataset."""
     if one.gaps is None or dataset not in one.gaps.shares.index:
         return {}
-    table = one.gaps.shares.join(one.gaps.apart_shares.drop(columns=BASELINE))
-    both = pd.Series(table.loc[dataset]).dropna()
-    return {str(label): value for label, value in zip(both.index, both.tolist(), strict=True)}
+    tables = one.gaps.apart_shares, one.gaps.shares
+    rows = (pd.Series(table.loc[dataset]).dropna().to_dict() for table in tables)
+    return {str(label): value for row in rows for label, value in row.items()}
 
 
 def _bounded(value: float | None) -> float | None:
@@ -233,71 +235,6 @@ def _environments(one: Numbers, dataset: str, labels: Sequence[str]) -> list[dic
 
 def _text(row: Mapping[Any, Any] | None) -> str:
     return number(row["mean"], row["stderr"], row["metric"]) if row and row["n"] else "-"
-
-
-def _curves(
-    one: Numbers,
-    runs: pd.DataFrame,
-    datasets: Sequence[str],
-    labels: Sequence[str],
-    grids: Distinct,
-) -> list[dict[str, Any]]:
-    """Return the learning curves of the chosen runs; none of frozen runs, which keep no other step."""
-    frames, chosen = one.judged.frames, one.judged.chosen
-    if frames.scores is not None:
-        return []
-    places = pd.Index(runs["id"]).get_indexer(pd.Index(chosen["id"]))
-    cells = chosen.groupby([c for c in CELL if c != "trial"], sort=False)
-    few = subset(frames, runs[runs["id"].isin(chosen["id"])])
-    values = traces(few, runs)
-    panels: list[dict[str, Any]] = []
-    keys: list[Any] = [*cells.groups]
-    for dataset, label, tests in keys:
-        panel = {"dataset": datasets.index(dataset), "row": labels.index(label)}
-        panels.append(panel | {"tests": "+".join(tests), "lines": []})
-    for curve in curves(values, places, cells.ngroup(), grids):
-        name = values.environments[curve["environment"]]
-        line = {key: curve[key] for key in ("role", "split", "steps", "mean")}
-        panels[curve["cell"]]["lines"].append({"name": name} | line)
-    return panels
-
-
-def _precision(one: Numbers) -> tuple[str, Block]:
-    """Tabulate each dataset's constant answer, baseline, best row and ceiling, and how exact gains are."""
-    rows = []
-    for dataset, means in one.means.groupby("dataset", sort=False):
-        metric = one.metric(str(dataset))
-        there = means.droplevel("dataset").query("n > 0")
-        texts = {str(label): _text(row) for label, row in there.to_dict(orient="index").items()}
-        kinds = there["kind"].to_dict().items()
-        constant, ceiling = (
-            next((texts[str(x)] for x, k in kinds if k == kind), "-")
-            for kind in (CONSTANT, CEILING)
-        )
-        methods = there["mean"][there["kind"] == METHOD] * (1 if one.higher(str(dataset)) else -1)
-        first = str(methods.idxmax()) if methods.notna().any() else ""
-        best = f"{first}: {texts[first]}" if first else "-"
-        own = [d for (of, _), d in one.differences.items() if of == dataset and not d.equal]
-        least = pd.Series([d.detectable for d in own], dtype=float).dropna().median()
-        smallest = f"{gain(least, metric, '')} {one.unit(str(dataset))}"
-        shift = one.board.shifts.get(str(dataset)) or "-"
-        base = texts.get(one.baseline, "-")
-        rows.append([str(dataset), shift, metric, constant, base, best, ceiling, smallest])
-    header = [
-        "dataset",
-        "shift",
-        "metric",
-        "constant",
-        one.baseline,
-        "best",
-        "ceiling",
-        "detectable",
-    ]
-    note = (
-        "The constant answer and the ceiling are what methods stand between. Detectable: the smallest "
-        "gain that so many trials find with 80 % power, in the middle over rows."
-    )
-    return note, Block("Datasets", header, rows, len(rows))
 
 
 def _tables(
@@ -360,12 +297,9 @@ def _reason(state: str, error: object, step: float) -> str:
 
 
 def agreement_tables(gaps: Mapping[str, Gaps], rule: str) -> list[Block]:
-    """Return the tables of the agreement of datasets by a rule, of rules, and of what rules cost."""
+    """Return the tables of the agreement of datasets by a rule, and of rules."""
     shown = [datasets_agree(gaps[rule])] if rule in gaps and len(gaps[rule].shares) > 1 else []
-    if len(gaps) > 1:
-        shown.append(rules_agree(gaps))
-    cost = rules_cost(gaps)
-    return [*shown, cost] if cost else shown
+    return [*shown, rules_agree(gaps)] if len(gaps) > 1 else shown
 
 
 def datasets_agree(gaps: Gaps) -> Block:
@@ -397,30 +331,6 @@ def rules_agree(gaps: Mapping[str, Gaps]) -> Block:
             cells.append("" if one is other else tau)
         rows.append([rule, *cells])
     return Block("Rules: Kendall's tau of the orders of rows", ["rule", *gaps], rows, len(rows))
-
-
-def rules_cost(gaps: Mapping[str, Gaps], oracle: str = "oracle") -> Block | None:
-    """Return a table of how much less of the gap rows close by each rule than by the oracle; None without
-    one.
-
-    Its numbers are means over rows on each dataset. By either rule the gap starts at the value of the
-    baseline's runs that the oracle chooses.
-    """
-    if oracle not in gaps or len(gaps) < 2:
-        return None
-    best = gaps[oracle]
-    datasets = best.shares.index
-    start = best.trials[BASELINE].groupby("dataset").agg(plain_mean)[datasets]
-    rows = []
-    for rule, one in gaps.items():
-        if rule == oracle:
-            continue
-        means = one.trials.groupby("dataset").agg(plain_mean).reindex(datasets)
-        reached = means.sub(start, axis=0).div(best.rooms["mean"][datasets], axis=0)
-        lost = (best.shares.clip(lower=FLOOR) - reached.clip(lower=FLOOR)).mean(axis=1)
-        rows.append([rule, *map(_tau, lost), _tau(lost.mean())])
-    title = "Share of the gap that rows close less than by the oracle"
-    return Block(title, ["rule", *map(str, datasets), "mean"], rows, len(rows))
 
 
 def _tau(value: float) -> str:

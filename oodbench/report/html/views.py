@@ -11,20 +11,23 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
-from oodbench.report.comparison import OVERALL
+from oodbench.report.comparison import OVERALL, gain_text, gains
 from oodbench.report.gaps import (
     ALL,
     BASELINE,
     HALVES,
     Gaps,
-    bounded_mean,
     gaps_of,
-    places,
-    resampled,
-    serving,
     significant,
 )
-from oodbench.report.leaderboard import (
+from oodbench.report.numbers import gain
+from oodbench.report.statistics import (
+    Difference,
+    block_table,
+    estimate,
+    mean_ranks,
+)
+from oodbench.report.tables.leaderboard import (
     CEILING,
     METHOD,
     TRANSDUCTIVE,
@@ -34,15 +37,7 @@ from oodbench.report.leaderboard import (
     leaderboard_by_rule,
     scores,
 )
-from oodbench.report.numbers import gain
-from oodbench.report.statistics import (
-    Difference,
-    block_table,
-    estimate,
-    mean_ranks,
-    paired_differences,
-)
-from oodbench.results.frames import Frames
+from oodbench.results.frames import Frames, subset
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import Judged, judged
 from oodbench.terminal import counted
@@ -63,7 +58,7 @@ class Numbers:
     baseline: str
     board: Leaderboard
     scores: pd.DataFrame
-    """The values of methods; see `oodbench.report.leaderboard.scores`."""
+    """The values of methods; see `oodbench.report.tables.leaderboard.scores`."""
     gaps: Gaps | None
     """The shares of the gap; None without a clear head-room, and for another baseline than ERM."""
 
@@ -80,15 +75,12 @@ class Numbers:
     @cached_property
     def differences(self) -> dict[tuple[str, str], Difference]:
         """The gain of each method over the baseline, by dataset (or OVERALL) and label."""
-        table = self.scores
-        shown = [(str(dataset), scored) for dataset, scored in table.groupby("dataset", sort=False)]
-        if self.gaps is None and table["metric"].map(is_proportion).any() and len(shown) > 1:
-            shown.append((OVERALL, table[table["metric"].map(is_proportion).astype(bool)]))
+        several = self.gaps is None
         return {
             (dataset, d.label): d
-            for dataset, scored in shown
-            if self.baseline in set(scored["label"])
-            for d in paired_differences(scored, self.baseline, resamples=0)
+            for dataset, differences in gains(self.scores, self.baseline, 0)
+            if several or dataset != OVERALL
+            for d in differences
         }
 
     @cached_property
@@ -121,15 +113,25 @@ class Numbers:
         return "points" if is_proportion(metric) else metric
 
 
+def _serving(frames: Frames, rule: str) -> Frames:
+    """Return the frames of the datasets on which a rule can choose; those of a sweep as they are."""
+    if frames.scores is None:
+        return frames
+    runs, ids = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
+    datasets = runs.loc[runs["id"].isin(ids), "dataset_label"].unique()
+    kept = runs["dataset_label"].isin(datasets)
+    return frames if kept.all() else subset(frames, runs[kept])
+
+
 def numbers_by(frames: Frames, rule: str, baseline: str, metric: str | None) -> Numbers:
     """Compute the numbers by a rule; raises UserError where the sweep cannot serve it."""
-    frames = serving(frames, rule)
+    frames = _serving(frames, rule)
     if frames.runs.empty:
         raise UserError(f"no dataset serves the rule {rule}")
     one = judged(frames, rule)
-    gaps = gaps_of(one, metric) if baseline == BASELINE else None
-    board, table = leaderboard_by_rule(one, metric), scores(one, metric)
-    return Numbers(one, rule, baseline, board, table, gaps)
+    board = leaderboard_by_rule(one, metric)
+    gaps = gaps_of(board) if baseline == BASELINE else None
+    return Numbers(one, rule, baseline, board, scores(board), gaps)
 
 
 @dataclass
@@ -193,53 +195,21 @@ def views(one: Numbers) -> list[View]:
 def _of_gaps(one: Numbers, gaps: Gaps, group: str) -> View:
     """Make the view of the mean share of the gap over the datasets of a group."""
     members = gaps.subsets[group]
-    rows = _shares(gaps, gaps.shares.loc[members], members, group)
-    beside = _shares(gaps, gaps.apart_shares.loc[members], members, group, gaps.apart)
-    unranked = [
-        Row(r.label, r.mean, r.low, r.high, [r.texts[0], "-", "-"], False)
-        for r in beside
-        if r.label != BASELINE
-    ]
-    names = dict.fromkeys(one.board.frame["label"])
-    known = {r.label for r in (*rows, *unranked)}
-    empty = [_no_row(x, 3) for x in names if x not in known]
+    rows = [
+        Row(share.label, share.mean, share.low, share.high, list(share.texts), share.place is not None)
+        for share in (*gaps.ranked[group], *gaps.unranked[group])
+    ]  # fmt: skip
+    known = {row.label for row in rows}
+    rows += [_no_row(x, 3) for x in dict.fromkeys(one.board.frame["label"]) if x not in known]
     over = f"{counted(len(members), 'dataset')}{'' if group == ALL else ', ' + group}"
     picture = f"Share of the gap closed: 0 is {BASELINE}, 1 the ceiling; a mean over {over}, 95 % intervals"
-    finding = _finding_of_gaps([r for r in rows if r.ranked], len(members))
+    finding = _finding_of_gaps([row for row in rows if row.ranked], len(members))
     if gaps.unclear and group == ALL:
         finding += (
             f" No share is given where the head-room is not clear: {', '.join(gaps.unclear)}."
         )
     head = ["mean share of the gap", "place", "P(first)"]
-    marks = {BASELINE: 0.0, "ceiling": 1.0}
-    return View(group, members, picture, finding, head, [*rows, *unranked, *empty], marks)
-
-
-def _shares(
-    gaps: Gaps,
-    table: pd.DataFrame,
-    members: Sequence[str],
-    group: str,
-    trials: pd.DataFrame | None = None,
-) -> list[Row]:
-    """Make the rows of a table of shares, the best mean first; those that lack a dataset last, unranked."""
-    whole = trials is None and group == ALL
-    drawn = gaps.resampled if whole else resampled(
-        gaps.trials if trials is None else trials, gaps.rooms, BASELINE, members
-    )  # fmt: skip
-    means = bounded_mean(table).sort_values(ascending=False, kind="stable", na_position="last")
-    place = gaps.places if whole else places(means[drawn.labels], drawn.gap)
-    rows = []
-    for label, mean in means.items():
-        if math.isnan(mean):
-            rows.append(_no_row(str(label), 3))
-            continue
-        is_baseline = label == BASELINE
-        low, high = (math.nan, math.nan) if is_baseline else drawn.interval(str(label))
-        text = "0" if is_baseline else drawn.share(float(mean), str(label))
-        texts = [text, *drawn.place(place[str(label)])]
-        rows.append(Row(str(label), float(mean), low, high, texts, True))
-    return rows
+    return View(group, members, picture, finding, head, rows, {BASELINE: 0.0, "ceiling": 1.0})
 
 
 def _no_row(label: str, texts: int) -> Row:
@@ -366,16 +336,6 @@ def _row_of_value(one: Numbers, dataset: str, label: str, extra: list[str]) -> R
     text = gain(found.mean, one.metric(dataset), "") if found.n else "-"
     mean, low, high = (one.scale(dataset) * v for v in (found.mean, found.low, found.high))
     return Row(label, mean, low, high, [text, *extra], True)
-
-
-def gain_text(d: Difference, metric: str) -> str:
-    """Write a gain with its interval; "equal" where every pair has two equal values."""
-    if d.equal or not d.pairs:
-        return "equal" if d.equal else "-"
-    text = gain(d.gain.mean, metric)
-    if math.isnan(d.gain.low):
-        return text
-    return f"{text} [{gain(d.gain.low, metric)}, {gain(d.gain.high, metric)}]"
 
 
 def _finding_of_gains(one: Numbers, dataset: str, own: Mapping[str, Difference], where: str) -> str:

@@ -27,9 +27,8 @@ from filelock import Timeout
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_folder
 from oodbench.registry import checkout
-from oodbench.results.digests import Code, Digests, changed_files
 from oodbench.results.directory import Results
-from oodbench.results.provenance import commit
+from oodbench.results.provenance import Code, Digests, changed_files, commit
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import Job, Launcher, RunStatus, register
 from oodbench.sweep.launchers.local import stop, train_in_pool

@@ -15,8 +15,8 @@ from PIL import Image
 from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.report.leaderboard import leaderboard
-from oodbench.results.join import joined
+from oodbench.report.tables.leaderboard import leaderboard
+from oodbench.results.load import joined
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 

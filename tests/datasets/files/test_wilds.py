@@ -22,10 +22,10 @@ from oodbench.errors import MissingError, UserError
 from oodbench.metrics import values_of_examples
 from oodbench.networks.base import build
 from oodbench.report import cli as report
-from oodbench.report.leaderboard import leaderboard
+from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.results import predictions
 from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames
+from oodbench.results.load import load_frames
 from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
 from oodbench.sweep.file import validate

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from oodbench.results.frames import Frames
-from oodbench.results.frozen import frozen
+from oodbench.results.load import frozen
 from tests.helpers.browser import browser as browser
 from tests.helpers.made import Made, rising
 from tests.helpers.made_boards import Means, made_board

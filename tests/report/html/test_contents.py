@@ -11,11 +11,11 @@ from oodbench.report import gaps as gap_tables
 from oodbench.report.gaps import gaps_of
 from oodbench.report.html import render
 from oodbench.report.html.contents import contents
-from oodbench.report.leaderboard import is_mean, leaderboard_by_rule, scores
 from oodbench.report.numbers import number
 from oodbench.report.statistics import paired_differences
-from oodbench.results.frames import Frames, load_frames
-from oodbench.results.join import joined
+from oodbench.report.tables.leaderboard import is_mean, leaderboard_by_rule, scores
+from oodbench.results.frames import Frames
+from oodbench.results.load import joined, load_frames
 from oodbench.results.run_spec import State
 from oodbench.selection import choose, judged
 from tests.helpers.made import Made, flat
@@ -88,7 +88,7 @@ def test_a_number_has_the_chosen_runs(made: Made, tree: dict[str, Any], rule: st
 
 
 def test_gains_are_paired_and_in_points(made: Made, tree: dict[str, Any]) -> None:
-    table = scores(judged(load_frames(made.results), "train_val"))
+    table = scores(leaderboard_by_rule(judged(load_frames(made.results), "train_val")))
     for name in (NASTY, PERCENT):
         shown = view(tree, name, "train_val")
         for d in paired_differences(table[table["dataset"] == name], "ERM", resamples=0):
@@ -123,7 +123,7 @@ def test_a_board_has_the_shares_of_the_headline(
     kinds: tuple[Frames, pd.DataFrame], board: dict[str, Any]
 ) -> None:
     for rule in ("val_env", "train_val", "oracle"):
-        gaps = gaps_of(judged(kinds[0], rule))
+        gaps = gaps_of(leaderboard_by_rule(judged(kinds[0], rule)))
         assert gaps is not None
         block = gap_tables.headline(gaps)
         groups = {"all": 1, "constructed": block.header.index("constructed (2)"), "natural": -1}
@@ -174,37 +174,11 @@ def test_the_same_runs_give_the_same_page(kinds: tuple[Frames, pd.DataFrame]) ->
     assert json.dumps(contents(kinds[0])) == json.dumps(contents(kinds[0]))
 
 
-def test_curves_are_means_over_the_chosen_runs(tmp_path: Path) -> None:
-    sweep = Made(tmp_path)
-    for trial, value in enumerate((0.2, 0.4)):
-        sweep.add("D", "ERM", ("a",), trial, flat(value), draw=0)
-        sweep.add("D", "ERM", ("a",), trial, flat(0.1), draw=1)
-    tree = page(tmp_path)
-    (panel,) = tree["rules"]["train_val"]["curves"]
-    assert (panel["dataset"], panel["row"], panel["tests"]) == (0, 0, "a")
-    assert len(panel["lines"]) == 6  # three environments, two splits
-    for line in panel["lines"]:
-        assert tree["steps"][line["steps"]] == [10, 20, 30] and line["mean"] == [0.3] * 3
-        assert line["role"] == (3 if line["name"] == "a" else 1)
-
-
 def test_a_value_that_is_not_finite_spoils_its_mean(tmp_path: Path) -> None:
     sweep = Made(tmp_path)
     for trial in (0, 1):
         sweep.add("D", "ERM", ("a",), trial, flat(math.nan if trial else 0.5), state="diverged")
-    tree = page(tmp_path)
-    (panel,) = tree["rules"]["train_val"]["curves"]
-    assert all(line["mean"] == [None] * 3 for line in panel["lines"])
-    assert cells(tree, "train_val")["D", "ERM"][VALUE] == "nan"
-
-
-def test_long_curves_are_thinned_and_keep_their_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Made(tmp_path).add("D", "ERM", ("a",), 0, flat(0.5), steps=range(1, 101))
-    monkeypatch.setattr("oodbench.report.traces.CURVE_VALUES", 60)
-    (steps,) = page(tmp_path)["steps"]
-    assert steps == list(range(10, 101, 10))
+    assert cells(page(tmp_path), "train_val")["D", "ERM"][VALUE] == "nan"
 
 
 def test_cost_is_that_of_the_fastest_run_beside_the_baselines(tree: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from oodbench.report.html import embedded, render
 from oodbench.report.html.contents import contents
-from oodbench.results.join import joined
+from oodbench.results.load import joined
 from tests.helpers.commands import python
 from tests.helpers.made import Made, flat, report
 from tests.helpers.paths import ROOT

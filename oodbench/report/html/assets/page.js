@@ -161,34 +161,9 @@ function openRow(r) {
   open(label(r), table(["dataset", "value", "share of the gap", `gain over ${D.baseline}`], rows));
 }
 
-function showCurves() {
-  const keep = new Set(shownRows().map((row) => row.r));
-  const panels = rule().curves.filter((p) => view().datasets.includes(p.dataset) && keep.has(p.row) && p.lines.length);
-  if (!panels.length) return [];
-  const made = el("details", {}, el("summary", {}, "Learning curves"));
-  made.addEventListener("toggle", () => { if (made.open && made.childElementCount === 1) made.append(...curves(panels)); });
-  return [made];
-}
-const ROLES = ["other", "training", "validation", "test"];
-function curves(panels) {
-  const keys = ["training", "validation", "test"].map((role) => el("span", { class: `key ${role}` }, `${role} `));
-  const note = el("p", {}, "Means over the chosen runs of the trials. Environments: ", keys);
-  return [note, el("div", { class: "panels" }, panels.map(panel))];
-}
-function panel(p) {
-  const lines = p.lines.filter((l) => l.role && (l.role === 3 ? l.split === 0 : true));
-  const values = lines.flatMap((l) => l.mean).filter((v) => !missing(v)), low = Math.min(...values), high = Math.max(...values);
-  const last = Math.max(...lines.map((l) => D.steps[l.steps].at(-1)));
-  const point = (l, v, i) => `${(100 * D.steps[l.steps][i]) / last},${100 - (100 * (v - low)) / (high - low || 1)}`;
-  const drawn = lines.map((l) => svg("polyline", { class: ROLES[l.role], points: l.mean.map((v, i) => (missing(v) ? "" : point(l, v, i))).join(" ") }, svg("title", {}, `${l.name} (${ROLES[l.role]})`)));
-  const dataset = D.datasets[p.dataset], text = (v) => (dataset.percent ? (100 * v).toFixed(1) : v.toPrecision(3));
-  const title = `${label(p.row)}, ${dataset.name}, test ${p.tests}`;
-  return el("div", {}, el("h3", {}, title), svg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": `${title}: ${dataset.metric} from ${text(low)} to ${text(high)}` }, drawn), el("p", { class: "note" }, el("span", {}, `${text(low)} to ${text(high)}`), el("span", {}, `${last} steps`)));
-}
-
 function showMore() {
   const folded = ({ title, note, header, rows }) => el("details", {}, el("summary", {}, title), el("p", { class: "note" }, note), table(header, rows));
-  return [rule().table, ...D.tables].map(folded);
+  return D.tables.map(folded);
 }
 function showRuns() {
   const counts = Object.entries(D.states).map(([name, count]) => `${count.toLocaleString("en")} ${name}`).join(", ");
@@ -199,7 +174,7 @@ function showNotes() {
   return [el("h2", {}, "Notes"), rule().notes.map((note) => el("p", { class: "note" }, note))];
 }
 
-const SECTIONS = { picture: showPicture, table: showTable, curves: showCurves, more: showMore, runs: showRuns, notes: showNotes };
+const SECTIONS = { picture: showPicture, table: showTable, more: showMore, runs: showRuns, notes: showNotes };
 function render() {
   if (!rule()) {
     byId("finding").textContent = Object.values(D.errors)[0] || "No run is complete yet.";

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from oodbench.report.formats import GAP_CLOSED, OVER_DATASETS, OWN_ROWS, Block, Sheet
+from oodbench.report.tables import GAP_CLOSED, OVER_DATASETS, OWN_ROWS, Block, Sheet
 
 BEST = 10
 """The number of best rows."""

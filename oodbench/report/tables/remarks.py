@@ -1,9 +1,9 @@
-"""Sentences beside a table: how it was selected, which runs count, what compared runs share."""
+"""Sentences beside a table: how it was selected, and which runs count."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -12,7 +12,6 @@ from oodbench.report.statistics import LEAST
 from oodbench.results.frames import CELL
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
-from oodbench.selection import find_rule
 from oodbench.terminal import counted
 
 PLACES = ["label", "dataset_label", "test_environments", "trial"]
@@ -20,17 +19,16 @@ PLACES = ["label", "dataset_label", "test_environments", "trial"]
 NAMED = 3
 """A remark names at most this many runs of a state."""
 
-PAIRED_BY = ["dataset_label", "test_environments", "trial"]
 
-
-def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[str, ...]:
+def notes(
+    runs: pd.DataFrame, rule: str, description: str, higher: Mapping[str, bool]
+) -> tuple[str, ...]:
     """Return the sentences of a caption: the selection rule, what the values are, and their directions."""
     trials, draws = number_of_trials(runs), _draws(runs)
     has_error = runs.groupby("dataset_label")["trial"].nunique().max() >= LEAST
     error = "mean ± standard error over trials (ddof=1); " if has_error else ""
     few = "" if has_error else ", too few for an error"
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
-    description = find_rule(rule).description
     down = ", ".join(m for m, up in higher.items() if not up)
     return (
         Note(f"Selection {rule}: {description}.", f"Selection {rule}: {_clause(description)}."),
@@ -73,7 +71,7 @@ def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
         ended.append(State.BROKEN)
     counts = [f"{states.get(s, 0)} {s}" for s in ended]
     missing = len(runs) - sum(states.get(s, 0) for s in ended)
-    codes = {code(p) for p in runs["provenance"] if p}
+    codes = {code(made) for made, _ in _provenances(runs)}
     there = [text for text in (*counts, f"{missing} missing") if not text.startswith("0 ")]
     incomplete = "" if there == counts[:1] else "; n such as 4/5 is incomplete and not ranked"
     return (
@@ -144,18 +142,29 @@ def _repeated(runs: pd.DataFrame) -> list[Note]:
     return [Note(text, f"Several settings under one name: {rows[0]}{more}.")]
 
 
+def _provenances(runs: pd.DataFrame) -> list[tuple[Mapping[str, Any], int]]:
+    """Return the provenances of runs, and how many runs have each; the runs of a board share theirs."""
+    known = [made for made in runs["provenance"] if made]
+    counts = Counter(map(id, known))
+    return [(made, counts[key]) for key, made in {id(made): made for made in known}.items()]
+
+
 def _mixed(runs: pd.DataFrame) -> list[Note]:
     """Return the settings in which runs that count were trained differently, which can move the
     last bits.
     """
-    made = [p for p in runs.loc[runs["state"].isin(COMPLETE), "provenance"] if p]
+    made = _provenances(runs[runs["state"].isin(COMPLETE)])
     words = {"True": "yes", "False": "no"}
     differences = {}
     for name in ("threads", "torch", "device", "vectorized"):
-        values = [str(p[name]).partition(":")[0] for p in made if name in p]
-        counts = sorted(Counter(words.get(value, value) for value in values).items())
+        counts: Counter[str] = Counter()
+        for provenance, count in made:
+            if name in provenance:
+                value = str(provenance[name]).partition(":")[0]
+                counts[words.get(value, value)] += count
         if len(counts) > 1:
-            differences[name] = ", ".join(f"{v} ({counted(n, 'run')})" for v, n in counts)
+            texts = (f"{v} ({counted(n, 'run')})" for v, n in sorted(counts.items()))
+            differences[name] = ", ".join(texts)
     if not differences:
         return []
     start, items = "Trained differently, equal up to round-off", differences.items()
@@ -178,38 +187,3 @@ def _draws(runs: pd.DataFrame) -> str:
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return ", ".join(f"{label} {text}" for label, text in texts.items())
-
-
-def shared(chosen: pd.DataFrame, runs: pd.DataFrame, baseline: str) -> str:
-    """Return a sentence on what each chosen run shares with the baseline's run that it is paired with.
-
-    Data and splits depend on dataset and trial alone; a network's initial weights, on the network
-    too; the order of batches, on their size. `chosen` has a run `id` for each cell, `runs` comes from
-    `sweep_runs`. The sentence is empty if there are no pairs.
-    """
-    specs = runs.loc[~runs["ceiling"], ["id", "network", "network_hparams", "hparams"]]
-    weights = [
-        json.dumps([name, values], sort_keys=True)
-        for name, values in zip(specs["network"], specs["network_hparams"], strict=True)
-    ]
-    batches = [
-        str([h.get(key) for key in ("batch_size", "environments_per_step")])
-        for h in specs["hparams"]
-    ]
-    specs = specs.assign(weights=weights, batches=batches)
-    table = chosen[[*PAIRED_BY, "label", "id"]].merge(specs[["id", "weights", "batches"]], on="id")
-    against = table[table["label"] == baseline]
-    pairs = table[table["label"] != baseline].merge(
-        against, on=PAIRED_BY, suffixes=("", "_baseline")
-    )
-    if pairs.empty:
-        return ""
-    names = {"weights": "the network's initial weights", "batches": "the order of batches"}
-    same = {n: int((pairs[key] == pairs[f"{key}_baseline"]).sum()) for key, n in names.items()}
-    always = [name for name, count in same.items() if count == len(pairs)]
-    partly = [
-        f"{name} in {same[name]} of {len(pairs)} pairs" for name in same if name not in always
-    ]
-    parts = ["data", "splits", *always]
-    text = f"The runs of a pair share {', '.join(parts[:-1])} and {parts[-1]}"
-    return f"{text}; {' and '.join(partly)}." if partly else f"{text}."

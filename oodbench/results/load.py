@@ -1,5 +1,10 @@
-"""The frozen runs of a board as `Frames`, as if they had just been trained."""
+"""Whatever runs are in, as `Frames`: a results directory, several as one, or a board.
 
+What is compared must have been made alike: sweeps that differ in protocol or code are refused
+unless the user says that the difference is meant.
+"""
+
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +14,127 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
+from oodbench.errors import UserError
 from oodbench.notes import Note
 from oodbench.results.boards import PROTOCOL_FILE, datasets_to_come, find_board, to_come
-from oodbench.results.frames import Frames
+from oodbench.results.directory import Results
+from oodbench.results.frames import CELL, Frames, completed, records_of, stacked, stacked_runs
 from oodbench.results.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_parts
-from oodbench.results.read import COSTS
-from oodbench.results.run_spec import State
+from oodbench.results.provenance import code
+from oodbench.results.read import COSTS, read_frames
+from oodbench.results.run_spec import COMPLETE, RunSpec, State
+from oodbench.results.stale import DIGESTED, stale_notes
 from oodbench.yaml_values import read_yaml
+
+PROTOCOL = (
+    *("steps", "evaluate_every", "holdout", "network", "network_hparams", "metric"),
+    *("validation_environments", "draws"),
+)
+"""The columns in which a dataset's runs must agree between directories; `draws` is how many a cell has."""
+
+
+def load_frames(results: Results, runs: Mapping[str, RunSpec] | None = None) -> Frames:
+    """Return the planned runs, or these (by id), and their records.
+
+    Raises UserError if there is no sweep, it plans no run, or a line of JSON is no record.
+    """
+    frames = Frames(*read_frames(results, runs))
+    return replace(frames, runs=completed(frames.runs))
+
+
+def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
+    """Return the runs of all directories as if they were one sweep; a run that is in several counts once.
+
+    The runs' column `directory` has the one that a run is read from. A label that means other runs
+    in a later directory gets that directory's name in brackets.
+    Raises UserError if protocol or code differ, unless `allow_mixed`.
+    """
+    frames = [load_frames(Results(directory)) for directory in directories]
+    tables = [f.runs.assign(directory=str(d)) for f, d in zip(frames, directories, strict=True)]
+    if len(frames) == 1:
+        return replace(frames[0], runs=tables[0], notes=stale_notes(tables[0]))
+    runs = stacked_runs(tables)
+    first = (~runs["state"].isin(COMPLETE)).sort_values(kind="stable").index
+    runs = runs.loc[first].drop_duplicates("id").sort_index()
+    if not allow_mixed:
+        _check(runs)
+    runs["label"] = _labels(runs)
+    metrics = [
+        records_of(frame.metrics, runs.loc[runs["directory"] == str(d), "id"])
+        for frame, d in zip(frames, directories, strict=True)
+    ]
+    runs = completed(runs)
+    return Frames(runs, stacked(metrics), notes=stale_notes(runs))
+
+
+def _labels(runs: pd.DataFrame) -> "pd.Series[str]":
+    """Return the labels, followed by the directory's name where an earlier one has other runs in that
+    place.
+    """
+    place = [*CELL, "draw"]
+    first = runs.groupby(place)["directory"].transform("first")
+    clash = runs[first != runs["directory"]]
+    renamed = set(zip(clash["label"], clash["directory"], strict=True))
+    return pd.Series(
+        [
+            f"{label} ({Path(directory).name})" if (label, directory) in renamed else label
+            for label, directory in zip(runs["label"], runs["directory"], strict=True)
+        ],
+        runs.index,
+    )
+
+
+def _check(runs: pd.DataFrame) -> None:
+    """Raise UserError if directories that share a dataset differ in protocol, in code or in data.
+
+    A protocol is compared on the trials that directories share. Code is compared by version and digests,
+    and by commit for runs without digests. Runs of another program are not compared.
+    """
+    draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
+    validation = runs["validation_environments"].map(sorted)
+    table = runs.assign(draws=draws, validation_environments=validation)
+    for dataset, of_dataset in table.groupby("dataset_label", sort=False):
+        trials = of_dataset.groupby("directory")["trial"].agg(set)
+        of_dataset = of_dataset[of_dataset["trial"].isin(set.intersection(*trials))]
+        for name in PROTOCOL:
+            _alike(of_dataset, name, f"in {name.replace('_', ' ')} of {dataset}")
+    if "hparams_from" in runs:
+        how = runs["hparams_from"].fillna("chosen in every trial")
+        _alike(runs.assign(how=how), "how", "in how hyperparameters were chosen")
+    runs = runs[runs["provenance"].map(lambda p: bool(p) and "code" not in p)]
+    _alike(
+        runs.assign(version=[p.get("oodbench") for p in runs["provenance"]]),
+        "version",
+        "in oodbench",
+    )
+    codes: Any = [None if "digests" in p else code(p) for p in runs["provenance"]]
+    _alike(runs.assign(code=codes), "code", "in code")
+    for kind, column in DIGESTED.items():
+        digests = [_by_file_name(p.get("digests", {}).get(kind)) for p in runs["provenance"]]
+        for name, of_name in runs.assign(digest=digests).groupby(column, sort=False):
+            _alike(of_name, "digest", f"in the {'data' if kind == 'files' else 'code'} of {name}")
+
+
+def _by_file_name(digest: Any) -> Any:
+    """Return a recorded digest of code as digests by the files' names alone; one of data files as it is."""
+    if not isinstance(digest, Mapping):
+        return digest
+    return {Path(path).name: of_file for path, of_file in digest["files"].items()}
+
+
+def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
+    """Raise UserError if directories have different values in a column, which `where` describes."""
+    known = runs.dropna(subset=[column])
+    texts = known[column].map(lambda value: json.dumps(value, sort_keys=True, default=str))
+    groups = texts.groupby(known["directory"], sort=False)
+    values = {str(directory): ", ".join(sorted(set(group))) for directory, group in groups}
+    first = next(iter(values), "")
+    for directory, text in values.items():
+        if text != values[first]:
+            raise UserError(
+                f"{first} and {directory} differ {where} ({values[first]} against {text}); "
+                "--allow-mixed compares them all the same"
+            )
 
 
 def frozen(name: str) -> Frames:
@@ -49,7 +168,7 @@ def board_frames(parts: Sequence[Part]) -> Frames:
     ids = pd.Index(runs["id"])
     judged = scores.frame(ids).rename(columns={"value": "score"})
     judged = judged.astype({"id": object, "rule": object})[["id", "rule", "step", "score"]]
-    return Frames(runs, records.frame(ids)[list(Frames.METRIC_COLUMNS)], judged)
+    return Frames(completed(runs), records.frame(ids)[list(Frames.METRIC_COLUMNS)], judged)
 
 
 class _Stack:

@@ -11,8 +11,9 @@ import pandas as pd
 
 from oodbench.metrics import is_proportion
 from oodbench.notes import Note
-from oodbench.report.formats import OVER_DATASETS, Block, Sheet
-from oodbench.report.leaderboard import (
+from oodbench.report.numbers import number
+from oodbench.report.tables import OVER_DATASETS, Block, Sheet
+from oodbench.report.tables.leaderboard import (
     COLUMN,
     METHOD,
     TRANSDUCTIVE,
@@ -23,8 +24,6 @@ from oodbench.report.leaderboard import (
     leaderboard_by_rule,
     leaderboard_of,
 )
-from oodbench.report.numbers import number
-from oodbench.report.prediction_metrics import with_prediction_metric
 from oodbench.results.frames import Frames, subset
 from oodbench.selection import Judged, judged
 
@@ -59,15 +58,13 @@ def leaderboard_sheet(
 
     Raises UserError for unknown names.
     """
-    for name in dict.fromkeys([metric, *also]):
-        frames = with_prediction_metric(frames, [rule], name)
-    return sheet_of(judged(frames, rule), metric, also)
+    one = judged(frames, rule)
+    return sheet_of(leaderboard_of(one, metric), one, also)
 
 
-def sheet_of(one: Judged, metric: str | None = None, also: Sequence[str] = ()) -> Sheet:
-    """Return the leaderboard of judged runs, with columns of the metrics `also`."""
-    shown = leaderboard_of(one, metric)
-    return sheet(with_further_metrics(shown, one, list(dict.fromkeys(also))))
+def sheet_of(board: Leaderboard, one: Judged, also: Sequence[str]) -> Sheet:
+    """Return the sheet of a leaderboard of judged runs, with columns of the metrics `also`."""
+    return sheet(with_further_metrics(board, one, list(dict.fromkeys(also))))
 
 
 def blocks(board: Leaderboard) -> list[Block]:
@@ -310,7 +307,7 @@ def with_further_metrics(shown: Leaderboard, one: Judged, metrics: Sequence[str]
         ids = recorded.loc[recorded["metric"] == metric, "id"].unique()
         datasets = runs.loc[runs["id"].isin(ids), "dataset_label"].unique()
         kept = runs["dataset_label"].isin(datasets) if len(datasets) else runs["id"].notna()
-        of_runs = subset(one.frames, runs[kept].drop(columns="helper"))
+        of_runs = subset(one.frames, runs[kept])
         other = leaderboard_by_rule(judged(of_runs, one.rule), metric)
         unit = f"{metric} (%)" if is_proportion(metric) else metric
         means = other.frame[is_mean(other.frame) & (other.frame["n"] > 0)]

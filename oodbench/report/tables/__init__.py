@@ -169,29 +169,24 @@ def _markdown_escaped(text: str) -> str:
 
 
 def latex(tables: Sheet) -> str:
-    """Return the one table of a paper in booktabs' style, and the notes as comments; see `latex_tables`."""
-    paper = tables.paper
-    return latex_tables(tables if paper is None else replace(tables, blocks=[paper]))
-
-
-def latex_tables(tables: Sheet) -> str:
-    """Return a booktabs table for each block, to paste into a paper; the notes as comments.
+    """Return the table of a paper in booktabs' style, or one for each block; the notes as comments.
 
     The best values are bold, the runners-up underlined, errors small. The caption is the title alone,
     the label `tab:` and the title's letters and digits.
     """
-    tabulars = ["\n".join(_tabular(block)) for block in tables.blocks]
+    blocks = tables.blocks if tables.paper is None else [tables.paper]
+    tabulars = ["\n".join(_tabular(block)) for block in blocks]
     text = "".join(tabulars)
     packages = [name for mark, name in PACKAGES.items() if mark in text]
     notes = [*tables.notes]
-    if any(block.best and "bold" not in block.title for block in tables.blocks):
+    if any(block.best and "bold" not in block.title for block in blocks):
         notes.append("Bold: the best value. Underlined: the runner-up.")
     notes += tables.remarks
     parts = [
         f"% needs \\usepackage{{{', '.join(packages)}}}",
         *[f"% {_one_line(n)}" for n in notes],
     ]
-    for block, tabular in zip(tables.blocks, tabulars, strict=True):
+    for block, tabular in zip(blocks, tabulars, strict=True):
         title = block.title.partition(";")[0].lower()
         parts += [
             "",
@@ -313,7 +308,6 @@ FORMATS: Mapping[str, Callable[[Sheet], str]] = {
     "terminal": to_terminal,
     "markdown": markdown,
     "latex": latex,
-    "latex-all": latex_tables,
     "csv": csv,
     "json": to_json,
 }

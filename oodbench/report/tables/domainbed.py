@@ -6,7 +6,7 @@ between steps to the first; the oracle sees the last step alone; runs that have 
 error is the population's (ddof=0), 0.0 for one trial.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,12 +14,9 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.report.formats import Block, Sheet
-from oodbench.report.leaderboard import leaderboard_by_rule
-from oodbench.report.sheet import blocks
+from oodbench.report.tables import Block, Sheet
 from oodbench.results.domainbed import ENVIRONMENTS
-from oodbench.results.frames import Frames, sweep_runs
-from oodbench.selection import judged
+from oodbench.results.frames import Frames
 
 ALGORITHMS = (
     *("ERM", "ERMPlusPlus", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN"),
@@ -95,48 +92,50 @@ def _first_best(scores: Sequence[float], tests: "pd.Series[float]") -> Choice:
     return float(scores[best]), float(tests.iloc[best])
 
 
-METHODS: Sequence[tuple[str, str, Callable[[Accuracies, Any], Choice | None]]] = (
-    ("training-domain validation set", "train_val", _training_domain),
-    ("leave-one-domain-out cross-validation", "leave_one_out", _leave_one_out),
-    ("test-domain validation set (oracle)", "oracle", _oracle),
+METHODS: Sequence[tuple[str, Callable[[Accuracies, Any], Choice | None]]] = (
+    ("training-domain validation set", _training_domain),
+    ("leave-one-domain-out cross-validation", _leave_one_out),
+    ("test-domain validation set (oracle)", _oracle),
 )
-"""DomainBed's name of each rule, our name of it, and the function that applies it to a run."""
+"""DomainBed's name of each rule, and the function that applies it to a run."""
+CELL_COLUMNS = ("label", "environment", "trial", "value")
 
 
 def tables(frames: Frames) -> Sheet:
-    """DomainBed's tables by its three rules, each followed by ours of the same runs.
+    """Return DomainBed's tables by its three rules.
 
-    The frame has a row for each of its cells: `rule`, `dataset`, `label`, `environment`, `mean`,
-    `error` (ddof=0), `n`, and `ours`, `ours_stderr` (ddof=1) and `ours_n` beside them. Raises
-    UserError if no run has one test environment and an accuracy.
+    The frame has a row for each of their cells: `rule`, `dataset`, `label`, `environment`, `mean`, `error`
+    (ddof=0) and `n`. Raises UserError if no run has one test environment and an accuracy.
     """
-    runs = sweep_runs(frames)
+    runs = frames.runs
     sweeps = {name: _sweep(frames, runs, name) for name in _sorted(runs["dataset_label"].unique())}
     sweeps = {name: sweep for name, sweep in sweeps.items() if sweep.values}
     labels = sorted(runs["label"].unique(), key=lambda x: [*ALGORITHMS, x].index(x))
     if not any((s.runs["test"] != "").any() for s in sweeps.values()):
         raise UserError("DomainBed's rules need accuracies of runs with one test environment each")
-    shown, rows = [], []
-    for name, ours, choose in METHODS:
+    shown: list[Block] = []
+    rows: list[tuple[Any, ...]] = []
+    for name, choose in METHODS:
         cells = pd.DataFrame(
             [(d, *cell) for d, sweep in sweeps.items() for cell in _cells(sweep, choose)],
-            columns=["dataset", "label", "environment", "trial", "value"],
+            columns=["dataset", *CELL_COLUMNS],
         )
         for dataset, sweep in sweeps.items():
-            scored = cells[cells["dataset"] == dataset]
-            shown.append(_dataset(f"{dataset}: {name}", scored, labels, sweep.environments))
-        shown.append(_averages(f"Averages: {name}", cells, labels, list(sweeps)))
-        board, beside = _ours(frames, ours)
-        shown += beside
-        rows += _rows(cells, name, board)
+            scored = cells[cells["dataset"] == dataset].rename(columns={"environment": "column"})
+            shown.append(_table(f"{dataset}: {name}", scored, labels, sweep.environments))
+        means = cells.groupby(["label", "dataset", "trial"], sort=False)["value"].mean()
+        means = means.reset_index().rename(columns={"dataset": "column"})
+        shown.append(_table(f"Averages: {name}", means, labels, list(sweeps)))
+        places = cells.groupby(["dataset", "label", "environment"], sort=False)["value"]
+        rows += [(name, *place, *_mean_and_error(v), len(v)) for place, v in places]
     notes = (
         "By DomainBed's rules: ± is the population's error over trials (ddof=0; 0.0 for one trial), "
-        "the oracle sees the last step, ties between draws go to the last one; X: no result. "
-        "Ours: the same runs by our rules, with ddof=1.",
+        "the oracle sees the last step, ties between draws go to the last one; X: no result.",
         *_shared_seeds(runs),
         *frames.notes,
     )
-    return Sheet(shown, notes, (), pd.DataFrame(rows).to_dict("list"))
+    columns = ["rule", "dataset", "label", "environment", "mean", "error", "n"]
+    return Sheet(shown, notes, (), pd.DataFrame(rows, columns=columns).to_dict("list"))
 
 
 def _shared_seeds(runs: pd.DataFrame) -> list[str]:
@@ -214,46 +213,9 @@ def _row(label: str, groups: Iterable["pd.Series[float]"]) -> list[str]:
     return [label, *(text for _, text in means), mean]
 
 
-def _dataset(title: str, cells: pd.DataFrame, labels: list[str], columns: list[str]) -> Block:
-    rows = []
-    for label in labels:
-        scored = cells[cells["label"] == label]
-        rows.append(_row(label, [scored.loc[scored["environment"] == e, "value"] for e in columns]))
+def _table(title: str, cells: pd.DataFrame, labels: list[str], columns: list[str]) -> Block:
+    """Return a table of the `value` of each trial by `label` and `column`."""
+    by_place = {place: values for place, values in cells.groupby(["label", "column"])["value"]}
+    nothing = pd.Series(dtype=float)
+    rows = [_row(x, [by_place.get((x, column), nothing) for column in columns]) for x in labels]
     return Block(title, ["algorithm", *columns, "Avg"], rows, len(rows))
-
-
-def _averages(title: str, cells: pd.DataFrame, labels: list[str], datasets: list[str]) -> Block:
-    rows = []
-    for label in labels:
-        scored = cells[cells["label"] == label]
-        trials = [scored[scored["dataset"] == d].groupby("trial")["value"].mean() for d in datasets]
-        rows.append(_row(label, trials))
-    return Block(title, ["algorithm", *datasets, "Avg"], rows, len(rows))
-
-
-def _ours(frames: Frames, rule: str) -> tuple[pd.DataFrame, list[Block]]:
-    """The rows of our leaderboard, and its tables of the datasets; none where it has no such rule."""
-    names = ["dataset", "label", "environment", "mean", "stderr", "n"]
-    try:
-        board = leaderboard_by_rule(judged(frames, rule))
-    except UserError:
-        return pd.DataFrame(columns=names), []
-    count = board.frame["dataset"].nunique()
-    single = board.frame["test_environments"] == board.frame["environment"]
-    alone = board.frame[single & (board.frame["environment"] != "")]
-    tables = [
-        Block(f"{b.title}, {rule}: ours", b.header, b.rows, b.ranked, b.best, b.near)
-        for b in blocks(board)[:count]
-    ]
-    return alone[names], tables
-
-
-def _rows(cells: pd.DataFrame, rule: str, board: pd.DataFrame) -> list[dict[Hashable, Any]]:
-    key = ["dataset", "label", "environment"]
-    rows = [
-        (rule, *names, *_mean_and_error(values), len(values))
-        for names, values in cells.groupby(key, sort=False)["value"]
-    ]
-    frame = pd.DataFrame(rows, columns=["rule", *key, "mean", "error", "n"])
-    ours = {"mean": "ours", "stderr": "ours_stderr", "n": "ours_n"}
-    return frame.merge(board.rename(columns=ours), on=key, how="left").to_dict(orient="records")

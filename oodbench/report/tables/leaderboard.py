@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from oodbench.errors import PLUGIN_HINT, unknown
 from oodbench.metrics import computed_names, is_higher_better, known_direction
 from oodbench.notes import Note
 from oodbench.report.numbers import number
-from oodbench.report.remarks import notes, remarks
-from oodbench.report.statistics import LEAST, Numbers, half_width, mean_and_error, plain_mean
+from oodbench.report.statistics import LEAST, half_width, mean_and_error, plain_mean
+from oodbench.report.tables.remarks import notes, remarks
 from oodbench.results.frames import (
     CELL,
     Frames,
@@ -25,7 +25,7 @@ from oodbench.results.frames import (
     records_at,
 )
 from oodbench.results.run_spec import BEFORE, CONSTANT
-from oodbench.selection import Judged, judged, judged_by_all, rule_names, sees_test
+from oodbench.selection import Judged, find_rule, judged, judged_by_all, rule_names, sees_test
 from oodbench.terminal import counted
 
 COLUMN = ["test_environments", "environment", "metric"]
@@ -41,17 +41,6 @@ FROM = "from"
 PRETRAINING = "pretraining"
 UNADAPTED = "before"
 """The column of a row's mean before adaptation."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A column that sums up the test environments in each trial; it has the mean and error over trials."""
-
-    name: str
-    of: Callable[[Numbers], float]
-    """From a trial's values on the test environments to one number; NaN if a value is NaN."""
-    note: str = ""
-    """A sentence of the caption."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +72,6 @@ def before(row: Mapping[Any, Any]) -> str:
     return "" if np.isnan(mean) else number(mean, stderr, row["metric"])
 
 
-SUMMARIES = (Summary(MEAN, plain_mean),)
-"""The columns over all test environments of a dataset; methods are ranked by the first."""
 COLUMNS: tuple[Column, ...] = (
     Column(
         UNADAPTED,
@@ -101,8 +88,8 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM),
 )
-"""The last columns of a table. All formats print what these two lists declare, so that a new column is
-one new entry."""
+"""The last columns of a table. All formats print what this list declares, so that a new column is one new
+entry."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +102,23 @@ class Leaderboard:
     `planned` (trials), `rule`, `kind` (METHOD, ..., or CONSTANT); where a dataset has a constant answer,
     `constant`: the row's verdict by `constant_verdicts`; beside a board, `from`: where the
     label's runs are from (`board`, `here` or both); and where rows adapt, `before` and `before_stderr`:
-    the row's mean before that. The `environment` of a Summary is its name; that of a metric of the
-    predictor itself is empty."""
+    the row's mean before that. The `environment` of a mean over all test environments is MEAN; that of a
+    metric of the predictor itself is empty."""
     higher: Mapping[str, bool]
     """Whether a higher value is better, by metric."""
     notes: tuple[str, ...]
     """The sentences of a caption."""
     remarks: tuple[str, ...]
     """The remarks that a paper does not repeat: counts of runs, and the code that made them."""
+    rule: str
+    """The selection rule."""
+    names: Mapping[str, str]
+    """The registered name of each dataset."""
+    values: pd.DataFrame
+    """The values behind the means: CELL, `environment`, `metric`, `value`, whether the trial is `complete`,
+    and `kind`, of each row in each trial on each test environment."""
     findings: tuple[str, ...] = ()
     """The findings that a reader must not miss, a sentence each."""
-    shifts: Mapping[str, str] = field(default_factory=dict)
-    """The kind of shift of each dataset, if it is recorded."""
     also: tuple[Column, ...] = ()
     """The columns of further metrics."""
 
@@ -166,9 +158,10 @@ def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
     """
     frames, runs, rule = one.frames, one.runs, one.rule
     reported, directions = reported_metrics(frames, runs, metric)
-    tested = _of_tests(one, _grid(runs), reported)
+    cells = _cells(one, runs)
+    tested = _of_tests(one, cells, reported)
     tests = pd.concat([part for part in (tested, constant_values(runs, reported)) if len(part)])
-    values = _per_trial(one, _grid(runs), tests)
+    values = _per_trial(one, cells, tests)
     rows = []
     columns = ["dataset_label", "label", *COLUMN]
     numbers, complete = values["value"].to_numpy(float), values["complete"].to_numpy(bool)
@@ -181,10 +174,6 @@ def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
     frame["kind"] = kinds(runs, frame["dataset"], frame["label"])
     frame = frame[frame["dataset"].isin(frame.loc[frame["kind"] == METHOD, "dataset"])].copy()
     higher = {m: directions.get(m, is_higher_better(m)) for m in frame["metric"].unique() if m}
-    shifts = {}
-    if "shift" in runs:
-        known = runs.dropna(subset=["shift"])
-        shifts = dict(zip(known["dataset_label"], known["shift"], strict=True))
     if CONSTANT in set(frame["kind"]):
         verdicts = constant_verdicts(values, higher).rename(columns={"dataset_label": "dataset"})
         frame = frame.merge(verdicts, on=["dataset", "label", *COLUMN], how="left")
@@ -196,10 +185,22 @@ def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
     if weights := pretraining(runs):
         named = zip(frame["dataset"], frame["label"], strict=True)
         frame[PRETRAINING] = [weights.get(row, "") for row in named]
-    declared = [s.note for s in SUMMARIES] + [c.note for c in COLUMNS if c.needs in frame]
-    caption = (*notes(frames.runs, rule, higher), *filter(None, declared))
+    description = find_rule(rule, plugins=plugins_of(frames)).description
+    declared = [column.note for column in COLUMNS if column.needs in frame]
+    caption = (*notes(frames.runs, rule, description, higher), *filter(None, declared))
     findings = (*frames.notes, *beside_constant(frame), *equal_rows(values))
-    return Leaderboard(frame, higher, caption, remarks(runs), findings, shifts)
+    tests["kind"] = kinds(runs, tests["dataset_label"], tests["label"])
+    named = runs.drop_duplicates("dataset_label").set_index("dataset_label")["dataset"].to_dict()
+    return Leaderboard(
+        frame=frame,
+        higher=higher,
+        notes=caption,
+        remarks=remarks(runs),
+        rule=rule,
+        names=named,
+        values=tests,
+        findings=findings,
+    )
 
 
 def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Leaderboard:
@@ -247,23 +248,15 @@ def _means(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[ranked].set_index(["dataset", "label"])[columns]
 
 
-def scores(one: Judged, metric: str | None = None, kind: str = METHOD) -> pd.DataFrame:
+def scores(board: Leaderboard, kind: str = METHOD) -> pd.DataFrame:
     """Return the values whose means a leaderboard shows, as `oodbench.report.statistics` takes them.
 
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
     `higher`, `metric`; only of complete cells of rows of this kind: methods that are ranked together by
     default. A missing value is NaN.
     """
-    runs = one.runs
-    reported, directions = reported_metrics(one.frames, runs, metric)
-    if kind == CONSTANT:
-        values = constant_values(runs, reported)
-    else:
-        apart = {kind: runs[kind] for kind in APART}
-        wanted = apart.get(kind, ~runs[[*APART]].any(axis=1))
-        values = _of_tests(one, _grid(runs[wanted]), reported)
-    values = values[values["complete"]]
-    higher = [directions[m] for m in values["metric"]]
+    values = board.values[board.values["complete"] & (board.values["kind"] == kind)]
+    higher = [board.higher.get(metric, True) for metric in values["metric"]]
     table = values.assign(environment=_places(values), higher=higher)
     table = table.rename(columns={"dataset_label": "dataset"})
     names = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
@@ -279,8 +272,8 @@ def _with_unadapted(frame: pd.DataFrame, one: Judged, reported: Mapping[str, str
     if adapts.empty:
         return frame
     names = {dataset: metric + BEFORE for dataset, metric in reported.items()}
-    tests = _of_tests(one, _grid(adapts), names).assign(environment=MEAN)
-    values = _over_tests(tests, plain_mean)
+    tests = _of_tests(one, _cells(one, adapts), names).assign(environment=MEAN)
+    values = _over_tests(tests)
     rows = []
     for key, group in values.groupby(["dataset_label", "label"], sort=False):
         complete = group.loc[group["complete"], "value"].to_numpy(float)
@@ -323,60 +316,53 @@ def reported_metrics(
     return {d: main.get(d, "") for d in datasets.unique()}, higher
 
 
-def _grid(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return every cell that a table of these runs has a place for, in the order of the sweep."""
+def _cells(one: Judged, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return every cell that a table of these runs has a place for, in the order of the sweep.
+
+    The columns are CELL, the `id` of the chosen run, and whether the cell is `complete`: has one.
+    """
     shown = runs[~runs["helper"]]
     tests = shown[["dataset_label", "test_environments", "trial"]].drop_duplicates()
-    return shown[["dataset_label", "label"]].drop_duplicates().merge(tests, on="dataset_label")
+    grid = shown[["dataset_label", "label"]].drop_duplicates().merge(tests, on="dataset_label")
+    cells = grid.merge(one.chosen[[*CELL, "id"]], on=CELL, how="left")
+    return cells.assign(complete=cells["id"].notna())
 
 
-def _per_trial(one: Judged, grid: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
+def _per_trial(one: Judged, cells: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
     """Return the `value` of each row, COLUMN and trial, and whether the trial is `complete`.
 
-    These are the values on test environments, `tests`, then their summaries, then the metrics of the
+    These are the values on test environments, `tests`, then their means, then the metrics of the
     predictor itself.
     """
-    records = records_at(one.frames, one.chosen[[*CELL, "id", "step"]])
-    of_predictor = records[records["environment"].isna()][[*CELL, "metric", "value"]]
-    cells = _with_completeness(grid, one.chosen)
-    names = of_predictor[["dataset_label", "metric"]].drop_duplicates()
+    of_no_environment = one.frames.metrics[one.frames.metrics["environment"].isna()]
+    known = replace(one.frames, metrics=of_no_environment)
+    records = records_at(known, one.chosen[["id", "step", "dataset_label"]])
+    names = records[["dataset_label", "metric"]].drop_duplicates()
     predictor = cells.merge(names, on="dataset_label")
-    predictor = predictor.merge(of_predictor, on=[*CELL, "metric"], how="left").assign(
-        environment=""
-    )
-
+    predictor = predictor.merge(records[["id", "metric", "value"]], on=["id", "metric"], how="left")
     parts = [
         tests.assign(test_environments=tests["test_environments"].map("+".join)),
-        *(_over_tests(tests.assign(environment=s.name), s.of) for s in SUMMARIES),
-        _over_tests(predictor, plain_mean),
+        _over_tests(tests.assign(environment=MEAN)),
+        _over_tests(predictor.assign(environment="")),
     ]
     return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
 
-def _of_tests(one: Judged, grid: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
-    """CELL, `environment`, `metric`, `value`, `complete`: a row for each test environment of each cell."""
-    scored = one.test_values(one.chosen[[*CELL, "id", "step"]], reported)
-    cells = _with_completeness(grid, one.chosen)
+def _of_tests(one: Judged, cells: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
+    """Return the cells with `environment`, `metric` and `value`, a row for each test environment."""
+    scored = one.test_values(one.chosen[["id", "step"]], reported)
     tests = cells.assign(environment=cells["test_environments"]).explode("environment")
     tests["metric"] = tests["dataset_label"].map(reported)
-    key = [*CELL, "environment", "metric"]
+    key = ["id", "environment"]
     return tests.merge(scored[[*key, "value"]], on=key, how="left")
 
 
-def _with_completeness(grid: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
-    cells = grid.merge(chosen[[*CELL, "id"]], on=CELL, how="left")
-    cells["complete"] = cells.pop("id").notna()
-    return cells
-
-
-def _over_tests(values: pd.DataFrame, of: Callable[[Numbers], float]) -> pd.DataFrame:
-    """Return one value per trial, computed by `of` from the test environments; complete if all of these
-    are.
-    """
+def _over_tests(values: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean over the test environments of each trial; complete if all of these are."""
     key = ["dataset_label", "label", "environment", "metric", "trial"]
     made, places = _groups(values, key)
     numbers, complete = values["value"].to_numpy(float), values["complete"].to_numpy(bool)
-    made["value"] = [of(numbers[of_group]) for of_group in places]
+    made["value"] = [plain_mean(numbers[of_group]) for of_group in places]
     made["complete"] = [bool(complete[of_group].all()) for of_group in places]
     return made.assign(test_environments="")
 
