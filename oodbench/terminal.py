@@ -34,6 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=Callable[..., Any])
 
+LIMITS = errno.ENOSPC, errno.EMFILE, errno.EAGAIN  # of disks, open files and processes
 LEAST_WIDTH = 20  # of what is printed, whatever COLUMNS says
 VMAP_IS_SLOW = "There is a performance drop"
 """The beginning of torch's warning that `vmap` has no rule for a function, which no user can change."""
@@ -184,7 +185,7 @@ def _sentence(error: Exception) -> str | None:
     if isinstance(error, OSError):
         if Path(os.curdir).stat().st_nlink == 0:  # no relative path is there
             return "the working directory has been removed; change to one that is there"
-        if error.strerror is not None and (error.filename or error.errno == errno.ENOSPC):
+        if error.strerror is not None and (error.filename or error.errno in LIMITS):
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError) or "failed to map segment" in str(error):
         return f"there is too little memory here (`ulimit -v`, a job's limit): {error}"

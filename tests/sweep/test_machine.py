@@ -135,9 +135,16 @@ def test_a_sweep_is_named_as_for_its_launch(
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit of the address space is Linux's")
-def test_too_little_memory_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "words", "told"),
+    [
+        ("-v 400000", "plan tiny.yaml", "there is too little memory here"),
+        ("-n 5", "launch tiny.yaml --yes", "Too many open files"),
+    ],
+)
+def test_too_little_is_said(tmp_path: Path, limit: str, words: str, told: str) -> None:
     tiny_file(tmp_path, **ONE)
-    command = f"ulimit -v 400000; {sys.executable} -m oodbench.sweep plan tiny.yaml"
+    command = f"ulimit {limit}; {sys.executable} -m oodbench.sweep {words}"
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert done.stderr.startswith("error: there is too little memory here")
+    assert f"error: {told}" in done.stderr

@@ -6,6 +6,10 @@ A table that is left must be that of the undisturbed sweep, bit for bit, or name
 Leaves with 1 if one is not. What goes wrong on a cluster is `tests.slurm.chaos`.
 """
 
+from oodbench.arithmetic import prepare
+
+prepare()  # before numpy and torch are loaded, as commands do
+
 import argparse
 import contextlib
 import math
