@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oodbench.adaptations.of_module import adapt as adapt
-    from oodbench.sweep.single_run import run as run
+    from oodbench.sweep.launch import run as run
     from oodbench.train.models import evaluate as evaluate
     from oodbench.train.models import load_model as load_model
 
@@ -19,7 +19,7 @@ _PLACES = {
     "adapt": "oodbench.adaptations.of_module",
     "evaluate": "oodbench.train.models",
     "load_model": "oodbench.train.models",
-    "run": "oodbench.sweep.single_run",
+    "run": "oodbench.sweep.launch",
 }
 """Modules of functions that are imported at their first use, since they import torch."""
 

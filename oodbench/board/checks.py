@@ -24,9 +24,9 @@ from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import DamagedFile
 from oodbench.results.stale import stale_runs
 from oodbench.selection import sees_test
-from oodbench.sweep.cells import indices, trials_of
 from oodbench.sweep.file import Component, DatasetSettings, Row, Sweep, training_of
 from oodbench.sweep.plan import make_plan
+from oodbench.sweep.sources import indices, trials_of
 
 LARGEST = 10 * 2**20
 """The most bytes that the parts of a board may have."""

@@ -103,7 +103,7 @@ def run(
     from oodbench.results.parts import known_parts
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan
-    from oodbench.sweep.stale import choice
+    from oodbench.sweep.stored import choice
 
     board = find_board(name)
     labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
@@ -245,7 +245,7 @@ def quickstart(
     from oodbench.report.sources import beside_board
     from oodbench.report.tables import print_sheet
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
-    from oodbench.sweep.stale import choice
+    from oodbench.sweep.stored import choice
 
     protocol = protocol_of(find_board(BOARD))
     sweep = restricted(protocol, ROWS, datasets=[DATASET])

@@ -10,9 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from oodbench.errors import UserError, unknown
 from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE
 from oodbench.selection import sees_test
-from oodbench.sweep.cells import indices
 from oodbench.sweep.file import Row, Sweep, validate
-from oodbench.sweep.plan import absent_data
+from oodbench.sweep.sources import absent_data, indices
 from oodbench.terminal import terminal
 from oodbench.yaml_values import read_yaml
 
@@ -143,7 +142,7 @@ def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
 
 def label_of(row: str | Row) -> str:
     """Return the label in tables of an entry of a sweep's `algorithms`."""
-    from oodbench.sweep.cells import completed_row
+    from oodbench.sweep.resolve import completed_row
 
     return row if isinstance(row, str) else str(completed_row(row).label)
 
@@ -169,7 +168,7 @@ def _cut(dataset: str | dict[str, Any], wanted: int | None) -> str | dict[str, A
 
 
 def _first(planned: Numbers, wanted: int | None) -> Numbers:
-    return planned if wanted is None else indices(planned, "numbers")[:wanted]
+    return planned if wanted is None else list(indices(planned, "numbers"))[:wanted]
 
 
 def _check_number(wanted: int | None, planned: Sequence[Numbers], what: str, name: str) -> None:

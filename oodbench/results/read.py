@@ -217,7 +217,7 @@ def _frames(
 
 
 def chosen_once(about: Mapping[str, Any]) -> str:
-    """Return how an earlier sweep has chosen hyperparameters, see `oodbench.sweep.chosen`."""
+    """Return how an earlier sweep has chosen hyperparameters, see `oodbench.sweep.resolve`."""
     draws, trials = about["draws"], len(about["trials"])
     return (
         f"chosen once, by {about['rule']} in {about['results']}, among {draws} draw{'s' * (draws != 1)} "

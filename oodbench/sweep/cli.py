@@ -16,9 +16,7 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import LONGEST, find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, layered_resources, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
-from oodbench.sweep.stale import choice
-from oodbench.sweep.stored_plan import continued
-from oodbench.sweep.weights import weights_files
+from oodbench.sweep.stored import choice, continued, stored_plan, weights_files
 from oodbench.terminal import (
     DataDir,
     Plugins,
@@ -142,7 +140,7 @@ def plan(
     console = terminal()
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
     if out is not None:
-        parsed = continued(parsed, Results(out))
+        parsed = continued(parsed, stored_plan(Results(out)))
     load_plugins([*parsed.plugins, *(plugin or ())])
     made = make_plan(parsed, data_dir)
     if format_ == "json":
@@ -189,7 +187,7 @@ def plan(
 
 
 def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> Iterator[str]:
-    """A plan's remarks on a forecast, besides the time."""
+    """Yield a plan's remarks on a forecast, besides the time."""
     from oodbench.sweep.estimate import row_of
 
     if expected.unmeasured:
@@ -359,7 +357,7 @@ def schema(plugin: Plugins = None) -> None:
 
 
 def _resources(given: Sequence[str]) -> dict[str, Any]:
-    """The values of --resource, where `slurm.nice=5` is the key `nice` of the mapping `slurm`."""
+    """Return the values of --resource, where `slurm.nice=5` is the key `nice` of the mapping `slurm`."""
     resources: dict[str, Any] = {}
     for name, value in assignments("--resource", given).items():
         key, dot, inner = name.partition(".")
@@ -371,7 +369,7 @@ def _resources(given: Sequence[str]) -> dict[str, Any]:
 
 
 def _results(sweep: str, out: Path | None, settings: Sequence[str] | None) -> Results:
-    """The results directory that the user means by --out, by a directory or by a sweep."""
+    """Return the results directory that the user means by --out, by a directory or by a sweep."""
     if out is None and (Path(sweep) / "sweep.json").is_file():
         return Results(Path(sweep))
     # its rule may be of a plug-in that only the launch named

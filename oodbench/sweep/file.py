@@ -50,7 +50,7 @@ def from_commas(value: Any) -> Any:
 
 
 def _chosen(value: Any) -> Any:
-    """The algorithms as a list in which `all` and `kind: KIND` are texts."""
+    """Return the algorithms as a list in which `all` and `kind: KIND` are texts."""
     if value == "all":
         return ["all"]
     if not isinstance(value, list):
@@ -225,7 +225,7 @@ MODELS: Models = {"": Sweep, "network": Component, "algorithms": Row}
 
 
 def find_sweep(sweep: str) -> Path:
-    """The file of a sweep given as a path or as a name in sweeps/; raises UserError."""
+    """Return the file of a sweep given as a path or as a name in sweeps/; raises UserError."""
     path = Path(sweep)
     try:
         if path.is_file():
@@ -241,7 +241,7 @@ def find_sweep(sweep: str) -> Path:
 
 
 def named_sweeps() -> dict[str, Path]:
-    """The files of sweeps/, protocols among them, by their names."""
+    """Return the files of sweeps/, protocols among them, by their names."""
     return {path.stem: path for path in sorted(folder("sweeps").rglob("*.yaml"))}
 
 
@@ -252,7 +252,7 @@ def read_sweep(
     *,
     any_rule: bool = False,
 ) -> Sweep:
-    """The sweep in a YAML file, with `key=value` settings over it; raises UserError as `validate`.
+    """Return the sweep in a YAML file, with `key=value` settings over it; raises UserError as `validate`.
 
     A key with dots is a path into lists and mappings, such as `algorithms.0.hparams.lr`.
     """
@@ -267,7 +267,7 @@ def read_sweep(
 
 
 def _file(path: Path) -> dict[str, Any]:
-    """The keys and values of a YAML file."""
+    """Return the keys and values of a YAML file."""
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
@@ -308,7 +308,7 @@ def _drop_own_trials(values: dict[str, Any]) -> None:
 
 
 def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """The values of a sweep, completed by those of the protocol that it names.
+    """Return the values of a sweep, completed by those of the protocol that it names.
 
     A protocol is a sweep in sweeps/protocols/ that never changes, as what would move a number is
     another protocol with another name (`tests/golden/protocols.json` freezes each). A sweep under it
@@ -345,7 +345,7 @@ def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) ->
 
 
 def _label(item: Any) -> str | None:
-    """The label of an algorithm's row in a sweep file; None for what the checks of the file refuse."""
+    """Return the label of an algorithm's row in a file; None for what its checks refuse."""
     label = item.get("label") or item.get("name") if isinstance(item, dict) else item
     return label if isinstance(label, str) else None
 
@@ -369,7 +369,7 @@ def validate(
     *,
     any_rule: bool = False,
 ) -> Sweep:
-    """A sweep from plain values; raises UserError with all that is wrong with them, by key.
+    """Make a sweep of plain values; raises UserError with all that is wrong with them, by key.
 
     The file's plug-ins and further `plugins` are imported for a selection rule that is not known without
     them, and where something is wrong: unknown names are then listed, too. With `any_rule` the rule may be
@@ -402,7 +402,7 @@ def validate(
 
 
 def _problems(error: ValidationError, values: Any, models: Models) -> list[str]:
-    """A sentence for every problem: the key, what it must be and what it is.
+    """Return a sentence for every problem: the key, what it must be and what it is.
 
     The description of a field completes the sentence "KEY must be".
     """
@@ -418,7 +418,7 @@ def _problems(error: ValidationError, values: Any, models: Models) -> list[str]:
 
 
 def _place(location: Place, values: Any, models: Models) -> Place:
-    """The key that the user has to change: a key of the file, or one in an item with its own model."""
+    """Return the key that the user has to change: one of the file, or of an item with its own model."""
     key, *rest = location
     place: Place = (key,)
     if key not in models:
@@ -436,7 +436,7 @@ def _place(location: Place, values: Any, models: Models) -> Place:
 
 
 def _sentence(error: str, place: Place, values: Any, models: Models) -> str:
-    """A sentence on a mistake at a place, from pydantic's name of the error."""
+    """Return a sentence on a mistake at a place, from pydantic's name of the error."""
     where = ".".join(map(str, place))
     is_inner = len(place) > 1 and isinstance(place[-1], str)
     fields = models[str(place[0]) if is_inner else ""].model_fields
@@ -454,7 +454,7 @@ def _sentence(error: str, place: Place, values: Any, models: Models) -> str:
 
 
 def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for every dataset, algorithm and network in a file's values that nobody registered.
+    """Yield a sentence for every dataset, algorithm and network in a file that nobody registered.
 
     What has no name, or is a text where a list is due, is passed over.
     """
@@ -488,7 +488,7 @@ def several(place: str, problems: Sequence[str]) -> str:
 
 
 def short(value: object) -> str:
-    """A value of a file in a few characters."""
+    """Return a value of a file in a few characters."""
     return _SHORT.repr(value)
 
 

@@ -1,18 +1,28 @@
-"""The steps of a launch: plan, store the plan, find the runs left to train, train them, report."""
+"""The ways to have runs trained: all of a sweep, some by their specs, and one from Python.
+
+A sweep goes through a launch in this order: `resolve` and `plan`, then what its results directory holds
+(`stored`), then a launcher, then the leaderboard.
+"""
 
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from oodbench.arithmetic import lost_here
-from oodbench.errors import PLUGIN_HINT, UserError, wrong_result
+from oodbench.errors import MOST_THREADS, PLUGIN_HINT, UserError, whole_number, wrong_result
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
+from oodbench.results.frames import tidy
+from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.file import Sweep
+from oodbench.sweep.file import Sweep, validate
 from oodbench.sweep.launchers import (
     Job,
     Launcher,
@@ -22,25 +32,25 @@ from oodbench.sweep.launchers import (
     status_on_disk,
 )
 from oodbench.sweep.plan import Plan, make_plan, show_plan
-from oodbench.sweep.stale import KEEP, reasons, replaced, settled, with_kept
-from oodbench.sweep.stored_plan import continued, store_plan
-from oodbench.sweep.weights import check_rules, lacking
+from oodbench.sweep.stored import (
+    RETRAIN,
+    Decision,
+    check_rules,
+    continued,
+    decide,
+    lacking,
+    reasons,
+    store_plan,
+    stored_plan,
+)
 from oodbench.terminal import Terminal, counted, printable, terminal
 from oodbench.train.digests import digests_now
 
-__all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs"]
+if TYPE_CHECKING:
+    import pandas as pd
 
-
-@dataclass(frozen=True)
-class _Found:
-    """What a launch finds in its results directory."""
-
-    states: dict[str, State]
-    """The state of each run."""
-    again: frozenset[str]
-    """The ids of stale runs that are trained again."""
-    dropped: frozenset[str]
-    """The ids of stored runs that new ones replace."""
+__all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs", "run"]
+CALLER = "oodbench.run"
 
 
 def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None) -> Counter[State]:
@@ -52,7 +62,8 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     """
     console = console or terminal()
     results = Results(options.out)
-    sweep = continued(sweep, results)
+    stored = stored_plan(results)
+    sweep = continued(sweep, stored)
     plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
     launcher = _launcher(options.launcher, plugins)
     plan = make_plan(sweep, options.data_dir)
@@ -63,33 +74,37 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         cells = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
         raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(cells))}")
     options = _completed(options, plan, plugins)
-    is_first = not (results.path / "sweep.json").exists()
-    job = Job(name=sweep.name, results=results, specs=plan.runs, ids=(), options=options)
-    job, found = _decided(job, console)
+    decision = decide(plan, results, stored, options, console)
+    job = _job(decision, results, options)
     if options.dry_run:
         launcher.preview(job, console)
         return Counter()
     launcher.check(job)
     if options.confirm and sys.stdin is not None and sys.stdin.isatty():
-        typer.confirm(printable(f"Launch into {job.results.path}?"), default=True, abort=True)
-    store_plan(
-        job.results,
-        sweep,
-        job.specs,
-        options,
-        launcher=options.launcher,
-        resources=options.resources,
-        without=found.dropped,
-        chosen=plan.chosen,
-    )
-    if is_first:  # so that no two workers read all data files
+        typer.confirm(printable(f"Launch into {results.path}?"), default=True, abort=True)
+    store_plan(results, decision.plan, options, decision.dropped)
+    if not stored:  # so that no two workers read all data files
         digests_now(job.specs, options.data_dir, results.path)
     for run_id in job.ids:
-        if run_id in found.again:
+        if run_id in decision.again:
             results.run(run_id).start_anew()
-        elif found.states[run_id] is State.BROKEN:  # a worker would take it for ended
+        elif decision.states[run_id] is State.BROKEN:  # a worker would take it for ended
             results.run(run_id).forget()
-    return _train(job, found.states, launcher, console)
+    ended = _trained(job, launcher, console)
+    states = {**decision.states, **{i: results.run(i).state() for i in job.ids}}
+    if queued := sum(state is State.QUEUED for state in ended.values()):
+        console.say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
+        return Counter({**states, **ended}.values())
+    _report(job, ended, states, console)
+    return Counter(states.values())
+
+
+def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
+    """Return the launcher of that name, already warming up; raises UserError for an unknown name."""
+    load_plugins(plugins)
+    launcher = launchers.get(name)()
+    launcher.warm_up()
+    return launcher
 
 
 def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> LaunchOptions:
@@ -112,81 +127,19 @@ def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> 
     )
 
 
-def launch_specs(
-    name: str, specs: Mapping[str, RunSpec], ids: Sequence[str], options: LaunchOptions
-) -> Counter[State]:
-    """Train some of these runs, by their ids, whatever sweep they are of; print no leaderboard.
-
-    They are added to the plan of the results directory, which is of the sweep `name`. Returns how many of
-    `ids` are in each state. Raises as `launch` does.
-    """
-    launcher = _launcher(options.launcher, options.plugins)
-    results = Results(options.out)
-    job = Job(name=name, results=results, specs=dict(specs), ids=tuple(ids), options=options)
-    results.write_plan(name, {"plugins": list(options.plugins)}, job.specs)
-    _run(job, launcher, terminal())
-    return Counter(results.run(i).state() for i in ids)
+def _job(decision: Decision, results: Results, options: LaunchOptions) -> Job:
+    """Return the runs of a sweep, and which of them are to be trained."""
+    wanted = {
+        i
+        for i, s in decision.states.items()
+        if i in decision.again or not s.final or (options.failed and not s.complete)
+    }
+    plan = decision.plan
+    ids = tuple(i for i in plan.runs if i in wanted)
+    return Job(name=plan.sweep.name, results=results, specs=plan.runs, ids=ids, options=options)
 
 
-def is_complete(counts: Mapping[State, int]) -> bool:
-    """Whether every run has a result or will get one elsewhere, by the counts of `launch`.
-
-    The latter are queued on a cluster or trained by another launch.
-    """
-    under_way = (State.QUEUED, State.RUNNING)
-    return all(state.complete or state in under_way for state in counts)
-
-
-def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
-    """The launcher of that name, already warming up; raises UserError for an unknown name."""
-    load_plugins(plugins)
-    launcher = launchers.get(name)()
-    launcher.warm_up()
-    return launcher
-
-
-def _decided(job: Job, console: Terminal) -> tuple[Job, _Found]:
-    """Return the job with the ids of the runs to train, stale ones as the user wishes, and what was found.
-
-    Raises UserError for stale runs before the user has decided.
-    """
-    results, options, specs = job.results, job.options, job.specs
-    stored = {}
-    if (results.path / "sweep.json").exists():
-        stored = {i: RunSpec.from_json(s) for i, s in results.plan()["runs"].items()}
-    before = replaced(specs, stored)
-    statuses = {i: status_on_disk(results, i) for i in {**before, **specs}}
-    here = digests_now(specs, options.data_dir, results.path) if stored else {}
-    known = reasons(results, {**before, **specs}, statuses, here)
-    old = settled(known, options.stale, console)
-    again, dropped = old & specs.keys(), old & before.keys()
-    if options.stale == KEEP:
-        specs = with_kept(specs, {i: before[i] for i in dropped})
-        again = dropped = frozenset()
-    states = {i: statuses[i].state for i in specs}
-    wanted = {i for i, s in states.items() if not s.final or (options.failed and not s.complete)}
-    ids = tuple(i for i in specs if i in again | wanted)
-    return replace(job, specs=specs, ids=ids), _Found(states, again, dropped)
-
-
-def _train(
-    job: Job, before: Mapping[str, State], launcher: Launcher, console: Terminal
-) -> Counter[State]:
-    """Train the runs `job.ids`, print the states of the sweep's runs and return how many are in each.
-
-    Of the other runs the states are as `before`.
-    """
-    ended = _run(job, launcher, console)
-    states = {**before, **{i: job.results.run(i).state() for i in job.ids}}
-    queued = sum(state is State.QUEUED for state in ended.values())
-    if queued:
-        console.say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
-        return Counter({**states, **ended}.values())
-    _report(job, ended, states, console)
-    return Counter(states.values())
-
-
-def _run(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:
+def _trained(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:
     """Train the runs `job.ids`; returns how they ended."""
     try:
         ended: object = launcher.launch(job) if job.ids else {}
@@ -200,10 +153,7 @@ def _run(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:
 
 
 def _report(
-    job: Job,
-    ended: Mapping[str, State],
-    states: Mapping[str, State],
-    console: Terminal,
+    job: Job, ended: Mapping[str, State], states: Mapping[str, State], console: Terminal
 ) -> None:
     """Print how the runs of a sweep ended and, if any has results and it is asked for, its leaderboard."""
     counts = Counter(states.values())
@@ -218,17 +168,151 @@ def _report(
             f"Ended without the weights of {rule}, and not trained again: {counted(runs, 'run')}."
         )
     if job.options.table and complete:
-        from oodbench.report.tables import print_sheet
-        from oodbench.report.tables.sheet import leaderboard_sheet
-        from oodbench.results.load import joined
-
-        try:
-            more = f"`python -m oodbench.report table {job.results.path} --notes` says more."
-            print_sheet(leaderboard_sheet(joined([job.results.path])), more=more)
-        except UserError as error:  # the runs are done, whatever this selection rule lacks
-            console.say(f"no table: {error}")
+        _print_leaderboard(job.results, console)
     if State.FAILED in counts or State.BROKEN in counts:
         console.say(
             f"`python -m oodbench.sweep status {job.results.path}` shows why runs failed; the same launch "
             "with --failed trains them again."
         )
+
+
+def _print_leaderboard(results: Results, console: Terminal) -> None:
+    from oodbench.report.tables import print_sheet
+    from oodbench.report.tables.sheet import leaderboard_sheet
+    from oodbench.results.load import joined
+
+    try:
+        more = f"`python -m oodbench.report table {results.path} --notes` says more."
+        print_sheet(leaderboard_sheet(joined([results.path])), more=more)
+    except UserError as error:  # the runs are done, whatever this selection rule lacks
+        console.say(f"no table: {error}")
+
+
+def is_complete(counts: Mapping[State, int]) -> bool:
+    """Return whether every run has a result or will get one elsewhere, by the counts of `launch`.
+
+    The latter are queued on a cluster or trained by another launch.
+    """
+    under_way = (State.QUEUED, State.RUNNING)
+    return all(state.complete or state in under_way for state in counts)
+
+
+def launch_specs(
+    name: str, specs: Mapping[str, RunSpec], ids: Sequence[str], options: LaunchOptions
+) -> Counter[State]:
+    """Train some of these runs, by their ids, whatever sweep they are of; print no leaderboard.
+
+    They are added to the plan of the results directory, which is of the sweep `name`. Returns how many of
+    `ids` are in each state. Raises as `launch` does.
+    """
+    launcher = _launcher(options.launcher, options.plugins)
+    results = Results(options.out)
+    job = Job(name=name, results=results, specs=dict(specs), ids=tuple(ids), options=options)
+    results.write_plan(name, {"plugins": list(options.plugins)}, job.specs)
+    _trained(job, launcher, terminal())
+    return Counter(results.run(i).state() for i in ids)
+
+
+def run(
+    dataset: str | Mapping[str, Any],
+    algorithm: str | Mapping[str, Any] = "ERM",
+    *,
+    trial: int = 0,
+    out: str | PathLike[str] | None = None,
+    data_dir: str | PathLike[str] | None = None,
+    device: str = "cpu",
+    threads: int = 1,
+    keep_weights: Sequence[str] = (),
+    plugins: Sequence[str] = (),
+    stale: str = "",
+    **keys: Any,
+) -> "pd.DataFrame":
+    """Train one run in this process and return its records, as `oodbench.load` returns those of a sweep.
+
+    `dataset` and `algorithm` are entries of a sweep file: a name, or a mapping with the key `name` and
+    options, or `hparams`; `keys` are further keys of the file, such as `steps`, `evaluate_every`,
+    `network` or `test_environments: [["test"]]`. The run is the one that such a sweep trains, with the
+    same id and the same records. With `out`, a results directory, it goes on where it was interrupted
+    there, is not trained again once it has ended, and `load_model` finds the weights that it keeps.
+    If its code or data have changed since it was trained there, it is refused, unless `stale` is `retrain`
+    or `keep`. Several runs may share the directory, as those of a sweep do, and be trained there at
+    once. Without `out` nothing is left on the disk. The process's settings and random generators are
+    afterwards as they were before.
+
+    Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
+    """
+    from oodbench.train.execute import execute
+    from oodbench.train.process import check_device, check_precision, kept_generators
+
+    for name, entry in (("dataset", dataset), ("algorithm", algorithm)):
+        if not isinstance(entry, str | Mapping):
+            raise UserError(f"{CALLER}: {name} is a name, or a mapping with one, not {entry!r}")
+    for name, several in (("keep_weights", keep_weights), ("plugins", plugins)):
+        if isinstance(several, str):
+            raise UserError(f"{CALLER}: {name} is a list, such as [{several!r}]")
+    trial, threads = whole_number(trial, "trial"), whole_number(threads, "threads", 1, MOST_THREADS)
+    if keep_weights and out is None:
+        raise UserError(f"{CALLER}: weights are kept in a results directory, which `out` names")
+    load_plugins(plugins)
+    check_device(device)
+    data = None if data_dir is None else Path(data_dir)
+    with kept_generators(), tempfile.TemporaryDirectory() as scratch:
+        plan, spec = _planned(dataset, algorithm, trial, data, keys)
+        check_precision(spec.precision, device)
+        results = Results(Path(scratch) if out is None else Path(out))
+        options = LaunchOptions(
+            out=results.path,
+            data_dir=data,
+            device=device,
+            threads=threads,
+            plugins=tuple(plugins),
+            keep_weights=check_rules(keep_weights, [spec]),
+            keep_checkpoints=plan.sweep.keep_checkpoints,
+            scratch=out is None,
+        )
+        if spec.id not in stored_plan(results).get("runs", {}):  # whatever its sweep is called
+            store_plan(results, plan, options)
+        directory = results.run(spec.id)
+        _check_stale(results, spec, data, stale)
+        state, message = execute(spec, directory, options)
+        if state is State.ELSEWHERE:
+            raise UserError(f"another process trains the run in {directory.path}")
+        if not state.complete:
+            failure = directory.failure()
+            trace = "" if failure is None else f"\n{failure.traceback}"
+            raise RuntimeError(f"the run is {state}: {message}{trace}")
+        return tidy(load_frames(results, {spec.id: spec}))
+
+
+def _check_stale(results: Results, spec: RunSpec, data_dir: Path | None, wish: str) -> None:
+    """Let a stale run start anew if the user wishes; raises UserError if there is no wish."""
+    specs, statuses = {spec.id: spec}, {spec.id: status_on_disk(results, spec.id)}
+    if not statuses[spec.id].provenance:
+        return
+    known = reasons(results, specs, statuses, digests_now(specs, data_dir, results.path))
+    sentences = [reason.sentence for reason in known if reason.is_known]
+    if sentences and not wish:
+        raise UserError(
+            f"{CALLER}: {'; '.join(sentences)}: stale='retrain' trains it again, stale='keep' keeps it"
+        )
+    if sentences and wish == RETRAIN:
+        results.run(spec.id).start_anew()
+
+
+def _planned(
+    dataset: str | Mapping[str, Any],
+    algorithm: str | Mapping[str, Any],
+    trial: int,
+    data_dir: Path | None,
+    keys: Mapping[str, Any],
+) -> tuple[Plan, RunSpec]:
+    """Return the plan of one run, and the run; raises UserError if there is none, or more than one."""
+    entries = [each if isinstance(each, str) else dict(each) for each in (dataset, algorithm)]
+    values = {"name": CALLER, "datasets": entries[:1], "algorithms": entries[1:]}
+    plan = make_plan(validate({**values, "trials": [trial], **keys}, CALLER), data_dir)
+    if plan.impossible and not plan.runs:
+        raise UserError(f"{CALLER}: {plan.impossible[0].reason}")
+    if len(plan.runs) != 1:
+        raise UserError(f"{CALLER} trains one run, and these keys make {len(plan.runs)}")
+    (spec,) = plan.runs.values()
+    return plan, spec

@@ -21,8 +21,7 @@ from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import title
 from oodbench.sweep.plan import named
-from oodbench.sweep.stale import reasons
-from oodbench.sweep.weights import weights_files
+from oodbench.sweep.stored import reasons, specs_in, weights_files
 from oodbench.terminal import Terminal, counted
 
 PAUSED = "paused"
@@ -73,9 +72,9 @@ def watch(results: Results, console: Terminal) -> None:
 
 
 def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> RenderableType:
-    """The counts of each dataset, then a line or two for each run that is under way or went wrong."""
+    """Return the counts of each dataset, then lines for each run that is under way or went wrong."""
     stored = results.plan()
-    specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
+    specs = specs_in(stored)
     texts = []
     for state in (State.QUEUED, State.RUNNING, State.FAILED, State.BROKEN, State.LOST, PAUSED):
         ids = [i for i in specs if _state(now[i]) == state]
@@ -110,7 +109,7 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
 def _counts(
     specs: Mapping[str, RunSpec], now: Mapping[str, RunStatus], console: Terminal
 ) -> Iterator[RenderableType]:
-    """Tables of the numbers of runs in each state: one for each dataset, then one of all runs."""
+    """Yield tables of the numbers of runs by state: one for each dataset, then one of all runs."""
     totals = Counter(map(_state, now.values()))
     columns = [s for s in (*State, PAUSED) if totals[s] or s is State.DONE]
     rows: dict[str, dict[str, Counter[str]]] = {}
@@ -125,14 +124,14 @@ def _counts(
 
 
 def _state(status: RunStatus) -> str:
-    """A run's state on this screen, where a lost run without a known error is paused."""
+    """Return a run's state on this screen, where a lost run without a known error is paused."""
     return PAUSED if status.state is State.LOST and not status.note else status.state
 
 
 def _failures(
     results: Results, failed: Mapping[str, RunSpec], now: Mapping[str, RunStatus]
 ) -> Iterator[str]:
-    """The reasons why runs of a row failed, each with the first of these runs and their number."""
+    """Yield the reasons why runs of a row failed, each with the first of these runs and their number."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for i, spec in failed.items():
         alike.setdefault((spec.label, spec.dataset_name, now[i].note), []).append(i)
@@ -144,7 +143,7 @@ def _failures(
 
 
 def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str:
-    """One run with its note and, if it went wrong, the end of its log."""
+    """Return one run with its note and, if it went wrong, the end of its log."""
     run = results.run(run_id)
     if _state(state) == PAUSED:
         return f"paused at step {_last_step(run)}: {title(spec)}"
@@ -155,14 +154,14 @@ def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str
 
 
 def _with_log(text: str, status: RunStatus, tail: Sequence[str]) -> str:
-    """A text about a run that went wrong with the path of its log, if it has one, and its last lines."""
+    """Return a text about a run that went wrong with its log's path, if it has one, and last lines."""
     if status.log is None or not status.state.can_be_retried:
         return text
     return "\n      ".join([f"{text}\n    log: {status.log}", *tail])
 
 
 def _last_step(run: RunDirectory) -> int:
-    """The last step that a run without a process is known to have reached."""
+    """Return the last step that a run without a process is known to have reached."""
     beat = run.heartbeat()
     steps = [0, *(int(record["step"]) for record in run.records())]
     return max([*steps, int(beat.step)] if beat is not None else steps)

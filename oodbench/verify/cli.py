@@ -10,7 +10,7 @@ from oodbench.errors import MissingError, UserError, unknown
 from oodbench.report.tables import FORMATS, print_sheet
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions
-from oodbench.sweep.plan import check_requirements
+from oodbench.sweep.resolve import check_requirements
 from oodbench.terminal import Workers, commands, terminal
 from oodbench.verify.measure import results, train
 from oodbench.verify.targets import Experiment, experiment_names, load_experiment

@@ -64,7 +64,7 @@ def test_it_is_valid_whatever_methods_and_data_are_today(
     def gone(*arguments: object, **options: object) -> None:
         raise AssertionError("the methods, ranges or data of today were asked")
 
-    for name in ("sweep.cells.drawn_values", "sweep.plan.make_plan", "datasets.make"):
+    for name in ("sweep.resolve.drawn_values", "sweep.plan.make_plan", "datasets.make"):
         monkeypatch.setattr(f"oodbench.{name}", gone)
     assert "is as it must be" in invoke("validate", older)
 

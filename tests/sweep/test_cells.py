@@ -187,11 +187,6 @@ def test_a_dataset_has_test_sets_of_its_own() -> None:
     assert tests == [("0.2", "5"), ("0.2",), ("2",), ("5",), ("2",), ("0.2", "2")]
 
 
-def test_environments_may_be_numbers_in_yaml() -> None:
-    runs = specs(test_environments=[[0.2]], validation_environments=[5])
-    assert {(r.test_environments, r.validation_environments) for r in runs} == {(("0.2",), ("5",))}
-
-
 def test_validation_environments_are_drawn_by_trial() -> None:
     dataset = {"name": "Spirals", "num_examples": 10, "num_test_examples": 10}
     runs = specs(datasets=[dataset], validation_environments=4, trials=5, hparam_draws=2)

@@ -12,8 +12,7 @@ from oodbench.results.load import joined
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import Plan, make_plan
-from oodbench.sweep.stored_plan import store_plan
-from oodbench.train.settings import TrainSettings
+from oodbench.sweep.stored import store_plan
 from tests.helpers.made import write_run
 from tests.helpers.sweeps import TINY, tiny
 
@@ -30,7 +29,7 @@ def tuned(path: Path, **changes: Any) -> Plan:
     """A sweep whose runs have ended with the errors ERRORS on every split."""
     plan = tiny(**TUNED | changes)
     results = Results(path)
-    store_plan(results, plan.sweep, plan.runs, TrainSettings())
+    store_plan(results, plan, LaunchOptions(out=path))
     for spec in plan.runs.values():
         training = [e for e in ("0.2", "2", "5") if e not in spec.test_environments]
         evaluations = [

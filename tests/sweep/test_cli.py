@@ -209,11 +209,6 @@ def test_a_launch_from_a_folder_that_is_gone_costs_one_line(
     assert "the working directory has been removed" in mistake(done)
 
 
-def test_status_without_results(tmp_path: Path) -> None:
-    assert "there is no directory results" in mistake(run("status", tiny_file(tmp_path)))
-    assert "unknown sweep" in mistake(run("status", "nothing"))
-
-
 def test_status_shows_running_and_paused_runs(tmp_path: Path) -> None:
     out = tmp_path / "out"
     launch(tiny_file(tmp_path, **TINY), out)

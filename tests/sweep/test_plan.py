@@ -76,6 +76,8 @@ def test_a_sweep_names_the_selection_rule_of_its_tables() -> None:
     assert tiny().sweep.selection is None
     assert tiny(selection="oracle").sweep.selection == "oracle"
     assert list(tiny(selection="oracle").runs) == list(tiny().runs)
+    assert tiny(selection="val_env", validation_environments=1).runs
+    assert tiny(selection="leave_one_out", test_environments="pairs").runs
     with pytest.raises(UserError, match=r"unknown selection rule 'val_emv' .* mean val_env"):
         tiny(selection="val_emv")
 
@@ -161,7 +163,6 @@ def test_neutral_hyperparameters_are_not_in_the_id() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dataset": []}, "unknown key 'dataset'; did you mean datasets"),
         ({"datasets": ["Spiral"]}, "unknown dataset 'Spiral'; did you mean Spirals"),
         ({"datasets": [{"variant": "FOU"}]}, "the name of a dataset must be a text"),
         (
@@ -173,8 +174,7 @@ def test_neutral_hyperparameters_are_not_in_the_id() -> None:
             {"datasets": [{"name": "LinearSEM", "num_examples": "many"}]},
             "num_examples.*must be int",
         ),
-        ({"algorithms": ["ERMM"]}, "unknown algorithm 'ERMM'; did you mean ERM"),
-        ({"algorithms": [{"name": "IRM", "hparms": {}}]}, "unknown key 'hparms'.*mean hparams"),
+        ({"algorithms": ["ERMM"]}, "unknown algorithm 'ERMM'; did you mean ERM.*--plugin MODULE"),
         (
             {"algorithms": [{"name": "IRM", "hparams": {"penalty": 1}}]},
             "unknown .*'penalty'.*hyperparameters of IRM.*penalty_weight",
@@ -190,20 +190,13 @@ def test_neutral_hyperparameters_are_not_in_the_id() -> None:
         ),
         ({"algorithms": ["ERM", "ERM"]}, "two algorithms are called 'ERM'"),
         ({"test_environments": [["9"]]}, "unknown environment '9'.*test_environments"),
-        ({"test_environments": "all"}, "test_environments"),
         ({"test_environments": [["0.2", "2", "5"]]}, "no environment is left to train on"),
         ({"test_environments": [["5", "5"]]}, "different"),
         ({"validation_environments": ["5"]}, "'5' of LinearSEM.* is both test and validation"),
         ({"validation_environments": 2}, "leave none to train on"),
-        ({"trials": 0}, "trials must be"),
         ({"trials": [1, 1]}, "trials must be"),
-        ({"hparam_draws": [-1]}, "hparam_draws must be"),
-        ({"steps": 0}, "steps must be"),
-        ({"steps": "many"}, "steps"),
         ({"network": "MPL"}, "unknown network 'MPL'.*did you mean MLP"),
         ({"network": {"name": "MLP", "hparams": {"widht": 2}}}, "'widht'.*did you mean width"),
-        ({"holdout": 1.0}, "holdout"),
-        ({"datasets": []}, "datasets"),
         ({"datasets": ["ColoredMNIST"]}, "ColoredMNIST needs --data-dir"),
     ],
 )
@@ -211,12 +204,6 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         make_plan(validate(TINY | changes, "tiny"))
     assert "\n" not in str(caught.value)
-
-
-def test_an_empty_training_set_is_named() -> None:
-    dataset = {"name": "LinearSEM", "num_examples": 1}
-    with pytest.raises(UserError, match=r"environment '0\.2' has no example to train on"):
-        tiny(datasets=[dataset])
 
 
 def test_a_dataset_may_say_how_it_is_trained_on() -> None:
@@ -284,14 +271,3 @@ def test_what_a_dataset_says_of_training_is_checked(training: object, message: s
 def test_a_rule_that_no_run_will_serve_is_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         tiny(**changes)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"selection": "val_env", "validation_environments": 1},
-        {"selection": "leave_one_out", "test_environments": "pairs"},
-    ],
-)
-def test_a_rule_that_runs_will_serve_is_planned(changes: dict[str, Any]) -> None:
-    assert tiny(**changes).runs

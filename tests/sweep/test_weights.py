@@ -13,7 +13,7 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import Rule, records_on
 from oodbench.sweep.cli import app
-from oodbench.sweep.weights import check_rules
+from oodbench.sweep.stored import check_rules
 from tests.helpers.sweeps import tiny, tiny_file
 
 SHORT: dict[str, Any] = {"algorithms": ["ERM"], "trials": 2, "steps": 10, "evaluate_every": 5}

@@ -105,7 +105,7 @@ class Job:
             )
 
     def settings_of(self, worker: int) -> TrainSettings:
-        """The settings of a worker's runs: on its device, with its share of the cores to read data."""
+        """Return the settings of a worker's runs: its device, and its share of the cores to read data."""
         has_affinity = hasattr(os, "sched_getaffinity")
         cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
         share = cores // max(1, self.at_once)
@@ -157,7 +157,7 @@ class Launcher(ABC):
         raise UserError("--dry-run shows the jobs of a cluster: add --launcher slurm")
 
     def states(self, results: Results, ids: Collection[str]) -> dict[str, RunStatus]:
-        """The status of each of these runs that the launcher has submitted to a cluster."""
+        """Return the status of each of these runs that the launcher has submitted to a cluster."""
         return {}
 
     def cancel(self, results: Results) -> int:
@@ -174,7 +174,7 @@ def submitters(results: Results) -> Iterator[Launcher]:
 
 
 def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunStatus]:
-    """The state of each run, of all planned ones if none are given.
+    """Return the state of each run, of all planned ones if none are given.
 
     The disk decides what has ended. Of the rest, the launcher that submitted a run may know whether it
     is queued, or can no longer be running.
@@ -191,7 +191,7 @@ def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunS
 
 
 def status_on_disk(results: Results, run_id: str) -> RunStatus:
-    """The status of a run by the disk alone."""
+    """Return the status of a run by the disk alone."""
     run = results.run(run_id)
     state, reason = run.state_and_reason()
     note = progress_note(run.heartbeat()) if state is State.RUNNING else reason
@@ -199,7 +199,7 @@ def status_on_disk(results: Results, run_id: str) -> RunStatus:
 
 
 def progress_note(beat: Heartbeat | None) -> str:
-    """The step, machine and age of a run's heartbeat in words, empty without one."""
+    """Return the step, machine and age of a run's heartbeat in words, empty without one."""
     if beat is None:
         return ""
     where = beat.node or beat.host

@@ -4,69 +4,28 @@ The pool is also what a job of a cluster trains its runs with.
 """
 
 import contextlib
-import multiprocessing
+import itertools
 import os
-import signal
-import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnContext
-from multiprocessing.process import BaseProcess
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
 
-from oodbench.arithmetic import NATIVE, PORTABLE, environment
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job, Launcher, register
-from oodbench.sweep.launchers.devices import (
-    available_devices,
-    check_precision,
-    placed,
-)
 from oodbench.sweep.launchers.progress import Display
-from oodbench.sweep.launchers.worker import SIGNALS, STOP, work
+from oodbench.sweep.launchers.worker import Worker, receive, start, warm_up
 from oodbench.terminal import counted, terminal
 from oodbench.train.settings import MAX_VECTORIZED
 
 LOCK_RETRY_SECONDS = 5.0
 """Seconds for which the pool tries again to train a run that another process holds."""
-KILL_SECONDS = 2.0
-"""A killed worker's run counts as failed only if this process lives on so long: a machine that goes down
-or a cluster that ends the whole job kills the workers first, and then the run is to be resumed."""
-LOST_EXIT_CODE = 255
-"""The exit code that multiprocessing reports for a worker whose fork server has died as well."""
 MAX_REQUEUES = 3
 """How often a run is queued again after its process was asked to end or ended before it."""
-MAX_SERVERS = 3
-"""Times that a server to fork workers from is started for one worker."""
-SERVER_SECONDS = 0.5
-"""Seconds after which the system knows that a server that no longer answers has ended."""
-MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
-"""Settings of workers, unless the user has set them: glibc reuses the pages of freed tensors. By
-default each tensor above a few hundred kilobytes is mapped and unmapped anew, and every page of it
-faults again."""
-FORKS = sys.platform == "linux" and "forkserver" in multiprocessing.get_all_start_methods()
-"""Whether workers are forked, which libraries survive on Linux only."""
-KILL = 9
-"""The number of SIGKILL, which not every system names."""
-
-
-@dataclass
-class Worker:
-    """A process that trains one run after the other, with torch imported once."""
-
-    index: int
-    process: BaseProcess
-    connection: Connection
-    run_ids: list[str] = field(default_factory=list)
-    """The runs that it was given and has not reported on yet, in that order."""
-    busy: bool = False
 
 
 @register("local")
@@ -161,7 +120,7 @@ class _Pool:
         """The bundles whose runs turned out to be trained one at a time."""
         self.limits: dict[str, int] = {}
         """The number of runs that a worker gets together after one of them has ended its process."""
-        self.workers = [_start(job, i) for i in range(job.at_once)]
+        self.workers = [start(job, i) for i in range(job.at_once)]
 
     def train(self, display: Display) -> dict[str, State]:
         """Hand out runs until all have ended; returns their states."""
@@ -176,7 +135,7 @@ class _Pool:
 
     def _receive_message(self, worker: Worker, display: Display) -> None:
         """Handle the next message of a worker."""
-        event, value, message, run_id = _receive(worker)
+        event, value, message, run_id = receive(worker)
         if event == "step":
             display.stepped(worker.index, int(value))
         elif event == "end":
@@ -189,7 +148,7 @@ class _Pool:
             worker.run_ids, worker.busy = [], False
             display.idle(worker.index)
         else:
-            self.workers[worker.index] = _start(self.job, worker.index)
+            self.workers[worker.index] = start(self.job, worker.index)
             display.idle(worker.index)
             late = self._fail_late_runs(worker, display)
             left = [run_id for run_id in worker.run_ids if run_id not in late]
@@ -282,112 +241,14 @@ class _Pool:
         return again
 
 
-def stop(seconds: float) -> None:
-    """Ask every worker of this process to checkpoint its run and end, and wait at most `seconds`."""
-    workers = multiprocessing.active_children()
-    for worker in workers:
-        if worker.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.pid, STOP)
-    until = time.monotonic() + seconds
-    for worker in workers:
-        worker.join(max(0.0, until - time.monotonic()))
-
-
 def _is_our_double(run: RunDirectory) -> bool:
-    """Whether this very cluster job trains the run a second time, on a node given up for dead.
+    """Return whether this very cluster job trains the run a second time, on a node given up for dead.
 
     The double may be killed at any time and nobody but us would know: we wait for its end. Another
     job's runs are left to that job.
     """
     beat = run.heartbeat()
     return beat is not None and beat.job is not None and beat.job == slurm_job()
-
-
-def warm_up() -> None:
-    """Start the server that workers are forked from: it imports torch while the caller goes on.
-
-    It ends with the last of us and our workers. The first worker starts it if this has not, or if
-    it has died since.
-    """
-    if FORKS:
-        from multiprocessing import forkserver
-
-        forkserver.set_forkserver_preload(
-            ["oodbench.train.execute", "oodbench.sweep.launchers.local", "typer", "torch._dynamo"]
-        )
-        with _blocked(), _environment(MALLOC | environment(PORTABLE)):
-            forkserver.ensure_running()
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Give these environment variables, and no others, to processes that are started within."""
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _blocked() -> Iterator[None]:
-    """Block `SIGNALS` in processes that are started within, and in those forked from them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # it would unblock them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _start(job: Job, index: int) -> Worker:
-    """Start a worker, from a new server if the one that it is to be forked from dies meanwhile.
-
-    Raises UserError if servers go on dying.
-    """
-    for _ in range(MAX_SERVERS):
-        try:
-            return _forked(job, index)
-        except (EOFError, OSError) as error:  # our end of a connection to a server that is dead
-            print(
-                f"The server that workers are forked from died ({type(error).__name__}); another "
-                "one is started.",
-                file=sys.stderr,
-            )
-            time.sleep(SERVER_SECONDS)
-    raise UserError(
-        f"no worker could be started: the server that workers are forked from died {MAX_SERVERS} times, "
-        "as when the memory is used up"
-    )
-
-
-def _forked(job: Job, index: int) -> Worker:
-    warm_up()
-    native = all(spec.arithmetic == NATIVE for spec in job.specs.values())
-    # the server to fork from has loaded torch, and its arithmetic is portable for good
-    context: Any = SpawnContext()
-    if FORKS and not native:
-        context = multiprocessing.get_context("forkserver")
-    connection, workers_end = context.Pipe()
-    variables = environment(NATIVE if native else PORTABLE)
-    if job.gpus:
-        variables["CUDA_VISIBLE_DEVICES"] = job.gpus[index % len(job.gpus)]
-    process = context.Process(
-        target=work,
-        args=(workers_end, job.results.path.absolute(), job.settings_of(index), variables),
-        name=f"worker-{index}",
-        daemon=True,
-    )
-    with workers_end, _blocked(), _environment(MALLOC | variables):
-        process.start()
-    return Worker(index, process, connection)
 
 
 def _hand_out(worker: Worker, run_ids: list[str], display: Display) -> None:
@@ -402,21 +263,55 @@ def _ready(workers: Sequence[Worker]) -> list[Worker]:
     return [waiting[key] for key in wait(list(waiting))]  # type: ignore[index]
 
 
-def _receive(worker: Worker) -> tuple[str, str, str, str]:
-    """A worker's message: ("step", number), ("end", state, sentence, run), ("idle",) or ("died",
-    state, why).
+def placed(job: Job, runs_per_gpu: int) -> Job:
+    """Return the job with the devices of this machine and the number of its processes.
 
-    A worker that is idle has not taken up the runs that it was given and has not reported on. The state
-    of one that died is `failed`, or `interrupted` if it was asked to end.
+    Where all devices are GPUs, `runs_per_gpu` processes share each and see no other.
     """
-    try:
-        event, value, message, run_id = worker.connection.recv()
-        return str(event), str(value), str(message), str(run_id)
-    except (EOFError, OSError):
-        worker.process.join()
-        code = worker.process.exitcode
-        if code in (-KILL, LOST_EXIT_CODE):
-            time.sleep(KILL_SECONDS)
-        asked = code in (0, -signal.SIGTERM, -STOP)
-        state = State.INTERRUPTED if asked else State.FAILED
-        return "died", state, f"its process died (exit code {code})", ""
+    devices, workers = available_devices(job.options.devices), job.options.workers
+    if devices == ("cpu",):
+        return replace(job, devices=devices, workers=workers or os.cpu_count() or 1)
+    gpus = gpus_of(devices)
+    seen = ("cuda:0",) if gpus else devices
+    return replace(job, devices=seen, gpus=gpus, workers=workers or len(devices) * runs_per_gpu)
+
+
+def available_devices(wanted: str) -> tuple[str, ...]:
+    """Return the devices that `wanted` names: `auto` is every CUDA device, or the CPU if there is none.
+
+    Otherwise it is a list such as `cuda:0,cuda:1`; raises UserError for a device that is not here.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    if wanted == "auto":
+        return tuple(f"cuda:{i}" for i in range(count)) or ("cpu",)
+    names = tuple(name.strip() for name in wanted.split(","))
+    for name in names:
+        if name != "cpu" and name not in [f"cuda:{i}" for i in range(count)]:
+            raise UserError(f"there is no device '{name}' here (cpu and {count} CUDA devices)")
+    return names
+
+
+def gpus_of(devices: Sequence[str]) -> tuple[str, ...]:
+    """Return the devices by their names in CUDA_VISIBLE_DEVICES; none unless all are CUDA devices.
+
+    A process that sees a single GPU, as `cuda:0`, takes memory of no other.
+    """
+    if not all(name.startswith("cuda:") for name in devices):
+        return ()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    places = [int(name.partition(":")[2]) for name in devices]
+    return tuple(visible.split(",")[i].strip() if visible else str(i) for i in places)
+
+
+def check_precision(job: Job) -> None:
+    """Raise UserError if a device lacks the precision of a run; others than float32 load torch here."""
+    wanted = {spec.precision for spec in job.specs.values()} - {"float32"}
+    if wanted:
+        from oodbench.train import process
+
+        for name, device in itertools.product(
+            sorted(wanted), available_devices(job.options.devices)
+        ):
+            process.check_precision(name, device)

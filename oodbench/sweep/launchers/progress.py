@@ -110,7 +110,7 @@ class Display:
             self.console.say(": ".join([text, ", ".join(notes)]) if notes else text)
 
     def _time_left(self) -> str:
-        """About how long the rest takes, judged by the runs that this launch has ended."""
+        """Return about how long the rest takes, judged by the runs that this launch has ended."""
         passed = time.monotonic() - self._start
         left = (self.total - self.count) * passed / max(1, self.count - self._before)
         return f"about {duration(left)} left"

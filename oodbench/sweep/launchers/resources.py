@@ -25,7 +25,7 @@ class Resources(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """The resources among `values` that this class knows."""
+        """Return the resources among `values` that this class knows."""
         return cls.model_validate({k: v for k, v in values.items() if k in cls.model_fields})
 
 
@@ -80,14 +80,14 @@ class SlurmResources(Resources):
         return int(self.gpus.rpartition(":")[2])
 
     def at_a_time(self, threads: int) -> int:
-        """Runs that a job trains at a time: `runs_per_gpu` a GPU, else one per `threads` cores."""
+        """Return the runs that a job trains at a time: `runs_per_gpu` a GPU, else one a `threads` cores."""
         if self.gpu_count:
             return self.gpu_count * self.runs_per_gpu
         return max(1, self.cpus // threads)
 
 
 def minutes(text: str) -> float | None:
-    """The minutes that Slurm's spellings of a time (`90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`) mean.
+    """Return the minutes of a time as Slurm spells it: `90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`.
 
     None for `UNLIMITED`, `infinite` and everything that is not a time.
     """
@@ -105,7 +105,7 @@ def minutes(text: str) -> float | None:
 
 
 def user_file() -> Path:
-    """The file of a user's defaults for all sweeps: $XDG_CONFIG_HOME/oodbench/resources.yaml."""
+    """Return the file of a user's defaults for all sweeps: $XDG_CONFIG_HOME/oodbench/resources.yaml."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "oodbench" / "resources.yaml"
 
@@ -113,11 +113,7 @@ def user_file() -> Path:
 def merged(
     known: Sequence[type[Resources]], *layers: tuple[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Merge the user's file and (place, values) layers of resources; later layers take precedence.
-
-    A mapping such as `slurm` is merged key by key. Raises UserError naming the place and a key that is
-    in none of the `known` classes, or whose value is wrong.
-    """
+    """Do what `oodbench.sweep.launchers.layered_resources` says, by the keys of the `known` classes."""
     path = user_file()
     stored = read_yaml(path) if path.is_file() else {}
     keys = dict.fromkeys(key for cls in known for key in cls.model_fields)

@@ -31,7 +31,7 @@ from oodbench.results.directory import Results
 from oodbench.results.provenance import Code, Digests, changed_files, commit
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import Job, Launcher, RunStatus, register
-from oodbench.sweep.launchers.local import stop, train_in_pool
+from oodbench.sweep.launchers.local import train_in_pool
 from oodbench.sweep.launchers.progress import title
 from oodbench.sweep.launchers.resources import SlurmResources, minutes
 from oodbench.sweep.launchers.slurm_queue import (
@@ -46,6 +46,7 @@ from oodbench.sweep.launchers.slurm_queue import (
     queued_jobs,
     status_of,
 )
+from oodbench.sweep.launchers.worker import stop
 from oodbench.terminal import Terminal, counted, terminal
 from oodbench.train.settings import TrainSettings
 from oodbench.version import __version__
@@ -160,17 +161,15 @@ class Slurm(Launcher):
         submissions = Submissions(job.results)
         with submissions.lock():
             before = self._states(job)
-            left = [i for i, s in before.items() if s is State.PLANNED or s.can_be_retried]
-            arrays = request.arrays(left)
+            arrays = request.arrays(before)
             if job.options.snapshot and arrays:
                 take_snapshot(request.out / "code", job.options.plugins)
             for name, packs in arrays.items():
                 request.submit(name, packs, submissions)
-        if arrays:
-            terminal().say(
-                described([p for packs in arrays.values() for p in packs], request.asked)
-            )
-        return before | dict.fromkeys(left, State.QUEUED)
+        new = [pack for packs in arrays.values() for pack in packs]
+        if new:
+            terminal().say(described(new, request.asked))
+        return before | {i: State.QUEUED for pack in new for i in pack}
 
     def preview(self, job: Job, console: Terminal) -> None:
         """Print the jobs that a launch would submit, and the first runs of the first."""
@@ -180,8 +179,7 @@ class Slurm(Launcher):
         except NoAnswer:
             request.here = False
             console.say("Slurm does not answer here: partition and limits are not checked.")
-        left = [i for i, s in self._states(job).items() if s is State.PLANNED or s.can_be_retried]
-        arrays = request.arrays(left)
+        arrays = request.arrays(self._states(job))
         if arrays:
             console.say(described([p for packs in arrays.values() for p in packs], request.asked))
         for name, packs in arrays.items():
@@ -196,7 +194,7 @@ class Slurm(Launcher):
                 console.print(f"  {title(job.specs[run_id])}")
 
     def states(self, results: Results, ids: Collection[str]) -> dict[str, RunStatus]:
-        """The status of the runs that were submitted, by Slurm's queue and the disk.
+        """Return the status of the runs that were submitted, by Slurm's queue and the disk.
 
         Slurm is asked before the disk is read: what is gone from the queue has ended on the disk.
         """
@@ -260,7 +258,7 @@ class Request:
         return self.out / "code" / fingerprint(plugins) if self.job.options.snapshot else checkout()
 
     def lines(self) -> list[str]:
-        """The job's options as sbatch takes them, then the commands before its Python."""
+        """Return the job's options as sbatch takes them, then the commands before its Python."""
         options = {"time": self.minutes, **self.options}
         flags = [f"--{key}" if v is True else f"--{key}={v}" for key, v in options.items()]
         return [*flags, *self.setup]
@@ -282,13 +280,15 @@ class Request:
                 f"time {self.asked.time} is over the limit of partition '{name}', {limit}"
             )
 
-    def arrays(self, ids: Sequence[str]) -> dict[str, tuple[Pack, ...]]:
-        """The runs packed into jobs and these into arrays, by the arrays' names; raises UserError."""
+    def arrays(self, states: Mapping[str, State]) -> dict[str, tuple[Pack, ...]]:
+        """Return the runs that nobody trains, in jobs and these in arrays, by name; raises UserError."""
         if "%" in str(self.out):
             raise UserError(
                 f"{self.out}: Slurm's log files cannot lie in a folder with a % in its name"
             )
-        packs = self._packs(ids)
+        packs = self._packs(
+            [i for i, s in states.items() if s is State.PLANNED or s.can_be_retried]
+        )
         earlier = len(list(Submissions(self.job.results)))
         sweep = re.sub(r"[^\w.-]", "-", self.job.name)
         longest = MAX_ARRAY_SIZE
@@ -449,14 +449,14 @@ def _sbatch_options(asked: SlurmResources) -> dict[str, Any]:
 
 
 def _setup(given: str | list[str], code: Path) -> list[str]:
-    """The commands before a job's Python: the user's, then those that have it find the code."""
+    """Return the commands before a job's Python: the user's, then those that have it find the code."""
     path = ":".join(shlex.quote(str(p)) for p in dict.fromkeys([code, Path.cwd()]))
     ours = f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"
     return [*([given] if isinstance(given, str) else given), ours]
 
 
 def fingerprint(plugins: Iterable[str]) -> str:
-    """A hash of every Python file that a run may execute, plug-ins included."""
+    """Return a hash of every Python file that a run may execute, plug-ins included."""
     digest = hashlib.sha256()
     for name, path in sorted(_files(plugins)):
         if path.suffix == ".py":
@@ -480,7 +480,7 @@ def take_snapshot(folder: Path, plugins: Iterable[str]) -> Path:
 
 
 def _files(plugins: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Every file of the code by its name relative to a folder on the path."""
+    """Yield every file of the code with its name relative to a folder on the path."""
     for name, source in _sources(plugins):
         for path in source.rglob("*") if source.is_dir() else [source]:
             inner = path.relative_to(source)
@@ -490,7 +490,7 @@ def _files(plugins: Iterable[str]) -> Iterator[tuple[str, Path]]:
 
 
 def _sources(plugins: Iterable[str]) -> Iterator[tuple[Path, Path]]:
-    """Files and folders of code by their names relative to a folder on the path."""
+    """Yield files and folders of code with their names relative to a folder on the path."""
     root = checkout()
     is_checkout = (root / "pyproject.toml").is_file()
     for name in FOLDERS if is_checkout else FOLDERS[:1]:

@@ -1,22 +1,148 @@
-"""The main loop of a worker process, which trains one run after the other."""
+"""A worker: a process that trains one run after the other, how it is started and what it says."""
 
+import contextlib
+import multiprocessing
 import os
 import signal
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
-from oodbench.arithmetic import settle
+from oodbench.arithmetic import NATIVE, PORTABLE, environment, settle
+from oodbench.errors import UserError
 from oodbench.orphans import end_with_parent
 from oodbench.results.directory import Results
 from oodbench.results.provenance import slurm_job
+from oodbench.results.run_spec import State
+from oodbench.sweep.launchers import Job
 from oodbench.train.settings import TrainSettings
 
 STOP = getattr(signal, "SIGUSR2", signal.SIGTERM)
 """The signal at which a worker saves its runs and ends; Windows has none, and ends the process at once."""
 SIGNALS = {STOP, signal.SIGTERM, signal.SIGINT}
 """The signals with which a cluster, or Ctrl-C, asks every process of a job to end."""
+KILL_SECONDS = 2.0
+"""A killed worker's run counts as failed only if this process lives on so long: a machine that goes down
+or a cluster that ends the whole job kills the workers first, and then the run is to be resumed."""
+LOST_EXIT_CODE = 255
+"""The exit code that multiprocessing reports for a worker whose fork server has died as well."""
+MAX_SERVERS = 3
+"""Times that a server to fork workers from is started for one worker."""
+SERVER_SECONDS = 0.5
+"""Seconds after which the system knows that a server that no longer answers has ended."""
+MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
+"""Settings of workers, unless the user has set them: glibc reuses the pages of freed tensors. By
+default each tensor above a few hundred kilobytes is mapped and unmapped anew, and every page of it
+faults again."""
+FORKS = sys.platform == "linux" and "forkserver" in multiprocessing.get_all_start_methods()
+"""Whether workers are forked, which libraries survive on Linux only."""
+KILL = 9
+"""The number of SIGKILL, which not every system names."""
+
+
+@dataclass
+class Worker:
+    """A process that trains one run after the other, with torch imported once."""
+
+    index: int
+    process: BaseProcess
+    connection: Connection
+    run_ids: list[str] = field(default_factory=list)
+    """The runs that it was given and has not reported on yet, in that order."""
+    busy: bool = False
+
+
+def start(job: Job, index: int) -> Worker:
+    """Start a worker, from a new server if the one that it is to be forked from dies meanwhile.
+
+    Raises UserError if servers go on dying.
+    """
+    for _ in range(MAX_SERVERS):
+        try:
+            return _forked(job, index)
+        except (EOFError, OSError) as error:  # our end of a connection to a server that is dead
+            print(
+                f"The server that workers are forked from died ({type(error).__name__}); another "
+                "one is started.",
+                file=sys.stderr,
+            )
+            time.sleep(SERVER_SECONDS)
+    raise UserError(
+        f"no worker could be started: the server that workers are forked from died {MAX_SERVERS} times, "
+        "as when the memory is used up"
+    )
+
+
+def _forked(job: Job, index: int) -> Worker:
+    warm_up()
+    native = all(spec.arithmetic == NATIVE for spec in job.specs.values())
+    # the server to fork from has loaded torch, and its arithmetic is portable for good
+    context: Any = SpawnContext()
+    if FORKS and not native:
+        context = multiprocessing.get_context("forkserver")
+    connection, workers_end = context.Pipe()
+    variables = environment(NATIVE if native else PORTABLE)
+    if job.gpus:
+        variables["CUDA_VISIBLE_DEVICES"] = job.gpus[index % len(job.gpus)]
+    process = context.Process(
+        target=work,
+        args=(workers_end, job.results.path.absolute(), job.settings_of(index), variables),
+        name=f"worker-{index}",
+        daemon=True,
+    )
+    with workers_end, _blocked(), _environment(MALLOC | variables):
+        process.start()
+    return Worker(index, process, connection)
+
+
+def warm_up() -> None:
+    """Start the server that workers are forked from: it imports torch while the caller goes on.
+
+    It ends with the last of us and our workers. The first worker starts it if this has not, or if
+    it has died since.
+    """
+    if FORKS:
+        from multiprocessing import forkserver
+
+        forkserver.set_forkserver_preload(
+            ["oodbench.train.execute", "oodbench.sweep.launchers.local", "typer", "torch._dynamo"]
+        )
+        with _blocked(), _environment(MALLOC | environment(PORTABLE)):
+            forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Give these environment variables, and no others, to processes that are started within."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _blocked() -> Iterator[None]:
+    """Block `SIGNALS` in processes that are started within, and in those forked from them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # it would unblock them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def work(
@@ -73,3 +199,35 @@ def work(
             interrupts,
         )
         send("idle")
+
+
+def receive(worker: Worker) -> tuple[str, str, str, str]:
+    """Return a message: ("step", number), ("end", state, sentence, run), ("idle",) or ("died", state,
+    why).
+
+    A worker that is idle has not taken up the runs that it was given and has not reported on. The state
+    of one that died is `failed`, or `interrupted` if it was asked to end.
+    """
+    try:
+        event, value, message, run_id = worker.connection.recv()
+        return str(event), str(value), str(message), str(run_id)
+    except (EOFError, OSError):
+        worker.process.join()
+        code = worker.process.exitcode
+        if code in (-KILL, LOST_EXIT_CODE):
+            time.sleep(KILL_SECONDS)
+        asked = code in (0, -signal.SIGTERM, -STOP)
+        state = State.INTERRUPTED if asked else State.FAILED
+        return "died", state, f"its process died (exit code {code})", ""
+
+
+def stop(seconds: float) -> None:
+    """Ask every worker of this process to checkpoint its run and end, and wait at most `seconds`."""
+    workers = multiprocessing.active_children()
+    for worker in workers:
+        if worker.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, STOP)
+    until = time.monotonic() + seconds
+    for worker in workers:
+        worker.join(max(0.0, until - time.monotonic()))

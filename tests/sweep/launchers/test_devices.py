@@ -5,7 +5,7 @@ import torch
 
 from oodbench.errors import UserError
 from oodbench.sweep.launchers import Job
-from oodbench.sweep.launchers.devices import available_devices, gpus_of, placed
+from oodbench.sweep.launchers.local import available_devices, gpus_of, placed
 from tests.helpers.sweeps import job, tiny
 
 

@@ -15,7 +15,8 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job
-from oodbench.sweep.launchers.local import FORKS, MALLOC, Debug, Local, warm_up
+from oodbench.sweep.launchers.local import Debug, Local
+from oodbench.sweep.launchers.worker import FORKS, MALLOC, warm_up
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import ODD_METHODS, job, outcome, tiny, tiny_file
 

@@ -32,7 +32,7 @@ def request(out: Path, asked: dict[str, Any], **changes: Any) -> Request:
 
 def sizes(request: Request) -> list[list[int]]:
     """The numbers of runs of the jobs of each array."""
-    arrays = request.arrays(request.job.ids)
+    arrays = request.arrays(dict.fromkeys(request.job.ids, State.PLANNED))
     ids = [i for packs in arrays.values() for pack in packs for i in pack]
     assert sorted(ids) == sorted(request.job.ids)
     return [[len(pack) for pack in packs] for packs in arrays.values()]

@@ -1,0 +1,380 @@
+"""The first pass of a launch: every name of a sweep is looked up once, and all its problems are told.
+
+What is found goes on as data, of which `oodbench.sweep.plan` makes the runs.
+"""
+
+import importlib.util
+import itertools
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from oodbench.errors import MissingError, UserError, unknown
+from oodbench.hparams import drawn_values, rates_family
+from oodbench.metrics import known_direction
+from oodbench.registry import CHANGES
+from oodbench.results.directory import Results
+from oodbench.results.frames import Frames, plugins_of
+from oodbench.results.load import load_frames
+from oodbench.results.run_spec import CONSTANT, RunSpec
+from oodbench.selection import candidates, find_rule, sees_test, usual
+from oodbench.sweep.file import KIND, Row, Sweep, short
+from oodbench.sweep.launchers import layered_resources
+from oodbench.sweep.sources import Problems, Source, ceiling_of, indices, measured, sources_of
+
+if TYPE_CHECKING:
+    from oodbench.algorithms import Algorithm
+
+MAX_RUNS = 200_000
+"""The most runs of one sweep."""
+Draw = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]
+"""The hyperparameters of a method, those of its network, and its adaptation, if it has one."""
+Draws = Mapping[tuple[int, int], Draw]
+"""Hyperparameters by draw and trial."""
+CHOSEN_FOR = ["dataset_label", "label", "test_environments"]
+"""The columns of a run that name the place of a choice."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of a sweep, with the classes that it names."""
+
+    row: Row
+    algorithm: "type[Algorithm]"
+    adaptation: Any
+    """The class of the row's adaptation, or None."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The choice of an earlier sweep."""
+
+    about: Mapping[str, Any]
+    """Its `results` directory, the selection `rule`, the number of `draws` and the `trials`."""
+    specs: Mapping[tuple[str, str, tuple[str, ...]], RunSpec]
+    """A run with the chosen hyperparameters for each dataset, row and set of test environments."""
+
+    def spec(self, dataset: str, label: str, tests: tuple[str, ...]) -> RunSpec:
+        """Return the run whose hyperparameters are taken; raises UserError."""
+        known = self.specs.get((dataset, label, tests))
+        if known is None:
+            raise UserError(
+                f"{self.about['results']} has no choice of hyperparameters for {label} on {dataset} (test "
+                f"{'+'.join(tests)}): it plans no such row, or not all runs of it have ended"
+            )
+        return known
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A method on a dataset, with the hyperparameters of its runs."""
+
+    method: Method
+    source: Source
+    """The dataset with the options of the row, which a ceiling has."""
+    draws: Mapping[tuple[str, ...], Draws]
+    """By set of test environments."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A sweep with everything that its names stand for."""
+
+    sweep: Sweep
+    datasets: Sequence[tuple[Source, Sequence[Pair]]]
+    """Each dataset, with the methods on it in the order of the file."""
+    chosen: Chosen | None
+    """The hyperparameters that an earlier sweep has chosen, if the file names one."""
+
+
+def resolve(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Resolved:
+    """Look up all names of a sweep, load its data and draw its hyperparameters.
+
+    Raises one UserError for all unknown names, impossible values of algorithms and networks, wrong
+    environments and missing data; and, if the runs are to be trained, MissingError for an optional
+    package that a method needs.
+    """
+    problems = Problems(sweep.name)
+    with problems.noted():
+        layered_resources((f"the resources of {sweep.name}", sweep.resources))
+    methods = _methods(sweep, problems)
+    sources = sources_of(sweep, data_dir, problems)
+    chosen: Chosen | None = None
+    pairs: list[list[Pair]] = []
+    with problems.noted():
+        _check_size(sweep, sources, len(methods))
+        if sweep.hparams_from is not None:
+            trials = sorted({trial for source in sources for trial in source.trials})
+            chosen = chosen_in(Path(sweep.hparams_from), sweep.selection, trials)
+        for source in sources:
+            pairs.append([])
+            for method in methods:
+                with problems.noted():
+                    pairs[-1].append(_pair(sweep, method, source, data_dir, chosen))
+    problems.tell()
+    if to_train:
+        _check_packages(methods)
+    return Resolved(sweep, list(zip(map(measured, sources), pairs, strict=True)), chosen)
+
+
+def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
+    """Raise MissingError for data or an optional package that the sweep's runs would lack.
+
+    Raises UserError for what is unknown or damaged.
+    """
+    problems = Problems(sweep.name)
+    sources_of(sweep, data_dir, problems)
+    methods = _methods(sweep, problems)
+    problems.tell()
+    _check_packages(methods)
+
+
+def _check_packages(methods: Sequence[Method]) -> None:
+    """Raise MissingError for an optional package that a method needs."""
+    for method in methods:
+        for package, command in method.algorithm.needs.packages.items():
+            if importlib.util.find_spec(package) is None:
+                raise MissingError(f"{method.row.name} needs {package}: `{command}`", command)
+
+
+def _methods(sweep: Sweep, problems: Problems) -> list[Method]:
+    """Return the methods of a sweep; the problems of its rows are noted."""
+    from oodbench.adaptations import adaptations
+    from oodbench.algorithms import algorithms
+
+    rows: list[Row] = []
+    with problems.noted():
+        rows += _rows(sweep)
+        _check_rows(rows)
+    methods = []
+    for row in rows:
+        with problems.noted():
+            adaptation = None
+            if isinstance(row.adapt, dict):
+                name = str(row.adapt.get("name"))
+                adaptation = adaptations.find(name)
+                if adaptation is None:
+                    raise unknown(adaptations.noun, name, [*adaptations, "none"])
+            methods.append(Method(row, algorithms.get(row.name), adaptation))
+    return methods
+
+
+def _rows(sweep: Sweep) -> list[Row]:
+    """Return the rows of a sweep, completed: `all` and `kind: KIND` are the methods that no row names."""
+    from oodbench.algorithms import algorithms
+
+    listed = [completed_row(row) for row in sweep.algorithms]
+    labels = {row.label for row in listed}
+    rows = []
+    for row in listed:
+        if row.name != "all" and not row.name.startswith(KIND):
+            rows.append(row)
+            continue
+        kind = row.name.removeprefix(KIND)
+        if kind not in ("all", *CHANGES):
+            raise unknown("kind of methods", short(kind)[1:-1], CHANGES, "algorithms")
+        for name, algorithm in sorted(algorithms.items(), key=lambda item: item[0].casefold()):
+            if kind in ("all", algorithm.changes) and name not in labels:
+                rows.append(Row(name=name, label=name))
+                labels.add(name)
+    return rows
+
+
+def completed_row(row: str | Row) -> Row:
+    """Return a row with its label in tables, its weight average and its adaptation; raises UserError.
+
+    Unless the file gives a label, it is the method and, where the row has them, its weight average and
+    its adaptation.
+    """
+    row = row if isinstance(row, Row) else Row(name=row)
+    parts: list[str] = [row.name]
+    changes: dict[str, Any] = {"average": "none", "adapt": "none"}
+    if row.average not in ("none", {"name": "none"}):
+        from oodbench.train.averages import AVERAGES, numbers
+
+        average = numbers({"name": row.average} if isinstance(row.average, str) else row.average)
+        changes["average"] = average
+        parts.append(AVERAGES[average["name"]].label)
+    if row.adapt not in ("none", {"name": "none"}):
+        changes["adapt"] = {"name": row.adapt} if isinstance(row.adapt, str) else row.adapt
+        parts.append(str(changes["adapt"].get("name")))
+    return row.model_copy(update={"label": row.label or " + ".join(parts), **changes})
+
+
+def _check_rows(rows: Sequence[Row]) -> None:
+    """Raise UserError for rows that a table could not tell apart, or that cannot be compared."""
+    counts = Counter(row.label for row in rows)
+    for label, count in counts.items():
+        if count > 1:
+            raise UserError(f"two algorithms are called {short(label)}: give them a `label` each")
+    if CONSTANT in counts:
+        raise UserError(f"'{CONSTANT}' is the row of the constant answer: use another `label`")
+    if all(row.ceiling for row in rows):
+        raise UserError("every row is marked `ceiling: true`: there is no method below the ceiling")
+    for row in rows:
+        if row.options and not row.ceiling:
+            raise UserError(
+                f"{short(row.label)} has `options` of its own for the data: only a row "
+                "marked `ceiling: true` may, as the others are compared on the same data"
+            )
+
+
+def _check_size(sweep: Sweep, sources: Sequence[Source], rows: int) -> None:
+    """Raise UserError if a sweep with so many rows has more than MAX_RUNS runs."""
+    draws = 1 if sweep.hparams_from else len(indices(sweep.hparam_draws, "hparam_draws"))
+    runs = rows * draws * sum(len(source.tests) * len(source.trials) for source in sources)
+    if runs > MAX_RUNS:
+        cells = rows * sum(len(source.tests) for source in sources)
+        counts = " or ".join(map(str, sorted({len(source.trials) for source in sources})))
+        raise UserError(
+            f"sweep '{sweep.name}' has {runs:,} runs ({cells} cells, {draws} draws, {counts} trials); "
+            f"one sweep has at most {MAX_RUNS:,}"
+        )
+
+
+def _pair(
+    sweep: Sweep, method: Method, source: Source, data_dir: Path | None, chosen: Chosen | None
+) -> Pair:
+    """Return a method on a dataset with the hyperparameters of its runs.
+
+    Raises UserError for impossible ones, and for a row of which an earlier sweep has chosen none.
+    """
+    if method.row.ceiling:
+        source = ceiling_of(sweep, method.row, source, data_dir)
+    if chosen is None:
+        return Pair(method, source, dict.fromkeys(source.tests, _draws(sweep, method, source)))
+    of_tests = {t: _chosen_draws(method.row, source, t, chosen) for t in source.tests}
+    return Pair(method, source, of_tests)
+
+
+def _draws(sweep: Sweep, method: Method, source: Source) -> Draws:
+    """Return the hyperparameters of a method by draw and trial."""
+    trials, draws = source.trials, indices(sweep.hparam_draws, "hparam_draws")
+    drawn: dict[tuple[int, int], Draw] = {}
+    for draw, trial in itertools.product(draws, trials):
+        if sweep.draws == "shared" and trial != trials[0]:
+            drawn[draw, trial] = drawn[draw, trials[0]]
+        else:
+            stream = trial if sweep.draws == "per trial" else None
+            drawn[draw, trial] = _drawn(sweep, method, source, draw, stream)
+    return drawn
+
+
+def _chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chosen) -> Draws:
+    """Return the hyperparameters that an earlier sweep has chosen for a row, by draw and trial."""
+    spec = chosen.spec(source.label, str(row.label), tests)
+    network = source.network.name
+    here = row.name, network, *(_name(part) for part in (row.average, row.adapt))
+    there = spec.algorithm, spec.network, *(_name(part) for part in (spec.average, spec.adapt))
+    if here != there:
+        raise UserError(
+            f"{chosen.about['results']} has chosen hyperparameters for {' '.join(there)} in the row "
+            f"{short(row.label)} on {source.label}, which is {' '.join(here)} here"
+        )
+    values = spec.hparams, spec.network_hparams, spec.adapt
+    return {(spec.draw, trial): values for trial in source.trials}
+
+
+def _name(part: Mapping[str, Any] | str | None) -> str:
+    """Return the name of a weight average or an adaptation."""
+    return str(part["name"]) if isinstance(part, Mapping) else "none"
+
+
+def _drawn(sweep: Sweep, method: Method, source: Source, draw: int, trial: int | None) -> Draw:
+    """Return the hyperparameters of a method in a draw; `trial` where each trial has a draw of its own."""
+    from oodbench.algorithms import Algorithm
+
+    row, metadata = method.row, source.dataset.metadata
+    network, name = source.network_class, source.network.name
+    stream = f"{'network' if sweep.shared_quantiles else row.name}/{name}"
+    given = {**source.network.hparams, **row.network}
+
+    def of_network(family: str) -> dict[str, Any]:
+        return drawn_values(network.Hparams, stream, name, draw, family, given=given, trial=trial)
+
+    family = rates_family(metadata.family, network.is_pretrained(of_network(metadata.family)))
+    hparams = drawn_values(
+        method.algorithm.Hparams,
+        row.name,
+        row.name,
+        draw,
+        family,
+        metadata.hparams,
+        given={**source.training.hparams, **row.hparams},
+        shared={f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else (),
+        trial=trial,
+    )
+    return (
+        hparams,
+        network.resolved(of_network(family), source.dataset),
+        _drawn_adaptation(method, draw, family, trial),
+    )
+
+
+def _drawn_adaptation(
+    method: Method, draw: int, family: str, trial: int | None
+) -> dict[str, Any] | None:
+    """Return the adaptation of a method as a run's spec holds it: `name` and hyperparameters in a draw."""
+    adapt = method.row.adapt
+    if isinstance(adapt, str):
+        return None
+    name, values = adapt["name"], {key: value for key, value in adapt.items() if key != "name"}
+    space = method.adaptation.Hparams
+    return {"name": name} | drawn_values(space, name, name, draw, family, given=values, trial=trial)
+
+
+def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chosen:
+    """Return the hyperparameters that a rule, the directory's usual one by default, chooses for other
+    `trials`.
+
+    A draw is judged by the mean over trials of each run's best validation score; where every trial has
+    draws of its own, each run is judged alone. Ties go to the lowest draw. Raises UserError for trials that
+    took part in the choice, and for a rule that sees the test environments.
+    """
+    frames = load_frames(Results(directory))
+    rule = rule or usual(frames)
+    if sees_test(rule):
+        raise UserError(
+            f"hparams_from: {rule} sees the test environments; name another `selection`"
+        )
+    runs = frames.runs
+    before = sorted(map(int, runs["trial"].unique()))
+    if again := sorted({*before} & {*trials}):
+        others = list(range(before[-1] + 1, before[-1] + 1 + len(trials)))
+        raise UserError(
+            f"the hyperparameters in {directory} were chosen in the trials {before}: {again} would be "
+            f"trained again; use others, such as `trials: {others}`"
+        )
+    about = {"results": str(directory), "rule": rule, "draws": int(runs["draw"].nunique())}
+    stored = Results(directory).plan()["runs"]
+    specs = {p: RunSpec.from_json(stored[i]) for p, i in _best_runs(frames, runs, rule).items()}
+    return Chosen(about | {"trials": before}, specs)
+
+
+def _best_runs(frames: Frames, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
+    """Return the id of a run with the best setting for each place whose trials are all complete."""
+    table = candidates(frames, rule)
+    best_steps = table[table["complete"]].drop_duplicates("id")
+    columns = ["hparams", "network_hparams", "adapt"]
+    settings = [json.dumps(row, sort_keys=True) for row in runs[columns].to_numpy().tolist()]
+    metric = find_rule(rule).metric
+    higher = known_direction(metric, plugins_of(frames)) if metric else runs["higher_is_better"]
+    known = runs[["id"]].assign(setting=settings, higher=higher)
+    planned = runs[~runs["helper"]].groupby(CHOSEN_FOR)["trial"].nunique().rename("planned")
+    chosen: dict[Any, str] = {}
+    judged = best_steps.merge(known, on="id").join(planned, on=CHOSEN_FOR)
+    for place, group in judged.groupby(CHOSEN_FOR, sort=False):
+        if group["trial"].nunique() < group["planned"].iloc[0]:
+            continue
+        sign = -1 if group["higher"].iloc[0] else 1
+        by_setting = group.assign(cost=sign * group["score"]).groupby("setting", sort=False)
+        costs = by_setting["cost"].agg(lambda cost: cost.mean(skipna=False))
+        order = pd.DataFrame({"cost": costs, "draw": by_setting["draw"].min()})
+        best = order.sort_values(["cost", "draw"], na_position="last").index[0]
+        chosen[place] = str(group.loc[group["setting"] == best, "id"].iloc[0])
+    return chosen

@@ -1,0 +1,302 @@
+"""The datasets of a sweep: made, with the environments that runs hold out and the settings of training."""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from oodbench.data import facts
+from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
+from oodbench.sweep.file import (
+    Component,
+    DatasetSettings,
+    Names,
+    Row,
+    Sweep,
+    TestSets,
+    several,
+    short,
+    training_of,
+)
+from oodbench.terminal import printable
+
+MAX_EVALUATIONS = 100_000
+"""The most evaluations of one run."""
+NO_MEMORY = "allocate memory|Storage size|numel.*overflow|array is too big|allowed dimension"
+"""Patterns in the errors of torch and numpy for arrays that are too large."""
+
+
+class Problems:
+    """The problems of a sweep, which are told together."""
+
+    def __init__(self, sweep: str) -> None:
+        self.place = f"sweep '{sweep}'"
+        self.found: list[UserError] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note a UserError that is raised within."""
+        try:
+            yield
+        except UserError as error:
+            self.found.append(error)
+
+    def tell(self) -> None:
+        """Raise what was noted as one error, a MissingError if that is all they are."""
+        if not self.found:
+            return
+        texts = []
+        for text in (printable(str(problem)) for problem in self.found):
+            if text.startswith(("unknown algorithm", "unknown dataset", "unknown network")):
+                text += PLUGIN_HINT
+            texts.append(text)
+        missing = [problem for problem in self.found if isinstance(problem, MissingError)]
+        if len(missing) == len(self.found):
+            text = texts[0] if len(set(texts)) == 1 else several(self.place, texts)
+            raise MissingError(text, missing[0].command)
+        raise UserError(several(self.place, texts)) from self.found[0]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset of a sweep, with what the file says of the training on it."""
+
+    dataset: Any
+    facts: facts.PlanFacts
+    label: str
+    """The dataset as tables call it."""
+    training: DatasetSettings
+    ceiling: Mapping[str, Any]
+    """The options of its ceilings' data; a row's own (`Row.options`) take precedence."""
+    network: Component
+    """The network, with the hyperparameters that sweep and dataset fix."""
+    network_class: Any
+    steps: int
+    evaluate_every: int
+    holdout: float
+    trials: Sequence[int]
+    tests: Sequence[tuple[str, ...]] = ()
+    """The sets of test environments on which the methods are tried."""
+    validation: int | tuple[str, ...] = ()
+    """The environments that are held out for selection, or how many, drawn by trial."""
+    discrete: bool = False
+    """Whether the inputs have few values, see `oodbench.data.preparation.is_discrete`."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """The number of examples to train on in each environment in the first trial."""
+
+
+def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[Source]:
+    """Return the datasets of a sweep whose data are there; the problems of all are noted.
+
+    One of which only the environments are wrong is returned without any.
+    """
+    by_label: dict[str, Source] = {}
+    for item in sweep.datasets:
+        with problems.noted():
+            dataset, label, training, ceiling = _made(item, data_dir)
+            facts.check(dataset)
+            if label in by_label:
+                same = by_label[label].dataset.options == dataset.options
+                hint = "leave one out" if same else "give them a `label` each"
+                raise UserError(f"two datasets are called '{label}': {hint}")
+            by_label[label] = source = _source(sweep, dataset, label, training, ceiling)
+            by_label[label] = _with_environments(sweep, source)
+    return list(by_label.values())
+
+
+def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, MissingError]:
+    """Return the datasets of a sweep that lack data or a package, by label, with the command
+    that gets it.
+    """
+    absent = {}
+    for item in sweep.datasets:
+        dataset, label, *_ = _made(item, data_dir)
+        try:
+            facts.check(dataset)
+        except MissingError as error:
+            absent[label] = error
+    return absent
+
+
+def _made(
+    item: str | dict[str, Any], data_dir: Path | None
+) -> tuple[Any, str, DatasetSettings, dict[str, Any]]:
+    """Return a dataset of a file, its label, its `training` and its `ceiling`; raises UserError."""
+    from oodbench.datasets import make
+
+    options: dict[str, Any] = {"name": item} if isinstance(item, str) else dict(item)
+    name, label = options.pop("name", None), options.pop("label", None)
+    training = options.pop("training", None)
+    ceiling: object = options.pop("ceiling", {})
+    if not isinstance(name, str):
+        raise UserError(f"the name of a dataset must be a text: {short(item)}")
+    if not isinstance(label, str | None):
+        raise UserError(f"the label of a dataset must be a text: {short(item)}")
+    if not isinstance(ceiling, dict):
+        raise UserError(f"the ceiling of a dataset must be names with values: {short(item)}")
+    dataset = make(name, options, data_dir)
+    label = facts.label(dataset) if label is None else label
+    settings = (
+        DatasetSettings() if training is None else training_of(training, f"the training on {label}")
+    )
+    return dataset, label, settings, ceiling
+
+
+def _source(
+    sweep: Sweep, dataset: Any, label: str, training: DatasetSettings, ceiling: Mapping[str, Any]
+) -> Source:
+    """Return a dataset with what the file says of the training on it; raises UserError.
+
+    The file's settings for this dataset take precedence over its settings for all.
+    """
+    from oodbench.networks.base import networks
+
+    known = facts.for_plan(dataset)
+    named = sweep.network if training.network is None else training.network
+    network = Component(name=named) if isinstance(named, str) else named
+    if network.name in ("default", known.network):
+        fixed = {**known.network_hparams, **network.hparams}
+        network = Component(name=known.network, hparams=fixed)
+    steps = training.steps or (dataset.metadata.steps if sweep.steps == "default" else sweep.steps)
+    every = training.evaluate_every or sweep.evaluate_every
+    if every != "default" and int(steps) > MAX_EVALUATIONS * every:
+        raise UserError(
+            f"{label}: {int(steps):,} steps with an evaluation every {every} are more than "
+            f"{MAX_EVALUATIONS:,} evaluations of a run: raise `evaluate_every`"
+        )
+    holdout = sweep.holdout if "holdout" in sweep.model_fields_set else known.holdout
+    return Source(
+        *(dataset, known, label, training, ceiling, network, networks.get(network.name)),
+        steps=int(steps),
+        evaluate_every=-(-int(steps) // 20) if every == "default" else every,
+        holdout=0.0 if known.has_evaluation_splits else holdout,
+        trials=trials_of(sweep, training),
+    )
+
+
+def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) -> Source:
+    """Return the dataset that a ceiling trains on: with its `ceiling` options and the row's own."""
+    from oodbench.datasets import make
+
+    options = {**source.ceiling, **row.options}
+    if not options:
+        return source
+    usual = source.dataset
+    dataset = make(usual.name, asdict(usual.options) | options, data_dir)
+    if (dataset.environments, dataset.task) != (usual.environments, usual.task):
+        raise UserError(
+            f"the options of {short(row.label)} change the environments or the task of "
+            f"{source.label}: it would be another dataset's ceiling"
+        )
+    facts.check(dataset)
+    own = _source(sweep, dataset, source.label, source.training, source.ceiling)
+    return replace(own, tests=source.tests, validation=source.validation)
+
+
+def _with_environments(sweep: Sweep, source: Source) -> Source:
+    """Return a dataset with the environments that its runs hold out, each set in the dataset's order.
+
+    Raises UserError for unknown names, for sets that are empty or stand twice, and where validation
+    environments are test environments or leave none to train on.
+    """
+    dataset, for_dataset = source.dataset, source.training.validation_environments
+    wanted = sweep.validation_environments if for_dataset is None else for_dataset
+    tests = _test_sets(source.training.test_environments or sweep.test_environments, dataset)
+    validation: int | tuple[str, ...] = ()
+    if wanted == "default":
+        validation = dataset.validation_environments
+    elif isinstance(wanted, int):
+        validation = wanted
+    elif isinstance(wanted, list):
+        validation = _spelled(wanted)
+        for name in validation:
+            if any(name in names for names in tests):
+                raise UserError(
+                    f"environment '{name}' of {source.label} is both test and validation"
+                )
+    _check_environments(source, tests, validation)
+    tests = [tuple(sorted(names, key=dataset.environments.index)) for names in tests]
+    for names, count in Counter(tests).items():
+        if count > 1:
+            raise UserError(f"test_environments lists {' and '.join(names)} more than once")
+    return replace(source, tests=tests, validation=validation)
+
+
+def _test_sets(wanted: TestSets | Names, dataset: Any) -> list[tuple[str, ...]]:
+    """Return the sets of environments that a file names, as datasets spell them; names are one set."""
+    if wanted == "default":
+        return [dataset.test_environments]
+    if isinstance(wanted, list):
+        sets = [each for each in wanted if isinstance(each, list)]
+        return [_spelled(names) for names in sets or [cast(Names, wanted)]]
+    pairs = itertools.combinations(dataset.environments, 2) if wanted == "pairs" else ()
+    return [*((name,) for name in dataset.environments), *pairs]
+
+
+def _spelled(names: Sequence[str | float]) -> tuple[str, ...]:
+    """Return environment names as datasets spell them; YAML reads 0.9 as a number."""
+    return tuple(f"{n:g}" if isinstance(n, float) else str(n) for n in names)
+
+
+def _check_environments(
+    source: Source, tests: Sequence[tuple[str, ...]], validation: int | tuple[str, ...]
+) -> None:
+    """Raise UserError for unknown names, for empty sets, and where none is left to train on."""
+    known = source.dataset.environments
+    listed = [("test_environments", names) for names in tests]
+    if isinstance(validation, tuple):
+        listed.append(("validation_environments", validation))
+    for key, names in listed:
+        for name in names:
+            if name not in known:
+                place = f"{key} of {source.label}"
+                raise unknown("environment", short(name)[1:-1], known, place)
+    for names in tests:
+        if not names or len(set(names)) < len(names):
+            raise UserError(
+                f"test_environments must be lists of different names, not {short(list(names))}"
+            )
+        free = [name for name in source.facts.trainable if name not in names]
+        if isinstance(validation, int) and validation >= len(free):
+            raise UserError(
+                f"{source.label} has {len(free)} environments besides the test ones: "
+                f"{validation} validation environments leave none to train on"
+            )
+
+
+def indices(value: int | list[int], key: str) -> Sequence[int]:
+    """Return the trials or draws that a key counts or lists; raises UserError for repetitions."""
+    if isinstance(value, int):
+        return range(value)
+    if not value or len(set(value)) < len(value):
+        raise UserError(f"{key} must be a list of different numbers, not {short(value)}")
+    return value
+
+
+def trials_of(sweep: Sweep, training: DatasetSettings) -> Sequence[int]:
+    """Return the trials of a dataset, given its settings: its own or the sweep's; raises as `indices`."""
+    return indices(sweep.trials if training.trials is None else training.trials, "trials")
+
+
+def measured(source: Source) -> Source:
+    """Return a dataset with what its examples say; raises UserError if they do not fit into memory."""
+    from oodbench.data.preparation import is_discrete, load_checked
+    from oodbench.train.loading import split
+
+    dataset, trial = source.dataset, source.trials[0]
+    try:
+        environments = load_checked(dataset, trial)
+    except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
+        plain = isinstance(error, MemoryError | OverflowError)
+        if not (plain or re.search(NO_MEMORY, str(error))):
+            raise
+        raise UserError(f"{source.label}: data of this size do not fit into memory") from error
+    sizes = {
+        name: len(split(environment, source.holdout, dataset.name, name, trial)["in"])
+        for name, environment in environments.items()
+    }
+    return replace(source, discrete=is_discrete(dataset, environments), sizes=sizes)

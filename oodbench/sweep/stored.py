@@ -1,0 +1,210 @@
+"""What a results directory holds of a sweep: its plan, runs that have become stale, and kept weights."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from oodbench.errors import UserError
+from oodbench.results.directory import LAST, Results, kept_weights
+from oodbench.results.provenance import Digests
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.stale import Stale, Trained, stale
+from oodbench.selection import find_rule
+from oodbench.sweep.file import Sweep
+from oodbench.sweep.launchers import LaunchOptions, RunStatus, status_on_disk
+from oodbench.sweep.plan import Plan
+from oodbench.terminal import Terminal
+from oodbench.train.digests import digests_now
+
+SHARED_KEYS = {
+    "steps",
+    "evaluate_every",
+    "network",
+    "holdout",
+    "validation_environments",
+    "draws",
+    "shared_quantiles",
+}
+"""Keys of a sweep file in which all launches into one results directory agree."""
+RETRAIN, KEEP = "retrain", "keep"
+"""The values of `LaunchOptions.stale` with which a launch accepts stale runs."""
+OUTCOME = {RETRAIN: "they are trained again", KEEP: "they are kept"}
+
+
+def stored_plan(results: Results) -> dict[str, Any]:
+    """Return the plan of a results directory as `Results.plan` does; empty if there is none yet."""
+    return results.plan() if (results.path / "sweep.json").exists() else {}
+
+
+def specs_in(stored: Mapping[str, Any]) -> dict[str, RunSpec]:
+    """Return the runs of a stored plan by id."""
+    return {i: RunSpec.from_json(spec) for i, spec in stored.get("runs", {}).items()}
+
+
+def continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
+    """Return the sweep, with the plug-ins and the kind of draws that a stored plan, if any, has.
+
+    The plan's plug-ins come first; its draws are kept unless the file sets them.
+    """
+    settings = stored.get("settings", {})
+    kept = {
+        key: settings["sweep"][key]
+        for key in ("draws", "shared_quantiles")
+        if key in settings.get("sweep", {}) and key not in sweep.model_fields_set
+    }
+    plugins = list(dict.fromkeys([*settings.get("plugins", ()), *sweep.plugins]))
+    return sweep.model_copy(update=kept | {"plugins": plugins})
+
+
+def store_plan(
+    results: Results, plan: Plan, options: LaunchOptions, without: Collection[str] = ()
+) -> None:
+    """Add a plan to a results directory, and remove the runs `without`, given by id.
+
+    Raises UserError if the directory holds anything else than earlier launches of this sweep.
+    """
+    sweep, data_dir = plan.sweep, options.data_dir
+    shared = sweep.model_dump(mode="json", include=SHARED_KEYS)
+    if plan.chosen:
+        shared["hparams_from"] = dict(plan.chosen.about)
+    launched = {
+        "sweep": shared,
+        "selection": sweep.selection,
+        "protocol": sweep.protocol,
+        "data_dir": str(data_dir.absolute()) if data_dir else None,
+        "plugins": list(options.plugins),
+        "keep_predictions": options.keep_predictions,
+        "keep_weights": list(options.keep_weights),
+        "keep_checkpoints": options.keep_checkpoints,
+        "run_timeout": options.run_timeout,
+        "launcher": options.launcher,
+        "resources": dict(options.resources),
+    }
+    results.write_plan(sweep.name, launched, plan.runs, without)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a launch does with the runs that it finds."""
+
+    plan: Plan
+    """The runs of the sweep, with those that are kept in place of others."""
+    states: dict[str, State]
+    """The state of each run on the disk."""
+    again: frozenset[str]
+    """The ids of stale runs that are trained again."""
+    dropped: frozenset[str]
+    """The ids of stored runs that new ones replace."""
+
+
+def decide(
+    plan: Plan,
+    results: Results,
+    stored: Mapping[str, Any],
+    options: LaunchOptions,
+    console: Terminal,
+) -> Decision:
+    """Print which runs are stale and return what is done with them, as the options say.
+
+    Each run's files are read once. Raises UserError for stale runs if neither --retrain-stale nor
+    --keep-stale is given.
+    """
+    specs = plan.runs
+    replaced = _replaced(specs, specs_in(stored))
+    both = {**replaced, **specs}
+    statuses = {i: status_on_disk(results, i) for i in both}
+    here = digests_now(specs, options.data_dir, results.path) if stored else {}
+    old = _settled(reasons(results, both, statuses, here), options.stale, console)
+    again, dropped = old & specs.keys(), old & replaced.keys()
+    if options.stale == KEEP:
+        kept = {_place(replaced[i]): i for i in dropped}
+        ids = {i: kept.get(_place(spec), i) for i, spec in specs.items()}
+        plan = replace(plan, runs={kept_id: both[kept_id] for kept_id in ids.values()})
+        again = dropped = frozenset()
+    return Decision(plan, {i: statuses[i].state for i in plan.runs}, again, dropped)
+
+
+def choice(retrain: bool, keep: bool) -> str:
+    """Return the value of `LaunchOptions.stale` by the flags; raises UserError if both are given."""
+    if retrain and keep:
+        raise UserError("--retrain-stale and --keep-stale exclude each other")
+    return RETRAIN if retrain else KEEP if keep else ""
+
+
+def reasons(
+    results: Results,
+    specs: Mapping[str, RunSpec],
+    statuses: Mapping[str, RunStatus],
+    here: Mapping[str, Digests] | None = None,
+) -> list[Stale]:
+    """Return the reasons why runs with a result or a checkpoint are stale, see `stale`."""
+    trained = [
+        Trained(
+            *(i, spec.algorithm, spec.network, spec.dataset, spec.dataset_name),
+            *(statuses[i].provenance, str(results.path)),
+        )
+        for i, spec in specs.items()
+        if statuses[i].provenance and _has_begun(results, i, statuses[i].state)
+    ]
+    return stale(trained, here)
+
+
+def _has_begun(results: Results, run_id: str, state: State) -> bool:
+    return state.complete or (state.at_rest and results.run(run_id).checkpoint.exists())
+
+
+def _settled(known: Sequence[Stale], wish: str, console: Terminal) -> frozenset[str]:
+    """Print what is stale, and return the ids; raises UserError without a `wish`."""
+    for reason in known:
+        if not reason.is_known:
+            console.say(f"{reason.sentence}.")
+    known = [reason for reason in known if reason.is_known]
+    if known and not wish:
+        raise UserError(
+            f"{'; '.join(reason.sentence for reason in known)}: --retrain-stale trains them again, "
+            "--keep-stale keeps them"
+        )
+    for reason in known:
+        console.say(f"{reason.sentence}; {OUTCOME[wish]}.")
+    return frozenset(i for reason in known for i in reason.ids)
+
+
+def _replaced(specs: Mapping[str, RunSpec], stored: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
+    """Return the stored runs that other runs of a plan replace, as after a change of the data."""
+    places = {_place(spec) for spec in specs.values()}
+    return {i: s for i, s in stored.items() if i not in specs and _place(s) in places}
+
+
+def _place(spec: RunSpec) -> tuple[Any, ...]:
+    return spec.dataset_name, spec.label, spec.test_environments, spec.draw, spec.trial
+
+
+def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ...]:
+    """Return the rules by which runs keep weights, each once; raises UserError for an impossible one."""
+    specs = list(specs)
+    for rule in [find_rule(name, "keep_weights") for name in rules if name != LAST]:
+        if not rule.judges_alone:
+            raise UserError(
+                f"weights cannot be kept by {rule.name}: it judges a run by others, which may end later"
+            )
+        if not rule.judged(specs):
+            raise UserError(f"weights cannot be kept by {rule.name}: it needs {rule.needs}")
+    return tuple(dict.fromkeys(rules))
+
+
+def lacking(results: Results, specs: Mapping[str, RunSpec], rules: Sequence[str]) -> dict[str, int]:
+    """Return how many of these complete runs lack the weights of each rule that could judge them."""
+    if not rules:
+        return {}
+    kept = {i: {rule for rule, _ in kept_weights(results.run(i))} for i in specs}
+    counts = {}
+    for rule in rules:
+        judged = set(specs) if rule == LAST else find_rule(rule).judged(list(specs.values()))
+        counts[rule] = sum(rule not in kept[run_id] for run_id in judged)
+    return {rule: count for rule, count in counts.items() if count}
+
+
+def weights_files(results: Results, ids: Iterable[str]) -> list[Path]:
+    """Return the files of kept weights of some runs."""
+    return [path for run_id in ids for path in kept_weights(results.run(run_id)).values()]
