@@ -32,6 +32,7 @@ def python(code: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.slow
 def test_twenty_short_runs_have_the_same_bits_on_every_x86_64_processor() -> None:
     made = subprocess.run(
         [sys.executable, "-m", "tests.golden_runs", str(RUNS)],

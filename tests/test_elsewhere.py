@@ -53,6 +53,7 @@ def run(environment: dict[str, str], *command: str, folder: Path) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_a_sweep_from_its_plan_to_its_table(elsewhere: dict[str, str], tmp_path: Path) -> None:
     file = str(tiny_file(tmp_path, algorithms=["ERM", "VREx"], trials=2, steps=4, evaluate_every=2))
     launch = ("oodbench.sweep", "launch", file, "--yes", "--out", "out", "--workers", "2")

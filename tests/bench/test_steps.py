@@ -1,4 +1,3 @@
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -6,7 +5,7 @@ from typer.testing import CliRunner
 
 from oodbench.algorithms import algorithms
 from oodbench.steps import fits_examples
-from tests.bench.cli import MEASUREMENTS, app
+from tests.bench.cli import app
 from tests.bench.steps import METHODS, SLACK, method_rows
 
 
@@ -40,9 +39,3 @@ def test_an_unknown_part_is_named() -> None:
     result = CliRunner().invoke(app, ["method"])
     assert result.exit_code == 2
     assert "did you mean methods" in result.output
-
-
-def test_every_measurement_is_a_function_of_the_package() -> None:
-    for place in MEASUREMENTS.values():
-        module, _, function = place.partition(".")
-        assert callable(getattr(import_module(f"tests.bench.{module}"), function))

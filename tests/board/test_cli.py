@@ -49,6 +49,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
     return write
 
 
+@pytest.mark.slow
 def test_a_method_of_ones_own_stands_in_the_board(
     board: Path, tmp_path: Path, plugin: Callable[..., str]
 ) -> None:

@@ -90,6 +90,7 @@ def noise_tensors(algorithm: Algorithm) -> int:
     return len(algorithm.noise(tiny_batch(algorithm.problem.task), torch.Generator()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cls", "task", "values"), list(cases()))
 def test_a_step_stays_on_the_device(
     cls: type[Algorithm], task: Task, values: dict[str, Any]

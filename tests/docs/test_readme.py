@@ -38,6 +38,7 @@ def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(make_plan(sweep).runs) == 3 * 3
 
 
+@pytest.mark.slow
 def test_its_leaderboard_is_the_boards() -> None:
     frames = frozen(BOARD)
     (shown,) = blocks("text")

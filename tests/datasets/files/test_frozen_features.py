@@ -145,6 +145,7 @@ def test_mistakes_are_named(options: dict[str, object], tmp_path: Path) -> None:
     refused("needs --data-dir", None, settings=[f"root={tmp_path / 'set'}"])
 
 
+@pytest.mark.slow
 def test_features_of_any_dataset_of_images_keep_what_it_says_of_its_examples(
     options: dict[str, object], tmp_path: Path
 ) -> None:
