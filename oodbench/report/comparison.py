@@ -159,7 +159,7 @@ def _rank_blocks(table: pd.DataFrame, baseline: str) -> list[Block]:
     blocks = block_table(table) if len(table) else pd.DataFrame()
     if min(blocks.shape) < 2:
         return []
-    holm = holm_against(blocks, baseline)["holm"]
+    holm = holm_against(blocks, baseline)["holm"].to_dict()
     rows = [
         [str(label), f"{rank:.2f}", f"{holm[label]:.3g}" if label in holm else "-"]
         for label, rank in mean_ranks(blocks).items()

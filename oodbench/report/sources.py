@@ -88,8 +88,8 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
         "dataset_label", key=lambda labels: labels.map(order), kind="stable", ignore_index=True
     )
     metrics = stacked([shown.metrics, local.metrics])
-    notes = (*local.notes, *board.notes, *notes, *repeats.sentences(), made)
-    return Frames(completed(runs), metrics, shown.scores, notes)
+    sentences = (*local.notes, *board.notes, *notes, *repeats.sentences(), made)
+    return Frames(completed(runs), metrics, shown.scores, sentences)
 
 
 def check_planned(specs: Iterable[RunSpec], parts: Sequence[Part], name: str) -> None:

@@ -24,6 +24,8 @@ RESAMPLES = 10_000
 """The resamples of every bootstrap."""
 LEAST = 3
 """The fewest trials or datasets that have an error or an interval: two say little of their spread."""
+PLACE = ["dataset", "environment", "trial"]
+"""The columns by which values are paired."""
 FEWEST = 5
 """The fewest pairs for which P(better) is given: fewer have too few different resamples."""
 
@@ -103,7 +105,7 @@ def paired_differences(
     """
     pairs = gains(scores, baseline)
     places = dict(iter(pairs.groupby("label", sort=False).indices.items()))
-    codes = [pd.factorize(pairs[name])[0] for name in ("dataset", "environment", "trial")]
+    dataset, environment, trial = (pd.factorize(pairs[name])[0] for name in PLACE)
     gain, nothing = pairs["gain"].to_numpy(float), np.empty(0, int)
     planned = int((scores["label"] == baseline).sum())
     drawn = _resampled(pairs, resamples) if resamples else {}
@@ -111,7 +113,7 @@ def paired_differences(
     for label in map(str, scores["label"].drop_duplicates()):
         if label != baseline:
             rows = places.get(label, nothing)
-            clusters = _clusters(*(code[rows] for code in codes), gain[rows])
+            clusters = _clusters(dataset[rows], environment[rows], trial[rows], gain[rows])
             resampled = drawn.get(label, np.empty(0))
             found.append(
                 _difference(label, baseline, gain[rows], clusters, planned, band, resampled)
@@ -121,15 +123,14 @@ def paired_differences(
 
 def _resampled(pairs: pd.DataFrame, resamples: int) -> dict[str, Numbers]:
     """Return the resampled mean gains of each label; labels with the same pairs are resampled as one."""
-    place = ["dataset", "environment", "trial"]
-    pairs = pairs.assign(place=pairs.groupby(place, sort=False).ngroup())
+    pairs = pairs.assign(place=pairs.groupby(PLACE, sort=False).ngroup())
     alike_labels: dict[frozenset[int], list[object]] = {}
     for label, of_label in pairs.groupby("label", sort=False)["place"]:
         alike_labels.setdefault(frozenset(of_label), []).append(label)
     drawn: dict[str, Numbers] = {}
     for labels in alike_labels.values():
         alike = pairs[pairs["label"].isin(labels)]
-        table = alike.pivot(index=place, columns="label", values="gain")
+        table = alike.pivot(index=PLACE, columns="label", values="gain")
         means = hierarchical_bootstrap(table, resamples)
         drawn |= dict(zip(map(str, table), means.T, strict=True))
     return drawn
@@ -137,13 +138,12 @@ def _resampled(pairs: pd.DataFrame, resamples: int) -> dict[str, Numbers]:
 
 def gains(scores: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """`label`, `dataset`, `environment`, `trial`, `gain` of each pair of another label and the baseline."""
-    key = ["dataset", "environment", "trial"]
     is_baseline = scores["label"] == baseline
-    of_baseline = scores.loc[is_baseline, [*key, "value"]]
-    pairs = scores[~is_baseline].merge(of_baseline, on=key, suffixes=("", "_baseline"))
+    of_baseline = scores.loc[is_baseline, [*PLACE, "value"]]
+    pairs = scores[~is_baseline].merge(of_baseline, on=PLACE, suffixes=("", "_baseline"))
     sign = np.where(pairs["higher"].astype(bool), 1.0, -1.0)
     gain = sign * (pairs["value"] - pairs["value_baseline"])
-    return pairs[["label", *key]].assign(gain=gain)
+    return pairs[["label", *PLACE]].assign(gain=gain)
 
 
 def _difference(

@@ -111,8 +111,8 @@ def _check(runs: pd.DataFrame) -> None:
     _alike(runs.assign(code=codes), "code", "in code")
     for kind, column in DIGESTED.items():
         digests = [_by_file_name(p.get("digests", {}).get(kind)) for p in runs["provenance"]]
-        for name, of_name in runs.assign(digest=digests).groupby(column, sort=False):
-            _alike(of_name, "digest", f"in the {'data' if kind == 'files' else 'code'} of {name}")
+        for subject, of_it in runs.assign(digest=digests).groupby(column, sort=False):
+            _alike(of_it, "digest", f"in the {'data' if kind == 'files' else 'code'} of {subject}")
 
 
 def _by_file_name(digest: Any) -> Any:

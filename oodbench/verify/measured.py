@@ -128,7 +128,7 @@ def _runs(target: Target, frames: Frames) -> pd.DataFrame:
         raise UserError(f"{target.sweep} has no run of the target {target.key}")
     if runs.loc[of_row, "dataset_label"].nunique() > 1:
         raise UserError(f"{target.sweep} has several datasets: the target {target.key} names none")
-    return runs[of_row & ~runs["helper"]]
+    return pd.DataFrame(runs[of_row & ~runs["helper"]])
 
 
 def _chosen(target: Target, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:

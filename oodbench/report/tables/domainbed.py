@@ -123,8 +123,8 @@ def tables(frames: Frames) -> Sheet:
         for dataset, sweep in sweeps.items():
             scored = cells[cells["dataset"] == dataset].rename(columns={"environment": "column"})
             shown.append(_table(f"{dataset}: {name}", scored, labels, sweep.environments))
-        means = cells.groupby(["label", "dataset", "trial"], sort=False)["value"].mean()
-        means = means.reset_index().rename(columns={"dataset": "column"})
+        by_trial = cells.groupby(["label", "dataset", "trial"], sort=False)["value"].mean()
+        means = by_trial.reset_index().rename(columns={"dataset": "column"})
         shown.append(_table(f"Averages: {name}", means, labels, list(sweeps)))
         places = cells.groupby(["dataset", "label", "environment"], sort=False)["value"]
         rows += [(name, *place, *_mean_and_error(v), len(v)) for place, v in places]

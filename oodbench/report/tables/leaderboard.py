@@ -190,14 +190,14 @@ def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
     caption = (*notes(frames.runs, rule, description, higher), *filter(None, declared))
     findings = (*frames.notes, *beside_constant(frame), *equal_rows(values))
     tests["kind"] = kinds(runs, tests["dataset_label"], tests["label"])
-    named = runs.drop_duplicates("dataset_label").set_index("dataset_label")["dataset"].to_dict()
+    firsts = runs.drop_duplicates("dataset_label")
     return Leaderboard(
         frame=frame,
         higher=higher,
         notes=caption,
         remarks=remarks(runs),
         rule=rule,
-        names=named,
+        names=dict(zip(firsts["dataset_label"], firsts["dataset"], strict=True)),
         values=tests,
         findings=findings,
     )
