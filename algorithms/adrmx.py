@@ -78,7 +78,7 @@ class ADRMX(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Examples of the same class are compared."""
+        """Refuse targets without classes: examples of the same class are compared."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it compares examples of the same class"
         return super().skip(problem)

@@ -39,13 +39,13 @@ class AFR(Retrained, Counted):
         return Drawing(self.hparams.sampling, self.hparams.held_out, self.retrains(step))
 
     def start_stage(self, step: int) -> None:
-        """ERM's classifier is kept, and trained further."""
+        """Keep ERM's classifier, which is trained further."""
         if self._begins(step):
             for value, kept in self._heads():
                 kept.copy_(value)
 
     def example_weights(self, out: Outputs) -> Tensor:
-        """w_i of a step's examples (E, B), which add up to 1."""
+        """Return w_i of a step's examples (E, B), which add up to 1."""
         kept = self.kept_head.state_dict()
         with torch.no_grad(), precision(self, out.features):
             logits = functional_call(self.network.classifier, kept, (out.features.flatten(0, 1),))

@@ -33,7 +33,7 @@ class KeptByLayer:
         """How many components each layer has, (L,)."""
 
     def kept_and_norms(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
-        """`kept LAYER`, the fraction of a layer's components that an update kept, and `weight norm LAYER`.
+        """Return `kept LAYER`, the fraction of components that an update kept, and `weight norm LAYER`.
 
         From each parameter's squared norm before the update and how many of its components were
         kept, (P,) each.
@@ -87,7 +87,7 @@ class ANDMask(CustomStep):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """tau = 0 keeps every component."""
+        """Return tau = 0, which keeps every component."""
         return {"tau": 0.0}
 
     @property
@@ -127,7 +127,7 @@ class ANDMask(CustomStep):
         return mask.mul_(mean).div_(fraction)
 
     def mask(self, net: Tensor, units: int) -> Tensor:
-        """1 where a component is kept, |net| >= tau * U, else 0; `net` holds whole numbers."""
+        """Return 1 where a component is kept, |net| >= tau * U, else 0; `net` holds whole numbers."""
         least = self.hparams.tau * units - 1e-4  # more than the product's round-off
         kept: Tensor = net.abs() >= least
         return kept.to(net.dtype)
@@ -165,9 +165,9 @@ class XORMask(ANDMask):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """No tau keeps the components on which all environments agree."""
+        """Return None: no tau keeps the components on which all environments agree."""
         return None
 
     def mask(self, net: Tensor, units: int) -> Tensor:
-        """1 where AND-mask's mask is 0, else 0."""
+        """Return 1 where AND-mask's mask is 0, else 0."""
         return 1 - super().mask(net, units)

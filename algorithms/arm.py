@@ -45,7 +45,7 @@ class ARM(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """A context is one more channel or value of an input."""
+        """Refuse inputs that are neither vectors nor images: a context is one more value or channel."""
         if problem.discrete or len(problem.input_shape) not in (1, 3):
             return "its context is one more channel of images, or one more number of vectors"
         if problem.task.kind == "boxes":
@@ -68,7 +68,7 @@ class ARM(Algorithm):
 
 
 def _context_network(shape: tuple[int, ...], width: int) -> nn.Sequential:
-    """From inputs (N, *shape) to one channel or value of each."""
+    """Return a network from inputs (N, *shape) to one channel or value of each."""
     if len(shape) == 1:
         hidden = [nn.Linear(shape[0], width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
         return nn.Sequential(*hidden, nn.Linear(width, 1))

@@ -38,14 +38,14 @@ class CAD(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """There must be environments to tell apart, by one feature vector of an example."""
+        """Ask for environments to tell apart, by one feature vector of an example."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its bottleneck takes one feature vector of an example"
         return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without a penalty the method is ERM."""
+        """Leave out the penalty, which is ERM."""
         return {"penalty_weight": 0.0}
 
     def objective(self, out: Outputs) -> Tensor:
@@ -88,7 +88,7 @@ class CondCAD(CAD):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Examples are compared within classes, so that the task must have classes."""
+        """Ask for classes, within which examples are compared."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it compares examples of one class, and the targets are no classes"
         return super().skip(problem)

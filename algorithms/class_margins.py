@@ -40,7 +40,7 @@ class LDAM(Counted):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """There is no margin, and the logits are not scaled."""
+        """Leave out the margin, and do not scale the logits."""
         return {"max_margin": 0.0, "scale": 1.0}
 
     def objective(self, out: Outputs) -> Tensor:

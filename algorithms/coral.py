@@ -32,7 +32,7 @@ class CORAL(FeatureMatching):
 
 
 def squared_norm(scaled: Tensor, x: Tensor) -> Tensor:
-    """|sum_i w_i x_i x_i'|^2 (Frobenius) of vectors x (..., N, F), scaled (w_i x_i) and not: (...).
+    """Return |sum_i w_i x_i x_i'|^2 (Frobenius) of vectors x (..., N, F), scaled (w_i x_i) and not: (...).
 
     It is the trace of the square of the smaller of S'x (F x F) and S x' (N x N).
     """

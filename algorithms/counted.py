@@ -38,7 +38,7 @@ class Counted(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Examples are counted by their classes."""
+        """Ask for classes, by which examples are counted."""
         return (
             super().skip(problem) if problem.task.has_classes else "it counts examples of classes"
         )

@@ -23,11 +23,11 @@ class Rebalanced(Retrained):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """There must be classes or groups to balance."""
+        """Ask for classes or groups to balance."""
         return cannot_balance(problem, "second_sampling") or super().skip(problem)
 
     def drawing_at(self, step: int) -> Drawing:
-        """Balanced in the second stage."""
+        """Balance the second stage."""
         sampling = "second_sampling" if self.retrains(step) else "sampling"
         return Drawing(getattr(self.hparams, sampling))
 

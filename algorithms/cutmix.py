@@ -31,7 +31,7 @@ class CutMix(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Inputs have to be images, of examples with a loss each."""
+        """Ask for images, with a loss of each example."""
         if len(problem.input_shape) != 3:
             return "it cuts rectangles out of images"
         if problem.task.kind in ("tokens", "boxes"):
@@ -40,7 +40,7 @@ class CutMix(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without any rectangle it is ERM."""
+        """Leave out every rectangle, which is ERM."""
         return {"probability": 0.0}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:

@@ -58,5 +58,5 @@ class CVaRDRO(CVaR):
         share: float = hparam(0.1, log_uniform(1e-2, 1.0), low=1e-6, high=1.0)
 
     def objective(self, out: Outputs) -> Tensor:
-        """As over environments, with every example in the place of one."""
+        """Return the objective as over environments, with every example in the role of one."""
         return super().objective(replace(out, risks=out.losses.flatten()))

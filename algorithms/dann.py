@@ -13,7 +13,7 @@ from oodbench.networks.base import Network
 
 
 def reverse_gradient(x: Tensor, weight: float) -> Tensor:
-    """R(x) = x with dR/dx = -weight (arXiv:1505.07818, eqs. 16 and 17)."""
+    """Return R(x) = x with dR/dx = -weight (arXiv:1505.07818, eqs. 16 and 17)."""
     return torch.lerp(x, x.detach(), 1 + weight)  # x + (1 + weight) * (x.detach() - x)
 
 
@@ -53,7 +53,7 @@ class DANN(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """There must be environments to tell apart."""
+        """Ask for environments to tell apart."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its discriminator takes one feature vector of an example"
         return super().skip(problem)

@@ -12,5 +12,5 @@ class ERM(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """The method is ERM at any hyperparameters."""
+        """Change nothing: the method is ERM at any hyperparameters."""
         return {}

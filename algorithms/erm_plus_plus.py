@@ -65,7 +65,7 @@ class ERMPlusPlus(CustomStep):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without steps of the head alone its updates are ERM's; predictions are those of the mean."""
+        """Leave out steps of the head alone: updates are then ERM's, and predictions those of the mean."""
         return {"head_only": 0}
 
     def _step(self, step: int) -> int:
@@ -90,7 +90,7 @@ class ERMPlusPlus(CustomStep):
         return rates._replace(restart=begins or trains_head_only(self, step - 1))
 
     def start_stage(self, step: int) -> None:
-        """The second training starts from the first weights."""
+        """Start the second training from the first weights."""
         if step == self.second > 0:
             for network in (self.network, self.mean):
                 network.load_state_dict(self.initial.state_dict())

@@ -26,14 +26,14 @@ class FeatureMatching(Algorithm, ABC):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """There must be two environments with a feature vector of each example."""
+        """Ask for two environments with a feature vector of each example."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its penalty takes one feature vector of an example"
         return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without a penalty the method is ERM."""
+        """Leave out the penalty, which is ERM."""
         return {"penalty_weight": 0.0}
 
     @abstractmethod

@@ -67,7 +67,7 @@ class Fishr(Penalized):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Variances of two environments are compared, of a classifier of one feature vector."""
+        """Ask for two environments, and a classifier of one feature vector."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its classifier takes one feature vector of an example"
         return super().skip(problem)

@@ -27,7 +27,7 @@ class Focal(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """A loss is the negative logarithm of a probability."""
+        """Ask for losses that are negative logarithms of a probability."""
         return (
             super().skip(problem)
             if problem.task.has_classes
@@ -36,7 +36,7 @@ class Focal(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """All examples count alike."""
+        """Let all examples count alike."""
         return {"gamma": 0.0}
 
     def objective(self, out: Outputs) -> Tensor:

@@ -43,14 +43,14 @@ class GGA(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """There must be gradients to compare."""
+        """Ask for gradients to compare."""
         if problem.task.kind == "boxes":
             return "a detector's losses are no function of its outputs"
         return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without a search the method is ERM."""
+        """Leave out the search, which is ERM."""
         return {"search": 0}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:

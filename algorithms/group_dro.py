@@ -14,7 +14,7 @@ LARGEST = 80.0
 
 
 def exponentials(exponents: Tensor) -> Tensor:
-    """exp(exponents) along the last dimension, up to a factor of all that keeps them finite.
+    """Return exp(exponents) along the last dimension, up to a factor of all that keeps them finite.
 
     What is over LARGEST is subtracted from all; below it nothing is, so that the values are exact.
     """
@@ -57,7 +57,7 @@ class GroupDRO(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """With eta = 0 the weights of the environments stay equal, and the method is ERM."""
+        """Keep the weights of the environments equal by eta = 0, which is ERM."""
         return {"eta": 0.0, "over": "environments"}
 
     def group_risks(self, out: Outputs) -> Tensor:
@@ -69,7 +69,7 @@ class GroupDRO(Algorithm):
         return member @ out.losses.flatten() / member.sum(1).clamp(min=1)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """q after this step's risks."""
+        """Return q after this step's risks."""
         if self.hparams.over == "groups":
             exponents = self.hparams.eta * self.group_risks(out).detach()
         else:
@@ -79,7 +79,7 @@ class GroupDRO(Algorithm):
         return {"weights": weights / weights.sum()}
 
     def objective(self, out: Outputs) -> Tensor:
-        """sum_e q_e R_e, over the environments of the step or over the groups."""
+        """Return sum_e q_e R_e, over the environments of the step or over the groups."""
         if self.hparams.over == "groups":
             return (out.buffers["weights"] * self.group_risks(out)).sum()
         weights = out.of_step(out.buffers["weights"])

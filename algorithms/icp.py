@@ -45,7 +45,7 @@ class ICP(LinearMethod):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """The test needs two environments, and the search over subsets few inputs."""
+        """Ask for two environments, and for few inputs, whose subsets are searched."""
         if problem.task.kind == "regression" and problem.task.num_outputs > 1:
             return "the residuals of a single output are tested"
         if math.prod(problem.input_shape) > MAX_INPUTS:
@@ -71,7 +71,7 @@ class ICP(LinearMethod):
 
 
 def fits(x: Floats, y: Floats, subsets: npt.NDArray[np.bool_]) -> Floats:
-    """Pooled least squares on each subset (S, D) of the inputs (E, B, D): weights (D, S)."""
+    """Fit pooled least squares on each subset (S, D) of the inputs (E, B, D): weights (D, S)."""
     x, y = x.reshape(-1, x.shape[2]), y.ravel()
     second = np.where(subsets[:, :, None] & subsets[:, None], x.T @ x, np.eye(x.shape[1]))
     cross = np.where(subsets, x.T @ y, 0.0)

@@ -31,14 +31,14 @@ class IGA(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """There must be gradients to align."""
+        """Ask for gradients to align."""
         if problem.task.kind == "boxes":
             return "a detector's losses are no function of its outputs"
         return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without a penalty the method is ERM."""
+        """Leave out the penalty, which is ERM."""
         return {"penalty_weight": 0.0}
 
     def objective(self, out: Outputs) -> Tensor:

@@ -50,7 +50,7 @@ class IBERM(Penalized):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """There must be one feature vector of an example."""
+        """Ask for one feature vector of each example."""
         return _skip(problem) or super().skip(problem)
 
     def penalty(self, out: Outputs) -> Tensor:
@@ -79,12 +79,12 @@ class IBIRM(IRM):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """There must be one feature vector of an example."""
+        """Ask for one feature vector of each example."""
         return _skip(problem) or super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without either penalty."""
+        """Leave out both penalties."""
         return {"penalty_weight": 0.0, "anneal_steps": 0, "bottleneck_weight": 0.0}
 
     def bottleneck_weight(self, step: int) -> float:
@@ -94,7 +94,7 @@ class IBIRM(IRM):
         return weight
 
     def objective(self, out: Outputs) -> Tensor:
-        """IRM's objective, and the bottleneck over the same divisor."""
+        """Return IRM's objective plus the bottleneck, over the same divisor."""
         variance = bottleneck(out, self.hparams.variance_of, self.hparams.pooled)
         out.metrics["bottleneck"] = variance.detach()
         weight = self.bottleneck_weight(out.step) / self.divisor(out.step)

@@ -46,7 +46,7 @@ class IRM(Penalized):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """There must be outputs whose scale the loss depends on."""
+        """Ask for outputs whose scale the loss depends on."""
         if problem.task.kind == "boxes":
             return "a detector's losses are no function of the scale of its outputs"
         return super().skip(problem)

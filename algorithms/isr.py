@@ -48,7 +48,7 @@ class ISR(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Moments are those of a class."""
+        """Ask for classes, of which moments are taken."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it compares the features of one class between environments"
         return super().skip(problem)
@@ -59,7 +59,7 @@ class ISR(CustomStep):
 
     @abstractmethod
     def directions(self, of_class: list[list[Tensor]], count: int) -> Tensor:
-        """Up to `count` orthonormal directions (F, K), from the examples (n, F) by class, environment."""
+        """Return up to `count` orthonormal directions (F, K) of examples (n, F) by class, environment."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Fit the batch, unless it was the last one's; `loss` is the mean loss after it."""

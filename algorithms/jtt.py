@@ -54,14 +54,14 @@ class JTT(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """A prediction is right or wrong."""
+        """Ask for predictions that are right or wrong."""
         if not problem.task.has_classes:
             return "its error set holds the examples whose class is predicted wrongly"
         return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without a first stage and extra weight it is ERM."""
+        """Leave out the first stage and the extra weight, which is ERM."""
         return {"first_stage": 0, "upweight": 1.0}
 
     def schedule(self, step: int, rates: Rates) -> Rates:
@@ -83,7 +83,7 @@ class JTT(CustomStep):
         return [value.detach() for value in self.network.state_dict().values()]
 
     def _second(self, out: Outputs) -> Tensor:
-        """1 in the second stage, else 0."""
+        """Return 1 in the second stage, else 0."""
         start = first_step(self.hparams.first_stage, self.problem.steps)
         second: Tensor = out.losses.new_zeros(()) + (out.step >= start)
         return second

@@ -45,7 +45,7 @@ class LinearMethod(CustomStep, ABC):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """A fit minimises squared errors, so that the task must be a regression."""
+        """Ask for a regression, as a fit minimises squared errors."""
         if problem.task.kind != "regression":
             return f"it fits real targets, and the task is {problem.task.kind}"
         return super().skip(problem)
@@ -86,7 +86,7 @@ class LeastSquares(LinearMethod):
     """
 
     def fit(self, x: Tensor, y: Tensor) -> Tensor:
-        """argmin_w ||X w - Y||^2, of minimal norm if there are several."""
+        """Return argmin_w ||X w - Y||^2, of minimal norm if there are several."""
         x, y = x.flatten(0, 1), y.flatten(0, 1)
         solution: Tensor = torch.linalg.pinv(x) @ y
         return solution

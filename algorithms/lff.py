@@ -47,7 +47,7 @@ class LfF(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """The method needs the probability of a class."""
+        """Ask for the probability of a class."""
         return (
             super().skip(problem)
             if problem.task.has_classes

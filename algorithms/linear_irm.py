@@ -57,7 +57,7 @@ class MomentMethod(LinearMethod):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """The quadratic form of the risk is written for one output."""
+        """Ask for one output, for which the quadratic form of the risk is written."""
         if problem.task.kind == "regression" and problem.task.num_outputs > 1:
             return "it is made for a single output"
         return super().skip(problem)
@@ -95,7 +95,7 @@ class MomentMethod(LinearMethod):
 
 @lru_cache
 def compiled(gradient: Any) -> Any:
-    """Adam's updates of theta (K, D) and its two moments (2, K, D) in place, in machine code.
+    """Compile Adam's updates of theta (K, D) and its two moments (2, K, D) in place.
 
     As torch's Adam with its default betas and epsilon. Raises MissingError without numba.
     """
@@ -139,7 +139,7 @@ class LinearIRM(MomentMethod):
     """
 
     def start(self, dim: int) -> Tensor:
-        """theta starts as the identity, (D, D)."""
+        """Start theta as the identity, (D, D)."""
         return torch.eye(dim)
 
     @staticmethod
@@ -177,7 +177,7 @@ class LinearVREx(MomentMethod):
         baseline: str = hparam("none", options=("none", "target", "both"))
 
     def start(self, dim: int) -> Tensor:
-        """theta starts as ones, (1, D)."""
+        """Start theta as ones, (1, D)."""
         return torch.ones(1, dim)
 
     def quadratics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -192,7 +192,7 @@ class LinearVREx(MomentMethod):
 
     @staticmethod
     def gradient(theta: Floats, a: Floats, b: Floats, c: Floats, risk_weight: float) -> Floats:
-        """r sum_e grad R_e + (1 - r) 2 E sum_e (R_e - mean) grad R_e."""
+        """Return r sum_e grad R_e + (1 - r) 2 E sum_e (R_e - mean) grad R_e."""
         weights = theta[0]
         count = len(a)
         risks = np.empty(count)

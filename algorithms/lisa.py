@@ -41,7 +41,7 @@ class LISA(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """The method needs classes, and inputs that can be averaged."""
+        """Ask for classes, and inputs that can be averaged."""
         if not problem.task.has_classes:
             return "it mixes examples of the same class"
         if problem.discrete:
@@ -84,7 +84,7 @@ class LISA(Algorithm):
 
 
 def partners(same: Tensor, other: Tensor, sizes: tuple[int, int], place: Tensor) -> Tensor:
-    """For each of N examples the place of one with the same `same` and another `other`, (N,).
+    """Return for each of N examples the index of one with its `same` and another `other`, (N,).
 
     `same` and `other` (N,) are numbers below `sizes`. `place` (N,) in [0, 1) says which of the possible
     ones, in an order that does not depend on it; an example without any is its own.

@@ -70,18 +70,18 @@ class MIRO(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Inner features are there when a batch goes through the network in one."""
+        """Refuse micro-batches: inner features are those of a whole batch."""
         if problem.hparams["accumulation"] > 1:
             return "its inner features are not kept with `accumulation`"
         return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any]:
-        """Without the distances."""
+        """Leave out the distances."""
         return {"ld": 0.0}
 
     def train(self, mode: bool = True) -> "MIRO":
-        """The pretrained network stays as in evaluation."""
+        """Leave the pretrained network as in evaluation."""
         super().train(mode)
         self.original.eval()
         return self

@@ -28,7 +28,7 @@ class Mixup(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Inputs have to be numbers that can be averaged, of examples with a loss each."""
+        """Ask for inputs that can be averaged, and a loss of each example."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its inputs or targets cannot be averaged"
         if problem.discrete:

@@ -40,7 +40,7 @@ class MLDG(CustomStep):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without the risks after a step the method is ERM."""
+        """Leave out the risks after a step, which is ERM."""
         return {"beta": 0.0}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:

@@ -53,7 +53,7 @@ class MMREx(Penalized):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object] | None:
-        """lambda_min = 1 / E leaves equal weights, which is ERM."""
+        """Return lambda_min = 1 / E, which leaves equal weights: ERM."""
         return {"lambda_min": 1 / len(problem.environments), "anneal_steps": 0}
 
     def penalty(self, out: Outputs) -> Tensor:

@@ -43,14 +43,14 @@ class MMD(FeatureMatching):
 
 
 def squared_distances(x: Tensor) -> Tensor:
-    """|x_i - x_j|^2 of vectors (N, F), as (N, N)."""
+    """Return |x_i - x_j|^2 of vectors (N, F), as (N, N)."""
     centred = x - x.mean(0)  # for the round-off of what follows
     squares = centred.square().sum(1)
     return (squares.unsqueeze(1) + squares - 2 * centred @ centred.mT).clamp(min=0)
 
 
 def gaussian_kernels(distances: Tensor, gammas: Sequence[float]) -> Tensor:
-    """sum_g exp(-g d) of squared distances d (N, N)."""
+    """Return sum_g exp(-g d) of squared distances d (N, N)."""
     kernel: Tensor
     kernel, _ = _Gaussians.apply(distances, gammas)
     return kernel

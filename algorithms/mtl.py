@@ -44,7 +44,7 @@ class MTL(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """An embedding is a mean of feature vectors."""
+        """Ask for feature vectors, whose mean is an embedding."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its embedding is a mean of one feature vector of an example"
         return super().skip(problem)

@@ -63,7 +63,7 @@ class Penalized(CustomStep, ABC):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """Without a penalty before and after the switch the method is ERM."""
+        """Leave out the penalty before and after the switch, which is ERM."""
         return {"penalty_weight": 0.0, "anneal_steps": 0}
 
     @abstractmethod

@@ -16,7 +16,7 @@ class Plateau(nn.Module):
     at: torch.Tensor
 
     def __init__(self, never: int) -> None:
-        """`never` is a step that does not come, at which stand the falls that are not yet there."""
+        """Take `never`, a step that does not come, as the step of falls that are still to come."""
         super().__init__()
         self.never = never
         self.register_buffer("least", torch.tensor(torch.inf, dtype=torch.float64))

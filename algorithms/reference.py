@@ -41,7 +41,7 @@ class Reference(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Estimators take numbers, and give one class or real numbers."""
+        """Ask for inputs of numbers, and for targets of one class or real numbers."""
         if problem.discrete:
             return "it takes inputs for numbers, and these are numbers of words"
         if not problem.task.has_classes and (

@@ -50,11 +50,11 @@ class Retrained(CustomStep):
         return step > 0 and self.retrains(step) and not self.retrains(step - 1)
 
     def trains_head_only(self, step: int) -> bool:
-        """The second stage does."""
+        """Return whether the step is of the second stage."""
         return self.retrains(step) or usual_head_only(self, step)
 
     def start_stage(self, step: int) -> None:
-        """The classifier's weights are drawn again."""
+        """Draw the classifier's weights again."""
         if self._begins(step):
             for value, first in self._heads():
                 value.copy_(first)

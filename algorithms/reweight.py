@@ -50,7 +50,7 @@ class ReWeight(Reweighted):
     """
 
     def group_weights(self) -> Tensor:
-        """1 / n_g."""
+        """Return 1 / n_g."""
         return 1 / self.counts
 
 
@@ -62,7 +62,7 @@ class SqrtReWeight(Reweighted):
     """
 
     def group_weights(self) -> Tensor:
-        """1 / sqrt(n_g)."""
+        """Return 1 / sqrt(n_g)."""
         return self.counts.rsqrt()
 
 
@@ -82,10 +82,10 @@ class CBLoss(Reweighted):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """With a volume of 1 all effective numbers are 1."""
+        """Return a volume of 1, with which all effective numbers are 1."""
         return {"volume": 1.0, "over": "classes"}
 
     def group_weights(self) -> Tensor:
-        """1 / (1 - beta^n_g), which loses no digits where beta is close to 1."""
+        """Return 1 / (1 - beta^n_g), which loses no digits where beta is close to 1."""
         log_beta = torch.log1p(-1 / (self.hparams.volume * torch.ones_like(self.counts)))
         return -1 / torch.expm1(self.counts * log_beta)

@@ -65,7 +65,7 @@ class RSC(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """A target has a logit, and an example one feature vector."""
+        """Ask for one logit of a target, and one feature vector of an example."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it mutes the features that speak for the class that is the target"
         return super().skip(problem)

@@ -86,7 +86,7 @@ class SagNet(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """The style head predicts classes."""
+        """Ask for classes, which the style head predicts."""
         if not problem.task.has_classes:
             return "its adversary makes predictions of classes uniform"
         return super().skip(problem)

@@ -31,7 +31,7 @@ class SAM(CustomStep):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """With rho = 0 the second gradient equals the first."""
+        """Return rho = 0, with which the second gradient equals the first."""
         return {"rho": 0.0}
 
     def climbed(self, out: Outputs) -> Tensor:
@@ -88,7 +88,7 @@ class SAGM(SAM):
         return {"rho": 0.0, "alpha": 0.0}
 
     def shift(self, norm: Tensor) -> Tensor:
-        """rho / ||g|| - alpha."""
+        """Return rho / ||g|| - alpha."""
         alpha: float = self.hparams.alpha
         return super().shift(norm) - alpha
 

@@ -36,7 +36,7 @@ class SANDMask(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """No hyperparameters give ERM: even at tau = 0 the weights differ between components."""
+        """Return None: even at tau = 0 the weights differ between components."""
         return None
 
     def combine(self, gradients: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from oodbench.networks.base import Network
 
 
 def in_class_partners(targets: Tensor, noise: Tensor) -> Tensor:
-    """Another place of the same class for each of N examples, (N,): a random permutation in each class.
+    """Return another index of each example's class, (N,), by a random permutation in each class.
 
     `targets` (N,) are class numbers, `noise` (N,) is uniform on [0, 1).
     """
@@ -37,7 +37,7 @@ class SelfReg(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Examples of the same class are compared."""
+        """Ask for classes: examples of the same class are compared."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it compares examples of the same class"
         return super().skip(problem)

@@ -53,14 +53,14 @@ class Transfer(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """A second classifier reads the features."""
+        """Ask for features, which a second classifier reads."""
         if problem.task.kind == "boxes":
             return "a detector's losses are no function of its features"
         return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without the gap the method is ERM."""
+        """Leave out the gap, which is ERM."""
         return {"penalty_weight": 0.0}
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:

@@ -57,7 +57,7 @@ class TRM(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Heads are linear functions of a feature vector, and their steps suit cross-entropies."""
+        """Ask for heads that are linear functions of a feature vector, and for cross-entropies."""
         if problem.task.kind == "regression":
             return "steps of its heads, which suit cross-entropies, diverge on squared errors"
         if problem.task.kind in ("tokens", "boxes"):
@@ -65,7 +65,7 @@ class TRM(Algorithm):
         return super().skip(problem)
 
     def _started(self, out: Outputs) -> Tensor:
-        """1 from `anneal_steps` on, else 0."""
+        """Return 1 from `anneal_steps` on, else 0."""
         start = first_step(self.hparams.anneal_steps, self.problem.steps)
         started: Tensor = out.losses.new_zeros(()) + (out.step >= start)
         return started
@@ -81,7 +81,7 @@ class TRM(Algorithm):
         return logits.permute(2, 0, 1, 3) + biases[:, None, None]
 
     def _shared(self, out: Outputs, logits: Tensor) -> Tensor:
-        """a_QP R_P(h_Q), (Q, P)."""
+        """Return a_QP R_P(h_Q), (Q, P)."""
         targets = out.targets.expand(len(logits), *out.targets.shape)
         return self._normalised(out) * out.task.losses(logits, targets).mean(2)
 

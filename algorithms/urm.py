@@ -55,13 +55,13 @@ class URM(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Features are vectors."""
+        """Ask for features that are vectors."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its discriminator takes one feature vector of an example"
         return super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Uniform features, (E, B, F)."""
+        """Draw uniform features, (E, B, F)."""
         shape = (*batch.x.shape[:2], self.network.num_features)
         u = torch.rand(shape, generator=generator, dtype=torch.float64)
         low = RANGES[self.hparams.squash][1]

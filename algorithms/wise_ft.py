@@ -46,7 +46,7 @@ class WiSEFT(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """The start has a head that was trained, or one that is made of texts."""
+        """Ask for a start whose head was trained, or is made of texts."""
         if not problem.hparams["head_only"] and not problem.zero_shot:
             return "it starts from a trained head, and `head_only` is 0"
         return super().skip(problem)

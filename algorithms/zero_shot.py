@@ -20,7 +20,7 @@ class ZeroShot(CustomStep):
     needs = Needs(zero_shot=True)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """There is no optimizer, and the weights do not change."""
+        """Make no optimizer: the weights do not change."""
         return {}
 
     @torch.no_grad()

@@ -345,7 +345,7 @@ class Algorithm(nn.Module):
         self._trained = {n for n, p in names if p.requires_grad}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Raises UserError for a hook of `CustomStep`, and for an unknown `changes` or `needs`."""
+        """Refuse, by a UserError, a hook of `CustomStep` and an unknown `changes` or `needs`."""
         super().__init_subclass__(**keywords)
         for name in HOOKS:
             if hasattr(cls, name) and name not in cls._hooks:

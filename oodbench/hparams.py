@@ -27,7 +27,7 @@ class Distribution:
     arguments: tuple[Value, ...]
 
     def __post_init__(self) -> None:
-        """Raises UserError for a range that goes down, and for logarithms of numbers that have none."""
+        """Refuse, by a UserError, a range that goes down, and logarithms of numbers that have none."""
         if self.kind == "choice":
             return
         low, high, *_ = (float(a) for a in self.arguments if a is not None)

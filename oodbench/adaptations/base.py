@@ -71,7 +71,7 @@ class Adaptation(ABC):
         hparams: Any,
         generator: torch.Generator,
     ) -> None:
-        """`predict` maps inputs to logits by `network`, a copy that is the adaptation's own.
+        """Take `predict`, which maps inputs to logits by `network`, a copy that is the adaptation's own.
 
         Random numbers come from the generator. Raises UserError for a network that it cannot adapt.
         """

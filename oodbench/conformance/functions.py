@@ -76,7 +76,7 @@ def _outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
 
 @contextmanager
 def _unchanged(algorithm: Algorithm) -> Iterator[None]:
-    """Asserts that neither the method's state nor torch's random numbers change meanwhile."""
+    """Assert that neither the method's state nor torch's random numbers change meanwhile."""
     state = {name: value.clone() for name, value in algorithm.state_dict().items()}
     rng = torch.get_rng_state()
     yield

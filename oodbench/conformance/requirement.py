@@ -143,7 +143,7 @@ def _outcome(
 
 
 def require_close(given: Tensor, wanted: Tensor, what: str) -> None:
-    """Equality to float64's round-off, relative to the largest component.
+    """Require equality to float64's round-off, relative to the largest component.
 
     Raises AssertionError, a `RoundOff` for what are equal numbers in float32.
     """

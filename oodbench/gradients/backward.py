@@ -249,7 +249,7 @@ class Root(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
-        """`output` itself, which now has cotangents; `anchor` is any trained parameter."""
+        """Return `output` itself, which now has cotangents; `anchor` is any trained parameter."""
         ctx.mark_dirty(output)
         return output
 

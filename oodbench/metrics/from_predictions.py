@@ -93,7 +93,7 @@ class CalibrationError(Metric):
 
 
 def probabilities(logits: Array) -> npt.NDArray[np.float64]:
-    """(N, C) probabilities of the classes from logits (N, C), or (N, 1) of the second of two classes."""
+    """Return probabilities (N, C) of the classes from logits (N, C), or (N, 1) of the second of two."""
     z = np.asarray(logits, dtype=np.float64)
     if z.shape[1] == 1:
         z = np.concatenate([np.zeros_like(z), z], axis=1)
@@ -102,7 +102,7 @@ def probabilities(logits: Array) -> npt.NDArray[np.float64]:
 
 
 def classes_of(targets: Array) -> npt.NDArray[np.int64]:
-    """(N,) the classes; the most probable ones where targets are probabilities."""
+    """Return the classes (N,); the most probable ones where targets are probabilities."""
     return (targets.argmax(-1) if targets.ndim > 1 else targets).astype(np.int64)
 
 
@@ -111,15 +111,15 @@ def _finite(p: Predictions) -> Array:
 
 
 def _shares(p: Predictions) -> npt.NDArray[np.float64]:
-    """(N, C) probabilities, uniform where the prediction is not finite."""
+    """Return (N, C) probabilities, uniform where the prediction is not finite."""
     return probabilities(np.where(_finite(p)[:, None], p.logits, 0))
 
 
 def _guesses(p: Predictions) -> npt.NDArray[np.int64]:
-    """(N,) the most probable class, -1 where the prediction is NaN."""
+    """Return the most probable class (N,), -1 where the prediction is NaN."""
     return np.where(_finite(p), _shares(p).argmax(axis=1), -1)
 
 
 def right_of(p: Predictions) -> Array:
-    """(N,) whether the most probable class is the target; a prediction that is NaN is wrong."""
+    """Return whether the most probable class is the target (N,); a prediction that is NaN is wrong."""
     return np.asarray(_guesses(p) == classes_of(p.targets))

@@ -208,7 +208,7 @@ def _lowest(right: Sequence[float], counts: Sequence[int]) -> float:
 
 
 def _box_accuracy(boxes: "Tensor", targets: "Tensor") -> "Tensor":
-    """TP / (TP + FP + FN) of the boxes of each image; 1 if it has none and none is predicted."""
+    """Return TP / (TP + FP + FN) of the boxes of each image; 1 if it has none and none is predicted."""
     from torchvision.ops import box_iou
 
     values = []

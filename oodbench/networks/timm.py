@@ -28,7 +28,7 @@ class ModelInputs(nn.Module):
     def __init__(
         self, config: Mapping[str, Any], channels: int, size: int, normalized: bool
     ) -> None:
-        """`size` is the side of the result, 0 for the input's; ImageNet's normalisation is undone first."""
+        """Resize to the side `size`, 0 for the input's; ImageNet's normalisation is undone first."""
         super().__init__()
         places = torch.arange(channels, device="cpu") % 3
         mean, std = (torch.tensor(config[k], device="cpu")[places] for k in ("mean", "std"))
@@ -170,7 +170,7 @@ class Timm(Network):
         return super().resolved(resolved, dataset)
 
     def train(self, mode: bool = True) -> "Timm":
-        """Frozen stages and frozen batch normalisation stay as in evaluation."""
+        """Leave frozen stages and frozen batch normalisation as in evaluation."""
         super().train(mode)
         if self.hparams.freeze:
             for module in self.featurizer[1].modules():  # type: ignore[index]

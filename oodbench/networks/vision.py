@@ -101,7 +101,7 @@ class Torchvision(FromFile):
         self.classifier = nn.Linear(self.num_features, num_outputs)
 
     def train(self, mode: bool = True) -> "Torchvision":
-        """Frozen batch normalisation stays as in evaluation."""
+        """Leave frozen batch normalisation as in evaluation."""
         super().train(mode)
         if self.hparams.freeze_batch_norm:
             for module in self.modules():

@@ -43,7 +43,7 @@ class Average(ABC):
         """The numbers of an average."""
 
     def __init__(self, weights: Weights, hparams: Any, steps: int, evaluate_every: int) -> None:
-        """`weights` are the tensors that training changes in place."""
+        """Take the tensors that training changes in place."""
         self.hparams, self.steps, self.evaluate_every = hparams, steps, evaluate_every
         self.weights = weights
         self.running: Weights = {name: w.detach().clone() for name, w in weights.items()}
@@ -130,7 +130,7 @@ class EMA(Average):
         """The first update that counts; below 1 a share of the run's steps."""
 
         def __post_init__(self) -> None:
-            """Raises UserError for two reaches."""
+            """Refuse two reaches by a UserError."""
             if self.decay is None and self.horizon is None:
                 object.__setattr__(self, "horizon", 0.1)
             elif None not in (self.decay, self.horizon):

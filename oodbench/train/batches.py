@@ -46,7 +46,7 @@ class Batches:
         subsampled: bool = False,
         views: int = 0,
     ) -> None:
-        """`environments` holds (inputs, targets), with inputs all in memory or all stored.
+        """Take (inputs, targets) of each environment, with inputs all in memory or all stored.
 
         A `batch_size` of 0, or more than there are, means the size of the smallest environment. With
         `repeat` a batch may be larger; it then continues with the environment's next epoch.
@@ -194,7 +194,7 @@ class StagedBatches:
     """Batches that are drawn in different ways at different steps."""
 
     def __init__(self, drawn: Callable[[Drawing], Batches], at: Callable[[int], Drawing]) -> None:
-        """`drawn` makes the batches of a way, once it is needed, and `at` says which a step has."""
+        """Take what makes the batches of a way, once it is needed, and what says which a step has."""
         self._drawn = cache(drawn)
         self._at = at
         self._current = self._drawn(at(0))
@@ -221,7 +221,7 @@ class StagedBatches:
 
 
 def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """N places drawn with replacement, so that each of the labels (N,) is equally likely."""
+    """Draw N indices with replacement, so that each of the labels (N,) is equally likely."""
     places = labels.argsort(stable=True)
     counts = torch.unique(labels, return_counts=True)[1]
     label = torch.randint(len(counts), labels.shape, generator=generator)
@@ -231,7 +231,7 @@ def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def subsample(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Sorted places of random examples, for each of the labels (N,) as many as the rarest one has."""
+    """Return sorted indices of random examples, of each label in (N,) as many as the rarest has."""
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
     counts = torch.unique(labels, return_counts=True)[1]

@@ -27,7 +27,7 @@ class Judge:
     """Judges the steps of one run by a selection rule and the run's own records."""
 
     def __init__(self, rule: "Rule", evidence: Sequence[tuple[str, str]], dataset: Dataset) -> None:
-        """`evidence` are the environments and splits by which the rule judges the run."""
+        """Take the environments and splits by which the rule judges the run as `evidence`."""
         self.evidence = evidence
         self.metric = rule.metric or facts.metric(dataset)
         is_main = self.metric == facts.metric(dataset)

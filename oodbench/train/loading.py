@@ -187,7 +187,7 @@ def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:
 def split(
     environment: Environment, holdout: float, dataset: str, name: str, trial: int
 ) -> dict[str, Tensor]:
-    """Sorted indices of the splits `in` (trained on, or scored) and `out` (for selection).
+    """Return sorted indices of the splits `in` (trained on, or scored) and `out` (for selection).
 
     `out` is a share `holdout` of the examples, at least one cluster: examples of a cluster stay together.
     The splits depend on (dataset, environment, trial) alone; data that bring their own keep them. With

@@ -63,8 +63,8 @@ class Model(nn.Module):
         self._change, self._units = estimated(info.spec, dataset, settings)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of inputs (N, ...) as the dataset's environments hold them: not standardised, and
-        of images bytes. A regression's predictions are in the targets' units.
+        """Return logits (N, C) of inputs (N, ...) as the dataset holds them: not standardised, images as
+        bytes. A regression's predictions are in the targets' units.
 
         Raises UserError for inputs of another shape.
         """
@@ -78,7 +78,7 @@ class Model(nn.Module):
         return self.predict_prepared(inputs)
 
     def predict_prepared(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of inputs (N, *input_shape) as the network gets them."""
+        """Return logits (N, C) of inputs (N, *input_shape) as the network gets them."""
         outputs = self.algorithm.predict(x)
         return outputs if self._units is None else self._units.predictions(outputs)
 
@@ -95,7 +95,7 @@ def load_model(
     data_dir: str | PathLike[str] | None = None,
     device: str = "cpu",
 ) -> Model:
-    """The model that a selection rule chooses, in eval mode, from weights kept by `--keep-weights`.
+    """Return the model that a selection rule chooses, in eval mode, from weights kept by `--keep-weights`.
 
     `directory` holds results, or is that of one run. Of results, `dataset`, `algorithm` (the row of
     the table) and `test_environment` (several joined by `+`) say which cell, where there are several,
@@ -154,7 +154,7 @@ def _check_names(run: RunDirectory, given: Sequence[object]) -> None:
 
 
 def _weights_of_run(run: RunDirectory, rule: str | None) -> Path:
-    """The file of a run's weights by a rule, or the only one."""
+    """Return the file of a run's weights by a rule, or the only one."""
     kept = {name: path for (name, _), path in kept_weights(run).items()}
     if rule is None and len(kept) > 1:
         raise UserError(f"{run.path} keeps weights by {', '.join(kept)}: say which by rule=")
@@ -166,7 +166,7 @@ def _weights_of_run(run: RunDirectory, rule: str | None) -> Path:
 def _weights_of_cell(
     results: Results, names: tuple[str | None, ...], rule: str | None, trial: int | None
 ) -> tuple[RunDirectory, Path]:
-    """The chosen run of a cell, and the file of its weights at the chosen step."""
+    """Return the chosen run of a cell, and the file of its weights at the chosen step."""
     from oodbench.report.why import why
     from oodbench.results.load import load_frames
     from oodbench.selection import usual
@@ -203,7 +203,7 @@ def _none_kept(run: RunDirectory, rule: str | None, step: int | None = None) -> 
 
 
 def _data_dir(run: RunDirectory) -> Path | None:
-    """The data directory of the last launch into the results directory that holds the run."""
+    """Return the data directory of the last launch into the results directory that holds the run."""
     results = Results(run.path.absolute().parent.parent)
     if not (results.path / "sweep.json").exists():
         return None
@@ -212,7 +212,7 @@ def _data_dir(run: RunDirectory) -> Path | None:
 
 
 def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
-    """The model of a run with the weights in a file."""
+    """Return the model of a run with the weights in a file."""
     spec = info.spec
     weights, about = _read(file)
     if about.get("id") != spec.id:
@@ -238,7 +238,7 @@ def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
 
 
 def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors in a file of kept weights, and its description; raises UserError."""
+    """Return the tensors in a file of kept weights, and its description; raises UserError."""
     try:
         with safe_open(file, "pt") as opened:
             about: dict[str, Any] = json.loads((opened.metadata() or {})[ABOUT])
@@ -260,7 +260,7 @@ def evaluate(
     holdout: float = 0.0,
     data_dir: str | PathLike[str] | None = None,
 ) -> "pd.DataFrame":
-    """All metrics of any torch module on the environments of a registered dataset, without training.
+    """Return all metrics of any torch module on the environments of a registered dataset, without training.
 
     The module maps inputs (N, *input_shape), preprocessed as networks get them, to the outputs that
     the dataset's task asks for, such as logits (N, C); of two classes (N, 1), (N,) or (N, 2). A model
@@ -349,7 +349,7 @@ def _scores(
 
 
 def _called(module: Callable[[Tensor], Any], x: Tensor, dataset: str) -> Any:
-    """The outputs of a user's module; raises UserError if it fails on the inputs."""
+    """Return the outputs of a user's module; raises UserError if it fails on the inputs."""
     try:
         return module(x)
     except UserError:
@@ -363,7 +363,7 @@ def _called(module: Callable[[Tensor], Any], x: Tensor, dataset: str) -> Any:
 
 
 def as_outputs(outputs: Any, count: int, task: Task) -> Tensor:
-    """A module's outputs for `count` inputs in the shape that the task asks for; raises UserError."""
+    """Return a module's outputs for `count` inputs in the task's shape; raises UserError."""
     if not isinstance(outputs, Tensor):
         raise UserError(f"the module returns {type(outputs).__name__}, not a tensor")
     if task.kind == "binary" and outputs.shape == (count, 2):

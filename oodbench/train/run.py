@@ -120,7 +120,7 @@ class Run:
     """A run in memory: its algorithm, its batches and how far it is."""
 
     def __init__(self, spec: RunSpec, settings: TrainSettings) -> None:
-        """Raises UserError for a spec that cannot be run on the device."""
+        """Refuse, by a UserError, a spec that cannot be run on the device."""
         check_precision(spec.precision, settings.device)
         self.spec = spec
         self.settings = settings

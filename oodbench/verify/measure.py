@@ -74,7 +74,7 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[st
 def measure_experiment(
     experiment: Experiment, frames: Mapping[str, Frames], trials: int
 ) -> Measured:
-    """Our numbers for the targets that have one; `frames` holds the sweeps that have results."""
+    """Return our numbers for the targets that have one, from the `frames` of sweeps with results."""
     values, panels = {}, []
     if experiment.compute is not None:
         computed = find_computation(experiment.compute)(trials, frames)
@@ -91,7 +91,7 @@ def measure_experiment(
 
 
 def _scaled(values: Sequence[float], target: Target) -> list[float]:
-    """Our values in the source's unit."""
+    """Return our values in the source's unit."""
     return [rounded(target.scale * value) for value in values]
 
 

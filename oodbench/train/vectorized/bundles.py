@@ -68,7 +68,7 @@ def why_alone(run: Run) -> str | None:
 
 
 def capacity(run: Run) -> int:
-    """How many runs such as this one fit into the memory that one program may take, at least one.
+    """Return how many such runs fit into the memory that one program may take, at least one.
 
     On a GPU it is measured, by the gradients of one step.
     """
@@ -84,7 +84,7 @@ def capacity(run: Run) -> int:
 
 
 def _inputs(run: Run) -> int:
-    """How many inputs go through the network in a step."""
+    """Return how many inputs go through the network in a step."""
     return len(run.names) * run.batches.batch_size * (1 + run.algorithm.needs.views)
 
 
@@ -106,7 +106,7 @@ def _products(run: Run) -> int:
 
 
 def _bytes(run: Run) -> int:
-    """About what an update of a run needs: parameters, their gradients, and activations."""
+    """Return about how many bytes an update of a run needs for parameters, gradients, activations."""
     trained = sum(p.numel() for p in run.algorithm.parameters())
     combines = reduction_of(run.algorithm) is not None
     copies = 6 + (3 * len(run.names) if combines else 0)
@@ -118,7 +118,7 @@ def _bytes(run: Run) -> int:
 
 
 def why_not(run: Run) -> str | None:
-    """The reason why a run cannot be vectorized under any settings, or None."""
+    """Return the reason why a run cannot be vectorized under any settings, or None."""
     algorithm, cls = run.algorithm, type(run.algorithm)
     reduction = reduction_of(algorithm)
     modules = list(algorithm.modules())
@@ -165,7 +165,7 @@ def _linear_only(network: nn.Module) -> bool:
 
 
 def program_key(run: Run) -> tuple[object, ...]:
-    """The properties that the runs of one program share beyond `RunSpec.bundle_key`.
+    """Return the properties that the runs of one program share beyond `RunSpec.bundle_key`.
 
     These are the shapes of parameters and buffers, the batch's size and the optimizer's options.
     """
@@ -178,7 +178,7 @@ def program_key(run: Run) -> tuple[object, ...]:
 
 
 def explained(error: BaseException) -> str | None:
-    """One sentence: which function of the method `vmap` cannot take, where, and what to write instead.
+    """Say in a sentence which function `vmap` cannot take, where, and what to write instead.
 
     None for an error that is not known to be `vmap`'s.
     """

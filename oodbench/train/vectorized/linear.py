@@ -22,7 +22,7 @@ class Collector:
     """A collector of the gradients of E environments' risks from every layer, and of what they become."""
 
     def __init__(self, environments: int, combine: Combine, anchor: Tensor) -> None:
-        """`combine` makes (K, *shape) gradients of (K, E, *shape); `anchor` is anything trained."""
+        """Take `combine`, from (K, E, *shape) to (K, *shape), and as `anchor` anything trained."""
         self.environments = environments
         self.anchor = anchor
         self._stacks: dict[Tensor, Tensor] = {}

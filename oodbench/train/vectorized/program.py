@@ -388,7 +388,7 @@ class VectorizedProgram:
     def _predictor(
         self, members: list[int], weights: tuple[Tensor, Mapping[str, Tensor]]
     ) -> Callable[[Tensor, slice], Tensor]:
-        """Maps inputs (R, N, ...) as they are in memory to the logits (R, N, C) of R of the runs.
+        """Map inputs (R, N, ...) as they are in memory to the logits (R, N, C) of R of the runs.
 
         `weights` are all runs' trained parameters, (K, P), and buffers.
         """
