@@ -70,7 +70,7 @@ class CausIRLMMD(CausIRL):
     """
 
     def between(self, x: Tensor, first: Tensor) -> Tensor:
-        """Return sum_ij a_i a_j K(x_i, x_j), a being 1 / n in the first piece of n, -1 / n in the other."""
+        """Return sum_ij a_i a_j K(x_i, x_j), a being 1 / n in the first part of n, -1 / n in the other."""
         other = 1 - first
         signed = first / first.sum().clamp(min=1) - other / other.sum().clamp(min=1)
         return signed @ gaussian_kernels(squared_distances(x), GAMMAS) @ signed

@@ -15,7 +15,7 @@ SECTIONS, ROUNDS = 64, 4
 """The quantile's bracket shrinks to 1 / SECTIONS in each of ROUNDS, before Newton's method."""
 
 FLAT = 1e-6
-"""Between risks that are many bandwidths apart, the density counts as this part of a kernel's peak."""
+"""Between risks that are many bandwidths apart, the density counts as this share of a kernel's peak."""
 
 
 @register("EQRM", paper="arXiv:2207.09944")

@@ -129,15 +129,15 @@ class Batch:
     y: Tensor
     """Targets, (E, B, ...), see `Task`."""
     environments: Tensor | None = None
-    """The places (E,) of the batch's environments among the training environments; None: all, in order."""
+    """The indices (E,) of the batch's environments among the training environments; None: all, in order."""
     index: Tensor | None = None
-    """Each example's place among those that its environment trains on, (E, B)."""
+    """Each example's index among those that its environment trains on, (E, B)."""
     attributes: Tensor | None = None
     """Each example's attribute where the dataset has one, (E, B) integers."""
     other_y: Tensor | None = None
     """The second targets of mixed examples, (E, B, ...)."""
     share: Tensor | None = None
-    """The part of a mixed example's loss that `y` has, (E, B); `other_y` has the rest."""
+    """The share of a mixed example's loss that `y` has, (E, B); `other_y` has the rest."""
     views: Tensor | None = None
     """Further views of the inputs, (E, B, V, *input_shape), of a method that has `views`."""
     noise: Mapping[str, Tensor] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class Outputs:
         return values if places is None else values[places]
 
     def over_environments(self, values: Tensor, rest: Tensor) -> Tensor:
-        """Return the step's environments' values (E, ...) in their places among `rest`, those of all."""
+        """Return the step's environments' values (E, ...) at their indices among `rest`, those of all."""
         places = None if self.batch is None else self.batch.environments
         return values if places is None else rest.index_copy(0, places, values)
 
@@ -362,10 +362,9 @@ class Algorithm(nn.Module):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Return why the method cannot be run on `problem` with `problem.hparams`, beyond its `needs`, or
-        None.
+        """Return why `problem` with its `hparams` cannot be run, beyond the method's `needs`, or None.
 
-        Ask `why_skipped`, which looks at both.
+        `why_skipped` looks at both.
         """
         return None
 
@@ -389,8 +388,8 @@ class Algorithm(nn.Module):
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """Return the next values of the method's buffers by their names; a pure function.
 
-        `objective` finds them in `out.buffers`, with their gradients; the buffers take them after the
-        update, without.
+        `objective` finds them in `out.buffers`, where gradients flow through them; after the update the
+        buffers take them, detached.
         """
         return {}
 

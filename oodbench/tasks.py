@@ -53,8 +53,7 @@ class Task:
         return max(2, self.num_outputs) if self.has_classes else 1
 
     def groups(self, targets: Tensor, attributes: Tensor, count: int) -> Tensor:
-        """Return the group of each example, (...) from 0: the pair of its target and its attribute of
-        `count`.
+        """Return each example's group, (...) from 0: the pair of its target and attribute (of `count`).
 
         Those of the first class come first; where targets are no classes, a group is an attribute.
         """
@@ -177,11 +176,10 @@ class Task:
         ), "a box is x1, y1, x2, y2 with x1 <= x2 and y1 <= y2, or NaN"
 
     def constants(self, targets: Tensor) -> dict[tuple[str, ...], Tensor]:
-        """Return the best constant outputs for one example, given targets (N, ...), by what they are best
-        for.
+        """Return the best constant outputs for one example, given targets (N, ...), by metrics.
 
-        Among all outputs that ignore the input, each has the best mean over the N examples of the
-        metrics that are its key. In closed form: the mean target of a regression; else the logarithms
+        Among all outputs that ignore the input, each has the best mean of its metrics over the N
+        examples. In closed form: the mean target of a regression; else the logarithms
         of the classes' frequencies (at least FLOOR), the largest of which is the majority's. Labels and
         tokens are weighed as in `metrics`, and a token's frequencies are those at its place. Boxes have
         no such output.
@@ -215,11 +213,7 @@ class Task:
         return _log_share(count / count.sum(-1, keepdim=True).clamp(min=FLOOR))
 
     def kept(self, logits: Tensor) -> Tensor:
-        """Return the logits that an evaluation keeps: all, but for `tokens` (..., length) only the best
-        class.
-
-        It is -1 where they are not finite.
-        """
+        """Return the logits that are kept: all, or of `tokens` the best class, -1 if not finite."""
         if self.kind != "tokens":
             return logits
         return torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
@@ -245,7 +239,7 @@ def _multiclass(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _known_shares(values: Tensor, targets: Tensor) -> Tensor:
-    """Return each example's part, (..., B), in the mean of the known ones of `values` (..., B, C)."""
+    """Return each example's share, (..., B), in the mean of the known ones of `values` (..., B, C)."""
     known = targets.isfinite()
     count = known.sum(-1).to(values.dtype).mean(-1, keepdim=True)
     return torch.where(known, values, 0.0).sum(-1) / torch.where(count > 0, count, 1.0)

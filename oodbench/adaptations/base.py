@@ -96,8 +96,7 @@ class Adaptation(ABC):
         """Return the logits (n, C) of the next batch of inputs (n, ...), after adapting to it."""
 
     def unadapted(self, x: Tensor) -> Tensor:
-        """Return the logits (n, C) that the network gives now; one logit z of two classes counts as -z/2
-        and z/2.
+        """Return the logits (n, C) that the network gives now; one logit z of two classes as -z/2 and z/2.
 
         The softmax of these is the sigmoid of z. Raises UserError for outputs of another form.
         """
@@ -172,8 +171,7 @@ def adapted(
     network: Callable[[Any], nn.Module] = lambda module: module,
     predict: Callable[[Any, Tensor], Tensor] = lambda module, x: module(x),
 ) -> Tensor:
-    """Return the logits of all inputs of a stream, by their places, from a module that an adaptation
-    changes.
+    """Return the logits of all inputs of a stream, in their order, by a module that an adaptation changes.
 
     The module stays as it is: a copy of it is changed. `network` is the part of it that has the layers,
     and `predict` maps it and inputs to logits. Raises UserError as `Adaptation` does.

@@ -21,7 +21,7 @@ def adapt(
     `{"name": "T3A", "supports": 5}`. The module maps inputs to logits (n, C), or (n, 1) of two classes;
     it is in evaluation mode meanwhile, on the device of its parameters, and stays as it is. Inputs
     arrive in their order unless `order` is `random`; the logits stand in the order of the inputs. The
-    seed draws random numbers. Raises UserError for unknown names, and where the module has not what the
+    seed draws random numbers. Raises UserError for unknown names, and where the module lacks what the
     adaptation needs.
     """
     if not isinstance(module, nn.Module) or not isinstance(inputs, Tensor) or not len(inputs):

@@ -114,8 +114,8 @@ def tiny_algorithm(
     """Return the algorithm on a small network, always with the same weights, at `values` over
     its defaults.
     """
-    place = f"the hyperparameters of {cls.__name__}"
-    hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **(values or {})}, place)
+    where = f"the hyperparameters of {cls.__name__}"
+    hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **(values or {})}, where)
     small = {"width": 8 if network == "MLP" else 2}
     sizes = problem.input_shape, problem.task.num_outputs
     built = build(network, small, *sizes, seed=0)

@@ -339,6 +339,6 @@ def draws_within_limits(cls: type[Algorithm], task: Task) -> None:
                 quantiles = [*(i / 20 for i in range(20)), math.nextafter(1, 0)]
                 values += [(name, distribution.at(u)) for u in quantiles]
         for name, value in values:
-            place = f"the hyperparameters of {cls.__name__}"
-            taken = getattr(checked(cls.Hparams, {name: value}, place), name)
+            where = f"the hyperparameters of {cls.__name__}"
+            taken = getattr(checked(cls.Hparams, {name: value}, where), name)
             assert type(taken) is type(value) and taken == value, f"'{name}' would become {taken}"

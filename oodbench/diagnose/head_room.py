@@ -311,8 +311,7 @@ def _spearman(frames: Frames) -> Value | None:
 
 
 def _on_its_own(frames: Frames, higher_is_better: bool, label: str) -> Value | None:
-    """Return the mean over trials of the `out` splits' value of a row, at the draw and step that the other
-    trials choose.
+    """Return a row's mean `out` value over trials, at the draw and step that the other trials choose.
 
     A draw and step chosen by the trial's own values would make these optimistic.
     """

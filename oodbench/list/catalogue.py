@@ -153,10 +153,10 @@ def _sections(entries: Iterable[Entry]) -> Iterator[tuple[str, Iterator[Entry]]]
     """Yield the entries under their titles: algorithms by what they change, then the other kinds."""
     order = [*CHANGES]
 
-    def place(entry: Entry) -> tuple[int, int]:
+    def key(entry: Entry) -> tuple[int, int]:
         return KINDS.index(entry.kind), order.index(entry.changes) if entry.changes else 0
 
-    for _, section in groupby(sorted(entries, key=place), key=place):
+    for _, section in groupby(sorted(entries, key=key), key=key):
         first, *others = section
         title = f"{first.kind}s"
         if first.changes:

@@ -151,9 +151,9 @@ def without_prefix(
 ) -> Mapping[str, Tensor]:
     """Return the entries that have the `wanted` names after a prefix, without it; a warning says which.
 
-    Names that need no prefix are left as they are, and so are those to which none gives half the wanted
-    names. Raises UserError where two prefixes fit as well and lead to different weights, such as those of
-    a student and its teacher.
+    Names stay as they are where they need no prefix, or where no prefix gives half of the wanted names.
+    Raises UserError where two prefixes fit as well and lead to different weights, such as those of a
+    student and its teacher.
     """
     found: Counter[str] = Counter()
     for name in state:

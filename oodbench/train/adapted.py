@@ -38,7 +38,7 @@ Outputs = dict[str, dict[str, Tensor]]
 def drawn_batches(
     spec: RunSpec, algorithm: Algorithm, splits: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, list[Tensor]] | None:
-    """Return the places of the examples that a transductive method predicts together, by environment.
+    """Return the indices of the examples that a transductive method predicts together, by environment.
 
     They are of one split, about as many as an environment has in a step of training, and in the order that
     adaptations see. None if the run predicts all in the order in which they are stored.
@@ -56,9 +56,9 @@ def drawn_batches(
             if len(index)
         }
         drawn[name] = [
-            of_splits[half].cpu()[places]
+            of_splits[half].cpu()[indices]
             for half, order in orders.items()
-            for places in in_batches(order, size)
+            for indices in in_batches(order, size)
         ]
     return drawn
 
@@ -156,27 +156,27 @@ def stream_of(
     x, index = environment.x, index.cpu()
 
     def read(batches: Sequence[Tensor]) -> Iterator[Tensor]:
-        places = [index[batch] for batch in batches]
+        indices = [index[batch] for batch in batches]
         if isinstance(x, Stored):
             device = environment.y.device
-            reads = ReadAhead(lambda i: [(x, places[i])], len(places), device, workers)
-            return (reads[i] for i in range(len(places)))
-        return (x[batch.to(x.device)] for batch in places)
+            reads = ReadAhead(lambda i: [(x, indices[i])], len(indices), device, workers)
+            return (reads[i] for i in range(len(indices)))
+        return (x[batch.to(x.device)] for batch in indices)
 
     return Stream(in_batches(order, hparams["batch_size"]), read)
 
 
 def _order(order: str, targets: Tensor, seed: int) -> Tensor:
-    """Return the places of examples with these targets (n,) in the order of their arrival."""
+    """Return the indices of examples with these targets (n,) in the order of their arrival."""
     if order == "stored":
         return torch.arange(len(targets))
     generator = torch.Generator().manual_seed(seed)
-    places = torch.randperm(len(targets), generator=generator)
+    indices = torch.randperm(len(targets), generator=generator)
     if order == "by_class":
         classes = targets.long()
         ranks = torch.randperm(int(classes.max()) + 1, generator=generator)
-        places = places[ranks[classes[places]].argsort(stable=True)]
-    return places
+        indices = indices[ranks[classes[indices]].argsort(stable=True)]
+    return indices
 
 
 def reason_against(

@@ -248,10 +248,10 @@ class SWAD(Average):
         self._evaluated = _copy(self._joined)
         self._add(self._evaluated, ending, len(joined))
 
-    def _add(self, mean: Weights, places: Sequence[int], count: int) -> None:
-        """Add the windows at these places to a mean of `count` windows."""
-        for size, place in enumerate(places, count + 1):
-            _lerp(mean, self._windows[place - len(self._losses)], 1 / size)
+    def _add(self, mean: Weights, indices: Sequence[int], count: int) -> None:
+        """Add the windows at these indices to a mean of `count` windows."""
+        for size, index in enumerate(indices, count + 1):
+            _lerp(mean, self._windows[index - len(self._losses)], 1 / size)
 
     def _valley(self) -> tuple[list[int], list[int]]:
         h = self.hparams
@@ -261,8 +261,7 @@ class SWAD(Average):
 def valley(
     losses: Sequence[float], optimum: int, overfit: int, tolerance: float
 ) -> tuple[list[int], list[int]]:
-    """Return the places of the windows that SWAD averages given the losses so far, each as often as it
-    counts.
+    """Return the indices of the windows that SWAD averages after these losses, repeated as they count.
 
     The first list holds those that have joined for good, the second those that also join if training
     ends here. The bottom is the first window whose loss is the least of the `optimum` from it on; the
@@ -287,19 +286,19 @@ def valley(
                 joined += range(bottom + 1, bottom + 1 + optimum - overfit)
             elif overfit > optimum:
                 early = queue[: overfit - optimum + 1]
-                above = [i + 1 for i, place in enumerate(early) if losses[place] > threshold]
+                above = [i + 1 for i, index in enumerate(early) if losses[index] > threshold]
                 joined += early[max(above, default=0) + 1 :]
         elif queue[0] >= bottom:
-            if min(losses[place] for place in queue) > threshold:
+            if min(losses[index] for index in queue) > threshold:
                 return joined or [bottom], []
             joined.append(queue[0])
     if bottom is None:
         return [], [len(losses) - 1] if losses else []
     ending = []
-    for i, place in enumerate(queue[1:], 1):
+    for i, index in enumerate(queue[1:], 1):
         if min(losses[later] for later in queue[i:]) > threshold:
             break
-        ending.append(place)
+        ending.append(index)
     return joined, ending if joined or ending else [bottom]
 
 

@@ -53,7 +53,7 @@ class Batches:
         `environments_at` gives the environments of a step, by default all of them; no step after `end`
         is read ahead. The inputs of a batch go through `transform` with a generator of the step's own.
         Batches hold `attributes`, (N,) of each environment, if they are given, `indexed` their examples'
-        places, and `views` further views of each input. With `labels`, (N,) of each environment, each
+        indices, and `views` further views of each input. With `labels`, (N,) of each environment, each
         label comes equally often, with replacement; or the environment is `subsampled` to as many
         examples of each label as the rarest has.
         """
@@ -92,8 +92,8 @@ class Batches:
         self._x = torch.cat([x for x, _ in environments if isinstance(x, Tensor)])
         if labels is None and all(size == self.batch_size for size in self.sizes):
             shape = (len(self.sizes), self.batch_size)
-            places = torch.arange(len(self._y), device=self._y.device)
-            self._whole = self._batch(self._x, places, shape)
+            indices = torch.arange(len(self._y), device=self._y.device)
+            self._whole = self._batch(self._x, indices, shape)
             if indexed:
                 index = torch.arange(shape[1], device=self._y.device).expand(shape)
                 self._whole = replace(self._whole, index=index)
@@ -132,8 +132,8 @@ class Batches:
         """
         versions = [x] * (1 + self._views)
         if self._transform is not None:
-            places = ([view] if view else [] for view in range(1 + self._views))
-            generators = (_generator(self._seed, "transform", step, *place) for place in places)
+            keys = ([view] if view else [] for view in range(1 + self._views))
+            generators = (_generator(self._seed, "transform", step, *key) for key in keys)
             versions = [self._transform(x, generator) for generator in generators]
         return torch.stack(versions, 1) if self._views else versions[0]
 
@@ -143,16 +143,16 @@ class Batches:
         count, device = len(environments) * self.batch_size, self._y.device
         numbers = [i + start for i, start in zip(local, starts, strict=True)]
         numbers += local if self._indexed else []
-        places = to_device(torch.cat([*numbers, torch.tensor(environments)]), device)  # one copy
-        flat, here = places[:count], places[-len(environments) :]
+        copied = to_device(torch.cat([*numbers, torch.tensor(environments)]), device)  # one copy
+        flat, here = copied[:count], copied[-len(environments) :]
         x = self._reads[step] if self._stored else self._x.index_select(0, flat)
         batch = self._batch(x, flat, (len(environments), self.batch_size))
         if self._indexed:
-            batch = replace(batch, index=places[count : 2 * count].view(len(environments), -1))
+            batch = replace(batch, index=copied[count : 2 * count].view(len(environments), -1))
         return batch if len(environments) == len(self.sizes) else replace(batch, environments=here)
 
     def _batch(self, x: Tensor, flat: Tensor, shape: tuple[int, int]) -> Batch:
-        """Return the batch of the inputs `x` and of the targets and attributes at the places `flat`."""
+        """Return the batch of the inputs `x` and of the targets and attributes at the indices `flat`."""
         attributes = None if self._attributes is None else self._attributes[flat].view(shape)
         y = self._y.index_select(0, flat)
         x, y = torch.unflatten(x, 0, shape), torch.unflatten(y, 0, shape)
@@ -222,11 +222,11 @@ class StagedBatches:
 
 def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
     """Draw N indices with replacement, so that each of the labels (N,) is equally likely."""
-    places = labels.argsort(stable=True)
+    order = labels.argsort(stable=True)
     counts = torch.unique(labels, return_counts=True)[1]
     label = torch.randint(len(counts), labels.shape, generator=generator)
     share = torch.rand(labels.shape, generator=generator, dtype=torch.float64)
-    drawn: Tensor = places[(counts.cumsum(0) - counts)[label] + (share * counts[label]).long()]
+    drawn: Tensor = order[(counts.cumsum(0) - counts)[label] + (share * counts[label]).long()]
     return drawn
 
 

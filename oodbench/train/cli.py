@@ -187,5 +187,5 @@ def _show(spec: RunSpec, directory: RunDirectory, state: State, message: str) ->
     for e in records[-1]["evaluations"]:
         if e["metric"] == metric and e["split"] == "in":
             value = "not finite" if e["value"] is None else f"{e['value']:.4g}"
-            place = " (test)" if e["environment"] in spec.test_environments else ""
-            console.say(f"  {metric} in {e['environment']}{place}: {value}")
+            note = " (test)" if e["environment"] in spec.test_environments else ""
+            console.say(f"  {metric} in {e['environment']}{note}: {value}")

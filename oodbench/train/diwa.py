@@ -172,7 +172,7 @@ class _WeightAverage:
 def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return the mean of weights by name; integers, and weights of several shapes, are those of the first.
 
-    Several shapes have the modules of a method beside its network, which began at weights of their own.
+    Shapes differ only in modules of a method beside its network, whose first weights were not shared.
     """
     first = members[0]
     return {
@@ -183,7 +183,7 @@ def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def chosen(
+def greedy_choice(
     members: Sequence[Member], cost_of: Callable[[Member], float], cost: Callable[..., float]
 ) -> list[Member]:
     """Return the greedy choice: from the best on, each member that does not make the mean worse."""
@@ -203,7 +203,7 @@ def _average_cell(
     start = time.perf_counter()
     average = _WeightAverage(members, rule, settings)
     if choice == "greedy":
-        members = chosen(members, average.cost_of, average.cost)
+        members = greedy_choice(members, average.cost_of, average.cost)
     first = members[0].spec
     shared = [n for n in first.hparams if len({repr(m.spec.hparams.get(n)) for m in members}) == 1]
     spec = replace(

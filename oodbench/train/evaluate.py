@@ -27,7 +27,7 @@ OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
 """The most outputs of a forward pass, for tasks with a large vocabulary at each of many tokens."""
 Batches = Mapping[str, Sequence[Tensor]]
-"""The places of the examples that are predicted together, of every environment, batch by batch."""
+"""The indices of the examples that are predicted together, of every environment, batch by batch."""
 OfGroups = Mapping[str, Mapping[str, Groups]]
 """The groups of each split, by environment and split."""
 Constants = dict[str, dict[str, dict[str, float | None]]]
@@ -76,19 +76,19 @@ def evaluate(
         for split, index in splits[name].items():
             if not len(index):
                 continue
-            chosen = {metric: value[index].double() for metric, value in metrics.items()}
-            values.append(torch.stack([value.mean() for value in chosen.values()]))
+            values_of_split = {metric: value[index].double() for metric, value in metrics.items()}
+            values.append(torch.stack([value.mean() for value in values_of_split.values()]))
             of_split = [groups[name][split]] if groups and name in groups else []
-            values += [hits(g.keys, chosen["accuracy"], len(g.counts)) for g in of_split]
-            scored.append(_Scored(name, split, [*chosen], len(index), of_split))
+            values += [hits(g.keys, values_of_split["accuracy"], len(g.counts)) for g in of_split]
+            scored.append(_Scored(name, split, [*values_of_split], len(index), of_split))
     (evaluations,) = _evaluations(scored, [torch.cat(values).tolist()])
     if whole is not None:
         for name, kept in outputs.items():
             for split, index in splits[name].items():
-                places = index.cpu()
-                further = whole(name, places, kept[places]) if len(places) else {}
+                indices = index.cpu()
+                further = whole(name, indices, kept[indices]) if len(indices) else {}
                 evaluations += [
-                    Evaluation(name, split, metric, value, len(places))
+                    Evaluation(name, split, metric, value, len(indices))
                     for metric, value in further.items()
                 ]
     return evaluations
@@ -111,7 +111,7 @@ def evaluate_vectorized(
     """Return the evaluations of each of K predictors on data of its own, as `evaluate` returns them.
 
     The data of all predictors are in memory and have equal shapes. `predict` maps inputs (R, N, ...)
-    and the places of R predictors to their logits (R, N, C).
+    and the indices of R predictors to their logits (R, N, C).
     """
     scored: list[_Scored] = []
     values: list[Tensor] = []
@@ -139,20 +139,19 @@ def evaluate_vectorized(
         for split, index in splits[0][name].items():
             if not len(index):
                 continue
-            places = torch.stack([s[name][split] for s in splits])
-            chosen = {m: value.gather(1, places).double() for m, value in metrics.items()}
-            values.append(torch.stack([value.mean(1) for value in chosen.values()], 1))
+            indices = torch.stack([s[name][split] for s in splits])
+            values_of_split = {m: value.gather(1, indices).double() for m, value in metrics.items()}
+            values.append(torch.stack([value.mean(1) for value in values_of_split.values()], 1))
             of_split = [g[name][split] for g in groups or () if name in g]
             if of_split:
                 keys = torch.stack([g.keys for g in of_split])
-                values.append(hits(keys, chosen["accuracy"], len(of_split[0].counts)))
-            scored.append(_Scored(name, split, [*chosen], len(index), of_split))
+                values.append(hits(keys, values_of_split["accuracy"], len(of_split[0].counts)))
+            scored.append(_Scored(name, split, [*values_of_split], len(index), of_split))
     return _evaluations(scored, torch.cat(values, 1).tolist())
 
 
 def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
-    """Return the number of examples of each group that are `right` (..., n), (..., groups); exact in
-    float64.
+    """Return how many examples of each group are `right` (..., n): (..., groups), exact in float64.
 
     `keys` (..., n) are the examples' groups.
     """
@@ -241,16 +240,16 @@ def predictions(
 ) -> Iterator[tuple[str, slice | Tensor, Tensor, Tensor]]:
     """Yield all examples in chunks: environment, rows, logits (n, ...) and targets (n, ...)."""
     chunks = [
-        (name, environment, places)
+        (name, environment, indices)
         for name, environment in environments.items()
-        for places in (batches[name] if batches else _in_order(environment, task))
+        for indices in (batches[name] if batches else _in_order(environment, task))
     ]
-    stored = [(e.x, places) for _, e, places in chunks if isinstance(e.x, Stored)]
+    stored = [(e.x, indices) for _, e, indices in chunks if isinstance(e.x, Stored)]
     device = next(iter(environments.values())).y.device
     reads = ReadAhead(lambda i: [stored[i]], len(stored), device, loader_workers)
     read = itertools.count()
-    for name, environment, places in chunks:
-        rows = _rows(places, environment)
+    for name, environment, indices in chunks:
+        rows = _rows(indices, environment)
         x = reads[next(read)] if isinstance(environment.x, Stored) else environment.x[rows]
         yield name, rows, predict(x), environment.y[rows]
 
@@ -259,14 +258,14 @@ def _in_order(environment: Environment, task: Task) -> Sequence[Tensor]:
     return torch.split(torch.arange(len(environment.y)), _size(environment, task))
 
 
-def _rows(places: Tensor, environment: Environment) -> slice | Tensor:
-    """Return places as an index: a slice, which copies nothing, where they follow each other."""
-    if not len(places):
+def _rows(indices: Tensor, environment: Environment) -> slice | Tensor:
+    """Return indices as an index: a slice, which copies nothing, where they follow each other."""
+    if not len(indices):
         return slice(0)
-    first, last = int(places[0]), int(places[-1])
-    if last - first == len(places) - 1 and bool((places.diff() == 1).all()):
+    first, last = int(indices[0]), int(indices[-1])
+    if last - first == len(indices) - 1 and bool((indices.diff() == 1).all()):
         return slice(first, last + 1)
-    return places.to(environment.y.device)
+    return indices.to(environment.y.device)
 
 
 def _size(environment: Environment, task: Task) -> int:
@@ -283,8 +282,7 @@ def _size(environment: Environment, task: Task) -> int:
 def constant_answer(
     data: Data, training: Sequence[str], scored: Mapping[str, Environment]
 ) -> Constants:
-    """Return the value of every metric on each split of the `scored` environments for its best constant
-    answer.
+    """Return every metric on each split of the `scored` environments, of its best constant answer.
 
     The constant is the best one for the metric on the pooled `in` splits of the `training`
     environments (`Task.constants`); a dataset's metrics of whole splits (`facts.split_metrics`)

@@ -71,8 +71,8 @@ def execute_bundle(
 
     Returns the ids of the runs that were not started because they must be trained one at a time. A
     bundle that fails, as for lack of memory, is trained in halves, from its runs' last checkpoints on, and
-    a run that fails alone has failed: trained otherwise it would have other bits. Only a method that no
-    program can take, whoever is in it, is trained without.
+    a run that fails alone has failed: trained otherwise it would have other bits. Only a method that
+    cannot be vectorized at all is trained run by run.
     """
     # the runs of one trial side by side, as they share its data
     ordered = sorted(runs, key=lambda run: (run[0].trial, run[0].draw))

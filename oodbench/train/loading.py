@@ -163,9 +163,9 @@ def _by_role(data: Data, held_out: Collection[str]) -> Data:
     for name, environment in data.environments.items():
         if environment.unseen is not None:
             there = environment.unseen if name in held_out else ~environment.unseen
-            place = there.cumsum(0) - 1
+            moved = there.cumsum(0) - 1
             environments[name] = part(environment, there.nonzero().squeeze(1))
-            splits[name] = {half: place[i[there[i]]] for half, i in data.splits[name].items()}
+            splits[name] = {half: moved[i[there[i]]] for half, i in data.splits[name].items()}
     groups = groups_of(data.dataset, environments, splits)
     return Data(data.dataset, environments, splits, groups)
 
@@ -179,7 +179,7 @@ def _units(data: Data, held_out: Collection[str]) -> Units:
 
 
 def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:
-    """Return the places of the `in` split of each training environment."""
+    """Return the indices of the `in` split of each training environment."""
     training = training_environments(data.dataset, held_out)
     return {name: data.splits[name]["in"] for name in training}
 
@@ -207,9 +207,9 @@ def _drawn_share(clusters: Tensor, share: float, seed: int) -> Tensor:
     _, cluster = torch.unique(clusters, return_inverse=True)
     total = int(cluster.max()) + 1 if len(clusters) else 0
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
-    chosen = torch.zeros(total, dtype=torch.bool)
-    chosen[order[: max(1, round(share * total))]] = True
-    return chosen[cluster]
+    is_drawn = torch.zeros(total, dtype=torch.bool)
+    is_drawn[order[: max(1, round(share * total))]] = True
+    return is_drawn[cluster]
 
 
 def _indices(out: Tensor) -> dict[str, Tensor]:
@@ -272,8 +272,8 @@ def fit_to_examples(algorithm: Algorithm, data: Data, names: Sequence[str]) -> N
     algorithm.fit_examples(x, data.standard(torch.cat([e.y for e in pooled])))
 
 
-def drawn_places(spec: RunSpec, data: Data, name: str, drawing: Drawing) -> Tensor:
-    """Return the places of the examples of an environment that batches are drawn from in one way."""
+def drawn_index(spec: RunSpec, data: Data, name: str, drawing: Drawing) -> Tensor:
+    """Return the indices of the examples of an environment that batches are drawn from in one way."""
     index = data.splits[name]["in"]
     if not drawing.held_out:
         return index
@@ -296,7 +296,7 @@ def _drawn_batches(
     balanced = BALANCED[drawing.sampling]
     training, attributes, labels = [], [], []
     for name in names:
-        environment, index = data.environments[name], drawn_places(spec, data, name, drawing)
+        environment, index = data.environments[name], drawn_index(spec, data, name, drawing)
         if not len(index):
             raise UserError(f"{spec.dataset}: nothing to train on in environment '{name}'")
         x = environment.x

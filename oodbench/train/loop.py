@@ -29,7 +29,7 @@ CHECKPOINT_SECONDS = 10.0
 EVALUATION_CHECKPOINT_SECONDS = 1.0
 """Seconds after which a checkpoint is due at any step, and at an evaluation."""
 CHECKPOINT_SHARE = 0.05
-"""The largest part of a run's time that repeated checkpoints may take."""
+"""The largest share of a run's time that repeated checkpoints may take."""
 
 
 class SingleProgram:
@@ -177,7 +177,7 @@ def train(
         most = math.ceil(BLOCK_SECONDS * (end - step) / (time.monotonic() - start))
         stop = interrupts.stop
         hurry = interrupts.save or stop
-        arrived = [k for k, place in enumerate(stops) if place == end]
+        arrived = [k for k, at in enumerate(stops) if at == end]
         _evaluate(at_work, {k: team[k] for k in arrived if team[k].evaluated})
         now = time.monotonic()
         due = [t for t in team if t.diverged is None and (hurry or t.is_old(now))]
@@ -207,7 +207,7 @@ def _ended(training: Training, ended: Callable[[Training, State], None]) -> bool
 
 
 def _evaluate(program: Program, due: Mapping[int, Training]) -> None:
-    """Evaluate and record the runs at some places of a program."""
+    """Evaluate and record the runs of a program that have these indices."""
     if not due:
         return
     start = time.perf_counter()
@@ -294,9 +294,9 @@ def _check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
         raise UnfitError("its optimizers have other options or parameters")
     rule = rule_of(optimizer)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for place, kept in state["state"].items():
+    for index, kept in state["state"].items():
         slots = rule.slots if rule is not None else ()
-        if any(_form(kept[slot]) != _form(parameters[place]) for slot in slots):
+        if any(_form(kept[slot]) != _form(parameters[index]) for slot in slots):
             raise UnfitError("its optimizers' states have other shapes")
 
 

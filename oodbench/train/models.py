@@ -322,13 +322,13 @@ def _check_arguments(
 def _scores(
     module: nn.Module, data: Data, environments: Sequence[str] | None, trial: int
 ) -> list[Evaluation]:
-    dataset, task, chosen = data.dataset, data.dataset.task, data.environments
+    dataset, task, wanted = data.dataset, data.dataset.task, data.environments
     if environments is not None:
         for name in environments:
-            if name not in chosen:
-                raise unknown("environment", name, chosen, dataset.name)
-        chosen = {name: chosen[name] for name in environments}
-    device = next(iter(chosen.values())).y.device
+            if name not in wanted:
+                raise unknown("environment", name, wanted, dataset.name)
+        wanted = {name: wanted[name] for name in environments}
+    device = next(iter(wanted.values())).y.device
 
     def predict(x: Tensor) -> Tensor:
         inputs = x if isinstance(module, Model) else dataset.transform(x, None)
@@ -343,7 +343,7 @@ def _scores(
     if isinstance(module, Model):
         spec = replace(module.spec, dataset=dataset.name, trial=trial)
         drawn = drawn_batches(spec, module.algorithm, data.splits)
-    evaluations = evaluate_splits(predict, chosen, data.splits, task, 0, whole, data.groups, drawn)
+    evaluations = evaluate_splits(predict, wanted, data.splits, task, 0, whole, data.groups, drawn)
     of_predictor = facts.predictor_metrics(dataset, predict_prepared, trial)
     return evaluations + [Evaluation(None, None, m, value, 1) for m, value in of_predictor.items()]
 

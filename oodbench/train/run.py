@@ -27,7 +27,7 @@ from oodbench.steps import CustomStep, configure, trains_head_only, update
 from oodbench.train.adapted import adapted_outputs, drawn_batches, with_adaptation
 from oodbench.train.averages import make_average
 from oodbench.train.evaluate import constant_answer, evaluate, logits, mean_loss
-from oodbench.train.loading import batches, drawn_places, fit_to_examples, load_data, trained_counts
+from oodbench.train.loading import batches, drawn_index, fit_to_examples, load_data, trained_counts
 from oodbench.train.process import (
     AUTOCAST,
     check_precision,
@@ -263,12 +263,12 @@ class Run:
         """Return the examples that the first step's drawing holds out, if the method asks for its loss on
         them.
         """
-        method, places = self.algorithm, dict[str, Tensor]()
+        method, indices = self.algorithm, dict[str, Tensor]()
         if isinstance(method, CustomStep) and type(method).validated is not CustomStep.validated:
             drawing = method.drawing_at(0)._replace(of_held_out=True)
             for name in self.names if drawing.held_out else ():
-                places[name] = drawn_places(self.spec, self.data, name, drawing)
-        return self._parts(places)
+                indices[name] = drawn_index(self.spec, self.data, name, drawing)
+        return self._parts(indices)
 
     def _held_out(self) -> Scored:
         """Return the `out` splits of the training environments or, if all are empty, all validation data.
@@ -286,9 +286,9 @@ class Run:
             raise UserError(f"{self.spec.dataset}: no example is held out for validation")
         return parts
 
-    def _parts(self, places: Mapping[str, Tensor]) -> Scored:
-        """Return the examples at some places of environments, each as one split."""
-        parts = {name: part(self.data.environments[name], p) for name, p in places.items()}
+    def _parts(self, indices: Mapping[str, Tensor]) -> Scored:
+        """Return the examples at some indices of environments, each as one split."""
+        parts = {name: part(self.data.environments[name], p) for name, p in indices.items()}
         splits = {n: {"out": torch.arange(len(e.y), device=e.y.device)} for n, e in parts.items()}
         return parts, splits
 

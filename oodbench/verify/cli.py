@@ -53,19 +53,19 @@ def verify(
         raise unknown("format", format_, FORMATS)
     if not (name or only or list_ or read):
         raise UserError("name experiments (--list shows them), or give --only cheap")
-    chosen = [
+    wanted = [
         e for e in map(load_experiment, name or experiment_names()) if e.cheap or only is None
     ]
     if list_:
-        _list(chosen)
+        _list(wanted)
         return
     options = LaunchOptions(
         out=out, launcher=launcher, workers=workers, devices=devices, data_dir=data_dir
     )
     if not read:
-        chosen = _possible(chosen, data_dir, leave_out=only is not None)
+        wanted = _possible(wanted, data_dir, leave_out=only is not None)
     missed = False
-    for experiment in chosen:
+    for experiment in wanted:
         if not read:
             missed |= train(experiment, out, trials, options)
         measured = results(experiment, out, trials)

@@ -90,8 +90,7 @@ def permuted(batch: Batch, dims: slice, seed: int) -> Batch:
 
 
 def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> np.ndarray:
-    """Return the correlations of one network and data set, (mask, tau, 3), the masks in the order of
-    `MASKS`.
+    """Return the correlations of one network and data set, (mask, tau, 3), in the order of `MASKS`.
 
     The three: Pearson's correlation of the masked mean gradient with the mechanism's and with the
     shortcut's mean gradient, over the components that the mask kept, of all parameters; and the

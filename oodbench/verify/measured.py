@@ -67,8 +67,7 @@ class Measured(BaseModel):
 
 
 def read_values(target: Target, frames: Frames) -> list[float]:
-    """Return a value for each trial whose runs have all ended, in the order of the trials; NaN if one
-    diverged.
+    """Return a value of each trial whose runs have all ended, in order; NaN if one diverged.
 
     Raises UserError if the sweep has no such row, environment or metric, or cannot serve the
     selection.
@@ -93,16 +92,16 @@ def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.
     metrics = frames.metrics[frames.metrics["metric"] == reading.metric]
     names = runs[["id", "training_environments", "test_environments"]]
     recorded = metrics.merge(names, on="id")
-    place, named = recorded["environment"], reading.environment
+    environments, named = recorded["environment"], reading.environment
     if named is None:
-        meant = place.isna()
+        meant = environments.isna()
     elif named == "every":
-        meant = place.notna()
+        meant = environments.notna()
     elif named in ("training", "test"):
-        pairs = zip(place, recorded[f"{named}_environments"], strict=True)
+        pairs = zip(environments, recorded[f"{named}_environments"], strict=True)
         meant = pd.Series([name in names for name, names in pairs], recorded.index, dtype=bool)
     else:
-        meant = place == named
+        meant = environments == named
     if named is not None:
         meant &= recorded["split"] == reading.split
     diverged = runs.loc[runs["state"] == State.DIVERGED, "id"]

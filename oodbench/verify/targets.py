@@ -123,9 +123,9 @@ class Target(Reading):
     @property
     def key(self) -> str:
         """The text that identifies this target among the experiment's."""
-        place = (self.environment, self.split if self.environment else None)
+        where = (self.environment, self.split if self.environment else None)
         tests = None if self.test_environments is None else "+".join(self.test_environments)
-        fields = (self.source, self.sweep, self.row, self.dataset, tests, *place, self.metric)
+        fields = (self.source, self.sweep, self.row, self.dataset, tests, *where, self.metric)
         return "|".join(str(f) for f in (*fields, self.selection, self.step) if f not in (None, ""))
 
 
@@ -183,8 +183,8 @@ def load_experiment(name: str) -> Experiment:
         experiment = Experiment(name=name, **values)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: {place}: {first['msg']}, not {first['input']!r}") from error
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: {where}: {first['msg']}, not {first['input']!r}") from error
     for reading in (*experiment.targets, *experiment.curves):
         if reading.sweep and reading.sweep not in experiment.sweeps:
             raise unknown("sweep", reading.sweep, experiment.sweeps, str(path))

@@ -147,21 +147,21 @@ def _block(experiment: Experiment, source: str, comparisons: Sequence[Comparison
 
 def _row(c: Comparison) -> list[str]:
     t = c.target
-    place = t.environment or "-"
+    where = t.environment or "-"
     if t.test_environments:
-        place += f" (test {'+'.join(t.test_environments)})"
+        where += f" (test {'+'.join(t.test_environments)})"
     dataset = t.short or t.dataset
     if dataset:
-        place = f"{dataset}: {place}" if t.environment else dataset
+        where = f"{dataset}: {where}" if t.environment else dataset
     if t.step is not None:
-        place += f", step {t.step}"
+        where += f", step {t.step}"
     digits = max(len(f"{number:g}".partition(".")[2]) for number in (t.value, t.error))
     paper = f"{t.value:.{digits}f} ± {t.error:.{digits}f}" if t.error else f"{t.value:g}"
     paper = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "") + paper
     ours = "-" if not c.values else numbers.measured(c.mean, c.stderr)
     difference = "-" if not c.values else f"{c.difference:+.3g}"
     z = "-" if math.isnan(c.z) else f"{c.z:+.1f}"
-    return [t.row, place, t.metric, paper, ours, difference, z, str(len(c.values)), c.verdict]
+    return [t.row, where, t.metric, paper, ours, difference, z, str(len(c.values)), c.verdict]
 
 
 def _selection(source: str, comparisons: Sequence[Comparison]) -> str:

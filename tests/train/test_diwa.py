@@ -17,7 +17,7 @@ from oodbench.selection import choose
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.train.cli import app
-from oodbench.train.diwa import Member, chosen, mean_weights
+from oodbench.train.diwa import Member, greedy_choice, mean_weights
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import DIGITS, first, tiny_file
@@ -123,13 +123,13 @@ def test_the_greedy_choice_takes_what_does_not_make_the_mean_worse(tmp_path: Pat
     members = [Member(spec=replace(first(), draw=draw), **made) for draw in range(4)]
     own = {0: 0.4, 1: 0.1, 2: 0.3, 3: 0.2}
     cost_of_sets = {(1,): 0.1, (1, 3): 0.2, (1, 2): 0.1, (1, 2, 0): 0.05}
-    found = chosen(
+    found = greedy_choice(
         members,
         lambda m: own[m.spec.draw],
         lambda some: cost_of_sets[tuple(m.spec.draw for m in some)],
     )
     assert [m.spec.draw for m in found] == [1, 2, 0]
-    alone = chosen(members, lambda m: own[m.spec.draw], lambda some: math.inf)
+    alone = greedy_choice(members, lambda m: own[m.spec.draw], lambda some: math.inf)
     assert [m.spec.draw for m in alone] == [1, 3, 2, 0]
 
 

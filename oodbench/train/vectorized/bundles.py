@@ -23,7 +23,7 @@ CPU_BYTES = 2**29
 LAYERS = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 """Layers whose weights an input may be multiplied by at several places."""
 DEVICE_SHARE = 0.8
-"""The part of a device's free memory that all vectorized programs on it may need together."""
+"""The share of a device's free memory that all vectorized programs on it may need together."""
 HOOKS = ("prepare", "next_buffers", "objective", "combine", "predict")
 """The functions of a method that are called once for many runs."""
 LEAF = (
@@ -191,5 +191,5 @@ def explained(error: BaseException) -> str | None:
     if not hooks:
         return f"the method {advice}"
     file = frames[hooks[-1]].filename
-    place = [frame for frame in frames[hooks[-1] :] if frame.filename == file][-1]
-    return f"`{frames[hooks[-1]].name}` ({Path(file).name}, line {place.lineno}) {advice}"
+    last = [frame for frame in frames[hooks[-1] :] if frame.filename == file][-1]
+    return f"`{frames[hooks[-1]].name}` ({Path(file).name}, line {last.lineno}) {advice}"

@@ -131,10 +131,9 @@ class VectorizedOptimizer:
     def numbers(
         self, rates: Sequence[Sequence[Rates]], restarted: Sequence[Collection[int]]
     ) -> list[dict[str, Tensor]]:
-        """Return the numbers of the next updates, (K, 1) each, at each row's rates, as one copy to the
-        device.
+        """Return the numbers of the next updates at each row's rates, (K, 1) each, copied at once.
 
-        `restarted` has the rows whose state is a new optimizer's before each of the updates.
+        `restarted` has, for each update, the rows whose optimizer starts anew before it.
         """
         counts, rows = list(self._counts), []
         for of_step, anew in zip(rates, restarted, strict=True):

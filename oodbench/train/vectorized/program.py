@@ -92,7 +92,7 @@ class VectorizedProgram:
         """Take the runs' parameters and the states of their optimizers into one matrix each.
 
         The program has a `multiple` of rows, by default so many that no tensor leaves a remainder (see
-        `Remainders`); those too many are the last run once more.
+        `Remainders`); surplus rows repeat the last run.
         """
         self.runs = list(runs)
         members = _filled(self.runs, _multiple(self.runs[0]) if multiple is None else multiple)
@@ -131,7 +131,7 @@ class VectorizedProgram:
                 average.running[name] = part.view(shape)
         self._template = copy.deepcopy(first)
         self._template.optimizers = {}
-        self._places: dict[str, tuple[dict[str, Any], str]] = {
+        self._slots: dict[str, tuple[dict[str, Any], str]] = {
             f"{prefix}.{name}" if prefix else name: (module._parameters, name)
             for prefix, module in self._template.named_modules()
             for name in module._parameters
@@ -143,7 +143,7 @@ class VectorizedProgram:
         }
         """The methods' own buffers by name, (K, *shape); the runs' are views of the rows."""
         for name, buffers in self._buffers.items():
-            self._places[name] = (self._template._buffers, name)
+            self._slots[name] = (self._template._buffers, name)
             for algorithm, buffer in zip(self._algorithms, buffers, strict=True):
                 algorithm.get_buffer(name).data = buffer
         self._averaged_buffers = self._buffers_of([average.running for average in self._averages])
@@ -183,12 +183,12 @@ class VectorizedProgram:
         """`function(algorithm, *values)` of every run; all but integers (tensors, dictionaries of tensors)
         are stacked along dimension 0.
         """
-        plain, places = self._template.hparams, [self._places[name] for name in parameters]
-        of_template = [holder[key] for holder, key in places]
+        plain, slots = self._template.hparams, [self._slots[name] for name in parameters]
+        of_template = [holder[key] for holder, key in slots]
 
         def one(given: list[Tensor], numbers: dict[str, Tensor], *values: Any) -> Any:
             self._template.hparams = replace(plain, **numbers)
-            for (holder, key), p in zip(places, given, strict=True):
+            for (holder, key), p in zip(slots, given, strict=True):
                 holder[key] = p
             return function(self._template, *values)
 
@@ -197,7 +197,7 @@ class VectorizedProgram:
             return vmap(one, in_dims=dims)([*parameters.values()], numbers, *values)
         finally:
             self._template.hparams = plain
-            for (holder, key), p in zip(places, of_template, strict=True):
+            for (holder, key), p in zip(slots, of_template, strict=True):
                 holder[key] = p
 
     def _combined(self, gradients: Tensor) -> Tensor:
@@ -334,7 +334,7 @@ class VectorizedProgram:
 
     @torch.no_grad()
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """Return all metrics of some of the runs with their evaluated weights, by the runs' places."""
+        """Return all metrics of some of the runs with their evaluated weights, by the runs' indices."""
         self._template.eval()
         weights = self._matrix, self._buffers
         if self._averages:
@@ -358,7 +358,7 @@ class VectorizedProgram:
         weights: tuple[Tensor, Mapping[str, Tensor]],
         grouped: bool = False,
     ) -> dict[int, list[Evaluation]]:
-        """Return the metrics of some of the runs on data of each, by the runs' places.
+        """Return the metrics of some of the runs on data of each, by the runs' indices.
 
         The weights are the trained parameters (K, P) and, by name, the methods' own buffers (K, *shape).
 
@@ -369,10 +369,10 @@ class VectorizedProgram:
             alike.setdefault(shapes(*data(self.runs[k])), []).append(k)
         found: dict[int, list[Evaluation]] = {}
         with vectorized_linear(self._template.network):
-            for places in alike.values():
-                members = _filled(places)
+            for indices in alike.values():
+                members = _filled(indices)
                 environments, splits = zip(*(data(self.runs[k]) for k in members), strict=True)
-                task = self.runs[places[0]].problem.task
+                task = self.runs[indices[0]].problem.task
                 groups = [self.runs[k].data.groups for k in members] if grouped else None
                 predict = self._predictor(members, weights)
                 runs = [self.runs[k] for k in members]
@@ -382,7 +382,7 @@ class VectorizedProgram:
                 scores = evaluate_vectorized(
                     predict, environments, splits, task, groups, [d for d in drawn if d]
                 )
-                found |= zip(places, scores, strict=False)
+                found |= zip(indices, scores, strict=False)
         return found
 
     def _predictor(
@@ -398,24 +398,24 @@ class VectorizedProgram:
         every = to_device(torch.tensor(members), matrix.device)
 
         def predict(x: Tensor, part: slice) -> Tensor:
-            places, kind = [*range(len(x))], x.shape[1:]
+            indices, kind = [*range(len(x))], x.shape[1:]
             if kind not in self._multiples:
                 self._multiples[kind] = 1
                 if x.device.type == "cpu":
-                    with Remainders(len(_filled(places))) as watched:
+                    with Remainders(len(_filled(indices))) as watched:
                         predict(x, part)
                     self._multiples[kind] = watched.multiple
-            filled = _filled(places, self._multiples[kind])
-            if len(filled) > len(places):
+            filled = _filled(indices, self._multiples[kind])
+            if len(filled) > len(indices):
                 x = x[filled]
             rows = every[part][to_device(torch.tensor(filled), every.device)]
-            chosen = {name: p[rows] for name, p in parameters.items()}
+            weights = {name: p[rows] for name, p in parameters.items()}
             numbers = {name: value[rows] for name, value in self._numbers.items()}
             found = self._over_runs(
-                lambda algorithm, x: algorithm.predict(transform(x, None)), chosen, numbers, x
+                lambda algorithm, x: algorithm.predict(transform(x, None)), weights, numbers, x
             )
             if self.runs[0].data.units is None:
-                return found[: len(places)]  # type: ignore[no-any-return]
+                return found[: len(indices)]  # type: ignore[no-any-return]
             pairs = zip(members[part], found, strict=False)
             return torch.stack([self.runs[k].in_units(logits) for k, logits in pairs])
 
@@ -460,7 +460,7 @@ def _risks(
 def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
     """Return the hyperparameters that count as tensors, (K,): numbers that are drawn, or that differ.
 
-    Drawn ones do where all runs agree, too: a run's numbers must not depend on the runs beside it.
+    Drawn ones do even where all runs agree: a run's numbers must not depend on the runs beside it.
     """
     varying = {}
     for f in fields(hparams[0]):
@@ -487,7 +487,7 @@ class _Batches:
         ]
         distinct = list(dict.fromkeys(keys))
         self._feeds = [runs[keys.index(key)].batches for key in distinct]
-        self._places = [distinct.index(key) for key in keys]
+        self._indices = [distinct.index(key) for key in keys]
         self._last: list[Batch] = []
         self._made: dict[str, Tensor]
 
@@ -503,17 +503,17 @@ class _Batches:
             inputs = [b.x for b in batches]
             if len(shape) == 3:
                 inputs = [x.flatten(0, 1).mT.contiguous() for x in inputs]
-            x = torch.stack([inputs[place] for place in self._places])
+            x = torch.stack([inputs[index] for index in self._indices])
             given = {f.name: [getattr(b, f.name) for b in batches] for f in fields(Batch)}
             self._made = {
-                name: torch.stack([values[place] for place in self._places])
+                name: torch.stack([values[index] for index in self._indices])
                 for name, values in given.items()
                 if name != "x" and isinstance(values[0], Tensor)
             }
             self._made["x"] = torch.unflatten(x.mT, 1, shape[:2]) if len(shape) == 3 else x
         of_runs = [
-            noise_on_host(algorithm, batches[place], step)
-            for algorithm, place in zip(self._algorithms, self._places, strict=True)
+            noise_on_host(algorithm, batches[index], step)
+            for algorithm, index in zip(self._algorithms, self._indices, strict=True)
         ]
         device = batches[0].x.device
         names = of_runs[0]

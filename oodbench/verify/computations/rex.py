@@ -89,7 +89,7 @@ def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """Return the p in [0, 1] that each method chooses for each pair of environments; nothing is random."""
     values: dict[str, list[float]] = {}
     panels = []
-    for place, pair in DOMAINS.items():
+    for domain, pair in DOMAINS.items():
         q = torch.tensor(pair, dtype=torch.double)
         axis = torch.linspace(0, 1, 21, dtype=torch.double)
         lines = [
@@ -104,10 +104,10 @@ def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Measured:
 
             p = float(minimize_scalar(value, bounds=(0, 1), method="bounded").x)
             worst = float(costly_risk(torch.tensor(p), torch.tensor([0.0, 1.0])).max())
-            values[f"{name}, q {place} 1/3: p"] = [p]
-            values[f"{name}, q {place} 1/3: worst risk"] = [worst]
+            values[f"{name}, q {domain} 1/3: p"] = [p]
+            values[f"{name}, q {domain} 1/3: worst risk"] = [worst]
             lines.append(Line(label=name, x=[p], y=[worst], points=True))
-        panels.append(Panel(title=f"q {place} 1/3", x="p", y="risk", lines=lines))
+        panels.append(Panel(title=f"q {domain} 1/3", x="p", y="risk", lines=lines))
     return Measured(values=values, panels=panels)
 
 
