@@ -156,7 +156,7 @@ class HeadAdaptation(Adaptation):
             handle.remove()
         if not seen or not torch.equal(of_two_classes(seen[-1][1]), logits):
             raise UserError(
-                f"{type(self).__name__} needs {self.needs}, and the last linear layer's outputs are not"
+                f"{type(self).__name__} needs {self.needs}; the logits are not its last linear layer's"
             )
         return seen[-1][0], logits
 

@@ -152,7 +152,7 @@ def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
     are environments, such as the output units of a discriminator.
     """
     if cls.noise is not Algorithm.noise:
-        raise DoesNotApply("its random numbers belong to the environments' places")
+        raise DoesNotApply("its random numbers depend on the environments' order")
     order = [3, 0, 4, 1, 2]
     batch = tiny_batch(task)
     values = PLAIN if trains_network(cls) else {}

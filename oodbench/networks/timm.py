@@ -192,7 +192,7 @@ def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:
     """Return the number of the layer, or of the coarser stage, of each parameter, from the input on."""
     if not hasattr(body, "group_matcher"):
         raise UserError(
-            f"timm does not say what the layers of {model} are: no `freeze`, `layer_decay`"
+            f"timm does not say what the layers of {model} are: leave out `freeze`, `layer_decay`"
         )
     matcher = body.group_matcher(coarse=coarse)
     numbers: dict[str, int] = _timm().models.group_parameters(body, matcher, reverse=True)

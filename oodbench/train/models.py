@@ -197,8 +197,8 @@ def _none_kept(run: RunDirectory, rule: str | None, step: int | None = None) -> 
     by = "" if rule is None else f" by {rule}"
     at = "" if step is None else f" of step {step}"
     return UserError(
-        f"{run.path} keeps no weights{by}{at}; a sweep launched with `--keep-weights "
-        f"{rule or 'RULE'}` into a new directory does"
+        f"{run.path} keeps no weights{by}{at}: launch the sweep with `--keep-weights "
+        f"{rule or 'RULE'}` into a new directory"
     )
 
 

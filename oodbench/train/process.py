@@ -154,11 +154,11 @@ def check_precision(precision: str, device: str) -> None:
     if precision == "tf32" and not (
         cuda and torch.cuda.get_device_capability(device) >= TF32_CAPABILITY
     ):
-        raise UserError(f"precision tf32 is of CUDA devices from Ampere on, which {device} is not")
+        raise UserError(f"precision tf32 needs a CUDA device from Ampere on, which {device} is not")
     if precision == "bfloat16" and cuda:
         with torch.cuda.device(device):
             if not torch.cuda.is_bf16_supported(including_emulation=False):
-                raise UserError(f"precision bfloat16 is of newer CUDA devices than {device}")
+                raise UserError(f"precision bfloat16 needs a newer CUDA device than {device}")
 
 
 def seed_process(seed: int) -> None:

@@ -82,8 +82,8 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     has_head = any(p.requires_grad for p in algorithm.network.classifier.parameters())
     if not has_head and any(trains_head_only(algorithm, step) for step in (0, spec.steps - 1)):
         raise UserError(
-            f"{spec.algorithm} trains the head alone in some steps, and that of the network "
-            f"{spec.network} stays as it is"
+            f"{spec.algorithm} trains the head alone in some steps, and the network "
+            f"{spec.network} has no trained head"
         )
     if spec.channels_last:
         algorithm.network.to(memory_format=torch.channels_last)

@@ -147,7 +147,7 @@ def test_a_largest_norm_does_not_depend_on_who_is_trained_beside() -> None:
 def test_a_precision_that_the_device_lacks_is_refused_before_training(tmp_path: Path) -> None:
     check_precision("bfloat16", "cpu")
     check_precision("float32", "cpu")
-    message = "precision tf32 is of CUDA devices from Ampere on, which cpu is not"
+    message = "precision tf32 needs a CUDA device from Ampere on, which cpu is not"
     with pytest.raises(UserError, match=message):
         check_precision("tf32", "cpu")
     (spec,) = specs(precision="tf32")
