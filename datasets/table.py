@@ -19,16 +19,18 @@ from oodbench.data.cells import Cells, table_files
 from oodbench.data.columns import EMPTY, IMPUTATIONS, Columns
 from oodbench.data.facts import changed_options, in_order, labelled
 from oodbench.data.readings import (
+    MARKS,
     MOST,
     NAMELESS,
     Numbers,
     Reader,
     Reading,
-    class_notes,
     counts_rows,
+    look_alikes,
     one_spelling,
     reading_of_numbers,
     shown,
+    units,
 )
 from oodbench.datasets import Dataset, Environment, Metadata, md5, register
 from oodbench.errors import UserError, unknown
@@ -42,10 +44,10 @@ FILL = (
 )
 FEW = 30
 """A default test environment has at least this many examples, where one has."""
-NUMBERED = ("id", "index", "idx", "row", "rowname", "rownames", "no", "nr", "lfd. nr.", "x")
-"""The names of columns that are no inputs where they count the rows."""
-IDENTIFIERS = ("id", "rowname", "rownames")
-"""Those that are none, either, where their whole numbers all differ."""
+NUMBERED = ("row", "no", "nr", "lfd. nr.", "x")
+"""The names of columns that are no inputs where they count the rows, or those of each environment."""
+IDENTIFIERS = ("id", "index", "level_0", "idx", "rowname", "rownames")
+"""Those that are none, either, where their whole numbers all differ in each environment."""
 SEVERAL = 10
 """More classes that are fractions are rather real targets."""
 
@@ -111,6 +113,7 @@ class Listed(Dataset):
         self.reader = Reader(self.rows, options.decimal)
         self._roles: dict[str, Reading] = {}
         """The readings of the columns that are no inputs, by their names."""
+        self._refuse_a_second_header()
         names = self._words("environment", options.environment)
         self.places = {
             name: torch.from_numpy(np.flatnonzero(names == name)) for name in in_order(set(names))
@@ -168,7 +171,7 @@ class Listed(Dataset):
             for name, places in self.places.items():
                 found = Counter(self.targets[places].long().tolist())
                 counts[name] = {self.classes[c]: found[c] for c in sorted(found)}
-        of_classes = class_notes(counts, self.test_environments)
+        of_classes = _class_notes(counts, self.test_environments)
         others = getattr(super(), "notes", ())
         return [*of_classes, *small, *self.rows.notes, *said, *others]
 
@@ -188,10 +191,21 @@ class Listed(Dataset):
     def _words(self, role: str, column: str) -> npt.NDArray[np.object_]:
         """Return the texts of the rows in the column of a role, none of which may be empty."""
         words, note = one_spelling(self.rows.texts(column))
-        why = f"the option `{role}`" + (f"; {note} and count as one" if note else "")
-        values = shown(in_order(set(words)))
-        self._roles[column] = Reading(column, role, why, values, unusual=bool(note))
+        distinct = set(words)
+        names = [f"{mark} is a name here, not a gap" for mark in MARKS if mark in distinct]
+        odd = [f"{note} and count as one" if note else "", look_alikes(distinct), *names]
+        why = "; ".join([f"the option `{role}`", *filter(None, odd)])
+        values = shown(in_order(distinct))
+        self._roles[column] = Reading(column, role, why, values, unusual=any(odd))
         return words
+
+    def _refuse_a_second_header(self) -> None:
+        """Raise UserError for a row that is the header again, as in files that were joined."""
+        names = self.options.environment, self.options.target
+        environment, target = (pc.equal(self.rows.cells(name), name) for name in names)
+        row = pc.index(pc.and_(environment, target), True).as_py()
+        if row >= 0:
+            raise UserError(f"{self.rows.place(row)} is the header again; leave it out")
 
     def _test_environments(self) -> tuple[str, ...]:
         if not self.options.test_environments:
@@ -209,7 +223,7 @@ class Listed(Dataset):
         column = self.options.target
         if self.options.kind == "real":
             numbers = self.reader.required_numbers(column, gaps=False)
-            reading = reading_of_numbers(column, numbers, self.rows.separator)
+            reading = reading_of_numbers(column, numbers)
             self._roles[column] = replace(reading, kind="target")
             return Task("regression"), torch.from_numpy(numbers.values.copy()).unsqueeze(1), ()
         words = self._words("target", column)
@@ -239,7 +253,8 @@ class Listed(Dataset):
         texts = self.rows.texts("split")
         for row, text in enumerate(texts):
             if text not in SPLITS:
-                raise unknown("split", text, SPLITS, self.rows.place(row))
+                hint = " (rename the column if it means something else)"
+                raise unknown("split", text, SPLITS, self.rows.place(row), hint)
         self._roles["split"] = Reading("split", "split", "it replaces the drawn split", "in, out")
         return torch.tensor([text == "out" for text in texts])
 
@@ -250,10 +265,50 @@ def _cells(path: Path, md5: str, encoding: str, separator: str) -> Cells:
     return Cells(path, encoding, separator)
 
 
-def _identifies(name: str, values: npt.NDArray[np.float64]) -> bool:
-    """Return whether a column is called an identifier and has another whole number in every row."""
-    whole = bool((values == values.round()).all())
-    return name.lower() in IDENTIFIERS and whole and len(np.unique(values)) == len(values)
+def _identifies(name: str, of_environments: Sequence[npt.NDArray[np.float64]]) -> bool:
+    """Return whether a column is called an identifier, and has whole numbers that differ in each
+    environment.
+    """
+    return name.lower() in IDENTIFIERS and all(
+        (values == values.round()).all() and len(np.unique(values)) == len(values)
+        for values in of_environments
+    )
+
+
+def _class_notes(
+    classes: Mapping[str, Mapping[str, int]], test_environments: Sequence[str]
+) -> list[str]:
+    """Return sentences on the classes that not all environments have.
+
+    `classes` has the number of examples of each class by environment and class.
+    """
+    notes = []
+    for name, of_here in classes.items():
+        size = sum(of_here.values())
+        elsewhere = {c for other, them in classes.items() if other != name for c in them}
+        only = [c for c in of_here if c not in elsewhere]
+        if only and len(classes) > 1:
+            count = sum(of_here[c] for c in only)
+            notes.append(
+                f"only environment '{name}' has the class{'es' * (len(only) > 1)} "
+                f"{', '.join(map(repr, only[:5]))}: where it is held out, {count} of its {size} examples "
+                "can't be right, as no training environment has them"
+            )
+        if len(of_here) == 1:
+            (one,) = of_here
+            notes.append(f"environment '{name}' has one class only, '{one}'")
+    held_out = [n for n in test_environments if n in classes]
+    trained = {c for name, them in classes.items() if name not in held_out for c in them}
+    if len(held_out) > 1:
+        for name in held_out:
+            lost = {c: n for c, n in classes[name].items() if c not in trained}
+            if lost:
+                which = ", ".join(map(repr, lost))
+                notes.append(
+                    f"with {', '.join(held_out)} held out, no training environment has {which}: "
+                    f"{sum(lost.values())} examples of '{name}' can't be right"
+                )
+    return notes
 
 
 def _numbered(texts: Sequence[str] | npt.NDArray[Any]) -> Tensor:
@@ -348,24 +403,29 @@ class Table(Listed):
             return Reading(
                 name, "index", "it has no name; `features` may name it", unusual=True
             ), None
+        if self.reader.is_date(name) and not is_named:
+            why = "dates are no inputs; `features` takes them"
+            return Reading(name, "date", why, shown(_distinct(cells)), unusual=True), None
         numbers = self.reader.numbers(name)
         if numbers is not None:
             return self._number(name, numbers, is_named)
         if self.reader.has_numbers(name):
             self.reader.required_numbers(name, gaps=True)
-        if self.reader.is_date(name) and not is_named:
-            why = "dates are no inputs; `features` takes them for categories"
-            return Reading(name, "date", why, shown(_distinct(cells)), unusual=True), None
         return self._category(name, "texts")
 
     def _number(
         self, name: str, numbers: Numbers, is_named: bool
     ) -> tuple[Reading, npt.NDArray[Any] | None]:
-        reading = reading_of_numbers(name, numbers, self.rows.separator)
-        counts = counts_rows(numbers.values) and name.lower() in NUMBERED
-        if (counts or _identifies(name, numbers.values)) and not is_named:
+        reading = reading_of_numbers(name, numbers)
+        of_environments = [numbers.values[at.numpy()] for at in self.places.values()]
+        counts = counts_rows(numbers.values, of_environments)
+        is_index = (counts and name.lower() in NUMBERED) or _identifies(name, of_environments)
+        if is_index and not is_named:
             why = f"it {'counts' if counts else 'names'} the rows; `features` may name it"
             return replace(reading, kind="index", why=why, unusual=True), None
+        if counts and not is_named:
+            why = f"{reading.why}; it counts the rows: `features` leaves it out"
+            reading = replace(reading, why=why, unusual=True)
         gaps = np.flatnonzero(np.isnan(numbers.values))
         if len(gaps) and not self.options.missing:
             raise UserError(f"{self.rows.place(int(gaps[0]))}: '{name}' is empty; {FILL}")
@@ -389,8 +449,12 @@ class Table(Listed):
             )
         if name == "group":
             why += "; the option `group` keeps its rows on one side of a split"
-        why += f"; {note}, and not one category: write it alike" if note else ""
-        is_unusual = bool(note) or name == "group"
+        odd = [f"{note}, and not one category: write it alike" if note else ""]
+        odd += [look_alikes(distinct), units(t for t in distinct if t != EMPTY)]
+        if len(distinct) == len(cells) > SEVERAL:
+            odd.append("every row has another: `features` leaves it out")
+        why = "; ".join([why, *filter(None, odd)])
+        is_unusual = any(odd) or name == "group"
         return Reading(name, "category", why, shown(distinct), empty, is_unusual), texts
 
 

@@ -37,7 +37,7 @@ def protocol_of(board: Path) -> Sweep:
     given = [entry for entry in sweep.datasets if isinstance(entry, dict)]
     for entry in given:
         if not entry.get("label") and entry.keys() - {"name", "label", "training", "ceiling"}:
-            raise UserError(f"{file} gives {entry['name']} options: give it a `label`, too")
+            raise UserError(f"{file} gives {entry.get('name')} options: give it a `label`, too")
     of_datasets = [entry.get("training", {}).get("test_environments") for entry in given]
     if "pairs" in (sweep.test_environments, *of_datasets):
         raise UserError(

@@ -4,6 +4,8 @@ import codecs
 import csv
 import io
 import json
+import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -46,7 +48,7 @@ class Cells:
         """How the file was read, where that is not as usual."""
         self.separator = ","
         self._lines: list[int] | None = None
-        self._types: dict[str, pa.DataType] = {}
+        self._types: dict[str, str] = {}
         """The columns whose values are no cells, such as pictures or lists."""
         self._counts = "line"
         if is_arrow(path):
@@ -54,14 +56,17 @@ class Cells:
             self._lines = list(range(1, len(table) + 1))
             texts = {name: _texts(table, name) for name in _names(table.column_names, path)}
             self._types = {
-                n: table.schema.field(n).type for n, text in texts.items() if text is None
+                n: str(table.schema.field(n).type) for n, text in texts.items() if text is None
             }
             empty = pa.nulls(len(table), pa.string()).fill_null("")
             names, columns = [*texts], [empty if t is None else t for t in texts.values()]
         elif path.suffix == ".jsonl":
-            self._lines, names, columns = _objects(_decoded(path, encoding)[0], path)
+            text, _ = _decoded(path, encoding)
+            self._lines, names, columns, self._types = _objects(text, path)
         else:
             text, encoding = _decoded(path, encoding)
+            if told := re.match(r"sep=(.)\r?(?=\n)", text):  # Excel's own line
+                text, separator = text[told.end() :], separator or told[1]
             separator = SEPARATORS.get(separator, separator)
             self.separator = separator or _found_separator(text)
             names, columns = _columns(text, self.separator, path)
@@ -87,22 +92,23 @@ class Cells:
         """Return the cells of a column, which may be empty; raises UserError if there is none."""
         if name not in self._columns:
             hint = f" (the option `{name}` names another)" if name in USUAL else ""
+            if len(self.columns) == 1:
+                hint = " (the option `separator` says what separates columns)"
             raise unknown("column", name, self.columns, self._header(), hint)
         if name in self._types:
             raise UserError(
-                f"{self.path}: '{name}' holds values of type {str(self._types[name])[:60]}, which are no "
+                f"{self.path}: '{name}' holds values of type {self._types[name][:60]}, which are no "
                 "numbers and no texts; name the columns of inputs in the option `features`"
             )
         return self._columns[name]
 
-    def texts(
-        self, name: str, remedy: str = "leave the row out, or fill the cell"
-    ) -> Sequence[str]:
-        """Return the cells of a column; raises UserError, with the `remedy`, for an empty one."""
+    def texts(self, name: str) -> Sequence[str]:
+        """Return the cells of a column; raises UserError, with the line, for an empty one."""
         cells = self.cells(name)
         row = pc.index(cells, "").as_py()
         if row >= 0:
-            raise UserError(f"{self.place(row)}: '{name}' is empty; {remedy}")
+            what = f"{self.place(row)}: '{name}' is empty"
+            raise UserError(f"{what}; leave the row out, or fill the cell")
         texts: list[str] = cells.to_pylist()
         return texts
 
@@ -200,7 +206,7 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
         raise UserError(
             f"{path} is not a text file: it holds a zero byte; the option `encoding` helps"
         )
-    return text, tried
+    return text.removeprefix("\ufeff"), tried
 
 
 def _notes(encoding: str, separator: str) -> Iterator[str]:
@@ -294,15 +300,18 @@ def _check(text: str, separator: str, path: Path) -> None:
             )
 
 
-def _objects(text: str, path: Path) -> tuple[list[int], list[str], list[pa.Array]]:
-    """Return the lines, the keys and the columns of JSON lines; all objects have the keys of the first."""
-    lines, keys, rows = [], list[str](), []
-    for line, each in enumerate(text.splitlines(), 1):
+def _objects(text: str, path: Path) -> tuple[list[int], list[str], list[pa.Array], dict[str, str]]:
+    """Return the lines, the keys, the columns of JSON lines, and the keys with lists or objects.
+
+    All objects have the keys of the first.
+    """
+    lines, keys, rows, types = [], list[str](), [], dict[str, str]()
+    for line, each in enumerate(text.split("\n"), 1):
         if not each.strip():
             continue
         try:
-            row = json.loads(each)
-        except json.JSONDecodeError as error:
+            row = json.loads(each, object_pairs_hook=_object)
+        except ValueError as error:
             raise UserError(f"{path}, line {line} is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise UserError(f"{path}, line {line} is not a JSON object")
@@ -313,6 +322,15 @@ def _objects(text: str, path: Path) -> tuple[list[int], list[str], list[pa.Array
         for key in keys:
             if key not in row:
                 raise UserError(f"{path}, line {line} lacks '{key}'")
+        types |= {key: type(v).__name__ for key, v in row.items() if isinstance(v, list | dict)}
         lines.append(line)
         rows.append(["" if row[key] is None else str(row[key]).strip() for key in keys])
-    return lines, keys, [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+    return lines, keys, [pa.array(column, pa.string()) for column in zip(*rows, strict=True)], types
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """Return a JSON object; raises ValueError for a key that is there twice."""
+    if len(found := dict(pairs)) < len(pairs):
+        (twice, _) = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key '{twice}' is there twice")
+    return found

@@ -32,7 +32,7 @@ from oodbench.data.pictures import (
     look,
     white_of,
 )
-from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
+from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces, progress
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata
 from oodbench.errors import UserError, counted
 from oodbench.files import write_whole
@@ -124,22 +124,9 @@ SURVEY = TypeAdapter(Survey)
 
 def _surveyed(files: Sequence[Path]) -> Survey:
     """Look at files by a pool of threads, with a progress bar."""
-    # imported here, as its import draws from Python's random generator
-    from rich.progress import track
-
-    from oodbench.terminal import terminal
-
-    console = terminal(stderr=True)
-    with ThreadPoolExecutor() as pool:
-        looks = list(
-            track(
-                pool.map(_looked_at, files),
-                "looking at images",
-                total=len(files),
-                console=console,
-                disable=not console.is_interactive,
-            )
-        )
+    with ThreadPoolExecutor() as pool, progress() as bar:
+        found = pool.map(_looked_at, files)
+        looks = list(bar.track(found, total=len(files), description="looking at images"))
     deep = [each.deep for each in looks if each.deep is not None]
     return Survey(
         tuple(each.problem for each in looks if each.problem),
@@ -526,8 +513,13 @@ class Suite(Published, ImageFolders):
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """Return the names of the folders in a folder, sorted; those that start with a dot do not count."""
-    return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != "."))
+    """Return the names of the folders in a folder, sorted; hidden ones do not count."""
+    return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and not _is_hidden(p.name)))
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether a file or folder is a program's own: with a dot, or macOS' and Synology's copies."""
+    return name[0] == "." or name in ("__MACOSX", "@eaDir")
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -549,8 +541,8 @@ def left_out(folder: Path, read: Collection[Path]) -> str:
 def _files_below(folder: Path) -> Iterator[str]:
     """Yield the files below a folder without those that are hidden, or in a hidden folder."""
     for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name[0] != "."]
-        yield from (f"{place}/{name}" for name in names if name[0] != ".")
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        yield from (f"{place}/{name}" for name in names if not _is_hidden(name))
 
 
 def _ending(file: str) -> str:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 from oodbench.data.parquet_copies import parquet_files, rebuild
+from oodbench.data.streams import progress
 from oodbench.datasets import FileDataset, md5
 from oodbench.errors import UserError
 from oodbench.files import is_disk_full, whole_file
@@ -42,7 +43,7 @@ def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
     another file.
     """
     try:
-        with _bar() as bar:
+        with progress("DownloadColumn") as bar:
             place = _Place(source, bar)
             for path, checksum in dataset.checksums.items():
                 _fetch_file(place, path, checksum, data_dir)
@@ -58,24 +59,6 @@ def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
             raise
         reason = " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
         raise UserError(f"{dataset.name}: {source} cannot be read ({reason})") from error
-
-
-def _bar() -> "Progress":
-    # imported here, as its import draws from Python's random generator
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    from oodbench.terminal import terminal
-
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    console = terminal(stderr=True)
-    hidden = not console.is_interactive
-    return Progress(*columns, console=console, transient=True, disable=hidden)
 
 
 class _Place:

@@ -27,6 +27,8 @@ DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 """Pillow's modes of grey whose values are no bytes."""
 ORIENTATION = 274
 """EXIF's number of the entry that says how the camera was turned."""
+PHOTOMETRIC = 262
+"""TIFF's number of the entry that says whether 0 is white (0) or black (1)."""
 PAGED = ("GIF", "TIFF", "WEBP", "AVIF", "PNG")
 """The formats of which a file may hold several images; of others these are copies of one."""
 WHITES = (1, *(2**bits - 1 for bits in (8, 10, 12, 14, *range(16, 33))))
@@ -64,6 +66,8 @@ def decoded(
     try:
         with Image.open(file, formats=formats()) as image:
             picture = rgb(ImageOps.exif_transpose(image) if upright else image, white)
+            if image.mode in DEEP and is_negative(image):
+                picture = ImageOps.invert(picture)
             return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
     except UNREADABLE as error:
         raise unreadable(file, error) from error
@@ -78,12 +82,19 @@ def rgb(image: Image.Image, white: White | None = None) -> Image.Image:
     if image.mode in DEEP:
         most = largest(image)
         top = white() if white else white_of(most)
-        grey = np.asarray(image, np.float64).clip(0, top) * (255 / top)
-        image = Image.fromarray(np.rint(grey).astype(np.uint8))
+        values = np.asarray(image, np.float64)
+        grey = np.rint(values.clip(0, top) * (255 / top)).astype(np.uint8)
+        grey[values == image.info.get("transparency")] = 255
+        image = Image.fromarray(grey)
     elif image.has_transparency_data:
         paper = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(paper, image.convert("RGBA"))
     return image.convert("RGB")
+
+
+def is_negative(image: Image.Image) -> bool:
+    """Return whether an image is a TIFF in which 0 is white, which Pillow heeds in bytes alone."""
+    return getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
 
 
 def largest(image: Image.Image) -> float:
@@ -131,7 +142,7 @@ def look(file: Path) -> Look:
                 hashlib.sha256(data).digest()[:16],
                 largest(image) if image.mode in DEEP else None,
                 image.has_transparency_data,
-                image.getexif().get(ORIENTATION, 1) not in (0, 1),
+                image.getexif().get(ORIENTATION) in range(2, 9),
                 image.format in PAGED and getattr(image, "n_frames", 1) > 1,
             )
     except UNREADABLE as error:

@@ -1,7 +1,8 @@
 """What each column of a user's table is read as, and why."""
 
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,11 +36,22 @@ MOST = 100
 GROUPED = r"[ \x{00A0}\x{202F}\x{2019}']"
 """What else separates thousands than a point or a comma."""
 EXPONENT = r"([eE][+-]?\d+)?"
+MONTH = (
+    r"(?i:jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|"
+    r"oct(ober)?|nov(ember)?|dec(ember)?)\.?"
+)
 DATE = (
-    r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(\d{2})?)"
+    r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(\d{2})?"
+    r"|(19|20)\d{2}(0[1-9]|1[0-2])([0-2]\d|3[01])"
+    rf"|(\d{{1,2}}\.?[- ])?{MONTH}[-, ]+(\d{{1,2}},? +)?\d{{2,4}}|\d{{4}}[- ]{MONTH}([- ]\d{{1,2}})?)"
     r"([ T]\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?(Z|[+-]\d{2}:?\d{2}|[AaPp][Mm]))?)?$"
 )
-NAMELESS = re.compile(r"Unnamed: \d+(_level_\d+)?")
+NAMELESS = re.compile(r"(Unnamed: \d+(_level_\d+)?|__index_level_\d+__|\.\.\.\d+)(\.\d+)?")
+"""What pandas and readr call columns without a name."""
+AFFIXED = re.compile(
+    r"([+-]?)([$€£¥]? ?)([+-]?[\d.,'\u2019\u00a0\u202f ]*\d)( ?(?:[%‰°$€£¥]|[^\W\d_])\D*)?"
+)
+"""A number with a sign of currency before it, or a unit behind it."""
 OR_ELSE = (
     "; write numbers without their unit, leave the cell empty if the number is missing, or name a "
     "column of categories in the option `categorical`"
@@ -106,8 +118,8 @@ class Numbers:
     form: Form
     marks: tuple[str, ...]
     """The cells that were taken for empty, but for empty ones."""
-    codes: bool
-    """Whether some begin with a 0 that another digit follows, as postal codes do."""
+    doubts: tuple[str, ...]
+    """What else the cells could be, as postal codes begin with a 0 that another digit follows."""
 
 
 class Reader:
@@ -125,22 +137,34 @@ class Reader:
 
     def numbers(self, name: str) -> Numbers | None:
         """Return a column as numbers; None if some filled cell is none."""
-        cells = self.table.cells(name)
+        cells, unit = self.table.cells(name), ""
         filled = _filled(cells)
+        form = self._form_of(filled)
+        if form is None:
+            filled, unit = _without_unit(filled)
+            form = self._form_of(filled) if unit else None
+        if form is None:
+            return None
+        values = form.numbers(filled)
+        if np.isinf(values).any():
+            row = int(np.flatnonzero(np.isinf(values))[0])
+            raise UserError(
+                f"{self.table.place(row)}: '{name}' is too large a number, {cells[row]}"
+            )
+        marks = pc.unique(cells.filter(pc.is_null(filled))).to_pylist()
+        doubts = [f"all are in '{unit}'"] if unit else []
+        if form is POINT:
+            doubts += _doubts(pc.drop_null(filled), self.table.separator)
+        doubts += _far_nines(values[~np.isnan(values)])
+        return Numbers(values, form, tuple(m for m in marks if m), tuple(doubts))
+
+    def _form_of(self, filled: pa.Array) -> Form | None:
+        """Return the first form that all filled cells have; None if there is none, or no such cell."""
         given = pc.drop_null(filled)
         for form in self.forms() if len(given) else ():
             if pc.all(pc.match_substring_regex(given, form.pattern)).as_py():
-                if form is COMMA and not pc.any(pc.match_substring(given, ",")).as_py():
-                    form = POINT
-                values = form.numbers(filled)
-                if np.isinf(values).any():
-                    row = int(np.flatnonzero(np.isinf(values))[0])
-                    raise UserError(
-                        f"{self.table.place(row)}: '{name}' is too large a number, {cells[row]}"
-                    )
-                marks = pc.unique(cells.filter(pc.is_null(filled))).to_pylist()
-                codes = pc.any(pc.match_substring_regex(given, r"^0\d")).as_py()
-                return Numbers(values, form, tuple(m for m in marks if m), codes)
+                has_comma = pc.any(pc.match_substring(given, ",")).as_py()
+                return POINT if form is COMMA and not has_comma else form
         return None
 
     def required_numbers(self, name: str, *, gaps: bool) -> Numbers:
@@ -168,20 +192,16 @@ class Reader:
     def _odd(self, name: str, *, marks: bool) -> tuple[int, str]:
         """Return the first row whose cell is no number, and the cell."""
         cells = self.table.cells(name)
-        best: tuple[int, str] = (-1, "")
-        for form in self.forms():
-            fits = pc.match_substring_regex(cells, form.pattern).to_numpy(zero_copy_only=False)
-            if marks:
-                fits = fits | pc.is_null(_filled(cells)).to_numpy(zero_copy_only=False)
-            row = int(np.flatnonzero(~fits)[0])
-            if row > best[0]:
-                best = row, cells[row].as_py()
-        return best
+        empty = pc.and_(pc.is_null(_filled(cells)), marks)
+        fits = [pc.or_(pc.match_substring_regex(cells, f.pattern), empty) for f in self.forms()]
+        row = max(pc.index(each, False).as_py() for each in fits)
+        return row, cells[row].as_py()
 
     def is_date(self, name: str) -> bool:
         """Return whether all filled cells of a column are dates."""
         given = pc.drop_null(_filled(self.table.cells(name)))
-        return bool(len(given)) and pc.all(pc.match_substring_regex(given, DATE)).as_py() is True
+        is_one = bool(len(given)) and re.match(DATE, given[0].as_py()) is not None
+        return is_one and pc.all(pc.match_substring_regex(given, DATE)).as_py() is True
 
     def _found_decimal(self) -> str:
         """Return a comma if some column has numbers with a comma that separates no thousands,
@@ -224,7 +244,60 @@ def _filled(cells: pa.Array) -> pa.Array:
     return pc.if_else(is_mark, pa.scalar(None, pa.string()), cells)
 
 
-def reading_of_numbers(name: str, numbers: Numbers, separator: str) -> Reading:
+def look_alikes(texts: Iterable[str]) -> str:
+    """Return a clause on the first texts that people could take for one, such as `Yes` and `yes`."""
+    same: dict[str, list[str]] = {}
+    for text in sorted(set(texts)):
+        plain = unicodedata.normalize("NFKC", text).casefold()
+        seen = "".join(c for c in plain if unicodedata.category(c) != "Cf")
+        bare = re.sub(r"(?<=\w)[\s_-]+(?=[^\W\d])|\.$", "", seen)
+        same.setdefault(bare, []).append(text)
+    several = next((written for written in same.values() if len(written) > 1), ())
+    return f"{' and '.join(map(repr, several))} are told apart" if several else ""
+
+
+def units(texts: Iterable[str]) -> str:
+    """Return a clause on the different units in which all of some texts are numbers."""
+    found = [AFFIXED.fullmatch(text) for text in texts]
+    named = {f"{match[2]}{match[4] or ''}".strip() for match in found if match}
+    return f"numbers in {', '.join(sorted(named))}" if all(found) and "" not in named else ""
+
+
+def _without_unit(filled: pa.Array) -> tuple[pa.Array, str]:
+    """Return cells without the currency or the unit that all filled ones have, and which it is."""
+    given = pc.drop_null(filled)
+    first = AFFIXED.fullmatch(given[0].as_py()) if len(given) else None
+    if first is None:
+        return filled, ""
+    before, after = first[2].strip(), (first[4] or "").strip()
+    pattern = rf"^([+-]?){re.escape(before)} ?([^ ].*?) ?{re.escape(after)}$"
+    if not (before or after) or not pc.all(pc.match_substring_regex(given, pattern)).as_py():
+        return filled, ""
+    return pc.replace_substring_regex(filled, pattern, r"\1\2"), f"{before}{after}"
+
+
+def _doubts(given: pa.Array, separator: str) -> list[str]:
+    """Return what plain numbers could be else."""
+    said = []
+    if pc.any(pc.match_substring_regex(given, r"^0\d")).as_py():
+        said.append("some begin with 0: `categorical` if they are codes")
+    grouped = separator != "," and pc.match_substring_regex(given, r"^[1-9]\d{0,2}\.\d{3}$")
+    if grouped and pc.all(grouped).as_py():
+        said.append("all have three digits after the point: `decimal=,` if it separates thousands")
+    return said
+
+
+def _far_nines(filled: npt.NDArray[np.float64]) -> list[str]:
+    """Return a clause on -999 or the like where it is far from all other numbers."""
+    for value in (filled.min(), filled.max()):
+        others = filled[filled != value]
+        if re.fullmatch("-99+|999+", f"{value:.15g}") and len(others):
+            if np.abs(others - value).min() > np.ptp(others):
+                return [f"{value:g} is far from all others: leave its cells empty if they are gaps"]
+    return []
+
+
+def reading_of_numbers(name: str, numbers: Numbers) -> Reading:
     """Describe a column of numbers."""
     filled = numbers.values[~np.isnan(numbers.values)]
     empty = len(numbers.values) - len(filled)
@@ -235,69 +308,24 @@ def reading_of_numbers(name: str, numbers: Numbers, separator: str) -> Reading:
     if numbers.marks:
         why.append(f"{', '.join(numbers.marks)} taken for empty")
         unusual = True
-    if numbers.codes:
-        why.append("some begin with 0: `categorical` if they are codes")
-        unusual = True
-    if separator != "," and numbers.form is POINT and _looks_grouped(filled):
-        why.append("all have three digits after the point: `decimal=,` if it separates thousands")
-        unusual = True
-    if counts_rows(numbers.values):
-        why.append("it counts the rows: `features` leaves it out")
-        unusual = True
     values = f"{filled.min():.5g} to {filled.max():.5g}"
-    return Reading(name, "number", "; ".join(why), values, empty, unusual)
+    unusual = unusual or bool(numbers.doubts)
+    return Reading(name, "number", "; ".join([*why, *numbers.doubts]), values, empty, unusual)
 
 
-def counts_rows(values: npt.NDArray[np.float64]) -> bool:
-    """Return whether numbers are those of the rows, from 0 or 1 on."""
-    start = values[0] if len(values) > 2 else np.nan
-    return start in (0, 1) and bool((values == np.arange(start, start + len(values))).all())
+def counts_rows(
+    values: npt.NDArray[np.float64], of_environments: Iterable[npt.NDArray[np.float64]]
+) -> bool:
+    """Return whether numbers (N,) count the rows from 0 or 1 on, or those of each environment."""
 
+    def counts(values: npt.NDArray[np.float64]) -> bool:
+        start = values[0]
+        return start in (0, 1) and bool((values == np.arange(start, start + len(values))).all())
 
-def _looks_grouped(filled: npt.NDArray[np.float64]) -> bool:
-    """Return whether numbers may be thousands whose point was taken for a decimal one."""
-    thousands = filled * 1000
-    whole = np.abs(thousands - thousands.round()) < 1e-6
-    return bool(whole.all() and (filled >= 1).all() and (filled != filled.round()).any())
+    return len(values) > 2 and (counts(values) or all(map(counts, of_environments)))
 
 
 def shown(texts: Sequence[str]) -> str:
     """List some distinct texts, and how many there are."""
     some = ", ".join(texts[:4])
     return some if len(texts) <= 4 else f"{len(texts)}: {some}, ..."
-
-
-def class_notes(
-    classes: Mapping[str, Mapping[str, int]], test_environments: Sequence[str]
-) -> list[str]:
-    """Return sentences on the classes that not all environments have.
-
-    `classes` has the number of examples of each class by environment and class.
-    """
-    notes = []
-    for name, of_here in classes.items():
-        size = sum(of_here.values())
-        elsewhere = {c for other, them in classes.items() if other != name for c in them}
-        only = [c for c in of_here if c not in elsewhere]
-        if only and len(classes) > 1:
-            count = sum(of_here[c] for c in only)
-            notes.append(
-                f"only environment '{name}' has the class{'es' * (len(only) > 1)} "
-                f"{', '.join(map(repr, only[:5]))}: where it is held out, {count} of its {size} examples "
-                "can't be right, as no training environment has them"
-            )
-        if len(of_here) == 1:
-            (one,) = of_here
-            notes.append(f"environment '{name}' has one class only, '{one}'")
-    held_out = [n for n in test_environments if n in classes]
-    trained = {c for name, them in classes.items() if name not in held_out for c in them}
-    if len(held_out) > 1:
-        for name in held_out:
-            lost = {c: n for c, n in classes[name].items() if c not in trained}
-            if lost:
-                which = ", ".join(map(repr, lost))
-                notes.append(
-                    f"with {', '.join(held_out)} held out, no training environment has {which}: "
-                    f"{sum(lost.values())} examples of '{name}' can't be right"
-                )
-    return notes

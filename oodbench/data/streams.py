@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ from torch import Tensor
 
 from oodbench.errors import UserError
 from oodbench.files import is_temporary, whole_folder
+
+if TYPE_CHECKING:
+    import rich.progress
 
 CHUNK_VALUES = 2**24
 CHUNK_EXAMPLES = 256
@@ -228,21 +232,24 @@ def pieces(stored: Stored, workers: int) -> Iterator[Tensor]:
         yield reads[place]
 
 
+def progress(count: str = "MofNCompleteColumn") -> "rich.progress.Progress":
+    """Return bars that a person sees on standard error, with a column `count` of rich's."""
+    import rich.progress as bars  # draws from Python's random generator as it is imported
+
+    from oodbench.terminal import terminal
+
+    console = terminal(stderr=True)
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), getattr(bars, count)())
+    hidden = not console.is_interactive
+    return bars.Progress(*columns, bars.TimeRemainingColumn(), console=console, disable=hidden)
+
+
 def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
     """Write each array to `folder`/NAME.npy, unless the folder exists; it appears when all are complete.
 
     It prints the size first, shows a progress bar, and removes what a killed attempt left. Raises
     UserError if the disk has too little room.
     """
-    # imported here, as its import draws from Python's random generator
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
     from oodbench.terminal import terminal
 
     parent = folder.parent
@@ -261,12 +268,10 @@ def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
             raise UserError(
                 f"{title}: {folder} needs {size / 1e9:.3g} GB and {free / 1e9:.3g} GB are free"
             )
-        columns = (TextColumn("examples"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        bar = Progress(*columns, console=console, disable=not console.is_interactive)
-        with whole_folder(folder) as part, bar as progress:
-            task = progress.add_task("examples", total=count)
+        with whole_folder(folder) as part, progress() as bar:
+            task = bar.add_task("examples", total=count)
             for name, rows in arrays.items():
-                _write(part / f"{name}.npy", rows, lambda n: progress.advance(task, n))
+                _write(part / f"{name}.npy", rows, lambda n: bar.advance(task, n))
 
 
 def _write(file: Path, rows: Rows, advance: Callable[[int], None]) -> None:

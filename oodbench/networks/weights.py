@@ -4,6 +4,7 @@ import hashlib
 import pickle
 import re
 import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,16 +24,12 @@ PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
 """The weights that torchvision has published: our names of them, and torchvision's."""
 WRAPPERS = (
     *("state_dict", "model_state_dict", "model_dict", "model", "net", "network", "weights"),
-    *("state_dict_ema", "model_ema", "ema", "module"),
+    *("state_dict_ema", "ema_state_dict", "model_ema", "params_ema", "params", "ema", "module"),
 )
 """The keys under which training scripts keep a state_dict; the first that is there counts."""
 READ_ERRORS = (
-    RuntimeError,
-    OSError,
-    EOFError,
-    KeyError,
-    pickle.UnpicklingError,
-    safetensors.SafetensorError,
+    *(RuntimeError, OSError, EOFError, KeyError, zipfile.BadZipFile),
+    *(pickle.UnpicklingError, safetensors.SafetensorError),
 )
 """The errors that torch and safetensors raise for a foreign or truncated file."""
 REPLACED: ContextVar[bool] = ContextVar("replaced", default=False)
@@ -117,17 +114,23 @@ def _read_weights(file: Path, stamp: tuple[int, int]) -> Mapping[str, Tensor]:
     try:
         if file.suffix == ".safetensors":
             state = safetensors.torch.load_file(file)
+        elif zipfile.is_zipfile(file) and any(
+            entry.compress_type for entry in zipfile.ZipFile(file).infolist()
+        ):
+            raise UserError(f"{file} is compressed, as torch writes no weights: unpack it")
         else:
             state = torch.load(file, map_location="cpu", weights_only=True)
     except READ_ERRORS as error:
         raise UserError(f"{file} is not a file of weights that torch can read") from error
-    while isinstance(state, Mapping):
-        key = next((k for k in WRAPPERS if isinstance(state.get(k), Mapping)), None)
-        if key is None:
-            break
-        state = state[key]
+    while isinstance(state, Mapping) and (
+        keys := [k for k in WRAPPERS if isinstance(state.get(k), Mapping)]
+    ):
+        if len(keys) > 1:
+            warnings.warn(f"{file}: of {', '.join(keys)} the first is read", stacklevel=2)
+        state = state[keys[0]]
     if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise UserError(f"{file} does not hold a state_dict of tensors")
+        held = f" but {', '.join(map(str, [*state][:6]))}" if isinstance(state, Mapping) else ""
+        raise UserError(f"{file} does not hold a state_dict of tensors{held}"[:300])
     return state
 
 

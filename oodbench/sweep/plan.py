@@ -40,7 +40,7 @@ class Plan:
     chosen: Chosen | None = None
     """The hyperparameters that an earlier sweep has chosen, if the file names one."""
     notes: tuple[str, ...] = ()
-    """What is unusual in the data, see `facts.notes`."""
+    """What is unusual in the data, see `facts.notes`, and in files of weights."""
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
@@ -57,7 +57,7 @@ def expand(resolved: Resolved) -> Plan:
     sweep = resolved.sweep
     trained_on: list[tuple[str, ...]] = []
     notes = [f"{s.label}: {note}" for s, _ in resolved.datasets for note in facts.notes(s.dataset)]
-    plan = Plan(sweep, {}, [], resolved.chosen, tuple(dict.fromkeys(notes)))
+    plan = Plan(sweep, {}, [], resolved.chosen, tuple(dict.fromkeys([*notes, *resolved.notes])))
     for source, pairs in resolved.datasets:
         cells = [(pair, _specs(sweep, pair, tests)) for tests in source.tests for pair in pairs]
         for pair, specs in cells:

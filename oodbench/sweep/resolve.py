@@ -6,6 +6,7 @@ What is found goes on as data, of which `oodbench.sweep.plan` makes the runs.
 import importlib.util
 import itertools
 import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -90,6 +91,8 @@ class Resolved:
     """Each dataset, with the methods on it in the order of the file."""
     chosen: Chosen | None
     """The hyperparameters that an earlier sweep has chosen, if the file names one."""
+    notes: Sequence[str]
+    """What is unusual in files of weights, such as prefixes of names."""
 
 
 def resolve(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Resolved:
@@ -106,7 +109,8 @@ def resolve(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True
     sources = sources_of(sweep, data_dir, problems)
     chosen: Chosen | None = None
     pairs: list[list[Pair]] = []
-    with problems.noted():
+    with warnings.catch_warnings(record=True) as warned, problems.noted():
+        warnings.simplefilter("always")
         _check_size(sweep, sources, len(methods))
         if sweep.hparams_from is not None:
             trials = sorted({trial for source in sources for trial in source.trials})
@@ -119,7 +123,8 @@ def resolve(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True
     problems.tell()
     if to_train:
         _check_packages(methods)
-    return Resolved(sweep, list(zip(map(measured, sources), pairs, strict=True)), chosen)
+    notes = [str(warning.message) for warning in warned]
+    return Resolved(sweep, list(zip(map(measured, sources), pairs, strict=True)), chosen, notes)
 
 
 def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:

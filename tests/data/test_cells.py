@@ -36,6 +36,13 @@ def test_what_programs_write(tmp_path: Path, encoding: str, separator: str, end:
     assert ("read as" in said) == (not encoding.startswith("utf-8"))
 
 
+def test_what_excel_says_of_itself_is_heard(tmp_path: Path) -> None:
+    cells = read(tmp_path / "f.csv", "sep=|\r\na|b\r\n1|2;3\r\n")
+    assert cells.texts("b") == ["2;3"] and cells.place(0).endswith("line 3")
+    marked = read(tmp_path / "f.csv", "a,b\n1,2\n", "utf-8-sig", encoding="utf-8")
+    assert marked.columns == ("a", "b")
+
+
 def test_options_say_otherwise(tmp_path: Path) -> None:
     cells = read(tmp_path / "f.csv", "a;b,c\nł;2,3\n", "cp1250", encoding="cp1250", separator=",")
     assert cells.columns == ("a;b", "c") and cells.texts("a;b") == ["ł;2"]
@@ -63,6 +70,9 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ("f.csv", "a,b\n\0,1\n", "is not a text file: it holds a zero byte"),
         ("f.jsonl", '{"a": 1, "b": null}\n', "line 1: 'b' is empty"),
         ("f.jsonl", '{"a": 1, "b": 2}\n{"a"\n', "f.jsonl, line 2 is not JSON"),
+        ("f.jsonl", '{"b": 1, "b": 2}\n', "line 1 is not JSON: the key 'b' is there twice"),
+        ("f.jsonl", '{"b": [1]}\n', "'b' holds values of type list, which are no numbers"),
+        ("f.csv", "a b\n1 2\n", "unknown column 'b' .*option `separator` says what separates"),
         ("f.jsonl", '{"a": 1, "b": 2}\n[1]\n', "f.jsonl, line 2 is not a JSON object"),
         ("f.jsonl", '{"a": 1, "b": 2}\n{"a": 1}\n', "f.jsonl, line 2 lacks 'b'"),
         ("f.jsonl", '{"a": 1, "b": 2}\n{"a": 1, "bb": 2}\n', "unknown key 'bb' .*did you mean b"),

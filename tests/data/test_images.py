@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.data.pictures import Look
-from oodbench.data.streams import MemoryMapped, keep
+from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import IMAGENET, make
 from oodbench.errors import UserError
 from tests.helpers.pictures import draw, picture
@@ -209,14 +209,9 @@ def test_hidden_folders_and_other_files_do_not_count(dataset: Any, root: Path) -
     (root / "a" / "cat" / "notes.txt").write_text("hello")
     (root / "a" / "cat" / "photo.heic").write_text("hello")
     (root / "a" / "cat" / "._0.png").write_text("hello")
-    draw(root / "a" / "cat", (".ipynb_checkpoints", ".deep"), ("x",))
+    draw(root / "a" / "cat", (".ipynb_checkpoints", ".deep", "@eaDir"), ("x",))
+    draw(root, ("__MACOSX",), CLASSES)
     dataset = make("ImageFolder", VALUES, root.parent)
     assert facts.notes(dataset) == [f"3 files of {root} left out: 2 .txt, 1 .heic"]
     assert dataset.environments == ("a", "b", "c")
     assert torch.equal(dataset.load(0)["a"].y, before)
-
-
-def test_arrays_that_are_there_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    keep(tmp_path / "there", "nothing", {})
-    assert not list((tmp_path / "there").iterdir())

@@ -48,6 +48,14 @@ def test_deep_greys_are_the_bytes_that_they_were_made_of(
     assert np.abs(found - GREY[..., None]).max() <= 1
 
 
+@pytest.mark.parametrize("times", [1, 16, 257])
+def test_a_negative_is_developed(times: int, tmp_path: Path) -> None:
+    """In a TIFF of the photometric interpretation 0 the value 0 is white."""
+    values = (255 - GREY).astype(np.uint16) * times
+    found = read(Image.fromarray(values), tmp_path / "x.tif", tiffinfo={262: 0})
+    assert np.abs(found - GREY[..., None]).max() <= 1
+
+
 @pytest.mark.parametrize("odd", [-1.0, np.nan, np.inf])
 def test_greys_below_black_and_without_a_value_are_refused(odd: float, tmp_path: Path) -> None:
     values = GREY.astype(np.float32)
@@ -80,6 +88,8 @@ def test_a_colour_that_means_transparency_is_white(tmp_path: Path) -> None:
     ]
     palette = Image.fromarray(GREY).convert("P")
     assert read(palette, tmp_path / "y.png", transparency=0)[0, :3, 0].tolist() == [255, 1, 2]
+    deep = Image.fromarray(GREY.astype(np.uint16) * 257)
+    assert read(deep, tmp_path / "d.png", transparency=257)[0, :3, 0].tolist() == [0, 255, 2]
     half = Image.new("RGBA", (16, 16), (0, 0, 0, 128))
     assert set(read(half, tmp_path / "z.png").flatten().tolist()) == {127}
 
@@ -89,15 +99,7 @@ def test_a_colour_that_means_transparency_is_white(tmp_path: Path) -> None:
 def test_pictures_are_turned_as_exif_says(suffix: str, orientation: int, tmp_path: Path) -> None:
     quarters = np.array([[0, 80], [160, 240]], np.uint8)
     upright = Image.fromarray(np.kron(quarters, np.ones((8, 8), np.uint8)))
-    back = {
-        2: 0,
-        3: 3,
-        4: 1,
-        5: 5,
-        6: 2,
-        7: 6,
-        8: 4,
-    }  # what the camera did to it, by Pillow's numbers
+    back = (0, 0, 0, 3, 1, 5, 2, 6, 4)  # what the camera did to it, by Pillow's numbers
     held = upright.transpose(Image.Transpose(back[orientation])) if orientation > 1 else upright
     exif = Image.Exif()
     exif[274] = orientation

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn.datasets
+import sklearn.preprocessing
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,6 +55,11 @@ def kinds(dataset: Any) -> dict[str, str]:
         (["2020-01-31", "2021-12-01"], "date"),
         (["31.01.2020", "1.12.2021"], "date"),
         (["2020-01-31T10:00:00Z", "2021-12-01T00:30:00+01:00"], "date"),
+        (["20200131", "20211201"], "date"),
+        (["Jan-2020", "31. Dec 2021", "March 1, 2021", "2020-Feb-02"], "date"),
+        (["marble 12", "decade 70"], "category"),
+        (["<18", "18-25", "65+"], "category"),
+        (["01234", "90210"], "number"),
         (["", ""], "left out"),
         (["1", "NA", "3"], "number"),
         (["1.5", "", "?"], "number"),
@@ -88,6 +95,10 @@ def test_a_column_is_what_its_cells_are(tmp_path: Path, cells: list[str], kind: 
         (["10,010", "9,999"], [10.01, 9.999], {"decimal": ","}),
         (["1.234", "5.678"], [1234, 5678], {"decimal": ","}),
         (["1.234", "5.678"], [1.234, 5.678], {}),
+        (["$1,234.50", "-$99", "$ 7"], [1234.5, -99, 7], {}),
+        (["12%", "7.5 %"], [12, 7.5], {}),
+        (["1.234,50 €", "99,00€"], [1234.5, 99], {}),
+        (["36 months", "60 months"], [36, 60], {}),
     ],
 )
 def test_numbers_as_people_write_them(
@@ -128,6 +139,8 @@ def test_blanks_around_names_do_not_count(tmp_path: Path) -> None:
     dataset = table(tmp_path, data, test_environments=[" B"])
     assert dataset.environments == ("A", "B", "C") and dataset.classes == ("no", "yes")
     assert dataset.test_environments == ("B",)
+    numbered = table(tmp_path, frame(environment=[*map(str, range(1, 11))]))
+    assert numbered.environments == tuple(map(str, range(1, 11)))
 
 
 @pytest.mark.parametrize(
@@ -139,18 +152,11 @@ def test_blanks_around_names_do_not_count(tmp_path: Path) -> None:
             lambda d: pd.concat([d.assign(target=range(COUNT)), d.assign(target=range(90, 180))]),
             "180 different numbers, .* option `kind: real`",
         ),
-        (
-            lambda d: d.assign(c=["1e400", *[1] * (COUNT - 1)]),
-            "line 2: 'c' is too large a number, 1e400",
-        ),
-        (
-            lambda d: d.assign(c=["7", *["a"] * (COUNT - 1)]),
-            "line 3: 'c' must be a number, not 'a'",
-        ),
-        (
-            lambda d: d.assign(c=["?", *[1] * (COUNT - 1)]),
-            "line 2: 'c' is empty; the option `missing",
-        ),
+        (lambda d: d.assign(c=["1e400", *"1" * 89]), "line 2: 'c' is too large a number, 1e400"),
+        (lambda d: d.assign(c=["7", *"a" * 89]), "line 3: 'c' must be a number, not 'a'"),
+        (lambda d: d.assign(c=["?", *"1" * 89]), "line 2: 'c' is empty; the option `missing"),
+        (lambda d: d.assign(c=["5 %", *"1" * 89]), "line 2: 'c' must be a number, not '5 %'"),
+        (lambda d: pd.concat([d, d.columns.to_frame().T]).assign(x="red"), "line 92 is the header"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, change: Any, message: str | None) -> None:
@@ -162,10 +168,21 @@ def test_what_cannot_be_is_refused(tmp_path: Path, change: Any, message: str | N
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "Unnamed: 0", "id", "Index"])
-def test_row_numbers_are_no_inputs(tmp_path: Path, name: str) -> None:
+COUNTS = np.arange(1, COUNT + 1)
+"""Row numbers; others start again in each environment of `frame`, or were shuffled."""
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        *((name, COUNTS) for name in ("", "Unnamed: 0", "Unnamed: 0.1", "...1", "id", "row", "no")),
+        *((name, (COUNTS - 1) // 3) for name in ("", "__index_level_0__", "row", "Index", "X")),
+        *((name, COUNTS[::-1] // 3) for name in ("", "index", "level_0", "rownames")),
+    ],
+)
+def test_row_numbers_are_no_inputs(tmp_path: Path, name: str, numbers: np.ndarray) -> None:
     data = frame(attribute=["m", "f"])
-    data.insert(0, name, range(1, COUNT + 1))
+    data.insert(0, name, numbers)
     for options in ({}, {"attribute": "attribute"}):
         dataset: Any = table(tmp_path, data, **options)
         assert next(iter(kinds(dataset).values())) == "index"
@@ -203,11 +220,60 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
     assert said in " ".join(facts.notes(together))
 
 
-def test_environments_are_in_the_order_in_which_people_count(tmp_path: Path) -> None:
-    data = frame().assign(environment=lambda d: (d.index % 10 + 1).astype(str))
-    dataset = table(tmp_path, data)
-    assert dataset.environments == tuple(map(str, range(1, 11)))
-    assert dataset.test_environments == ("10",)
+@pytest.mark.parametrize(
+    ("column", "cells", "said"),
+    [
+        ("target", ["Yes", "yes", "no"], "'Yes' and 'yes' are told apart"),
+        ("target", ["<=50K", "<=50K.", ">50K"], "'<=50K' and '<=50K.' are told apart"),
+        ("environment", ["Ko\u0308ln", "Köln", "Ulm"], "are told apart"),
+        ("environment", ["A", "A\u200b", "B"], r"'A' and 'A\u200b' are told apart"),
+        ("environment", ["New York", "new_york", "Ulm"], "'New York' and 'new_york' are told"),
+        ("c", ["True", "TRUE", "False"], "'TRUE' and 'True' are told apart"),
+        ("target", ["yes", "no", "?"], "? is a name here, not a gap"),
+        ("environment", ["A", "nan", "B"], "nan is a name here, not a gap"),
+        ("c", ["12 kg", "900 g"], "numbers in g, kg"),
+        ("c", ["1.5", "2.5", "-999"], "-999 is far from all others"),
+        ("c", ["40", "99", "42", "9999"], "9999 is far from all others"),
+        ("c", [f"user {i}." for i in range(COUNT)], "every row has another"),
+        ("c", ["12%", "7%"], "all are in '%'"),
+        ("c", ["01234", "90210"], "some begin with 0: `categorical` if they are codes"),
+        ("PassengerId", [*range(COUNT)], "it counts the rows: `features` leaves it out"),
+    ],
+)
+def test_what_could_mean_something_else_is_said(
+    tmp_path: Path, column: str, cells: list[Any], said: str
+) -> None:
+    dataset = table(tmp_path, frame(**{column: cells}))
+    assert any(f"'{column}' read as" in n and said in n for n in facts.notes(dataset))
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_plain_tables_have_no_notes(tmp_path: Path, separator: str) -> None:
+    columns = {
+        "age": [18, 35, 99],
+        "id_of_town": [7, 8],
+        "grade": ["A", "A-", "A+"],
+        "band": ["<5", "5-9", ">9"],
+    }
+    dataset = table(tmp_path, frame(**columns, b=["1.5", "2.25"]), write={"sep": separator})
+    assert facts.notes(dataset) == list(dataset.rows.notes)
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "diabetes", "iris", "linnerud", "wine"])
+def test_tables_of_scikit_learn_are_what_it_encodes(tmp_path: Path, name: str) -> None:
+    data = getattr(sklearn.datasets, f"load_{name}")(as_frame=True)
+    known = data.frame.iloc[:, : data.data.shape[1]]
+    place = np.array(["A", "B"])[np.arange(len(known)) % 2]
+    target, kind = data.frame.iloc[:, -1], "real" if name in ("diabetes", "linnerud") else "class"
+    mine = known.assign(target=target, environment=place)
+    dataset: Any = table(tmp_path, mine, kind=kind)
+    found = dataset.load(0)
+    change = dataset.fit({"A": found["A"]})
+    scaler = sklearn.preprocessing.StandardScaler().fit(known[place == "A"])
+    for environment, examples in found.items():
+        wanted = scaler.transform(known[place == environment])
+        np.testing.assert_allclose(change(examples.x), wanted, rtol=1e-5, atol=1e-6)
+        assert (examples.y.flatten().numpy() == target[place == environment]).all()
 
 
 CELLS = st.one_of(

@@ -1,6 +1,7 @@
 import re
 import shutil
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from oodbench.hparams import defaults, identity
 from oodbench.networks.base import build, networks
 from oodbench.networks.weights import sha256, weights_file
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.plan import single
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan, single
 
 
 def resnet_file(path: Path, seed: int = 7) -> Path:
@@ -200,6 +202,30 @@ def test_a_student_and_its_teacher_are_not_confused(file: Path, tmp_path: Path) 
     torch.save(both, tmp_path / "both.pth")
     with pytest.raises(UserError, match=r"prefixes `student\.` and `teacher.`, which differ"):
         build("ResNet18", {"weights": str(tmp_path / "both.pth")}, (3, 32, 32), 5, seed=0)
+
+
+def test_of_two_wrappers_the_first_is_read_and_said_and_others_are_listed(tmp_path: Path) -> None:
+    plain = torch.load(resnet_file(tmp_path / "r18.pth"), weights_only=True)
+    file, own = tmp_path / "x.pth", {"weights": str(tmp_path / "x.pth")}
+    torch.save({"state_dict_ema": {}, "state_dict": plain}, file)
+    with pytest.warns(UserWarning, match="of state_dict, state_dict_ema the first is read"):
+        build("ResNet18", own, (3, 32, 32), 5, seed=0)
+    torch.save({"teacher": plain, "student": plain, "epoch": 3}, file)
+    with pytest.raises(UserError, match=r"state_dict of tensors but teacher, student, epoch$"):
+        build("ResNet18", own, (3, 32, 32), 5, seed=0)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x/data/0", bytes(2**20))
+    with pytest.raises(UserError, match=r"x\.pth is compressed, as torch writes no weights"):
+        build("ResNet18", own, (3, 32, 32), 5, seed=0)
+
+
+def test_a_plan_says_that_a_prefix_is_taken_off(tmp_path: Path) -> None:
+    file = tmp_path / "other.pth"
+    torch.save(wrapped(resnet_file(tmp_path / "r18.pth"))["parallel"][0], file)
+    values = {"name": "s", "datasets": [{"name": "ColoredDigits", "copies": 1}], "steps": 2}
+    network = {"name": "ResNet18", "hparams": {"weights": str(file)}}
+    plan = make_plan(validate(values | {"algorithms": ["ERM"], "network": network}, "s"))
+    assert plan.notes == (f"{file}: the prefix `module.` is taken off its names",)
 
 
 def test_weights_and_images_that_do_not_fit_are_told_by_the_plan(tmp_path: Path) -> None:
