@@ -177,6 +177,9 @@ class Reader:
             self.table.texts(name)
         if numbers is None or not (gaps or np.isfinite(numbers.values).all()):
             row, cell = self._odd(name, marks=gaps)
+            if numbers is not None:
+                row = int(np.flatnonzero(np.isnan(numbers.values))[0])
+                cell = self.table.cells(name)[row].as_py()
             raise UserError(
                 f"{self.table.place(row)}: '{name}' must be a number, not '{cell}'{OR_ELSE}"
             )

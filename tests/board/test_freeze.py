@@ -167,7 +167,6 @@ def test_results_that_are_not_the_whole_protocol_are_refused(
             {"datasets": [{"name": "ImageFolder", "root": "x"}]},
             "gives ImageFolder options: give it",
         ),
-        ({"datasets": [{"root": "x"}]}, "name"),
         ({"algorithms": ["ERM", {"name": "ERM", "ceiling": True}]}, "two algorithms called 'ERM'"),
         ({"datasets": [SEM, SEM]}, "two datasets called 'SEM'"),
     ],

@@ -255,7 +255,7 @@ def test_plain_tables_have_no_notes(tmp_path: Path, separator: str) -> None:
         "grade": ["A", "A-", "A+"],
         "band": ["<5", "5-9", ">9"],
     }
-    dataset = table(tmp_path, frame(**columns, b=["1.5", "2.25"]), write={"sep": separator})
+    dataset: Any = table(tmp_path, frame(**columns, b=["1.5", "2.25"]), write={"sep": separator})
     assert facts.notes(dataset) == list(dataset.rows.notes)
 
 
