@@ -178,7 +178,7 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
 
 
 def test_an_identifier_is_no_input_unless_it_is_named(tmp_path: Path) -> None:
-    data = frame().assign(id=lambda d: 7 * d.index + 1000, rownames=lambda d: d.index // 2)
+    data = frame().assign(id=lambda d: 7 * d.index + 1000, rownames=lambda d: d.index // 4)
     readings = {reading.column: reading for reading in facts.readings(table(tmp_path, data)) or ()}
     assert (readings["id"].kind, readings["rownames"].kind) == ("index", "number")
     assert readings["id"].why == "it names the rows; `features` may name it"
