@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oodbench.adaptations.of_module import adapt as adapt
+    from oodbench.report.summary import table as table
     from oodbench.sweep.launch import run as run
     from oodbench.train.models import evaluate as evaluate
     from oodbench.train.models import load_model as load_model
@@ -20,8 +21,9 @@ _PLACES = {
     "evaluate": "oodbench.train.models",
     "load_model": "oodbench.train.models",
     "run": "oodbench.sweep.launch",
+    "table": "oodbench.report.summary",
 }
-"""Modules of functions that are imported at their first use, since they import torch."""
+"""Modules of functions that are imported at their first use, since they import torch or pandas."""
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ import typer
 
 from oodbench.registry import load_plugins
 from oodbench.report.tables import FORMATS, NOTES, print_sheet
-from oodbench.results.boards import board_among, find_board
+from oodbench.results.boards import board_among
 from oodbench.terminal import commands, terminal
 
 Sources = Annotated[
@@ -87,7 +87,6 @@ app = commands(
 if TYPE_CHECKING:
     from oodbench.results.frames import Frames
 
-DOMAINBED = "domainbed"
 ALL = "`--notes` prints all rows, and these lines in full."
 """The line below what of a board fits one screen."""
 
@@ -109,35 +108,22 @@ def table(
 
     `--rule domainbed` prints DomainBed's own tables, by its three rules.
     """
+    from oodbench.report import summary
+
     load_plugins(plugin or [])
-    board, directories = board_among(sources)
+    board, _ = board_among(sources)
     short = board is not None and not (notes or dataset or format_ != "terminal")
-    if board and not directories and not (dataset or algorithms or selection or metric or also):
-        from oodbench.report.summary import whole_board
-        from oodbench.report.tables.short import short_sheet
-
-        whole = whole_board(find_board(board))
-        print_sheet(short_sheet(whole) if short else whole, format_, notes, ALL if short else NOTES)
-        return
-    baseline = "ERM" if board and directories else None  # with which rows trained here are compared
-    frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
-    if selection == DOMAINBED:
-        from oodbench.report.tables.domainbed import tables
-
-        print_sheet(tables(frames), format_, notes)
-        return
-    from oodbench.report.sources import with_prediction_metrics
-
-    frames = with_prediction_metrics(frames, [selection], [metric, *(also or ())])
-    if board:
-        from oodbench.report.comparison import board_sheet
-
-        shown = board_sheet(frames, selection, metric, also or (), short)
-        print_sheet(shown, format_, notes, ALL if short else NOTES)
-    else:
-        from oodbench.report.tables.sheet import leaderboard_sheet
-
-        print_sheet(leaderboard_sheet(frames, selection, metric, also or ()), format_, notes)
+    shown = summary.table(
+        *sources,
+        rule=selection,
+        metric=metric,
+        also=also or (),
+        datasets=dataset or (),
+        rows=algorithms or (),
+        allow_mixed=allow_mixed,
+        short=short,
+    )
+    print_sheet(shown, format_, notes, ALL if short else NOTES)
 
 
 @app.command()

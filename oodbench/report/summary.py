@@ -1,4 +1,4 @@
-"""The tables of a board in one small file beside its parts, so that `report table BOARD` reads no part.
+"""The leaderboard of any source; that of a board is in one small file, so that no part is read for it.
 
 BOARD/summary.json: a line with the SHA-256 of the protocol, the parts and the next line; then, as JSON, the
 tables by the board's usual rule. By the digest a changed part or summary is noticed.
@@ -7,7 +7,9 @@ tables by the board's usual rule. By the digest a changed part or summary is not
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.notes import Note, brief
 from oodbench.report.tables import Block, Sheet
-from oodbench.results.boards import PROTOCOL_FILE, called, find_board, part_files
+from oodbench.results.boards import PROTOCOL_FILE, board_among, called, find_board, part_files
 from oodbench.terminal import terminal
 
 SUMMARY_FILE = "summary.json"
@@ -25,6 +27,46 @@ NOTES = ("notes", "remarks", "marks")
 
 class StaleSummary(UserError):
     """A summary that is damaged, or was written for other parts than those beside it."""
+
+
+def table(
+    *sources: str | PathLike[str],
+    rule: str | None = None,
+    metric: str | None = None,
+    also: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    rows: Sequence[str] = (),
+    allow_mixed: bool = False,
+    short: bool = False,
+) -> Sheet:
+    """Return the leaderboard of results directories, of a board, or of results beside it.
+
+    A notebook shows it as tables; its `frame` has the numbers. `rule` selects, `metric` is shown in place
+    of the datasets' own and `also` beside it, for `datasets` and `rows` or all. `short` keeps what of a
+    board fits a screen. Raises UserError for what is not there.
+    """
+    names = [str(source) for source in sources]
+    board, directories = board_among(names)
+    if board and not directories and not (datasets or rows or rule or metric or also):
+        from oodbench.report.tables.short import short_sheet
+
+        whole = whole_board(find_board(board))
+        return short_sheet(whole) if short else whole
+    # They bring pandas and scipy, a second that a board with a summary need not wait for.
+    from oodbench.report.comparison import board_sheet
+    from oodbench.report.sources import frames_of, with_prediction_metrics
+    from oodbench.report.tables.sheet import leaderboard_sheet
+
+    baseline = "ERM" if board and directories else None  # with which rows trained here are compared
+    frames = frames_of(names, datasets, rows, baseline, allow_mixed)
+    if rule == "domainbed":
+        from oodbench.report.tables.domainbed import tables
+
+        return tables(frames)
+    frames = with_prediction_metrics(frames, [rule], [metric, *also])
+    if board:
+        return board_sheet(frames, rule, metric, also, short)
+    return leaderboard_sheet(frames, rule, metric, also)
 
 
 def whole_board(board: Path) -> Sheet:
@@ -73,7 +115,6 @@ def read_summary(board: Path) -> Sheet | None:
 
 
 def _sheet_of_parts(board: Path) -> Sheet:
-    # They bring pandas and scipy, a second that a board with a summary need not wait for.
     from oodbench.report.comparison import board_sheet
     from oodbench.report.sources import beside_board
 

@@ -1,9 +1,11 @@
 import io
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+import oodbench
 from oodbench.report.tables import FORMATS, Block, Sheet, to_terminal
 from oodbench.terminal import Terminal
 from tests.helpers.made import OneStep, report, spec
@@ -51,6 +53,22 @@ def two_rows(*columns: str, keys: int = 1) -> Sheet:
 def test_bold_is_explained_where_it_is_shown(format_: str) -> None:
     text = FORMATS[format_](two_rows("gain"))
     assert text.index("A note.") < text.index("Bold: the best value.") < text.index("A remark.")
+
+
+def test_a_notebook_shows_the_leaderboard_as_tables(tmp_path: Path) -> None:
+    made = OneStep(tmp_path)
+    for label in ("ERM", NASTY):
+        for trial in range(3):
+            value = 0.5 + trial / 10 + (0.3 if label == "ERM" else 0)
+            made.add(spec("<script>", label, "a", trial=trial), value)
+    shown = oodbench.table(tmp_path)
+    text = shown._repr_html_()
+    rows = ElementTree.fromstring(text[text.index("<table>") : text.index("</table>") + 8])
+    first = ["".join(row[0].itertext()).strip() for row in rows.iter("tr")]
+    assert first[:3] == ["algorithm", "ERM", NASTY]
+    assert "<b>90.0" in text and "<script>" not in text
+    means = shown.frame.groupby("algorithm")["mean"].max()
+    assert means["ERM"] == pytest.approx(0.9) and means[NASTY] == pytest.approx(0.6)
 
 
 def test_bold_is_explained_on_a_terminal_with_styles_alone() -> None:

@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
@@ -90,6 +91,11 @@ class Sheet:
 
         return pd.DataFrame(self.numbers)
 
+    def _repr_html_(self) -> str:
+        """Return the tables and the notes as a notebook shows them."""
+        parts = [f"<h4>{escape(b.title)}</h4>{_tabulated(b, 'unsafehtml')}" for b in self.blocks]
+        return "".join([*parts, *[f"<p>{escape(note)}</p>" for note in _notes(self)]])
+
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -149,14 +155,22 @@ def to_terminal(
 
 def markdown(tables: Sheet) -> str:
     """Return a heading and a pipe table for each block, then the notes as a list."""
-    parts = []
-    for block in tables.blocks:
-        rows = _marked(block, _markdown_escaped, "**{}**", "<u>{}</u>", "*{}*")
-        header = [_markdown_escaped(name) for name in block.header]
-        align = [*["left"] * block.keys, *["right"] * (len(header) - block.keys)]
-        table = tabulate(rows, header, "pipe", disable_numparse=True, colalign=align)
-        parts.append(f"### {_markdown_escaped(block.title)}\n\n{table}\n")
+    parts = [
+        f"### {_markdown_escaped(block.title)}\n\n{_tabulated(block, 'pipe')}\n"
+        for block in tables.blocks
+    ]
     return "\n".join([*parts, *[f"- {_markdown_escaped(note)}" for note in _notes(tables)], ""])
+
+
+def _tabulated(block: Block, style: str) -> str:
+    """Return a block as a table of Markdown (`pipe`) or of HTML (`unsafehtml`), its marked cells marked."""
+    pipe = style == "pipe"
+    escaped: Callable[[str], str] = _markdown_escaped if pipe else escape
+    best, grey = ("**{}**", "*{}*") if pipe else ("<b>{}</b>", "<i>{}</i>")
+    rows = _marked(block, escaped, best, "<u>{}</u>", grey)
+    header = [escaped(name) for name in block.header]
+    align = [*["left"] * block.keys, *["right"] * (len(header) - block.keys)]
+    return tabulate(rows, header, style, disable_numparse=True, colalign=align)
 
 
 def _notes(tables: Sheet) -> tuple[str, ...]:

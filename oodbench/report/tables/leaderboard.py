@@ -213,7 +213,7 @@ def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Lead
     moved = []
     for other in others:
         rule = str(other.frame["rule"].iloc[0])
-        both = mine.join(_means(other.frame), rsuffix="_other", how="inner")
+        both = mine.join(_means(other.frame).add_suffix("_other"), how="inner")
         both["gap"] = (both["mean"] - both["mean_other"]).abs()
         both["errors"] = both["stderr"] + both["stderr_other"]
         moved.append(both[both["gap"] > both["errors"]].assign(other=rule))
