@@ -67,7 +67,7 @@ def test_a_notebook_shows_the_leaderboard_as_tables(tmp_path: Path) -> None:
     first = ["".join(row[0].itertext()).strip() for row in rows.iter("tr")]
     assert first[:3] == ["algorithm", "ERM", NASTY]
     assert "<b>90.0" in text and "<script>" not in text
-    means = shown.frame.groupby("algorithm")["mean"].max()
+    means = shown.frame.groupby("label")["mean"].max()
     assert means["ERM"] == pytest.approx(0.9) and means[NASTY] == pytest.approx(0.6)
 
 
