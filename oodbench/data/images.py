@@ -232,7 +232,7 @@ class Images(FileDataset):
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Map bytes (N, 3, H, W) to normalised floats; augmented if there is a generator."""
-        x = x.float().div_(255)
+        x = x.float() / 255  # a new tensor: floats may be the user's own
         if generator is not None and self.options.augment is not False:
             x = domainbed(x, generator)
         mean, std = IMAGENET.on(x.device)

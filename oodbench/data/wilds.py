@@ -20,7 +20,6 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -106,6 +105,8 @@ def construct(
     download: bool,
 ) -> Any:
     """Return the package's object for a set, not cached; with `download`, missing files are fetched."""
+    import pandas as pd  # which a run on other data need not wait for
+
     if name in OF_PANDAS_2 and int(pd.__version__.partition(".")[0]) > 2:
         raise UserError(f"wilds reads it with pandas 2 alone, and this is pandas {pd.__version__}")
     arguments: dict[str, Any] = {"version": version, "root_dir": str(root), "download": download}

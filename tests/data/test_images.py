@@ -68,6 +68,9 @@ def test_it_is_domainbeds_evaluation_pipeline(root: Path) -> None:
 def test_augmentation_is_for_training_and_can_be_left_out(augment: bool, root: Path) -> None:
     dataset = make("ImageFolder", VALUES | {"augment": augment}, root.parent)
     x = dataset.load(0)["a"].x.read(torch.arange(6))
+    before, floats = x.float(), x.float()
+    assert torch.equal(dataset.transform(floats, None), dataset.transform(x, None))
+    assert torch.equal(floats, before)  # the user's tensor stays what it is
     trained_on = dataset.transform(x, torch.Generator().manual_seed(0))
     assert torch.equal(trained_on, dataset.transform(x, None)) == (not augment)
 

@@ -75,7 +75,7 @@ def test_a_directory_keeps_the_run_and_its_weights(tmp_path: Path) -> None:
         ((3,), {}, "dataset is a name, or a mapping with one, not 3"),
         (("LinearSEM", ["ERM"]), {}, r"algorithm is a name, or a mapping with one, not \['ERM'\]"),
         (("LinearSEM",), {"device": "cuda:99"}, "there is no device 'cuda:99' here"),
-        (("LinearSEM",), {"precision": "tf32"}, "precision tf32 is of CUDA devices"),
+        (("LinearSEM",), {"precision": "tf32"}, "precision tf32 needs a CUDA device"),
     ],
 )
 def test_what_cannot_be_run_is_told(

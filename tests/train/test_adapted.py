@@ -286,7 +286,7 @@ def test_a_cell_that_cannot_adapt_says_why(
         (
             torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Sigmoid()),
             "T3A",
-            "T3A needs a linear head, whose outputs are the logits, and the last linear layer's",
+            "T3A needs a linear head, whose outputs are the logits; the logits are not its last",
         ),
     ],
 )
