@@ -18,7 +18,7 @@ from oodbench.sweep.plan import Plan
 from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny
 from tests.slurm.cluster import Cluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly  # over a minute
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
