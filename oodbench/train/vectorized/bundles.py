@@ -90,16 +90,16 @@ def _inputs(run: Run) -> int:
 
 @torch.no_grad()
 def _products(run: Run) -> int:
-    """Return the multiplications of an input in the network: a convolution uses a weight many times."""
-    found, network = [0], run.algorithm.network
-    layers = [m for m in network.modules() if isinstance(m, LAYERS)]
+    """Return the multiplications that predict an input: a convolution uses a weight many times."""
+    found = [0]
+    layers = [m for m in run.algorithm.modules() if isinstance(m, LAYERS)]
     hooks = [
         layer.register_forward_hook(
             lambda m, x, out: found.append(m.weight[0].numel() * out.numel())
         )
         for layer in layers
     ]
-    network(run.batches[run.step].x[0, :1])
+    run.algorithm.predict(run.batches[run.step].x[0, :1])
     for hook in hooks:
         hook.remove()
     return sum(found)

@@ -43,6 +43,18 @@ def test_who_is_trained_alone(changes: dict[str, Any], reason: str | None) -> No
     assert found is None if reason is None else found is not None and reason in found
 
 
+@pytest.mark.parametrize("dataset", ["Spirals", DIGITS])
+def test_it_is_told_of_every_method_and_changes_nothing(dataset: Any) -> None:
+    network = {"name": "MLP", "hparams": {"width": 8}}
+    plan = tiny(datasets=[dataset], algorithms=["all"], network=network, trials=1, hparam_draws=1)
+    assert len(plan.runs) > 50
+    for spec in plan.runs.values():
+        run, other = Run(spec, TrainSettings()), Run(spec, TrainSettings())
+        why_alone(run)
+        before, after = other.algorithm.state_dict(), run.algorithm.state_dict()
+        assert all(torch.equal(after[name], value) for name, value in before.items()), spec.label
+
+
 def test_long_steps_are_those_of_many_products_whatever_the_biases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
