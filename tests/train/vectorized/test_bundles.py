@@ -43,10 +43,11 @@ def test_who_is_trained_alone(changes: dict[str, Any], reason: str | None) -> No
     assert found is None if reason is None else found is not None and reason in found
 
 
-@pytest.mark.parametrize("dataset", ["Spirals", DIGITS])
-def test_it_is_told_of_every_method_and_changes_nothing(dataset: Any) -> None:
+@pytest.mark.parametrize("dataset", [{"name": "Spirals"}, DIGITS])
+def test_it_is_told_of_every_method_and_changes_nothing(dataset: dict[str, Any]) -> None:
     network = {"name": "MLP", "hparams": {"width": 8}}
-    plan = tiny(datasets=[dataset], algorithms=["all"], network=network, trials=1, hparam_draws=1)
+    small = dataset | {"training": {"hparams": {"batch_size": 4}}}
+    plan = tiny(datasets=[small], algorithms=["all"], network=network, trials=1, hparam_draws=1)
     assert len(plan.runs) > 50
     for spec in plan.runs.values():
         run, other = Run(spec, TrainSettings()), Run(spec, TrainSettings())
