@@ -104,10 +104,10 @@ def head_room(
 ) -> HeadRoom:
     """Train ERM, the ceiling, and ERM on the test environments alone, and compare their values.
 
-    With `references` these are trained beside ERM in all three. `settings` are options of the dataset;
-    the last two have half of the draws. A run has the dataset's own
-    steps, at most `MOST_STEPS`, unless `steps` says otherwise. What has ended in `options.out` is not
-    trained again. Raises UserError for data that are missing, and for runs that fail.
+    With `references` these are fitted beside ERM in all three. `settings` are options of the dataset; the
+    last two have half of the draws. A run has the dataset's own steps, at most `MOST_STEPS`, unless
+    `steps` says otherwise. What has ended in `options.out` is not trained again. Raises UserError for data
+    that are missing, and for runs that fail.
     """
     dataset = make(name, settings, options.data_dir)
     if not has_choice(dataset):
@@ -121,23 +121,20 @@ def head_room(
         "steps": steps or min(dataset.metadata.steps, MOST_STEPS),
     }
     like_test = _like_test(dataset)
-    rows = (ERM, *REFERENCES) if references else (ERM,)
-    sweeps = [_against_ceiling(name, settings, like_test, rows), _alone(dataset, settings, rows)]
-    few = -(-draws // 2)
-    kept = [
-        {
-            i: s
-            for i, s in _planned({**budget, **sweep}, options).items()
-            if s.draw < few or s.label in rows
-        }
-        for sweep in sweeps
-        if sweep
-    ]
+    few, kept = -(-draws // 2), [dict[str, RunSpec](), dict[str, RunSpec]()]
+    for rows in ((ERM,), REFERENCES) if references else ((ERM,),):
+        keys = budget if ERM in rows else {**budget, "steps": 1}  # references are fitted at once
+        sweeps = _against_ceiling(name, settings, like_test, rows), _alone(dataset, settings, rows)
+        for runs, sweep in zip(kept, sweeps, strict=True):
+            planned = _planned({**keys, **sweep}, options, ERM in rows) if sweep else {}
+            runs.update({i: s for i, s in planned.items() if s.draw < few or s.label in rows})
     results, specs = Results(options.out), {i: s for each in kept for i, s in each.items()}
     waiting = [i for i in specs if not results.run(i).state().final]
     launch_specs("head-room", specs, waiting, options)
-    frames, *of_own = (load_frames(results, each) for each in kept)
-    return _compared(dataset, budget, frames, of_own[0] if of_own else None, rows)
+    frames, own = (load_frames(results, runs) if runs else None for runs in kept)
+    assert frames is not None
+    rows = (ERM, *REFERENCES) if references else (ERM,)
+    return _compared(dataset, budget, frames, own, rows)
 
 
 def has_choice(dataset: Dataset) -> bool:
@@ -230,9 +227,9 @@ def _alone(dataset: Dataset, settings: Mapping[str, Any], rows: Sequence[str]) -
     }
 
 
-def _planned(sweep: dict[str, Any], options: LaunchOptions) -> dict[str, RunSpec]:
+def _planned(sweep: dict[str, Any], options: LaunchOptions, is_needed: bool) -> dict[str, RunSpec]:
     plan = make_plan(validate(sweep, "diagnose dataset"), options.data_dir)
-    if not plan.runs:
+    if is_needed and not plan.runs:
         raise UserError(f"no run is possible: {plan.impossible[0].reason}")
     return plan.runs
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import oodbench
 from oodbench.sweep.file import Sweep, validate
+from oodbench.version import __version__
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 from tests.install.extras import project
@@ -63,6 +64,11 @@ def test_the_page_of_extras_has_those_of_the_project() -> None:
     text = (ROOT / "docs" / "findings" / "extras.md").read_text()
     rows = re.findall(r"^\| (\w+) \|", text, re.M)
     assert sorted(rows[1:]) == sorted(project()["optional-dependencies"])
+
+
+def test_the_citation_has_the_version() -> None:
+    citation = yaml.safe_load((ROOT / ".github" / "CITATION.cff").read_text())
+    assert citation["version"] == __version__
 
 
 def test_the_page_of_lowest_versions_has_the_bounds_of_the_project() -> None:
