@@ -135,14 +135,14 @@ def checks(f: Figures) -> list[Check]:
         own, best = f.inside[ERM][0], f.best(f.inside)
         slack = BEHIND if proportion else BEHIND_SHARE * abs(own)
         lead = f.better(own, f.inside[best][0])
-        text = f"{unit * own:.4g}, {best} {unit * f.inside[best][0]:.4g}"
-        wanted = "at most 1 point behind" if proportion else "at most 3 % behind"
-        found.append(Check("ERM in distribution beside the best", text, wanted, lead >= -slack))
+        text = f"{unit * own:.3g}, {best} {unit * f.inside[best][0]:.3g}"
+        wanted = "1 point behind" if proportion else "3 % behind"
+        found.append(Check("ERM in distribution", text, wanted, lead >= -slack))
     if f.late_gain is not None:
         gain, error = f.late_gain
         text = f"{unit * gain:+.3g} ± {unit * error:.2g}"
         ended = not gain > max(NORMAL * error, slack / 2)
-        found.append(Check("ERM's gain in its last quarter of steps", text, "none", ended))
+        found.append(Check("its gain at the end", text, "none", ended))
     room = None if f.ceiling is None else f.better(f.ceiling[0], erm)
     least = POINTS if proportion else SHARE * abs(erm)
     text = "-" if room is None else f"{unit * room:.3g}"
@@ -152,10 +152,8 @@ def checks(f: Figures) -> list[Check]:
         top = f.best(f.outside)
         over = f.better(f.outside[top][0], f.ceiling[0])
         error = float(np.hypot(f.outside[top][1], f.ceiling[1]))
-        text = f"{top} {unit * f.outside[top][0]:.4g}, ceiling {unit * f.ceiling[0]:.4g}"
-        found.append(
-            Check("the best row beside the ceiling", text, "not above", over <= NORMAL * error)
-        )
+        text = f"{top} {unit * f.outside[top][0]:.3g}, ceiling {unit * f.ceiling[0]:.3g}"
+        found.append(Check("the best row", text, "not above", over <= NORMAL * error))
     text, wanted = f"{100 * f.tied:.0f} % of trials", f"under {100 * TIES:.0f} %"
-    found.append(Check("choices that ties decide", text, wanted, f.tied < TIES))
+    found.append(Check("choices by ties", text, wanted, f.tied < TIES))
     return found

@@ -133,8 +133,8 @@ def head_room(
     launch_specs("head-room", specs, waiting, options)
     frames, own = (load_frames(results, runs) if runs else None for runs in kept)
     assert frames is not None
-    rows = (ERM, *REFERENCES) if references else (ERM,)
-    return _compared(dataset, budget, frames, own, rows)
+    trained = (ERM, *REFERENCES) if references else (ERM,)
+    return _compared(dataset, budget, frames, own, trained)
 
 
 def has_choice(dataset: Dataset) -> bool:
@@ -156,7 +156,8 @@ def show(room: HeadRoom, console: Terminal) -> None:
     rows = {CONSTANT: room.constant, ERM: room.erm, CEILING: room.ceiling, alone: room.own}
     if room.figures is not None:
         rows |= {name: value for name, value in room.figures.outside.items() if name != ERM}
-        rows |= {k: v for k, v in room.figures.ceilings.items() if not k.startswith(f"{ERM} ")}
+        known = CEILING, ALONE
+        rows |= {k: v for k, v in room.figures.ceilings.items() if k not in known}
     texts = [(name, value_text(value, room.metric)) for name, value in rows.items()]
     console.print(console.tables(("trained", room.metric), texts), soft_wrap=True)
     for sentence in verdicts(room):
@@ -164,7 +165,7 @@ def show(room: HeadRoom, console: Terminal) -> None:
     if room.figures is not None:
         holds = {True: "yes", False: "no", None: "-"}
         found = [(c.what, c.found, c.wanted, holds[c.holds]) for c in checks(room.figures)]
-        console.print(console.tables(("admission to a board", "found", "wanted", "holds"), found))
+        console.print(console.tables(("admission", "found", "wanted", "holds"), found))
 
 
 def value_text(value: Value | None, metric: str) -> str:

@@ -37,10 +37,10 @@ def test_a_dataset_that_meets_all_conditions(good: Figures) -> None:
     ("figures", "broken"),
     [
         (replace(GOOD, inside={"ERM": (0.9, 0.01), "Forest": (0.92, 0.01)}), "ERM in distribution"),
-        (replace(GOOD, late_gain=(0.02, 0.005)), "ERM's gain"),
+        (replace(GOOD, late_gain=(0.02, 0.005)), "its gain"),
         (replace(GOOD, ceilings={"ceiling": (0.67, 0.01)}), "head-room"),
         (replace(GOOD, outside={"ERM": (0.6, 0.01), "Forest": (0.8, 0.01)}), "the best row"),
-        (replace(GOOD, tied=0.2), "choices that ties decide"),
+        (replace(GOOD, tied=0.2), "choices by ties"),
         (replace(LOSS, inside={"ERM": (2.0, 0.1), "Forest": (1.9, 0.1)}), "ERM in distribution"),
         (replace(LOSS, ceilings={"ceiling": (3.5, 0.1)}), "head-room"),
         (replace(LOSS, outside={"ERM": (4.0, 0.1), "Forest": (2.0, 0.1)}), "the best row"),
@@ -55,7 +55,7 @@ def test_what_cannot_be_measured_is_left_out_or_open() -> None:
     found = checks(replace(GOOD, inside={}, late_gain=None, ceilings={}))
     assert [(check.what, check.holds) for check in found] == [
         ("head-room", None),
-        ("choices that ties decide", True),
+        ("choices by ties", True),
     ]
 
 

@@ -171,5 +171,5 @@ def test_the_command_prints_the_four_rows_and_two_verdicts(tmp_path: Path) -> No
     assert "Head-room: " in printed and "Spearman's correlation" in printed
     for name in (*REFERENCES, "Forest ceiling", "Logistic ceiling"):
         assert re.search(rf"^{name} +\d+\.\d ± \d+\.\d$", printed, re.M), printed
-    for what in ("ERM in distribution beside the best", "head-room", "choices that ties decide"):
+    for what in ("ERM in distribution", "head-room", "choices by ties"):
         assert re.search(rf"^{what} .* (yes|no)$", printed, re.M), printed
