@@ -92,8 +92,8 @@ def _confirm(source: Path, files: Sequence[Path]) -> None:
     """Compare files with SHA256SUMS, if it is there; raises UserError for one that differs."""
     if not (source / SUMS).is_file():
         return
-    sums = dict(re.findall(r"^([0-9a-f]{64}) [ *](.+)$", (source / SUMS).read_text(), re.MULTILINE))
-    wanted = {name: digest for digest, name in sums.items()}
+    lines = re.findall(r"^([0-9a-f]{64}) [ *](.+)$", (source / SUMS).read_text(), re.MULTILINE)
+    wanted = {name: digest for digest, name in lines}
     for file in files:
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -118,10 +118,18 @@ def _parts(file: Path, layout: Layout, folder: Path) -> Iterator[pd.DataFrame]:
         if lacking := [column for column in wanted if column not in rows]:
             raise UserError(f"{file} has no column '{lacking[0]}'")
         if layout.picture:
-            rows["patient"] = [f"{int(patient):03d}" for patient in rows["patient"]]
             pictures = rows.pop("image")
-            for row, picture in zip(rows.to_dict("records"), pictures, strict=True):
+            try:  # numbers alone, as they become paths
+                numbers = rows[["patient", "node", "x_coord", "y_coord"]].astype("int64")
+                data = [bytes(picture["bytes"]) for picture in pictures]
+            except (TypeError, ValueError, KeyError) as error:
+                raise UserError(
+                    f"{file} has a row without numbers or bytes of a picture"
+                ) from error
+            rows[numbers.columns] = numbers
+            rows["patient"] = [f"{patient:03d}" for patient in numbers["patient"]]
+            for row, content in zip(rows.to_dict("records"), data, strict=True):
                 path = folder / layout.picture.format_map(row)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(picture["bytes"])
+                path.write_bytes(content)
         yield rows

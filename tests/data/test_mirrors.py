@@ -223,6 +223,16 @@ def test_parquet_copies_that_are_damaged_or_lack_a_column_leave_nothing(tmp_path
         fetch(dataset, str(source), target)
     (source / "SHA256SUMS").unlink()
     file = source / "id_val-00000-of-00001.parquet"
+    whole = pd.read_parquet(file)
+    harms: list[dict[str, Any]] = [
+        {"node": "../../../harm"},
+        {"image": [{"path": "x.png"}] * len(whole)},
+    ]
+    for harm in harms:
+        whole.assign(**harm).to_parquet(file)
+        with pytest.raises(UserError, match="has a row without numbers or bytes of a picture"):
+            fetch(dataset, str(source), target)
+    whole.to_parquet(file)
     pd.read_parquet(file).drop(columns="slide").to_parquet(file)
     with pytest.raises(UserError, match=r"id_val.*parquet has no column 'slide'"):
         fetch(dataset, str(source), target)
