@@ -123,7 +123,13 @@ def resolve(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True
     problems.tell()
     if to_train:
         _check_packages(methods)
-    notes = [str(warning.message) for warning in warned]
+    notes = []
+    for warning in warned:
+        if warning.category is UserWarning:
+            notes.append(str(warning.message))
+        else:  # another package's, shown or not as the process would
+            place = warning.category, warning.filename, warning.lineno
+            warnings.warn_explicit(warning.message, *place)
     return Resolved(sweep, list(zip(map(measured, sources), pairs, strict=True)), chosen, notes)
 
 

@@ -1,16 +1,15 @@
 """Observers follow runs while they are trained, as clients of wandb or TensorBoard do."""
 
-import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from oodbench import blame
 from oodbench.registry import Registry
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.train.process import generator_states, set_generator_states
 
 observers: Registry[type["Observer"]] = Registry(
     "observer", "oodbench.observers", "oodbench.train.observers"
@@ -52,7 +51,14 @@ class Observers:
         if not self._makers:
             return
         # an observer that draws random numbers does not change those of the run
-        states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        states = generator_states()
+        cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        devices = range(torch.cuda.device_count()) if cuda else ()
+        with torch.random.fork_rng(devices):
+            self._tell(event, *about)
+        set_generator_states(states)
+
+    def _tell(self, event: str, *about: object) -> None:
         for name, maker in list(self._makers.items()):
             try:
                 if name not in self._made:
@@ -61,7 +67,4 @@ class Observers:
             except Exception as error:
                 del self._makers[name]
                 what = blame.described(error)
-                warnings.warn(f"{self._run} is no longer told to {name}: {what}", stacklevel=2)
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
+                warnings.warn(f"{self._run} is no longer told to {name}: {what}", stacklevel=3)
