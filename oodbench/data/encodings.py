@@ -4,7 +4,7 @@ import importlib
 import re
 import zlib
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -88,19 +88,24 @@ def hashed_words(length: int) -> Callable[[str], Tensor]:
 
 
 def word_pieces(length: int, model: str = "") -> Callable[[str], Tensor]:
-    """Map texts to the ids (length,) of a model's tokens, padded on the right; DistilBERT's without one.
+    """Map texts to the ids (length,) of DistilBERT's tokens, padded with 0; or of a model's, with -1.
 
-    A tokenizer without padding pads with the token that ends a text.
+    Which token a tokenizer pads with, if with any, differs from the model's configuration in places.
     """
-    tokenizer = pretrained("AutoTokenizer", model) if model else distilbert_tokenizer()
-    tokenizer.padding_side = "right"
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    if model:
+        return partial(_padded, pretrained("AutoTokenizer", model), length)
+    tokenizer = distilbert_tokenizer()
 
     def prepare(text: str) -> Tensor:
         settings = {"padding": "max_length", "truncation": True, "max_length": length}
         return torch.tensor(tokenizer(text, **settings)["input_ids"])
 
     return prepare
+
+
+def _padded(tokenizer: Any, length: int, text: str) -> Tensor:
+    ids = tokenizer(text, truncation=True, max_length=length)["input_ids"]
+    return torch.tensor([*ids, *[-1] * (length - len(ids))])
 
 
 @lru_cache(maxsize=1)

@@ -109,17 +109,18 @@ class DistilBERT(_Transformer):
 
 
 class _Pooled(nn.Module):
-    """Ids (N, L) to (N, F): one state of a transformer's for a text."""
+    """Ids (N, L), -1 after a text's end, to (N, F): one state of a transformer's for a text."""
 
     def __init__(self, model: Any, pool: str) -> None:
         super().__init__()
-        self.model, self.pool = model, pool
-        padding = model.config.pad_token_id
-        self.padding = model.config.eos_token_id if padding is None else padding
+        self.model, self.pool, self.padding = model, pool, model.config.pad_token_id
 
     def forward(self, ids: Tensor) -> Tensor:
-        seen = ids != self.padding
-        states: Tensor = self.model(input_ids=ids, attention_mask=seen.long())[0]
+        seen = ids >= 0
+        if self.padding is not None:  # as sets pad that have another tokenizer's ids
+            seen = seen & (ids != self.padding)
+        mask = seen.long()
+        states: Tensor = self.model(input_ids=ids.clamp(min=0), attention_mask=mask)[0]
         if self.pool == "first":
             return states[:, 0]
         counts = seen.sum(1).clamp(min=1)
