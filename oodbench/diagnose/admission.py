@@ -82,25 +82,26 @@ def figures(
     rows = [name for name in (ERM, *REFERENCES) if name in labels]
     cells = {name: why(frames, label=name) for name in rows}
     has_out = bool(frames.metrics["split"].eq("out").any())
-    inside = {n: _score(why(frames, label=n, rule="train_val")) for n in rows} if has_out else {}
+    inside = (
+        {n: value_of(why(frames, label=n, rule="train_val"), "score") for n in rows}
+        if has_out
+        else {}
+    )
     late = _late_gain(frames) if has_out else None
     return Figures(
         metric=metric,
         higher_is_better=higher_is_better,
         inside=inside,
-        outside={name: _value(cell) for name, cell in cells.items()},
+        outside={name: value_of(cell) for name, cell in cells.items()},
         ceilings=ceilings,
         late_gain=late if late is None or higher_is_better else (-late[0], late[1]),
         tied=_tied(cells[ERM], higher_is_better),
     )
 
 
-def _value(cell: Why) -> Value:
-    return mean_and_error(cell.runs.loc[cell.runs["chosen"], "value"])
-
-
-def _score(cell: Why) -> Value:
-    return mean_and_error(cell.runs.loc[cell.runs["chosen"], "score"])
+def value_of(cell: Why, column: str = "value") -> Value:
+    """Return the mean and error over trials of a column of the chosen runs."""
+    return mean_and_error(cell.runs.loc[cell.runs["chosen"], column])
 
 
 def _late_gain(frames: Frames) -> Value:

@@ -9,14 +9,24 @@ import scipy
 
 from oodbench.data import facts
 from oodbench.datasets import Dataset, make
-from oodbench.diagnose.admission import ERM, REFERENCES, Figures, Value, checks, figures
+from oodbench.diagnose.admission import (
+    ERM,
+    POINTS,
+    REFERENCES,
+    SHARE,
+    Figures,
+    Value,
+    checks,
+    figures,
+    value_of,
+)
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.metrics import is_proportion
 from oodbench.report.numbers import gain, number
 from oodbench.report.statistics import mean_and_error
 from oodbench.report.tables.leaderboard import constant_values, reported_metrics
-from oodbench.report.why import Why, why
+from oodbench.report.why import why
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames
 from oodbench.results.load import load_frames
@@ -31,8 +41,6 @@ CEILING, ALONE = "ceiling", "alone"
 LIKE_TEST = ("as_test", "grayscale", "oracle")
 """The options that make the data of a ceiling, which is trained on what the test environment is like."""
 DRAWS, TRIALS, MOST_STEPS = 8, 3, 600
-POINTS, SHARE = 0.05, 0.1
-"""The least head-room of a dataset of a board: 5 points of a proportion, or a tenth of ERM's loss."""
 LEVEL = 0.05
 
 
@@ -182,7 +190,7 @@ def verdicts(room: HeadRoom) -> list[str]:
         )
     else:
         unit = " points" if is_proportion(room.metric) else ""
-        least = "5 points" if unit else "a tenth of ERM's loss"
+        least = "8 points" if unit else "15 % of ERM's loss"
         than = "at least" if room.has_room else "less than"
         sentences.append(f"Head-room: {gain(room.room, room.metric)}{unit}, {than} {least}.")
     if room.is_at_chance:
@@ -256,7 +264,7 @@ def _compared(
     cell = why(frames, label=ERM)
     higher, trained = facts.higher_is_better(dataset), set(frames.runs["label"])
     ceilings = {
-        label: _value(why(frames, label=label))
+        label: value_of(why(frames, label=label))
         for label in (_of(CEILING, row) for row in rows)
         if label in trained
     }
@@ -277,7 +285,7 @@ def _compared(
         draws=int(budget["hparam_draws"]),
         trials=int(budget["trials"]),
         seconds=float(spent[runs["label"] == ERM].mean()),
-        erm=_value(cell),
+        erm=value_of(cell),
         constant=mean_and_error(constant) if len(constant) else None,
         ceiling=ceilings.get(CEILING),
         own=alone.get(ERM),
@@ -290,10 +298,6 @@ def _raise_for_failed(frames: Frames) -> None:
     failed = frames.runs[frames.runs["state"].map(lambda state: not state.complete)]
     if len(failed):
         raise UserError(f"{counted(len(failed), 'run')} failed: {failed['error'].iloc[0]}")
-
-
-def _value(cell: Why) -> Value:
-    return mean_and_error(cell.runs.loc[cell.runs["chosen"], "value"])
 
 
 def _spearman(frames: Frames) -> Value | None:

@@ -36,7 +36,7 @@ ROOM = HeadRoom(
     erm=(0.6, 0.01),
     constant=(0.5, 0.0),
     ceiling=(0.64, 0.01),
-    own=(0.66, 0.01),
+    own=(0.70, 0.01),
     spearman=(0.6, 0.01),
 )
 LOSS = replace(
@@ -57,11 +57,11 @@ def curve_of(score: float, value: float) -> Curve:
 @pytest.mark.parametrize(
     ("room", "value", "has_room", "at_chance"),
     [
-        (ROOM, 0.06, True, False),
+        (ROOM, 0.10, True, False),
         (replace(ROOM, own=None), 0.04, False, False),
         (replace(ROOM, own=None, ceiling=None), None, False, False),
-        (replace(ROOM, constant=(0.6, 0.0)), 0.06, True, True),
-        (replace(LOSS, own=(1.7, 0.1)), 0.3, True, False),
+        (replace(ROOM, constant=(0.6, 0.0)), 0.10, True, True),
+        (replace(LOSS, own=(1.6, 0.1)), 0.4, True, False),
         (replace(LOSS, own=(2.5, 0.1)), 0.1, False, False),
         (replace(LOSS, own=None, constant=(1.9, 0.0)), 0.1, False, True),
         (replace(LOSS, own=None, constant=None), 0.1, False, False),
