@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from string import ascii_uppercase
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from oodbench.data.drawn import DrawnPictures, Picture
 from oodbench.data.fonts import outlines
 from oodbench.data.packages import Files, Package
 from oodbench.data.pictures import rendered
-from oodbench.datasets import Metadata, Normalization, register
+from oodbench.datasets import IMAGENET, Metadata, Normalization, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -91,6 +91,8 @@ DUSTIN = Package(
     "Dustin Norlander",
     "usr/share/doc/fonts-dustin/copyright",
 )
+PRETRAINED = 224
+"""The side of the pictures for pretrained networks."""
 EVERY = 3
 """Every third face of AEnigma, by name, is taken, since many share a family."""
 NO_LETTERS = (
@@ -177,6 +179,7 @@ def fontsource(kinds: Sequence[str] = tuple(FONTSOURCE)) -> tuple[Package, ...]:
         folder="LetterFonts",
         checksums={
             "LetterFonts/16/pictures.npy": "33719e2fdf3821ca194ce3a61bf757e1",
+            "LetterFonts/224/pictures.npy": "0",
             "LetterFonts/pictures.csv": "628bf164418ae7979e1a98941e0733c1",
         },
         hparams={"batch_size": 16},
@@ -199,8 +202,9 @@ class LetterFonts(DrawnPictures):
     class Options(DrawnPictures.Options):
         """The pictures."""
 
-        size: int = hparam(16, options=(16, 32))
-        """The side of the pictures in pixels."""
+        size: int = hparam(16, options=(16, 224))
+        """The side of the pictures in pixels; those of 224 have three equal channels with ImageNet's
+        moments, as pretrained networks take them."""
 
     packages = (MATPLOTLIB, *fontsource(), DUSTIN, AENIGMA)
     environments = (TEXT, MONO, HAND, PIXEL, DISPLAY)
@@ -210,6 +214,12 @@ class LetterFonts(DrawnPictures):
     channels = 1
     normalization = Normalization((0.5,), (0.5,))
     one_unseen_in = 4
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        if options.size == PRETRAINED:
+            self.input_shape = (3, options.size, options.size)
+            self.normalization = IMAGENET
 
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
         """Return every letter in every face; raises UserError for a font that cannot be read."""

@@ -66,7 +66,7 @@ class DrawnPictures(FileDataset):
     channels = 3
     network_hparams: ClassVar[Mapping[str, Any]] = MappingProxyType({"width": 32, "strided": True})
     """A run of 400 steps at 16 x 16 pixels takes seconds."""
-    normalization: ClassVar[Normalization]
+    normalization: Normalization
     one_unseen_in = 2
     """One in so many identities of an environment is there where it is held out, and only there."""
     packages: ClassVar[Sequence[Package]]
@@ -117,7 +117,8 @@ class DrawnPictures(FileDataset):
         listed = "".join(f"{p.environment},{p.target},{p.identity}\n" for p in pictures)
         write_whole(about / LIST, listed)
         terminal().say(write_licences(about / LICENCES, self.packages, files))
-        rows = Rows(len(pictures), self.input_shape, np.uint8, lambda: self._drawn(pictures))
+        shape = (self.channels, self.options.size, self.options.size)
+        rows = Rows(len(pictures), shape, np.uint8, lambda: self._drawn(pictures))
         keep(folder, label(self), {PICTURES.removesuffix(".npy"): rows})
 
     def _drawn(self, pictures: Sequence[Picture]) -> Iterator[Tensor]:
@@ -161,7 +162,7 @@ class DrawnPictures(FileDataset):
         )
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Map bytes (N, C, H, W) to standardised floats."""
+        """Map bytes (N, C, H, W) to standardised floats; one channel becomes as many as have moments."""
         mean, std = self.normalization.on(x.device)
         return x.float().div_(255).sub_(mean).div_(std)
 

@@ -5,15 +5,25 @@ ceiling a support-vector machine exceeds, ranks chance.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
+from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
-from oodbench.report.statistics import mean_and_error
+from oodbench.report.statistics import mean_and_error, paired_differences
+from oodbench.report.tables.leaderboard import (
+    CEILING,
+    METHOD,
+    REFERENCE,
+    is_mean,
+    leaderboard_by_rule,
+    scores,
+)
 from oodbench.report.why import Why, why
-from oodbench.results.frames import Frames
-from oodbench.selection import judged
+from oodbench.results.frames import Frames, only, subset
+from oodbench.selection import Judged, judged
 
 ERM = "ERM"
 REFERENCES = ("Forest", "BoostedTrees", "SupportVectors", "Neighbours", "Logistic")
@@ -26,6 +36,10 @@ LATE = 0.75
 """ERM no longer improves if it gains nothing, beyond its error, after this part of its steps."""
 TIES = 0.2
 """The largest share of choices that ties in validation decide."""
+EQUAL = 0.1
+"""The largest share of rows whose values all equal ERM's."""
+WIDE, WIDE_SHARE = 0.03, 0.08
+"""The largest half-width of the interval of a gain: 3 points, or 8 % of the head-room."""
 NORMAL = 1.96
 
 Value = tuple[float, float]
@@ -58,7 +72,13 @@ class Figures:
     late_gain: Value | None
     """What ERM gains in distribution in the last quarter of its steps; above 0 is better."""
     tied: float
-    """The share of trials of ERM in which several draws have the best score."""
+    """The share of trials, of ERM or of all rows, in which several draws have the best score."""
+    rows: int = 0
+    """How many methods there are beside ERM, of which the next two are."""
+    equal: float = 0.0
+    """The share of methods whose values all equal ERM's."""
+    half_width: float = 0.0
+    """The median half-width of the 95 % intervals of the other methods' gains over ERM."""
 
     def better(self, a: float, b: float) -> float:
         """Return how much better `a` is than `b`."""
@@ -95,7 +115,43 @@ def figures(
         outside={name: value_of(cell) for name, cell in cells.items()},
         ceilings=ceilings,
         late_gain=late if late is None or higher_is_better else (-late[0], late[1]),
-        tied=_tied(cells[ERM], higher_is_better),
+        tied=_tied(judged(frames), [ERM], higher_is_better),
+    )
+
+
+def figures_of_results(frames: Frames, dataset: str) -> Figures:
+    """Return the figures of a dataset, by its label, from the runs of a sweep that has ERM and other rows.
+
+    Rows are methods and references; the ceiling is the best of the rows that the sweep marks as such.
+    Raises UserError for an unknown dataset, and if ERM is not among the rows.
+    """
+    frames = only(frames, [dataset])
+    if ERM not in set(frames.runs["label"]):
+        raise UserError(f"there are no runs of {ERM} on {dataset}")
+    one = judged(frames)
+    board = leaderboard_by_rule(one)
+    means = board.frame[is_mean(board.frame)].set_index("label")
+    values = {
+        kind: {
+            str(label): (float(mean), float(error))
+            for label, mean, error in means.query("kind in @kind")[["mean", "stderr"]].itertuples()
+        }
+        for kind in ((METHOD, REFERENCE), (CEILING,))
+    }
+    outside, ceilings = values.values()
+    metric = str(means["metric"].iloc[0])
+    trained = subset(frames, frames.runs[~frames.runs["ceiling"]])
+    found = figures(trained, ceilings, metric, board.higher[metric])
+    methods = [str(label) for label in means.index[means["kind"] == METHOD]]
+    gains = paired_differences(scores(board), ERM, resamples=0)
+    halves = [(d.gain.high - d.gain.low) / 2 for d in gains if not d.equal]
+    return replace(
+        found,
+        outside=outside,
+        tied=_tied(one, methods, board.higher[metric]),
+        rows=len(gains),
+        equal=float(np.mean([d.equal for d in gains])) if gains else 0.0,
+        half_width=float(np.median(halves)) if halves else 0.0,
     )
 
 
@@ -118,12 +174,13 @@ def _late_gain(frames: Frames) -> Value:
     return mean_and_error(gains)
 
 
-def _tied(cell: Why, higher_is_better: bool) -> float:
-    """Return the share of trials in which more than one draw has the best score."""
-    scores = cell.runs.dropna(subset=["score"])
-    by_trial = scores.groupby("trial")["score"]
-    best = by_trial.transform("max" if higher_is_better else "min")
-    ties = (scores["score"] == best).groupby(scores["trial"]).sum()
+def _tied(one: Judged, rows: list[str], higher_is_better: bool) -> float:
+    """Return the share of trials of these rows in which more than one draw has the best score."""
+    candidates = one.candidates[one.candidates["label"].isin(rows)]
+    best_steps = candidates.drop_duplicates("id").dropna(subset=["score"])
+    cell = [best_steps[name] for name in ("label", "trial")]
+    best = best_steps.groupby(cell)["score"].transform("max" if higher_is_better else "min")
+    ties = (best_steps["score"] == best).groupby(cell).sum()
     return float(np.mean(ties > 1))
 
 
@@ -157,4 +214,23 @@ def checks(f: Figures) -> list[Check]:
         found.append(Check("the best row", text, "not above", over <= NORMAL * error))
     text, wanted = f"{100 * f.tied:.0f} % of trials", f"under {100 * TIES:.0f} %"
     found.append(Check("choices by ties", text, wanted, f.tied < TIES))
-    return found
+    return found + (_of_rows(f, room, unit) if f.rows else [])
+
+
+def _of_rows(f: Figures, room: float | None, unit: float) -> list[Check]:
+    """Return the conditions on the rows of a sweep, given the head-room and the unit of texts."""
+    widest = max(WIDE if is_proportion(f.metric) else 0.0, WIDE_SHARE * (room or 0.0))
+    return [
+        Check(
+            "rows equal to ERM",
+            f"{100 * f.equal:.0f} % of {f.rows}",
+            f"at most {100 * EQUAL:.0f} %",
+            f.equal <= EQUAL,
+        ),
+        Check(
+            "half-width of gains",
+            f"{unit * f.half_width:.2g}",
+            f"at most {unit * widest:.2g}",
+            f.half_width <= widest if widest else None,
+        ),
+    ]

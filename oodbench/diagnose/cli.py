@@ -42,14 +42,22 @@ def dataset(
     out: Annotated[
         Path | None, typer.Option(help="The directory that keeps the runs; by default none.")
     ] = None,
+    results: Annotated[
+        list[str] | None,
+        typer.Option(help="Train nothing: judge the dataset of that label in results, or on a board."),
+    ] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Train ERM: how far it is from the constant answer and the ceiling, and is it on the line?"""
-    from oodbench.diagnose.head_room import head_room, show
+    """Train ERM and references: how far is it from the ceiling, and may a board have the dataset?"""
+    from oodbench.diagnose.admission import figures_of_results
+    from oodbench.diagnose.head_room import head_room, show, show_checks
     from oodbench.registry import load_plugins
+    from oodbench.report.sources import frames_of
     from oodbench.sweep.launchers import LaunchOptions
 
     load_plugins(plugin or [])
+    if results:
+        return show_checks(figures_of_results(frames_of(results), name), terminal())
     settings = assignments("--set", set_ or [])
     with tempfile.TemporaryDirectory() as scratch:
         options = LaunchOptions(

@@ -171,9 +171,14 @@ def show(room: HeadRoom, console: Terminal) -> None:
     for sentence in verdicts(room):
         console.say(sentence)
     if room.figures is not None:
-        holds = {True: "yes", False: "no", None: "-"}
-        found = [(c.what, c.found, c.wanted, holds[c.holds]) for c in checks(room.figures)]
-        console.print(console.tables(("admission", "found", "wanted", "holds"), found))
+        show_checks(room.figures, console)
+
+
+def show_checks(figures: Figures, console: Terminal) -> None:
+    """Print the conditions of admission."""
+    holds = {True: "yes", False: "no", None: "-"}
+    found = [(c.what, c.found, c.wanted, holds[c.holds]) for c in checks(figures)]
+    console.print(console.tables(("admission", "found", "wanted", "holds"), found))
 
 
 def value_text(value: Value | None, metric: str) -> str:

@@ -91,7 +91,8 @@ class Training:
     def evaluated(self) -> bool:
         """Whether an evaluation is due now."""
         step, spec = self.run.step, self.run.spec
-        return self.diverged is not None or step % spec.evaluate_every == 0 or step == spec.steps
+        every = spec.steps if spec.reference else spec.evaluate_every  # a reference is fitted at once
+        return self.diverged is not None or step % every == 0 or step == spec.steps
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> None:
         """Write a record, after the predictions and weights that are kept of its step.

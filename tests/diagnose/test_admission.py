@@ -3,9 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from oodbench.diagnose.admission import Figures, checks, figures
+from oodbench.diagnose.admission import Figures, checks, figures, figures_of_results
+from oodbench.errors import UserError
+from oodbench.results.frames import only
 from oodbench.results.load import load_frames
 from tests.helpers.made import Curve, Made
 
@@ -17,6 +20,9 @@ GOOD = Figures(
     ceilings={"ceiling": (0.7, 0.01), "Forest ceiling": (0.72, 0.01)},
     late_gain=(0.002, 0.002),
     tied=0.1,
+    rows=30,
+    equal=0.1,
+    half_width=0.03,
 )
 LOSS = replace(
     GOOD,
@@ -25,12 +31,13 @@ LOSS = replace(
     inside={"ERM": (2.0, 0.1), "Forest": (1.95, 0.1)},
     outside={"ERM": (4.0, 0.1), "Forest": (4.1, 0.1)},
     ceilings={"ceiling": (3.0, 0.1)},
+    half_width=0.04,
 )
 
 
 @pytest.mark.parametrize("good", [GOOD, LOSS])
 def test_a_dataset_that_meets_all_conditions(good: Figures) -> None:
-    assert [check.holds for check in checks(good)] == [True] * 5
+    assert [check.holds for check in checks(good)] == [True] * 7
 
 
 @pytest.mark.parametrize(
@@ -41,6 +48,9 @@ def test_a_dataset_that_meets_all_conditions(good: Figures) -> None:
         (replace(GOOD, ceilings={"ceiling": (0.67, 0.01)}), "head-room"),
         (replace(GOOD, outside={"ERM": (0.6, 0.01), "Forest": (0.8, 0.01)}), "the best row"),
         (replace(GOOD, tied=0.2), "choices by ties"),
+        (replace(GOOD, equal=0.11), "rows equal to ERM"),
+        (replace(GOOD, half_width=0.031), "half-width of gains"),
+        (replace(LOSS, half_width=0.081), "half-width of gains"),
         (replace(LOSS, inside={"ERM": (2.0, 0.1), "Forest": (1.9, 0.1)}), "ERM in distribution"),
         (replace(LOSS, ceilings={"ceiling": (3.5, 0.1)}), "head-room"),
         (replace(LOSS, outside={"ERM": (4.0, 0.1), "Forest": (2.0, 0.1)}), "the best row"),
@@ -52,7 +62,7 @@ def test_each_condition_is_broken_alone(figures: Figures, broken: str) -> None:
 
 
 def test_what_cannot_be_measured_is_left_out_or_open() -> None:
-    found = checks(replace(GOOD, inside={}, late_gain=None, ceilings={}))
+    found = checks(replace(GOOD, inside={}, late_gain=None, ceilings={}, rows=0))
     assert [(check.what, check.holds) for check in found] == [
         ("head-room", None),
         ("choices by ties", True),
@@ -80,3 +90,31 @@ def test_figures_are_those_of_the_chosen_runs(tmp_path: Path) -> None:
     assert found.inside["Forest"][0] == pytest.approx(0.8)
     assert found.late_gain is not None and found.late_gain[0] == pytest.approx(0.01)
     assert found.tied == pytest.approx(1 / 3) and found.ceiling == (0.95, 0.0)
+
+
+def test_figures_of_results_are_those_of_all_their_rows(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for trial in range(4):
+        noise = 0.001 * trial
+        made.add("D", "ERM", ("c",), trial, curve(0.9, 0.5 + noise), draw=0)
+        made.add("D", "ERM", ("c",), trial, curve(0.8, 0.9), draw=1)
+        for draw in (0, 1):  # its draws tie
+            made.add("D", "IRM", ("c",), trial, curve(0.9, 0.5 + noise), draw=draw)
+        made.add("D", "VREx", ("c",), trial, curve(0.9, 0.6 + noise * (-1) ** trial), draw=0)
+        made.add("D", "Forest", ("c",), trial, curve(0.95, 0.55), reference=True)
+        made.add("D", "ceiling", ("c",), trial, curve(0.9, 0.7), ceiling=True)
+        made.add("D", "Forest ceiling", ("c",), trial, curve(0.9, 0.8), ceiling=True)
+        made.add("E", "ERM", ("c",), trial, curve(0.9, 0.1))
+    frames = load_frames(made.results, made.runs)
+    found = figures_of_results(frames, "D")
+    assert found.rows == 2 and found.equal == 0.5
+    assert found.tied == pytest.approx(1 / 3)  # of ERM, IRM and VREx
+    assert set(found.outside) == {"ERM", "IRM", "VREx", "Forest"}
+    assert found.ceiling == pytest.approx((0.8, 0.0)) and set(found.inside) == {"ERM", "Forest"}
+    gains = np.array([0.1, 0.1 - 0.002, 0.1, 0.1 - 0.006])
+    error = gains.std(ddof=1) / 2
+    assert found.half_width == pytest.approx(3.182446 * error)
+    with pytest.raises(UserError, match="unknown dataset 'F'"):
+        figures_of_results(frames, "F")
+    with pytest.raises(UserError, match="no runs of ERM on D"):
+        figures_of_results(only(frames, [], ["VREx"]), "D")

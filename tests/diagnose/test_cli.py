@@ -31,3 +31,10 @@ def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> N
 def test_what_is_gone_says_what_to_type(name: str) -> None:
     result = call(name, "results")
     assert result.exit_code == 2 and f"{name} is gone: " in result.stderr
+
+
+def test_a_dataset_is_judged_by_the_runs_of_a_board() -> None:
+    result = call("dataset", "flights", "--results", "small.v2")
+    assert result.exit_code == 0 and "rows equal to ERM" in result.stdout
+    result = call("dataset", "flight", "--results", "small.v2")
+    assert result.exit_code == 2 and "did you mean flights" in result.stderr
