@@ -1,15 +1,17 @@
 """Features of images under a frozen network, computed once, so that heads train fast."""
 
 import hashlib
+import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from oodbench.data import facts
@@ -43,7 +45,7 @@ SAMPLE = 4
     ),
 )
 class FrozenFeatures(FileDataset):
-    """The features of any dataset of images under a network with given weights.
+    """The features of any dataset of images under a network with given weights, or from a `file`.
 
     Environments, splits, clusters, attributes and metrics are that dataset's. Features are extracted once,
     without augmentation, into the data directory: of image files and other inputs on disk by
@@ -69,6 +71,10 @@ class FrozenFeatures(FileDataset):
         sha256: str = hparam("", neutral="")
         """The SHA-256 of the file of the weights, which stands in a run's id for them, wherever the file
         is; a run stops at another file. For the network timm a plan sets it."""
+        file: str = hparam("", neutral="")
+        """A file of numpy.savez with features that were made elsewhere, of any model: an array (N, F) for
+        each environment, its examples in the order of `load`. No network is needed then, and `sha256` is
+        that of this file."""
         as_test: str = hparam("", neutral="")
         """The environment whose examples all others have: what could be reached in it as a test. Some of
         its examples have to be unseen in training (`Environment.unseen`), as those of `EmojiStyles`."""
@@ -99,7 +105,9 @@ class FrozenFeatures(FileDataset):
             raise unknown("environment", options.as_test, images.environments, "`as_test`")
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """Return the checksum of the weights where the network's runs have it, too."""
+        """Return the checksum of the file, or of the weights where the network's runs have it, too."""
+        if self.options.file:
+            return {"sha256": sha256(self._given())}
         space = networks.get(self.options.network).Hparams
         known = "sha256" in identity(space, self._values(self.options.weights))
         return {"sha256": self._sha256()} if known else {}
@@ -107,6 +115,8 @@ class FrozenFeatures(FileDataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """Return the features (N, F) of every environment; raises UserError if they are not there."""
         environments = self.images.load(trial)
+        if self.options.file:
+            return self._shown(self._with_given(environments))
         folder = self._folder(environments)
         if not folder.is_dir():
             if any(isinstance(each.x, Stored) for each in environments.values()):
@@ -122,6 +132,10 @@ class FrozenFeatures(FileDataset):
             small = file.stat().st_size <= IN_MEMORY
             x = torch.from_numpy(np.load(file)) if small else MemoryMapped(file)
             featured[name] = replace(environment, x=x)
+        return self._shown(featured)
+
+    def _shown(self, featured: dict[str, Environment]) -> dict[str, Environment]:
+        """Return the environments, with `as_test` all with the examples of that one."""
         if not self.options.as_test:
             return featured
         shown = featured[self.options.as_test]
@@ -129,10 +143,41 @@ class FrozenFeatures(FileDataset):
             raise UserError(f"`as_test` of {self.name}: {self.options.of} has no unseen examples")
         return dict.fromkeys(featured, shown)
 
+    def _given(self) -> Path:
+        """Return the file of features; raises UserError for a missing or another one."""
+        file = Path(self.options.file).expanduser()
+        if not file.is_file():
+            raise UserError(f"`file` of {facts.label(self)}: there is no file {file}")
+        if self.options.sha256 not in ("", sha256(file)):
+            raise UserError(
+                f"{file} is not the file of features with SHA-256 {self.options.sha256}"
+            )
+        return file
+
+    def _arrays(self) -> Mapping[str, NDArray[np.float32]]:
+        """Return the features in the file by environment; raises UserError for what is no such file."""
+        file = self._given()
+        return _read_arrays(file, sha256(file), facts.label(self))
+
+    def _with_given(self, environments: Mapping[str, Environment]) -> dict[str, Environment]:
+        """Return the environments with the features of the file; raises UserError where they do not fit."""
+        arrays, featured = self._arrays(), {}
+        for name, environment in environments.items():
+            x = arrays.get(name)
+            if x is None or x.shape != (len(environment.y), *self.input_shape):
+                found = "no array" if x is None else f"an array {x.shape}"
+                raise UserError(
+                    f"{self.options.file} has {found} of {name}, which has {len(environment.y)} examples "
+                    f"in {self.options.of}"
+                )
+            featured[name] = replace(environment, x=torch.from_numpy(x))
+        return featured
+
     @property
     def files_read(self) -> Collection[Path]:
-        """The files of the images."""
-        return facts.files_read(self.images)
+        """The files of the images, and the file of features."""
+        own = [self._given()] if self.options.file else []
+        return [*facts.files_read(self.images), *own]
 
     def check(self) -> None:
         """Check the images; raises UserError as their dataset does."""
@@ -172,6 +217,8 @@ class FrozenFeatures(FileDataset):
             yield features.float().cpu()
 
     def _num_features(self) -> int:
+        if self.options.file:
+            return next(iter(self._arrays().values())).shape[-1]
         with torch.random.fork_rng(devices=()), torch.device("meta"):
             return build(
                 self.options.network, self._values("none"), self.images.input_shape, 2, 0
@@ -219,6 +266,19 @@ class FrozenFeatures(FileDataset):
             parts += (sorted(self.options.network_settings),)
         key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
         return self.data_dir / ".oodbench" / f"features-{self.options.of}-{key}"
+
+
+@lru_cache(maxsize=2)
+def _read_arrays(file: Path, digest: str, who: str) -> Mapping[str, NDArray[np.float32]]:
+    """Return the arrays of a file of numpy.savez with that digest; raises UserError for another file."""
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name].astype(np.float32) for name in stored.files}
+    except (AttributeError, OSError, ValueError, zipfile.BadZipFile) as error:
+        raise UserError(f"`file` of {who}: {file} is no file of numpy.savez ({error})") from error
+    if not arrays:
+        raise UserError(f"`file` of {who}: {file} has no arrays")
+    return arrays
 
 
 def _digest(environments: Mapping[str, Environment]) -> str:

@@ -179,7 +179,7 @@ def fontsource(kinds: Sequence[str] = tuple(FONTSOURCE)) -> tuple[Package, ...]:
         folder="LetterFonts",
         checksums={
             "LetterFonts/16/pictures.npy": "33719e2fdf3821ca194ce3a61bf757e1",
-            "LetterFonts/224/pictures.npy": "0",
+            "LetterFonts/224/pictures.npy": "ea743ade53c98eaa1978d5d31a36f4a8",
             "LetterFonts/pictures.csv": "628bf164418ae7979e1a98941e0733c1",
         },
         hparams={"batch_size": 16},

@@ -173,6 +173,7 @@ def linear_weights(predict: Callable[[Tensor], Tensor], dim: int) -> Tensor | No
     generator = torch.Generator().manual_seed(0)
     probes = torch.cat([torch.eye(dim), torch.randn(2 * dim, dim, generator=generator)])
     outputs = predict(torch.cat([torch.zeros(1, dim), probes]))
+    probes = probes.to(outputs.dtype)  # estimators predict in double precision
     measured = outputs[1:] - outputs[0]
     weights = measured[:dim]
     if (measured - probes @ weights).norm() > 1e-3 * measured.norm():

@@ -164,7 +164,7 @@ class DrawnPictures(FileDataset):
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Map bytes (N, C, H, W) to standardised floats; one channel becomes as many as have moments."""
         mean, std = self.normalization.on(x.device)
-        return x.float().div_(255).sub_(mean).div_(std)
+        return x.float().div_(255).sub(mean).div_(std)
 
 
 class _Made(NamedTuple):

@@ -44,7 +44,9 @@ def dataset(
     ] = None,
     results: Annotated[
         list[str] | None,
-        typer.Option(help="Train nothing: judge the dataset of that label in results, or on a board."),
+        typer.Option(
+            help="Train nothing: judge the dataset of that label in results, or on a board."
+        ),
     ] = None,
     plugin: Plugins = None,
 ) -> None:

@@ -136,7 +136,7 @@ def _weights(values: object) -> str:
     """Return the name of the weights among a network's hyperparameters or a dataset's options."""
     if not isinstance(values, Mapping) or values.get("weights", "none") == "none":
         return ""
-    model, weights = values.get("model"), str(values["weights"])
+    model, weights = values.get("model"), str(values.get("file") or values["weights"])
     name = str(model) if weights == "cached" and model else PurePath(weights).name
     checksum = str(values.get("sha256") or "")
     return f"{name} ({checksum[:8]})" if checksum else name

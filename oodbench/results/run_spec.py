@@ -15,6 +15,8 @@ BEFORE = " (before)"
 """The end of the names of metrics before adaptation, in the records of a run that adapts."""
 CONSTANT = "constant"
 """The row of the constant answer in tables; no row of a sweep may be called so."""
+HASHED = ("weights", "file")
+"""The hyperparameters and options that name a file which counts by its `sha256`, where that is known."""
 
 
 class State(StrEnum):
@@ -118,9 +120,10 @@ class RunSpec:
         """A hash of the fields' values, which hold no host, no code version and no path but the user's own.
 
         Fields that are not compared are not hashed. A file of weights, the network's or the dataset's,
-        counts by its SHA-256 alone where a `sha256` stands beside it (a plan sets it for the network timm),
-        else by its path as it was given. A field that was added later (its metadata say so) is hashed only
-        where it is not at its default, which is what runs did before the field existed.
+        or of features counts by its SHA-256 alone where a `sha256` stands beside it (a plan sets it for
+        timm and for features), else by its path as it was given. A field that was added later (its
+        metadata say so) is hashed only where it is not at its default, which is what runs did before the
+        field existed.
         """
         values = dict(vars(self))
         for f in fields(self):
@@ -128,7 +131,7 @@ class RunSpec:
                 del values[f.name]
         for key in ("network_hparams", "options"):
             if values[key].get("sha256"):
-                values[key] = {k: v for k, v in values[key].items() if k != "weights"}
+                values[key] = {k: v for k, v in values[key].items() if k not in HASHED}
         text = json.dumps(values, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -160,10 +163,12 @@ class RunSpec:
     def due(self, step: int | None = None) -> list[int]:
         """Return the steps up to `step`, or to the end, at which the run is evaluated, in order.
 
-        A run that diverges is evaluated once more, at its end.
+        A run that diverges is evaluated once more, at its end. A reference, which is fitted at once, is
+        evaluated there alone.
         """
         last = self.steps if step is None else min(step, self.steps)
-        regular = list(range(self.evaluate_every, last + 1, self.evaluate_every))
+        every = self.steps if self.reference else self.evaluate_every
+        regular = list(range(every, last + 1, every))
         return regular + [last] * (last == self.steps and last not in regular)
 
     @classmethod

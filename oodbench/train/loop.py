@@ -91,8 +91,7 @@ class Training:
     def evaluated(self) -> bool:
         """Whether an evaluation is due now."""
         step, spec = self.run.step, self.run.spec
-        every = spec.steps if spec.reference else spec.evaluate_every  # a reference is fitted at once
-        return self.diverged is not None or step % every == 0 or step == spec.steps
+        return self.diverged is not None or step in spec.due(step)
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> None:
         """Write a record, after the predictions and weights that are kept of its step.

@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.sweeps import ended
 
 CLASSIFIERS: dict[str, Any] = {
     "Forest": RandomForestClassifier,
@@ -89,6 +91,12 @@ def test_numbers_are_predicted_as_by_scikit_learn(name: str) -> None:
     for data in run.data.environments.values():
         inputs = run.data.dataset.transform(data.x, None).flatten(1).double().numpy()
         np.testing.assert_allclose(run.predict(data.x)[:, 0].numpy(), direct.predict(inputs))
+
+
+def test_a_run_has_one_record_at_its_end(tmp_path: Path) -> None:
+    dataset = {"name": "LinearSEM", "variant": "FOU", "num_examples": 50}
+    spec = single(dataset, {"name": "Forest"}, steps=4, evaluate_every=2)
+    assert [record["step"] for record in ended(spec, tmp_path / "run").records()] == [4]
 
 
 def test_what_they_cannot_take_is_a_reason() -> None:

