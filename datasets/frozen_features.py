@@ -19,7 +19,7 @@ from oodbench.data.images import Images
 from oodbench.data.preparation import fits
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
 from oodbench.datasets import Environment, FileDataset, Metadata, make, register
-from oodbench.errors import UserError, unknown
+from oodbench.errors import MissingError, UserError, unknown
 from oodbench.hparams import defaults, hparam, identity
 from oodbench.networks.base import Network, build, networks
 from oodbench.networks.weights import require_sha256, sha256
@@ -64,8 +64,9 @@ class FrozenFeatures(FileDataset):
         """The options of that dataset, as KEY=VALUE."""
         network: str = hparam("ResNet50")
         weights: str = hparam("imagenet")
-        """The weights of the network: a file, or as the network calls those that are published. They are
-        part of a run's id as they are given, a file by its path, unless there is a `sha256`."""
+        """The weights of the network: a file, here or in the data directory, or as the network calls those
+        that are published. They are part of a run's id as they are given, a file by its path, unless
+        there is a `sha256`."""
         network_settings: tuple[str, ...] = hparam((), neutral=())
         """Other hyperparameters of that network, as KEY=VALUE, such as `model` of timm."""
         sha256: str = hparam("", neutral="")
@@ -119,12 +120,7 @@ class FrozenFeatures(FileDataset):
             return self._shown(self._with_given(environments))
         folder = self._folder(environments)
         if not folder.is_dir():
-            if any(isinstance(each.x, Stored) for each in environments.values()):
-                raise UserError(
-                    f"{facts.label(self)}: there are no features in {folder}; "
-                    f"`python -m oodbench.data cache FrozenFeatures "
-                    f"--data-dir {self.data_dir}`, with the same options, extracts them"
-                )
+            self._require_memory(environments, folder)
             self._extract(environments, folder, 0)
         featured = {}
         for i, (name, environment) in enumerate(environments.items()):
@@ -133,6 +129,16 @@ class FrozenFeatures(FileDataset):
             x = torch.from_numpy(np.load(file)) if small else MemoryMapped(file)
             featured[name] = replace(environment, x=x)
         return self._shown(featured)
+
+    def _require_memory(self, environments: Mapping[str, Environment], folder: Path) -> None:
+        """Raise MissingError if inputs are on disk, whose features only the command `cache` extracts."""
+        if any(isinstance(each.x, Stored) for each in environments.values()):
+            command = f"python -m oodbench.data cache FrozenFeatures --data-dir {self.data_dir}"
+            raise MissingError(
+                f"{facts.label(self)}: there are no features in {folder}; `{command}`, with the same "
+                "options, extracts them",
+                command,
+            )
 
     def _shown(self, featured: dict[str, Environment]) -> dict[str, Environment]:
         """Return the environments, with `as_test` all with the examples of that one."""
@@ -180,8 +186,12 @@ class FrozenFeatures(FileDataset):
         return [*facts.files_read(self.images), *own]
 
     def check(self) -> None:
-        """Check the images; raises UserError as their dataset does."""
+        """Check the images and that there are features; raises UserError as `load` does."""
         facts.check(self.images)
+        if self.options.file:
+            self._given()
+        elif not (folder := self._folder(environments := self.images.load(0))).is_dir():
+            self._require_memory(environments, folder)
 
     def cache(self, workers: int) -> None:
         """Extract the features, on the first GPU if there is one; of trial 0, where trials differ."""
@@ -242,6 +252,8 @@ class FrozenFeatures(FileDataset):
         if "weights" not in values:
             raise UserError(f"the network {name} has no weights that could be frozen")
         given = assignments("`network_settings` of FrozenFeatures", self.options.network_settings)
+        if self.data_dir and not Path(weights).is_file() and (self.data_dir / weights).is_file():
+            weights = str(self.data_dir / weights)
         return values | given | {"weights": weights}
 
     def _sha256(self) -> str:

@@ -60,6 +60,17 @@ def by_trial(scores: pd.DataFrame) -> Trials:
     return pd.DataFrame(means.where(whole))[list(scores["label"].unique())]
 
 
+def best_ceiling(ceilings: Trials) -> "pd.Series[float]":
+    """Return the values of the ceiling with the best mean on each dataset, or of the first if all lack
+    a trial.
+    """
+    chosen = []
+    for _, table in ceilings.groupby("dataset", sort=False):
+        means = table.agg(plain_mean).dropna()
+        chosen.append(table[means.idxmax()] if len(means) else table.bfill(axis=1).iloc[:, 0])
+    return pd.concat(chosen)
+
+
 def head_rooms(trials: Trials, ceilings: "pd.Series[float]") -> pd.DataFrame:
     """Return the mean difference of the ceiling to the baseline on each dataset, paired by trial.
 
@@ -309,7 +320,7 @@ def gaps_of(board: Leaderboard) -> Gaps | None:
     if table.empty or ceilings.empty:
         return None
     trials = by_trial(table)
-    rooms = head_rooms(trials, by_trial(ceilings).bfill(axis=1).iloc[:, 0])
+    rooms = head_rooms(trials, best_ceiling(by_trial(ceilings)))
     if not rooms["clear"].any():
         return None
     baseline = table[table["label"] == BASELINE]

@@ -64,6 +64,17 @@ def test_the_share_is_the_gain_over_the_head_room_for_accuracies_and_losses(
     assert (table["ERM"] == 0).all()
 
 
+def test_the_ceiling_of_a_dataset_is_the_best_that_has_every_trial() -> None:
+    table = g.by_trial(made(["poor", "rich", "torn"], 1))
+    table.loc["accuracies"] = [[0.1, 0.2, 0.9], [0.1, 0.3, math.nan], [0.1, 0.1, 0.9], [0.1] * 3]
+    table.loc["losses", :] = [[-1.0, -2.0, math.nan]] * TRIALS
+    table.loc["others", :] = [[math.nan, 0.5, math.nan], *[[0.5, math.nan, math.nan]] * 3]
+    best = g.best_ceiling(table)
+    assert best["accuracies"].tolist() == [0.2, 0.3, 0.1, 0.1]
+    assert best["losses"].tolist() == [-1.0] * TRIALS and best["others"].tolist() == [0.5] * TRIALS
+    assert best.index.equals(table.index)
+
+
 def test_a_head_room_within_its_error_has_no_share(
     trials: pd.DataFrame, rooms: pd.DataFrame, ceilings: pd.DataFrame
 ) -> None:

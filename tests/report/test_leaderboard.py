@@ -9,6 +9,7 @@ from oodbench.report.comparison import comparison
 from oodbench.report.html.contents import contents
 from oodbench.report.tables import FORMATS
 from oodbench.report.tables.leaderboard import (
+    CEILING,
     COLUMNS,
     Column,
     leaderboard,
@@ -167,10 +168,13 @@ def test_references_stand_in_grey_and_are_not_ranked(tmp_path: Path) -> None:
             made.add("D", label, ("b",), trial, curve, reference=label == "Forest")
             if label == "Forest":
                 made.add("E", label, ("b",), trial, curve, reference=True)
+                # its ceiling is one
+                made.add("D", "top", ("b",), trial, curve, reference=True, ceiling=True)
     frames = load_frames(made.results)
+    assert set(scores(leaderboard(frames), CEILING)["label"]) == {"top"}
     first, alone, *_ = blocks(leaderboard(frames))
-    assert [row[0] for row in first.rows] == ["IRM", "ERM", "Forest"]
-    assert (first.ranked, first.grey, first.best) == (2, 1, {(0, 1)})
+    assert [row[0] for row in first.rows] == ["IRM", "ERM", "Forest", "top"]
+    assert (first.ranked, first.grey, first.best) == (2, 2, {(0, 1)})
     # without methods they are what is ranked
     assert [row[0] for row in alone.rows] == ["Forest"] and alone.ranked == 1
     shown = scores(leaderboard(frames))

@@ -312,9 +312,9 @@ def _marks(one: Numbers, dataset: str) -> dict[str, float]:
     sign = one.scale(dataset) * (1 if one.higher(dataset) else -1)
     marks = {one.baseline: 0.0}
     for kind in (CONSTANT, CEILING):
-        of_kind = means.loc[means["kind"] == kind, "mean"]
+        of_kind = sign * means.loc[means["kind"] == kind, "mean"]
         if len(of_kind) and one.baseline in means.index:
-            marks[kind] = sign * float(of_kind.iloc[0] - means["mean"][one.baseline])
+            marks[kind] = float(of_kind.max() - sign * means["mean"][one.baseline])
     return marks
 
 

@@ -34,8 +34,8 @@ METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", 
 """The kinds of rows besides the constant answer. Methods are ranked; transductive ones, whose
 predictions depend on other test inputs, have a table of their own; ceilings, which a sweep marks, and
 references, which are no methods of the field, have no rank."""
-APART = (TRANSDUCTIVE, CEILING, REFERENCE)
-"""The kinds that a column of that name marks among runs."""
+APART = (TRANSDUCTIVE, REFERENCE, CEILING)
+"""The kinds that a column of that name marks among runs; of two that mark a row the later one counts."""
 MEAN = "mean"
 FROM = "from"
 PRETRAINING = "pretraining"
