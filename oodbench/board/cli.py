@@ -86,6 +86,10 @@ def run(
     draws: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
     dataset: Only = None,
     tier: Annotated[str | None, typer.Option(help="A tier of the board, such as lite.")] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option(help="Features by a model of your own in place of those of --dataset."),
+    ] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
     retrain_stale: RetrainStale = False,
@@ -93,9 +97,16 @@ def run(
 ) -> None:
     """Train methods on the protocol of a board, and print them among its frozen rows.
 
-    Datasets whose data or package are missing are left out, unless --dataset names them.
+    Datasets whose data or package are missing are left out, unless --dataset names them. Rows on other
+    features stand alone.
     """
-    from oodbench.board.protocol import find_tier, possible, protocol_of, restricted
+    from oodbench.board.protocol import (
+        find_tier,
+        possible,
+        protocol_of,
+        restricted,
+        with_features,
+    )
     from oodbench.registry import load_plugins
     from oodbench.report.comparison import board_sheet
     from oodbench.report.sources import beside_board, check_planned
@@ -115,11 +126,13 @@ def run(
     parts = known_parts(board)
     frozen = list(dict.fromkeys(part.dataset for part in parts))
     sweep = restricted(protocol_of(board), labels, trials, draws, dataset or frozen)
+    if features:
+        sweep = with_features(sweep, features)
     if not dataset:
         if parts and (coming := datasets_to_come(board)):
             terminal(stderr=True).say(f"{to_come(coming)}; they are left out")
         sweep = possible(sweep, data_dir)
-    among = bool(parts) and set(dataset or ()) <= set(frozen)
+    among = bool(parts) and not features and set(dataset or ()) <= set(frozen)
     if among:
         check_planned(make_plan(sweep, data_dir).runs.values(), parts, board.name)
     options = LaunchOptions(

@@ -15,6 +15,8 @@ from oodbench.sweep.sources import absent_data, indices
 from oodbench.terminal import terminal
 from oodbench.yaml_values import read_yaml
 
+FEATURES = "FrozenFeatures"
+"""The dataset whose features may come from a file."""
 Numbers = int | list[int]
 """Trials or draws: how many, or which."""
 
@@ -87,6 +89,21 @@ def restricted(
         "protocol": protocol.name,
     }
     return protocol.model_copy(update=update)
+
+
+def with_features(sweep: Sweep, file: Path) -> Sweep:
+    """Return the sweep with the features of a file in place of those of its only dataset's network.
+
+    Raises UserError unless it has one dataset, which is of frozen features.
+    """
+    entry, *more = sweep.datasets
+    if more or isinstance(entry, str) or entry["name"] != FEATURES:
+        raise UserError(
+            f"--features replaces those of one dataset of {FEATURES}, which --dataset names"
+        )
+    of_network = ("network", "network_settings", "weights", "sha256")
+    kept = {key: value for key, value in entry.items() if key not in of_network}
+    return sweep.model_copy(update={"datasets": [{**kept, "file": str(file)}]})
 
 
 class Tier(BaseModel):

@@ -8,15 +8,19 @@ from base64 import b85encode
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from oodbench.datasets import datasets
+from oodbench.datasets import datasets, make
 from oodbench.errors import missing_package
 from oodbench.results.boards import dataset_file
+from oodbench.results.directory import Results
+from oodbench.results.load import load_frames
 from oodbench.results.parts import Part
+from oodbench.results.run_spec import State
 from tests.helpers.boards import change_part, frozen_part, invoke, remove_part
 
 PLUGIN = '''
@@ -64,6 +68,25 @@ def test_a_method_of_ones_own_stands_in_the_board(
     assert {row[-1] for row in rows if row[:1] == ["TwiceTheRisk"] and "2" in row} >= {"here"}
     assert {row[-1] for row in rows if row[:1] == ["ERM"] and "2" in row} >= {"board"}
     assert invoke("validate", out, board, code=1).count("trial 2, 3 missing") == 2
+
+
+@pytest.mark.slow
+def test_rows_of_a_protocol_are_trained_on_features_of_ones_own(tmp_path: Path) -> None:
+    images = make("ColoredDigits", {"copies": 1}).load(0)
+    np.savez(tmp_path / "mine.npz", **{n: e.x.flatten(1).numpy() for n, e in images.items()})
+    (tmp_path / "b.v1").mkdir()
+    (tmp_path / "b.v1" / "protocol.yaml").write_text(
+        "name: b.v1\nhparam_draws: 1\ntrials: [0]\nsteps: 4\nalgorithms: [ERM, VREx]\ndatasets:\n"
+        "  - {name: FrozenFeatures, label: scans, of: ColoredDigits, settings: [copies=1],\n"
+        "     network: ResNet18, weights: none.pth, training: {network: Head}}\n  - Spirals\n"
+    )
+    command = ("run", tmp_path / "b.v1", "--algorithm", "VREx", "--workers", 1)
+    own = ("--features", tmp_path / "mine.npz", "--dataset", "scans", "--out", tmp_path / "out")
+    assert "VREx" in invoke(*command, *own)
+    (run,) = load_frames(Results(tmp_path / "out")).runs.to_dict("records")
+    assert run["options"]["sha256"] and run["state"] == State.DONE
+    text = invoke(*command, *own[:2], "--dataset", "Spirals", "--out", tmp_path / "no", code=2)
+    assert "--features replaces those of one dataset of FrozenFeatures" in text
 
 
 def test_frozen_runs_trained_again_are_equal_bit_for_bit(board: Path) -> None:

@@ -1,6 +1,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,14 +163,14 @@ def test_methods_that_see_test_inputs_are_ranked_apart(tmp_path: Path) -> None:
 
 def test_references_stand_in_grey_and_are_not_ranked(tmp_path: Path) -> None:
     made = Made(tmp_path)
+    own: Any = {"options": {"as_test": "b"}, "reference": True, "ceiling": True}
     for label, value in {"Forest": 0.9, "ERM": 0.7, "IRM": 0.8}.items():
         for trial in range(3):
             curve = flat(value + trial / 100)
             made.add("D", label, ("b",), trial, curve, reference=label == "Forest")
             if label == "Forest":
                 made.add("E", label, ("b",), trial, curve, reference=True)
-                # its ceiling is one
-                made.add("D", "top", ("b",), trial, curve, reference=True, ceiling=True)
+                made.add("D", "top", ("b",), trial, curve, **own)
     frames = load_frames(made.results)
     assert set(scores(leaderboard(frames), CEILING)["label"]) == {"top"}
     first, alone, *_ = blocks(leaderboard(frames))
