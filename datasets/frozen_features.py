@@ -228,7 +228,7 @@ class FrozenFeatures(FileDataset):
 
     def _num_features(self) -> int:
         if self.options.file:
-            return next(iter(self._arrays().values())).shape[-1]
+            return int(next(iter(self._arrays().values())).shape[-1])
         with torch.random.fork_rng(devices=()), torch.device("meta"):
             return build(
                 self.options.network, self._values("none"), self.images.input_shape, 2, 0
