@@ -83,7 +83,6 @@ class WILDS(FileDataset):
             "image": (3, size, size),
             "bands": (8, size, size),
             "molecule": (size, inputs.ROW),
-            "tracks": (5, size),
         }
         self.input_shape = shapes.get(row.modality, (size,))
 
@@ -252,8 +251,6 @@ class WILDS(FileDataset):
             return inputs.hashed_words(size) if scratch else inputs.word_pieces(size)
         if row.modality == "molecule":
             return inputs.molecule(size)
-        if row.modality == "tracks":
-            return lambda x: x.float()
         return inputs.bands(size) if row.modality == "bands" else lambda x: x
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -369,8 +366,3 @@ class BDD100K(WILDS):
 @register("SQF", Metadata(paper="arXiv:2012.07421", **known("SQF")))
 class SQF(WILDS):
     """Weapons found by stops in New York; by the precision at a recall of 60 %."""
-
-
-@register("ENCODE", Metadata(paper="arXiv:2012.07421", **known("ENCODE")))
-class ENCODE(WILDS):
-    """Where a transcription factor binds in a kind of cell that was not trained on."""

@@ -35,7 +35,6 @@ Waterbirds      waterbirds     1.0      image     224    multiclass  2        cl
 WILDSDomainNet  domainnet      1.0      image     256    multiclass  345      classes     acc_avg                         category
 BDD100K         bdd100k        1.0      image     224    multilabel  9        labels      acc_all                         timeofday
 SQF             sqf            1.0      table     104    multiclass  2        scores      precision_at_global_recall_all  suspect race
-ENCODE          encode         1.0      tracks    12800  multilabel  128      scores      avgprec-macro_all               celltype
 """
 
 TRAINING = """
@@ -56,7 +55,6 @@ Waterbirds      ResNet50     imagenet                    sgd        1e-5  1.0   
 WILDSDomainNet  ResNet50     imagenet                    sgd        7e-4  1e-4          constant     25      96     4       24    120906
 BDD100K         ResNet50     imagenet                    sgd        1e-3  1e-4          constant     10      32     0       32    36728
 SQF             Linear       -                           adam       5e-5  0             constant     4       4      0       4     100000
-ENCODE          UNet1d       -                           adam       1e-3  1e-4          early_drops  12      128    4       32    200000
 """
 
 ABOUT = """
@@ -77,7 +75,6 @@ Waterbirds      images     non-commercial research            groups of bird and
 WILDSDomainNet  images     fair use (research, education)     style
 BDD100K         images     BDD100K's (research, non-profit)   time of day
 SQF             tabular    public domain (the police's data)  year
-ENCODE          tracks     not said in the package            kind of cell and chromosome
 """
 
 FILES = """
@@ -98,7 +95,6 @@ Waterbirds      metadata.csv
 WILDSDomainNet  metadata.csv
 BDD100K         timeofday_train.csv, timeofday_val.csv, timeofday_test.csv, images
 SQF             sqf.csv
-ENCODE          labels/MAX/metadata_df.bed, labels/MAX/metadata_y.npy, sequence.npz
 """
 
 STARS = ("1 star", *(f"{n} stars" for n in range(2, 6)))
@@ -139,7 +135,7 @@ class Set:
     package: str
     """The set's name in the package."""
     version: str
-    modality: Literal["image", "bands", "text", "code", "molecule", "table", "tracks"]
+    modality: Literal["image", "bands", "text", "code", "molecule", "table"]
     size: int
     """The size of an input: pixels of a side, tokens, atoms, features or bases."""
     kind: Kind

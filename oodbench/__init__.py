@@ -10,14 +10,14 @@ from oodbench.version import __version__ as __version__
 if TYPE_CHECKING:
     import pandas as pd
 
-    from oodbench.adaptations.of_module import adapt as adapt
+    from oodbench.adaptations.base import adapt as adapt
     from oodbench.report.summary import table as table
     from oodbench.sweep.launch import run as run
     from oodbench.train.models import evaluate as evaluate
     from oodbench.train.models import load_model as load_model
 
 _PLACES = {
-    "adapt": "oodbench.adaptations.of_module",
+    "adapt": "oodbench.adaptations.base",
     "evaluate": "oodbench.train.models",
     "load_model": "oodbench.train.models",
     "run": "oodbench.sweep.launch",

@@ -152,9 +152,7 @@ class Batch:
         return replace(self, **{"environments": chosen, **picked})
 
     def micro_batches(self, count: int) -> list["Batch"]:
-        """Return the batch in `count` pieces, or as many as can be, each with examples of every
-        environment.
-        """
+        """Return the batch in at most `count` pieces, each with examples of every environment."""
         if count == 1:
             return [self]
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "environments"}
@@ -398,9 +396,7 @@ class Algorithm(nn.Module):
         return out.risks.mean()
 
     def combine(self, gradients: Tensor) -> Tensor:
-        """Return one gradient (*shape) of a parameter from those of the E environments' risks,
-        (E, *shape).
-        """
+        """Return one gradient (*shape) of a parameter from those of the E environments, (E, *shape)."""
         return gradients.mean(0)
 
     def predict(self, x: Tensor) -> Tensor:

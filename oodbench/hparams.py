@@ -63,9 +63,7 @@ def uniform(low: float, high: float) -> Distribution:
 
 
 def log_uniform(low: float, high: float, most: float | None = None) -> Distribution:
-    """Return the log-uniform distribution: exp(uniform on [log low, log high)); values above `most` are
-    `most`.
-    """
+    """Return the log-uniform distribution on [low, high), where values above `most` are `most`."""
     return Distribution("log_uniform", (low, high) if most is None else (low, high, most))
 
 
@@ -146,9 +144,7 @@ def rates_family(family: str, pretrained: bool) -> str:
 def altered(
     space: type, name: str, by_family: Mapping[str, tuple[Any, Distribution | None]]
 ) -> Any:
-    """Return the hyperparameter `name` of `space` with another (default, distribution) for some
-    families.
-    """
+    """Return the hyperparameter `name` of `space` with another (default, distribution) in some families."""
     (inherited,) = (f for f in fields(space) if f.name == name)
     usual: Any = inherited.metadata
     metadata = {**usual, "by_family": {**usual["by_family"], **by_family}}
@@ -275,9 +271,7 @@ def _given_ranges(
 
 
 def _given_range(value: Any, where: str) -> tuple[Value, Distribution | None]:
-    """Return the default and, unless that stands in every draw, the distribution that a sweep
-    file gives.
-    """
+    """Return the default and, unless it stands in every draw, the distribution that a sweep file gives."""
     if not isinstance(value, dict) or not {"default"} <= value.keys() <= {"default", "range"}:
         raise UserError(f"{where} has a default and a range, or a default alone")
     text = value.get("range")

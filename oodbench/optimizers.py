@@ -14,8 +14,6 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     # arXiv:2009.00329: x 0.1 once at 3/4 of the training (its code), or at 1/2 and 3/4 (its text).
     "drop": lambda p: 0.1 if p >= 3 / 4 else 1.0,
     "two_drops": lambda p: 0.1 ** ((p >= 1 / 2) + (p >= 3 / 4)),
-    # WILDS' code for `encode`: after 3 and 6 of 12 epochs.
-    "early_drops": lambda p: 0.1 ** ((p >= 1 / 4) + (p >= 1 / 2)),
     "three_drops": lambda p: 0.3 ** ((p >= 0.60) + (p >= 0.74) + (p >= 0.88)),
     # 0.9995^k over 1000 steps: the linear example in the notebook of arXiv:2009.00329's code.
     "exponential": lambda p: math.exp(-p / 2),

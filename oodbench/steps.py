@@ -63,9 +63,7 @@ class CustomStep(Algorithm):
         """
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Return learning rate, weight decay and whether the optimizers start anew at `step`, from the
-        usual.
-        """
+        """Return learning rate, weight decay and whether optimizers start anew, from the usual ones."""
         return rates
 
     def start_stage(self, step: int) -> None:
@@ -83,9 +81,7 @@ class CustomStep(Algorithm):
         return Drawing(self.hparams.sampling)
 
     def trains_head_only(self, step: int) -> bool:
-        """Return whether the update at a step trains the classifier alone, by default as
-        `head_only` says.
-        """
+        """Return whether the update at a step trains the classifier alone, by default as `head_only`."""
         return usual_head_only(self, step)
 
     def validated(self, loss: float, step: int) -> None:
@@ -123,9 +119,7 @@ def fits_examples(cls: type[Algorithm]) -> bool:
 
 
 def has_stages(cls: type[Algorithm]) -> bool:
-    """Return whether a method says itself at which steps it draws otherwise or trains the
-    classifier alone.
-    """
+    """Return whether a method says itself when it draws otherwise or trains the classifier alone."""
     hooks = ("drawing_at", "trains_head_only")
     own = issubclass(cls, CustomStep)
     return own and any(getattr(cls, hook) is not getattr(CustomStep, hook) for hook in hooks)
@@ -137,9 +131,7 @@ def has_own_update(cls: type[Algorithm]) -> bool:
 
 
 def usual_update(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Tensor]:
-    """Return the update of a method that has none of its own: from `objective` or `combine` to the
-    optimizer.
-    """
+    """Return the update of a method that has none of its own: by `objective` or `combine`."""
     if isinstance(algorithm, CustomStep):
         with torch.no_grad():
             algorithm.start_stage(step)
@@ -266,9 +258,7 @@ def _features_and_logits(algorithm: Algorithm, x: Tensor, step: int) -> tuple[Te
 
 
 def featurized(algorithm: Algorithm, x: Tensor) -> Tensor:
-    """Return the features of inputs (N, ...) as `Outputs` has them: by micro-batches, in the run's
-    precision.
-    """
+    """Return the features of inputs (N, ...) as `Outputs` has them, in the run's precision."""
     with precision(algorithm, x):
         features = _in_micro_batches(algorithm, algorithm.network.featurizer, x)
     return features if algorithm.problem.autocast is None else features.float()
@@ -339,9 +329,7 @@ def minimised(algorithm: Algorithm, out: Outputs) -> Tensor:
 
 
 def reduction_of(algorithm: Algorithm) -> Reduction | None:
-    """Return how the gradients of the units become one, or None if one backward pass of `objective` is
-    enough.
-    """
+    """Return how the gradients of the units become one, or None if one backward pass is enough."""
     if isinstance(algorithm, CustomStep):
         return algorithm.reduction
     return usual_reduction(algorithm)

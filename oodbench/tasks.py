@@ -112,9 +112,7 @@ class Task:
         return found
 
     def example_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each example, (...); unlike `losses`, of several labels or tokens the mean
-        over the example's known ones.
-        """
+        """Return the loss of each example, (...): of labels or tokens the mean over its known ones."""
         if self.kind in _EACH:
             return self.known_mean(_EACH[self.kind](logits, targets), targets)
         return self.losses(logits, targets)

@@ -40,7 +40,7 @@ VMAP_IS_SLOW = "There is a performance drop"
 """The beginning of torch's warning that `vmap` has no rule for a function, which no user can change."""
 
 
-class _Commands(TyperGroup):
+class Commands(TyperGroup):
     """A group whose help shows the whole first paragraph of each command's, not its first words."""
 
     renamed: Mapping[str, str] = MappingProxyType({})
@@ -58,20 +58,11 @@ class _Commands(TyperGroup):
         return name, command, rest
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, whose short help is the first paragraph of its help."""
         command = super().get_command(ctx, cmd_name)
         if command is not None and command.help and not command.short_help:
             command.short_help = command.help.partition("\n\n")[0]
         return command
-
-
-class DefaultCommands(_Commands):
-    """A group whose first command may be left out: arguments that name no command are its."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Put the first command's name before arguments that do not begin with a command's."""
-        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
-            args = [next(iter(self.commands)), *args]
-        return super().parse_args(ctx, args)
 
 
 Plugins = Annotated[
@@ -104,7 +95,7 @@ class _App(typer.Typer):
 def commands(
     help: str | None = None,
     *,
-    cls: type[TyperGroup] = _Commands,
+    cls: type[TyperGroup] = Commands,
     renamed: Mapping[str, str] = MappingProxyType({}),
     **settings: Any,
 ) -> typer.Typer:

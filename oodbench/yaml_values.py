@@ -32,9 +32,7 @@ class _Loader(_Base):  # type: ignore[misc, valid-type]
     """YAML in which names stay texts: NO, on, 10_3, 1:30:00 and 2020-01-31, unlike in YAML 1.1."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of a node; raises YAMLError for a tag that does not fit it, such as
-        `!!int x`.
-        """
+        """Return the value of a node; raises YAMLError for a tag that does not fit, such as `!!int x`."""
         try:
             value = super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError):

@@ -402,18 +402,6 @@ def test_a_sweep_that_has_not_started_has_no_choice(tmp_path: Path, rule: str) -
     assert choose(load(tmp_path, [Trained(state="planned")]), rule).empty
 
 
-def test_runs_that_have_not_started_are_named(tmp_path: Path) -> None:
-    runs = [
-        Trained(options={"variant": "F", "n": 1}, dataset="SEM", trial=0, state="planned"),
-        Trained(options={"variant": "P", "n": 1}, dataset="SEM", trial=1, state="planned"),
-        Trained(options={"n": 2}, dataset="Spirals", trial=2, state="planned"),
-        Trained(options={"n": 2}, dataset="Digits", trial=3),
-        Trained(options={"n": 2}, dataset="Digits", trial=4, state="planned"),
-    ]
-    labels = load(tmp_path, runs).runs.sort_values("trial")["dataset_label"].tolist()
-    assert labels == ["SEM(variant=F)", "SEM(variant=P)", "Spirals", "Digits", "Digits"]
-
-
 def test_pairs_that_stand_for_themselves_are_cells(tmp_path: Path) -> None:
     frames = load(
         tmp_path, [Trained({0: out(1, 1)}, ("A", "B")), Trained({0: out(1, 1)}, ("A", "T"))]

@@ -1,4 +1,4 @@
-"""The base class of adaptations, the inputs that they see, and their registry."""
+"""The base class of adaptations, the inputs that they see, and their registry; `adapt` for any module."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from oodbench.errors import UserError
-from oodbench.hparams import checked, hparam, neutral_values
+from oodbench.errors import UserError, names_arguments
+from oodbench.hparams import checked, defaults, hparam, neutral_values
 from oodbench.networks.base import Network
 from oodbench.registry import Registry
 
@@ -111,16 +111,12 @@ class Adaptation(ABC):
 
 
 def of_two_classes(outputs: Tensor) -> Tensor:
-    """Return logits, weights or biases (n, C) of classes; of a single one z, (n, 1), those are -z/2 and
-    z/2.
-    """
+    """Return logits, weights or biases (n, C) of classes; those of a single one z are -z/2 and z/2."""
     return outputs if outputs.shape[1] > 1 else torch.cat([-outputs / 2, outputs / 2], 1)
 
 
 def head_of(network: nn.Module) -> nn.Linear | None:
-    """Return the linear layer that gives the logits: the classifier of a `Network`, else the last such
-    layer.
-    """
+    """Return the linear layer that gives the logits: the classifier of a `Network`, else the last one."""
     own = next((m for m in network.modules() if isinstance(m, Network)), None)
     if own is not None:
         return own.classifier if isinstance(own.classifier, nn.Linear) else None
@@ -196,3 +192,37 @@ def in_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:
     """Return places in batches of about `batch_size`, whose sizes differ by at most one; 0: one batch."""
     count = -(-len(order) // batch_size) if batch_size else 1
     return torch.tensor_split(order, max(1, count))
+
+
+@names_arguments
+def adapt(
+    module: nn.Module, inputs: Tensor, adaptation: str | Mapping[str, Any], *, seed: int = 0
+) -> Tensor:
+    """Return the logits (N, C) of inputs (N, ...) from a classifier that adapts to them.
+
+    `adaptation` is what `adapt:` of a sweep's row is: a name such as `"T3A"`, or a mapping such as
+    `{"name": "T3A", "supports": 5}`. The module maps inputs to logits (n, C), or (n, 1) of two classes;
+    it is in evaluation mode meanwhile, on the device of its parameters, and stays as it is. Inputs
+    arrive in their order unless `order` is `random`; the logits stand in the order of the inputs. The
+    seed draws random numbers. Raises UserError for unknown names, and where the module lacks what the
+    adaptation needs.
+    """
+    if not isinstance(module, nn.Module) or not isinstance(inputs, Tensor) or not len(inputs):
+        raise UserError("a torch.nn.Module adapts to a tensor of at least one input")
+    given = {"name": adaptation} if isinstance(adaptation, str) else dict(adaptation)
+    name = str(given.pop("name", None))
+    cls = adaptations.get(name)
+    hparams: dict[str, Any] = {**defaults(cls.Hparams), "order": "stored", **given}
+    if hparams["order"] == "by_class":
+        raise UserError("inputs without labels cannot arrive `by_class`")
+    device = next((p.device for p in module.parameters()), inputs.device)
+    places = torch.arange(len(inputs))
+    if hparams["order"] == "random":
+        generator = torch.Generator().manual_seed(seed)
+        places = places[torch.randperm(len(places), generator=generator)]
+    stream = Stream(
+        in_batches(places, hparams["batch_size"]),
+        lambda batches: (inputs[batch.to(inputs.device)].to(device) for batch in batches),
+    )
+    logits = adapted(name, hparams, module, stream, seed)
+    return logits

@@ -163,9 +163,7 @@ def _many(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def _gradients(total: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the gradient of a scalar in each of the leaves by name, zero where it does not
-    depend on one.
-    """
+    """Return the gradient of a scalar in each of the leaves by name, zero where it depends on none."""
     parameters = list(leaves.values())
     options: Any = {"allow_unused": True, "materialize_grads": True}
     return dict(zip(leaves, torch.autograd.grad(total, parameters, **options), strict=True))

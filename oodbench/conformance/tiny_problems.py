@@ -48,9 +48,7 @@ class ImageTask(Task):
 
 
 def suited(cls: type[Algorithm], task: Task) -> Task:
-    """Return the task in the first form that the method takes: as it is, on images, or with a single
-    output.
-    """
+    """Return the task in the first form that the method takes: as is, on images, with one output."""
     forms = [task, ImageTask(task.kind, task.num_outputs)]
     forms += [Task(task.kind)] if task.kind == "regression" else []
     return next((form for form in forms if why_skipped(cls, tiny_problem(form)) is None), task)
@@ -111,9 +109,7 @@ def tiny_algorithm(
     network: str = "MLP",
     memory_format: torch.memory_format = torch.contiguous_format,
 ) -> Algorithm:
-    """Return the algorithm on a small network, always with the same weights, at `values` over
-    its defaults.
-    """
+    """Return the algorithm on a small network with fixed weights, at `values` over its defaults."""
     where = f"the hyperparameters of {cls.__name__}"
     hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **(values or {})}, where)
     small = {"width": 8 if network == "MLP" else 2}

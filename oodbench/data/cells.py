@@ -218,9 +218,7 @@ def _notes(encoding: str, separator: str) -> Iterator[str]:
 
 
 def _found_separator(text: str) -> str:
-    """Return the separator that splits the first lines into most cells, equally many each; or
-    the header.
-    """
+    """Return what splits the first lines into most cells, equally many each, or else the header."""
     lines = "\n".join(text.splitlines()[:SAMPLE]) + "\n"
     best = (False, 1, ",")
     for separator in SEPARATORS.values():
@@ -265,9 +263,7 @@ def _trimmed(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _names(header: Sequence[str], path: Path) -> list[str]:
-    """Return the names of the columns, those without one as pandas calls them; raises UserError for equal
-    ones.
-    """
+    """Return the names of the columns, empty ones as pandas calls them; raises UserError for equal ones."""
     names = [name or f"Unnamed: {i}" for i, name in enumerate(header)]
     for i, name in enumerate(names):
         if name in names[:i]:

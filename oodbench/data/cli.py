@@ -154,9 +154,7 @@ def check(
 
 
 def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:
-    """Return the groups of an environment, those without examples left out; of many the smallest and
-    largest.
-    """
+    """Return the groups of an environment that have examples; of many the smallest and largest."""
     there = [(name, size) for name, size in groups.items() if size]
     if len(there) <= MAX_GROUPS:
         return there

@@ -183,9 +183,7 @@ class _Made(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _read(listed: Path, pictures: Path, environments: tuple[str, ...]) -> _Made:
-    """Return the pictures with what is listed of them; raises UserError where the two do not belong
-    together.
-    """
+    """Return the pictures with what is listed of them; raises UserError where these do not match."""
     environment, target, identity = zip(*csv.reader(listed.read_text().splitlines()), strict=True)
     stored = MemoryMapped(pictures)
     if len(stored) != len(target):

@@ -73,9 +73,7 @@ def molecule(size: int) -> Callable[[Any], Tensor]:
 
 
 def hashed_words(length: int) -> Callable[[str], Tensor]:
-    """Map texts to the ids (length,) of their first words and signs: hashes, which need no vocabulary
-    file.
-    """
+    """Map texts to the ids (length,) of their first words and signs: hashes, without a vocabulary."""
 
     def prepare(text: str) -> Tensor:
         words = re.findall(r"\w+|[^\w\s]", text.lower())[:length]

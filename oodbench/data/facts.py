@@ -100,9 +100,7 @@ def metric(dataset: "Dataset") -> str:
 
 
 def higher_is_better(dataset: "Dataset") -> bool:
-    """Return whether a larger value of `metric` is better; raises UserError if its direction is not
-    declared.
-    """
+    """Return whether a larger `metric` is better; raises UserError if its direction is not declared."""
     higher: bool | None = getattr(dataset, "higher_is_better", None)
     return known_direction(metric(dataset)) if higher is None else higher
 
@@ -137,9 +135,7 @@ def columns(dataset: "Dataset") -> "Columns | None":
 
 
 def group_names(dataset: "Dataset") -> tuple[str, ...]:
-    """Return the names of the groups of examples, by the numbers of `Task.groups`; none without
-    attributes.
-    """
+    """Return the names of the groups, by the numbers of `Task.groups`; none without attributes."""
     if not dataset.task.has_classes:
         return tuple(dataset.attributes)
     classes = dataset.classes or tuple(map(str, range(dataset.task.classes)))
@@ -186,9 +182,7 @@ def checksums(dataset: "Dataset") -> Mapping[str, str]:
 
 
 def files_read(dataset: "Dataset") -> "Collection[Path]":
-    """Return the files and folders that examples are read from without a checksum; of a folder,
-    the names.
-    """
+    """Return files and folders that examples are read from without a checksum; of a folder, the names."""
     return getattr(dataset, "files_read", ())
 
 

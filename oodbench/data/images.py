@@ -78,9 +78,7 @@ class ImageFiles(Stored):
 
 
 def typical_side(listing: Listing) -> int:
-    """Return the median of the longer sides of a sample of images, in pixels; `USUAL_SIZE` if none is
-    readable.
-    """
+    """Return the median of the longer sides of some images, in pixels; `USUAL_SIZE` without any."""
     files = [file for images in listing.values() for file, _ in images]
     sides = []
     for file in files[:: max(1, len(files) // SAMPLE)]:
@@ -184,9 +182,7 @@ class Images(FileDataset):
         """Return all files; raises UserError if they cannot be these environments and classes."""
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments, the same in every trial; decoded images from the cache if
-        there is one.
-        """
+        """Return the environments, the same in every trial; decoded images from the cache, if any."""
         listing = self.listing()
         cache = self.cache_folder(listing)
         environments = {}
@@ -398,9 +394,7 @@ class ImageFolders(Images):
         self.input_shape = (3, options.size, options.size)
 
     def listing(self) -> Listing:
-        """Return all files in the order of their names; every environment must have the same
-        class folders.
-        """
+        """Return all files in the order of their names; environments must have the same class folders."""
         listing: Listing = {}
         for environment, folder, _ in self.places:
             at = self.root / folder

@@ -148,9 +148,7 @@ def _other_version(package: Package, who: str, what: str) -> UserError:
 
 
 def _archive(package: Package, who: str, folder: Path) -> Path | None:
-    """Return the archive of a package in `folder`, if there is one; raises UserError for
-    another version.
-    """
+    """Return the archive of a package in `folder`, if it is there; raises UserError for another version."""
     exact = folder / package.archive
     if exact.is_file():
         return exact

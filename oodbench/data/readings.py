@@ -207,9 +207,7 @@ class Reader:
         return is_one and pc.all(pc.match_substring_regex(given, DATE)).as_py() is True
 
     def _found_decimal(self) -> str:
-        """Return a comma if some column has numbers with a comma that separates no thousands,
-        else a point.
-        """
+        """Return a comma if some column's numbers have one that separates no thousands, else a point."""
         _, thousands = FORMS["."]
         for cells in self.table.texts_of_columns:
             if not pc.any(pc.match_substring(cells, ",")).as_py():

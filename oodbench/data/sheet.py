@@ -61,9 +61,7 @@ def _fitting(pen: ImageDraw.ImageDraw, text: str, width: int) -> str:
 
 
 def _images(dataset: Dataset, environment: Environment, places: Tensor) -> list[np.ndarray]:
-    """Return the inputs at `places` as networks have them, (n, H, W, 3) bytes; two channels are red and
-    green.
-    """
+    """Return inputs as networks have them, (n, H, W, 3) bytes; two channels are red and green."""
     x = environment.x.read(places) if isinstance(environment.x, Stored) else environment.x[places]
     x = dataset.transform(x, None).float()
     if (normalization := facts.normalization(dataset)) is not None:

@@ -10,12 +10,10 @@ import importlib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache, partial
-from io import StringIO
 from pathlib import Path
-from threading import Lock
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -32,9 +30,7 @@ Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 outputs for labels, real numbers, a class number for each token, or boxes with scores."""
 LONGEST_ROW = 2**16
 """The last row of a table is searched in this many bytes at its end."""
-OF_PANDAS_2 = ("rxrx1", "encode")
-"""The sets of which wilds 2.0.0 writes into arrays that pandas 3 gives read-only, or of other types."""
-EXTRAS = {"transformers": "text", "torch_geometric": "graphs", "pyBigWig": "genome"}
+EXTRAS = {"transformers": "text", "torch_geometric": "graphs"}
 """Optional packages that some sets need, with the extra of ours that installs them."""
 
 
@@ -107,7 +103,7 @@ def construct(
     """Return the package's object for a set, not cached; with `download`, missing files are fetched."""
     import pandas as pd  # which a run on other data need not wait for
 
-    if name in OF_PANDAS_2 and int(pd.__version__.partition(".")[0]) > 2:
+    if name == "rxrx1" and int(pd.__version__.partition(".")[0]) > 2:
         raise UserError(f"wilds reads it with pandas 2 alone, and this is pandas {pd.__version__}")
     arguments: dict[str, Any] = {"version": version, "root_dir": str(root), "download": download}
     try:
@@ -123,13 +119,12 @@ def construct(
             ):  # torch_geometric has changed the arguments; it is not used here
                 module = importlib.import_module("wilds.datasets.ogbmolpcba_dataset")
                 module.PyGCollater = lambda **arguments: None
-            quiet = redirect_stdout(None if download else StringIO())  # `encode` prints its steps
             # torch 2.4 has no `safe_globals`, and reads the files without it
             safe = getattr(torch.serialization, "safe_globals", nullcontext)
             graphs = safe(_graph_classes(name))
             # CivilComments writes numbers into a column of texts, which pandas 3 refuses
             objects = pd.option_context("future.infer_string", False)
-            with graphs, quiet, objects, _no_half_track(root):
+            with graphs, objects:
                 data = wilds.get_dataset(name, **arguments, **dict(settings))
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
@@ -147,33 +142,7 @@ def construct(
         ) from error
     if name == "sqf":  # pandas 2 returns booleans where pandas 1 returned numbers
         data._input_array = data._input_array.astype(np.float32)
-    if name == "encode":  # one file, read by one thread at a time
-        data.get_input = _one_at_a_time(data.get_input)
     return data
-
-
-@contextmanager
-def _no_half_track(root: Path) -> Iterator[None]:
-    """Delete the track that `encode` was writing when it was stopped: it would pass for complete."""
-    tracks = "encode_v*/DNase.*.bigwig"
-    before = set(root.glob(tracks))
-    try:
-        yield
-    except BaseException:
-        new = set(root.glob(tracks)) - before
-        if new:
-            max(new, key=lambda track: track.stat().st_mtime_ns).unlink()
-        raise
-
-
-def _one_at_a_time(read: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
-    lock = Lock()
-
-    def locked(index: int) -> Tensor:
-        with lock:
-            return read(index)
-
-    return locked
 
 
 def _graph_classes(name: str) -> list[Any]:
@@ -186,9 +155,7 @@ def _graph_classes(name: str) -> list[Any]:
 
 
 def positions(data: Any) -> dict[str, Tensor]:
-    """Return the positions of the examples of each of the package's splits; splits without any are left
-    out.
-    """
+    """Return the positions of the examples of each of the package's splits that has any."""
     splits = torch.as_tensor(np.asarray(data.split_array, dtype=np.int64))
     places = {name: (splits == code).nonzero().squeeze(1) for name, code in data.split_dict.items()}
     return {name: index for name, index in places.items() if len(index)}

@@ -121,9 +121,7 @@ def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
 
 
 def _limits(cls: type[Algorithm]) -> str:
-    """Return one line on the problems that a method cannot be run on, with reasons; empty if there are
-    none.
-    """
+    """Return one line on the problems that a method cannot be run on, with reasons; empty without."""
     environments = ("a", "b", "c")
     tasks = [Task(kind, 1 if kind == "binary" else 3) for kind in get_args(Kind)]
     on_vectors = [Problem((4,), task, environments, 100, attributes=2) for task in tasks]

@@ -168,9 +168,7 @@ def values_of_examples(task: "Task", logits: "Tensor", targets: "Tensor") -> "di
 
 
 def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[str, float, int]]:
-    """Yield each recorded metric of groups with its value and count of examples, and each
-    group's accuracy.
-    """
+    """Yield each recorded metric of groups with its value and count, and each group's accuracy."""
     for name, metric in _defining("of_groups"):
         value = metric.of_groups(groups, right)
         if value is not None:

@@ -98,9 +98,7 @@ class Agreement(Metric):
     higher_is_better = is_proportion = True
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """Return whether the most probable classes agree; a prediction that is not finite
-        agrees with none.
-        """
+        """Return whether the most probable classes agree; one that is not finite agrees with none."""
         if examples.task.kind != "distribution":
             return None
         agreement = examples.logits.argmax(-1) == examples.targets.argmax(-1)

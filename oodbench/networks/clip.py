@@ -120,9 +120,7 @@ class CLIP(Network):
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """Return the hyperparameters with the weights' checksum and, for a text head, the names of the
-        classes.
-        """
+        """Return the hyperparameters with the weights' checksum and, for a text head, classes' names."""
         resolved = dict(values)
         if resolved["normalized"] is None:
             resolved["normalized"] = normalization(dataset) is not None

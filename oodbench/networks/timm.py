@@ -208,9 +208,7 @@ def _timm() -> Any:
 
 
 def _configuration(model: str) -> dict[str, Any]:
-    """Return the configuration of a model's weights; raises UserError for a name that timm does
-    not have.
-    """
+    """Return the configuration of a model's weights; raises UserError for a name that timm lacks."""
     timm = _timm()
     name, _, tag = model.partition(".")
     if ":" in model or "/" in model or not timm.is_model(name):

@@ -184,9 +184,7 @@ class MNISTCNN(Network):
 
 
 def conv_block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    """Return a 3 x 3 convolution without bias, batch normalisation, ReLU; the size is divided
-    by `stride`.
-    """
+    """Return a 3 x 3 convolution without bias, batch normalisation, ReLU; `stride` divides the size."""
     conv = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
@@ -329,9 +327,7 @@ class MixStyle(nn.Module):
         return mixed(x, x[torch.randperm(len(x), device=x.device)], share)
 
     def hook(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        """Return a forward hook of the module whose outputs are mixed; a method, so that copies have their
-        own.
-        """
+        """Hook a module whose outputs are mixed; it is a method, so that copies have their own."""
         mixed_output: Tensor = self(output)
         return mixed_output
 

@@ -50,9 +50,7 @@ def replaced_weights() -> Iterator[None]:
 
 
 def weights_file(model: str, weights: str) -> Path:
-    """Return the file of a model's `weights`, a name in PUBLISHED or a path; raises UserError
-    if missing.
-    """
+    """Return the file of `weights`, a name in PUBLISHED or a path; raises UserError if it is missing."""
     if weights not in PUBLISHED:
         file = Path(weights).expanduser()
         if not file.is_file():
@@ -135,9 +133,7 @@ def _read_weights(file: Path, stamp: tuple[int, int]) -> Mapping[str, Tensor]:
 
 
 def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """Return the state_dict in a file, without a classifier's last layer; raises UserError for
-    other files.
-    """
+    """Return the state_dict in a file, without a classifier's last layer; raises UserError for others."""
     return _without_head(read_weights(file))
 
 

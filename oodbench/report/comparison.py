@@ -70,9 +70,7 @@ Gains = list[tuple[str, list[Difference]]]
 
 
 def gains(table: pd.DataFrame, baseline: str, resamples: int = RESAMPLES) -> Gains:
-    """Return the gains on each dataset; if several are measured in proportions, also the gains
-    over these.
-    """
+    """Return the gains on each dataset; if several are measured in proportions, also over these."""
     parts = [(str(dataset), scored) for dataset, scored in table.groupby("dataset", sort=False)]
     shares = table[table["metric"].map(is_proportion).astype(bool)]
     if shares["dataset"].nunique() > 1:

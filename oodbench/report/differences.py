@@ -72,9 +72,7 @@ def _values(board: Frames, here: Frames) -> pd.DataFrame:
 
 
 def _scores(board: Frames, here: Frames) -> pd.DataFrame:
-    """Return the scores of the frozen candidates; `same_step`: whether the rule chooses that step here,
-    too.
-    """
+    """Return the scores of the frozen candidates; `same_step`: whether the rule chooses that step here."""
     tables = []
     here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
     for dataset in here.runs["dataset_label"].unique():
@@ -160,9 +158,7 @@ class Repeats:
 
 
 def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> str:
-    """Return a sentence on the versions and machines behind a board's runs and, if they differ, the runs
-    here.
-    """
+    """Return a sentence on the versions and machines behind a board's runs, and other ones here."""
     frozen = made_by(board["provenance"])
     local = frozen if here is None else made_by(here["provenance"])
     if local in ("", frozen):

@@ -41,9 +41,7 @@ STYLE: Any = {
 
 
 def plain(name: str) -> str:
-    """Return a name as text in a picture: a dollar sign starts no mathematics, control characters are
-    escaped.
-    """
+    """Return a name as text in a picture: a dollar sign starts no mathematics, controls are escaped."""
     return printable(name).replace("$", r"\$")
 
 

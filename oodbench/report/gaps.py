@@ -95,9 +95,7 @@ def shares(trials: Trials, rooms: pd.DataFrame) -> pd.DataFrame:
 
 
 def bounded_mean(shares: pd.DataFrame) -> "pd.Series[float]":
-    """Return the mean over datasets of each label's shares, bounded below; NaN for a label that
-    lacks one.
-    """
+    """Return the mean over datasets of each label's shares, bounded below; NaN where one is missing."""
     return shares.clip(lower=FLOOR).mean(skipna=False).round(12)
 
 

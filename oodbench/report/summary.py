@@ -70,9 +70,7 @@ def table(
 
 
 def whole_board(board: Path) -> Sheet:
-    """Return the tables of a board alone: from its summary, or from its parts if that is
-    missing or stale.
-    """
+    """Return the tables of a board alone: from its summary, or from its parts where that is stale."""
     stale = None
     try:
         if stored := read_summary(board):

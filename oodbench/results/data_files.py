@@ -149,9 +149,7 @@ class DataFiles:
         return listing.differing(now)
 
     def differing(self, digest: str, other: str) -> list[str]:
-        """Return the names of the files in which two lists differ; the first list's own if either is not
-        here.
-        """
+        """Return the names of files in which two lists differ; the first list's own if one is missing."""
         one, two = self.listing(digest), self.listing(other)
         return one.differing(two) if one and two else [f"{DATA}/{digest}.json"]
 

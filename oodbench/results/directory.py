@@ -385,9 +385,7 @@ class Results:
         return stored
 
     def plan_lock(self) -> FileLock:
-        """Return the lock of a process that adds runs to the plan; raises UserError for a
-        foreign folder.
-        """
+        """Return the lock of a process that adds runs to the plan; raises UserError in a foreign folder."""
         if not (self.path / "sweep.json").exists() and self.path.exists():
             ours = ("sweep.json", "sweep.lock", "runs")  # another process may have just begun
             if not all(path.name in ours or is_temporary(path) for path in self.path.iterdir()):

@@ -1,6 +1,5 @@
 """Runs and their records in memory, and as one tidy table."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -45,9 +44,7 @@ CELL = ["dataset_label", "label", "test_environments", "trial"]
 
 
 def plugins_of(frames: Frames) -> list[str]:
-    """Return the plug-ins of these runs' sweeps, each once; they may define rules or metrics not known
-    here.
-    """
+    """Return the plug-ins of these runs' sweeps; they may define rules or metrics not known here."""
     if "plugins" not in frames.runs:
         return []
     of_runs = frames.runs["plugins"].dropna().unique()
@@ -57,23 +54,18 @@ def plugins_of(frames: Frames) -> list[str]:
 def completed(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the planned runs with all columns of `Frames.runs`.
 
-    A run that has not started has no label of its dataset yet: it takes that of a started run of the same
-    data, or the dataset's name and the options that differ. Raises UserError if no run is planned.
+    Raises UserError if no run is planned.
     """
     if runs.empty:
         raise UserError("the sweep plans no run")
     runs = runs.reset_index(drop=True)
-    for name in ("dataset_label", "metric", "higher_is_better", "classes", "constant", *KINDS):
+    for name in ("metric", "higher_is_better", "classes", "constant", *KINDS):
         if name not in runs:
             runs[name] = None
     for name in KINDS:
         runs[name] = runs[name].eq(True)
     if "training_environments" not in runs:
         runs["training_environments"] = [()] * len(runs)
-    if runs["dataset_label"].isna().any():
-        data = runs["options"].map(lambda options: json.dumps(options, sort_keys=True))
-        known = runs["dataset_label"].groupby([runs["dataset"], data]).transform("first")
-        runs["dataset_label"] = known.where(known.notna(), _plain_labels(runs))
     runs["helper"] = _helps(runs)
     return runs
 
@@ -101,9 +93,7 @@ def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:
-    """Return where each row of a table beside a board is from, by label: `board`, `here` or
-    `board, here`.
-    """
+    """Return where each row of a table beside a board is from: `board`, `here` or `board, here`."""
     if "frozen" not in runs:
         return {}
     again = runs["rerun"].eq(True) if "rerun" in runs else pd.Series(False, runs.index)
@@ -210,25 +200,6 @@ def records_at(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
     of_chosen = records_of(frames.metrics, chosen["id"]).astype(names)
     records: pd.DataFrame = of_chosen.merge(chosen, on=["id", "step"])
     return records
-
-
-def _plain_labels(runs: pd.DataFrame) -> pd.Series:
-    """Return the dataset's name, with the options in which the sweep's runs of it differ."""
-
-    def text(options: Mapping[str, Any]) -> str:
-        return ", ".join(f"{k}={options[k]}" for k in differing if k in options)
-
-    labels = runs["dataset"].copy()
-    for _, group in runs.groupby("dataset"):
-        variants = list({json.dumps(o, sort_keys=True): o for o in group["options"]}.values())
-        keys = dict.fromkeys(k for options in variants for k in options)
-        differing = [k for k in keys if any(o.get(k) != variants[0].get(k) for o in variants)]
-        if differing:
-            labels.loc[group.index] = [
-                f"{name}({text(options)})"
-                for name, options in zip(group["dataset"], group["options"], strict=True)
-            ]
-    return labels
 
 
 TIMES = ("training_seconds", "waiting_seconds")

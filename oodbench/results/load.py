@@ -68,9 +68,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
 
 
 def _labels(runs: pd.DataFrame) -> "pd.Series[str]":
-    """Return the labels, followed by the directory's name where an earlier one has other runs in that
-    place.
-    """
+    """Return the labels, with the directory's name where an earlier one has other runs in that place."""
     place = [*CELL, "draw"]
     first = runs.groupby(place)["directory"].transform("first")
     clash = runs[first != runs["directory"]]

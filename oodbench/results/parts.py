@@ -217,9 +217,7 @@ class Part:
         return specs
 
     def runs(self) -> pd.DataFrame:
-        """Return a run in each row: the columns of `RUN` but `step`, and `adapt`; hyperparameters as
-        mappings.
-        """
+        """Return a run in each row: the columns of `RUN` but `step`, and `adapt`; mappings unpacked."""
         return pd.DataFrame(self.run_columns())
 
     def run_columns(self) -> dict[str, list[Any]]:

@@ -69,9 +69,7 @@ def machine() -> str:
 
 
 def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, Any]:
-    """Return the provenance that the training process records beside a run's spec; none of it is part of
-    the run's identity.
-    """
+    """Return what the training process records beside a run's spec; no part of the run's identity."""
     return {
         "oodbench": __version__,
         "commit": commit(),
@@ -90,9 +88,7 @@ def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, A
 
 
 def begun_by(made_by: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the provenance `made_by` of a resumed run, but with the code and data that it was
-    begun with.
-    """
+    """Return the provenance `made_by` of a resumed run, but with the code and data it was begun with."""
     rest = {name: value for name, value in made_by.items() if name not in OF_THE_CODE}
     return rest | {name: begun[name] for name in OF_THE_CODE if name in begun}
 
@@ -121,9 +117,7 @@ def versions(provenances: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def made_by(provenances: Iterable[Mapping[str, Any]]) -> str:
-    """Return versions and machine that trained some runs, such as `oodbench 0.2.0, torch 2.15.0, Intel
-    Xeon`.
-    """
+    """Return versions and machine that trained some runs: `oodbench 0.2.0, torch 2.15.0, Intel Xeon`."""
     known = [made for made in provenances if made]
     columns = (
         [str(made.get("code", f"oodbench {made.get('oodbench', '?')}")) for made in known],

@@ -199,8 +199,8 @@ def _frames(
     if chosen := settings.get("sweep", {}).get("hparams_from"):
         of_all["hparams_from"] = chosen_once(chosen)
     rows = [
-        {"id": run_id, **spec, **info["context"]}
-        | {"dataset_label": spec.get("dataset_label") or info["context"].get("dataset_label")}
+        {"id": run_id, **spec, "dataset_label": spec["dataset"], **info["context"]}
+        | ({"dataset_label": label} if (label := spec.get("dataset_label")) else {})
         | {"state": info["state"], "provenance": info["provenance"], "error": info["error"]}
         | {name: info[name] for name in ("last_step", *COSTS)}
         | of_all
@@ -290,9 +290,7 @@ def _parse(texts: Sequence[bytes], start: int) -> tuple[pa.Table, list[dict[str,
 
 
 def _names(columns: Sequence[tuple[Column, ...]]) -> dict[str, Any]:
-    """Return environment, split, metric and count of each value of records; records of a run share
-    `columns`.
-    """
+    """Return environment, split, metric and count of each value; the records of a run share `columns`."""
     distinct = {id(of_record): of_record for of_record in columns}
     flat = [column for of_record in distinct.values() for column in of_record]
     begins = dict(zip(distinct, accumulate(map(len, distinct.values()), initial=0), strict=False))

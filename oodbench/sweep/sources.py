@@ -109,9 +109,7 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
 
 
 def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, MissingError]:
-    """Return the datasets of a sweep that lack data or a package, by label, with the command
-    that gets it.
-    """
+    """Return the datasets that lack data or a package, by label, with the command that gets it."""
     absent = {}
     for item in sweep.datasets:
         dataset, label, *_ = _made(item, data_dir)

@@ -149,9 +149,7 @@ def stream_of(
     seed: int,
     workers: int,
 ) -> Stream:
-    """Return the inputs of the examples `index` of an environment as a stream, in an order drawn from the
-    seed.
-    """
+    """Return the inputs of the examples `index` as a stream, in an order drawn from the seed."""
     order = _order(hparams["order"], environment.y[index].cpu(), seed)
     x, index = environment.x, index.cpu()
 

@@ -109,9 +109,7 @@ def _cells(results: Results, specs: Mapping[str, RunSpec], rule: str) -> Iterato
 
 
 def _alike(members: Sequence[Member], settings: TrainSettings, say: Say) -> list[Member]:
-    """Return the most members with the same initial weights, none if all differ; `say` prints
-    the others.
-    """
+    """Return the most members with equal initial weights, none if all differ; `say` prints the others."""
     by_start: dict[str, list[Member]] = {}
     for member in members:
         start = Run(_evaluable(member.spec), settings).algorithm.network.state_dict()

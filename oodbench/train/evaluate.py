@@ -199,9 +199,7 @@ def logits(
     loader_workers: int = 0,
     batches: Batches | None = None,
 ) -> dict[str, Tensor]:
-    """Return the logits (N, C) of all examples of every environment, as `Task.kept` keeps them,
-    on the CPU.
-    """
+    """Return the logits (N, C) of all examples by environment, as `Task.kept` keeps them, on the CPU."""
 
     def work(x: Tensor, y: Tensor) -> dict[str, Tensor]:
         return {OUTPUTS: task.kept(x)}

@@ -221,9 +221,7 @@ def groups_of(
     environments: Mapping[str, Environment],
     splits: Mapping[str, Mapping[str, Tensor]],
 ) -> dict[str, dict[str, Groups]]:
-    """Return the groups of every split that has examples, by environment; none unless targets
-    are classes.
-    """
+    """Return the groups of every split that has examples, by environment; none without classes."""
     if not dataset.task.has_classes:
         return {}
     count = dataset.task.classes
@@ -245,9 +243,7 @@ def groups_of(
 
 
 def trained_counts(data: Data, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of the groups that each of the environments `names` trains on, see
-    `Problem.counts`.
-    """
+    """Return the sizes of the groups that each environment trains on, see `Problem.counts`."""
     trained = (data.groups[name]["in"] for name in names if "in" in data.groups.get(name, {}))
     return tuple(tuple(groups.counts) for groups in trained)
 

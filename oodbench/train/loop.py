@@ -230,9 +230,7 @@ def save_checkpoint(run: Run, directory: RunDirectory) -> None:
 
 
 def _copied(state: Any) -> Any:
-    """Return a state with copies of its tensors: a view would be saved with the whole matrix
-    that it is of.
-    """
+    """Return a state with copies of its tensors: of a view, the whole matrix would be saved."""
     if isinstance(state, Mapping):
         return {key: _copied(value) for key, value in state.items()}
     if isinstance(state, list):

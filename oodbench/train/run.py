@@ -40,9 +40,7 @@ from oodbench.train.settings import TrainSettings
 
 
 def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem:
-    """Return the `Problem` of a run, from which its algorithm is built; `sizes` are its training
-    environments'.
-    """
+    """Return the `Problem` that a run's algorithm is built from; `sizes`: of its training environments."""
     return Problem(
         dataset.input_shape,
         dataset.task,
@@ -204,9 +202,7 @@ class Run:
         return next((start + i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) of inputs (N, ...) as an environment holds them; a regression's in its
-        units.
-        """
+        """Return logits (N, C) of inputs (N, ...) as an environment holds them, in the targets' units."""
         return self.in_units(self.algorithm.predict(self.data.dataset.transform(x, None)))
 
     def in_units(self, outputs: Tensor) -> Tensor:
@@ -260,9 +256,7 @@ class Run:
         return mean_loss(evaluate(self.predict, *data, task, workers, batches=drawn), task)
 
     def _set_aside(self) -> Scored:
-        """Return the examples that the first step's drawing holds out, if the method asks for its loss on
-        them.
-        """
+        """Return the examples that the first step's drawing holds out, if the method asks for its loss."""
         method, indices = self.algorithm, dict[str, Tensor]()
         if isinstance(method, CustomStep) and type(method).validated is not CustomStep.validated:
             drawing = method.drawing_at(0)._replace(of_held_out=True)
@@ -330,9 +324,7 @@ class Run:
         write_examples(directory, kind, examples, classes, inputs)
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> dict[str, Any]:
-        """Return one line of metrics.jsonl, with evaluations that took `seconds`; `train` holds means since
-        the last record.
-        """
+        """Return a line of metrics.jsonl: `seconds` of evaluation, `train` the means since the last one."""
         train = {name: total / self.counted for name, total in self.sums.items()}
         self.sums, self.counted = {}, 0
         cost = {

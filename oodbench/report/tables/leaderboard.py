@@ -59,9 +59,7 @@ class Column:
 
 
 def count(row: Mapping[Any, Any]) -> str:
-    """Return the number of a row's complete trials, followed by the planned number where some
-    are missing.
-    """
+    """Return the number of a row's complete trials, and of the planned ones where some are missing."""
     n, planned = row["n"], row["planned"]
     return f"{n}" if n == planned else f"{n}/{planned}"
 
@@ -153,9 +151,7 @@ def leaderboard_of(
 
 
 def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
-    """Return the leaderboard by one rule alone, without a look at the others; raises as
-    `leaderboard` does.
-    """
+    """Return the leaderboard by one rule alone, without a look at others; raises as `leaderboard` does."""
     frames, runs, rule = one.frames, one.runs, one.rule
     reported, directions = reported_metrics(frames, runs, metric)
     cells = _cells(one, runs)
@@ -264,9 +260,7 @@ def scores(board: Leaderboard, kind: str = METHOD) -> pd.DataFrame:
 
 
 def _with_unadapted(frame: pd.DataFrame, one: Judged, reported: Mapping[str, str]) -> pd.DataFrame:
-    """Return the leaderboard's frame with each row's mean before adaptation, if there are rows
-    that adapt.
-    """
+    """Return the leaderboard's frame with each row's mean before adaptation, where rows adapt."""
     runs = one.runs
     adapts = runs[runs["adapt"].notna()] if "adapt" in runs else runs[:0]
     if adapts.empty:

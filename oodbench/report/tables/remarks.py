@@ -92,9 +92,7 @@ def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _of_data(runs: pd.DataFrame) -> list[Note]:
-    """Return what was unusual in the data of each dataset, such as a class that no training environment
-    has.
-    """
+    """Return what was unusual in the data of each dataset, such as a class that none trains on."""
     if "data_notes" not in runs:
         return []
     known = runs[["dataset_label", "data_notes"]].dropna().itertuples(index=False, name=None)
@@ -150,9 +148,7 @@ def _provenances(runs: pd.DataFrame) -> list[tuple[Mapping[str, Any], int]]:
 
 
 def _mixed(runs: pd.DataFrame) -> list[Note]:
-    """Return the settings in which runs that count were trained differently, which can move the
-    last bits.
-    """
+    """Return the settings in which runs that count differ, which can move the last bits."""
     made = _provenances(runs[runs["state"].isin(COMPLETE)])
     words = {"True": "yes", "False": "no"}
     differences = {}

@@ -116,9 +116,7 @@ class Display:
         return f"about {duration(left)} left"
 
     def _validation_score(self, run_id: str) -> list[str]:
-        """Return the validation score of a run's last record: the mean over the environments
-        that judge it.
-        """
+        """Return the validation score of a run's last record: the mean over environments that judge it."""
         run, spec = self.results.run(run_id), self.specs[run_id]
         info, records = run.info(), run.records()
         if info is None or not records:

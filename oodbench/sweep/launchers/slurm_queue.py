@@ -162,9 +162,7 @@ def status_of(
     jobs: Queue | None,
     problem: str,
 ) -> RunStatus:
-    """Return the status of a run that was submitted; `jobs` is None if `problem` kept Slurm
-    from answering.
-    """
+    """Return the status of a run that was submitted; `jobs` is None if Slurm has not answered."""
     run = results.run(run_id)
     disk, reason = run.state_and_reason()
     log = submission.log(index, results.path / "jobs")

@@ -83,9 +83,7 @@ def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
 
 
 def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Return the options in which runs of one program have to agree, or None if there is no
-    rule for them.
-    """
+    """Return the options in which runs of one program agree, or None if there is no rule for them."""
     rule = rule_of(optimizer)
     if rule is None or len(optimizer.param_groups) != 1:
         return None

@@ -282,9 +282,7 @@ class VectorizedProgram:
     def gradients(
         self, step: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """Return the metrics, (K,) each, and by name, (K, *shape), the gradients and next buffers of all
-        runs.
-        """
+        """Return the metrics, (K,) each, and by name, (K, *shape), gradients and next buffers."""
         return self._gradients_of(*self._batches[step], step)
 
     def remainders(self) -> Remainders:

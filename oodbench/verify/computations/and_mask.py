@@ -48,9 +48,7 @@ SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
 
 @computation("gradient-correlation")
 def gradient_correlation(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """Return the correlations in the thesis' figure at a few values of tau; each trial has its
-    own network.
-    """
+    """Return the correlations in the thesis' figure at a few values of tau, of a network for each trial."""
     taus = [0.0, 0.25, 0.5, 0.75, 1.0]
     measured = np.stack([correlations({**PAPER}, taus, trial) for trial in range(trials)])
     plain = measured[:, list(MASKS).index("ANDMask"), 0]
@@ -98,9 +96,7 @@ def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Measured:
 
 @computation("ilc-linear")
 def ilc_linear(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """Return the largest difference between our weights and the printed ones by run; the same in every
-    trial.
-    """
+    """Return the largest difference between our weights and the printed ones by run, for all trials."""
     values: dict[str, list[float]] = {}
     for spec in make_plan(read_sweep(find_sweep("ilc-linear"), ["trials=1"])).runs.values():
         printed = torch.tensor(PRINTED[spec.label, spec.test_environments])

@@ -128,9 +128,7 @@ def sem_risks(weights: Tensor, varies: str) -> Tensor:
 
 @computation("scalar-sem")
 def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """Return the weights (a, b) that ERM and V-REx choose if one of the noises varies; nothing
-    is random.
-    """
+    """Return the weights (a, b) that ERM and V-REx choose if one of the noises varies, without chance."""
     values: dict[str, list[float]] = {}
     panels = []
     for varies in ("2", "Y"):
@@ -157,9 +155,7 @@ def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Measured:
 
 @computation("risk-fields")
 def risk_fields(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """Return the gradients of the methods' objectives on a grid of risks and at some points; nothing is
-    random.
-    """
+    """Return the gradients of the methods' objectives on a grid of risks and at some points."""
     axis = torch.linspace(0.05, 0.95, 10)
     grid = torch.cartesian_prod(axis, axis)
     values: dict[str, list[float]] = {}

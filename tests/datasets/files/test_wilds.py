@@ -69,21 +69,6 @@ def test_environments_are_the_groups_of_train_and_the_other_splits(
     assert all(v.isfinite().all() and v.shape == (len(y),) for v in metrics.values())
 
 
-def test_tracks_of_encode(wilds_dir: Path) -> None:
-    """The sequence as it is, and the signal of the row's kind of cell from 3,200 bases before."""
-    dataset = opened("ENCODE", wilds_dir)
-    row = int(dataset.places["val"][1])
-    place = dataset.data._metadata_df.iloc[row]
-    start = place["start"] - 3200
-    x = dataset.load(0)["val"].x.read(torch.tensor([1]))[0].numpy()
-    bases = np.load(wilds_dir / "encode_v1.0" / "sequence.npz")[place["chr"]][
-        start : start + 12_800
-    ]
-    assert (x[:4] == bases.T).all() and (x[:4].sum(0) == 1).all()
-    known = np.isfinite(y := dataset.load(0)["val"].y[1].numpy())
-    assert known.any() and (x[4, 3200::50][:128][known] == y[known]).all()
-
-
 def test_inputs_are_the_pictures_themselves(wilds_dir: Path) -> None:
     dataset = opened("Camelyon17", wilds_dir)
     row = int(dataset.places["val"][2])
@@ -199,15 +184,6 @@ def test_a_table_that_breaks_off(tmp_path: Path) -> None:
             facts.check(make("Camelyon17", {}, tmp_path))
 
 
-def test_a_missing_track_leaves_no_half_one(tmp_path: Path) -> None:
-    COPIES["ENCODE"](tmp_path)
-    track = tmp_path / "encode_v1.0" / "DNase.MAX.K562.official.bigwig"
-    track.unlink()  # the package now makes it of a file that is not there
-    with pytest.raises(UserError, match=r"ENCODE: wilds .* cannot read it from .*RuntimeError"):
-        facts.check(make("ENCODE", {}, tmp_path))
-    assert not track.exists() and len(list(track.parent.glob("DNase.*"))) == 7
-
-
 @pytest.mark.filterwarnings("ignore:Exception ignored in")  # Pillow leaves a broken file open
 @pytest.mark.parametrize("harm", ["missing", "truncated", "foreign"])
 def test_a_picture_that_cannot_be_read(harm: str, tmp_path: Path) -> None:
@@ -224,16 +200,13 @@ def test_a_picture_that_cannot_be_read(harm: str, tmp_path: Path) -> None:
         dataset.check()
 
 
-def test_two_sets_are_read_with_pandas_2_alone(
+def test_rxrx1_is_read_with_pandas_2_alone(
     monkeypatch: pytest.MonkeyPatch, wilds_dir: Path
 ) -> None:
     monkeypatch.setattr("pandas.__version__", "3.1.1")
     official.read.cache_clear()
-    for name in ("RxRx1", "ENCODE"):
-        with pytest.raises(
-            UserError, match=rf"{name}: wilds reads it with pandas 2 alone, .* 3\.1"
-        ):
-            opened(name, wilds_dir).load(0)
+    with pytest.raises(UserError, match=r"RxRx1: wilds reads it with pandas 2 alone, .* 3\.1"):
+        opened("RxRx1", wilds_dir).load(0)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, wilds_dir: Path) -> None:
@@ -303,13 +276,6 @@ def test_what_can_be_trained_on_tokens_and_boxes(
         kept = torch.from_numpy(predictions.read_predictions(directory, 1)["test"].logits)
         wanted = dataset.split_metrics("test", torch.arange(len(kept)), kept)
         assert found["test", dataset.metric] == pytest.approx(wanted[dataset.metric])
-
-
-@pytest.mark.slow
-def test_encode_learns_and_reads_ahead(wilds_dir: Path, tmp_path: Path) -> None:
-    vrex = {"name": "VREx", "hparams": {"batch_size": 2}}
-    run = single({"name": "ENCODE"}, vrex, wilds_dir, steps=1)
-    ended(run, tmp_path / run.id, data_dir=wilds_dir, loader_workers=2)
 
 
 SWEEP: dict[str, Any] = {
