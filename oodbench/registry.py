@@ -1,12 +1,13 @@
 """A registry: names to classes, filled by the files of a folder, by entry points and by plug-ins."""
 
+import ast
 import importlib
 import os
 import pkgutil
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -216,3 +217,34 @@ def folder(name: str) -> Path:
     """Return the folder `name` of the project, in a checkout and in an installed wheel alike."""
     root = checkout()
     return (root if (root / "pyproject.toml").is_file() else root / "oodbench") / name
+
+
+Classes = Mapping[str, ast.ClassDef]
+
+
+def written(files: Iterable[Path]) -> Iterator[tuple[str, ast.Call, ast.ClassDef, Classes]]:
+    """Yield name, decorator and class of what files register, and all of their classes by name.
+
+    The files are read, never imported, which would take seconds.
+    """
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
+    classes = {n.name: n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+    for node in classes.values():
+        for call in node.decorator_list:
+            match call:
+                case ast.Call(func=ast.Name("register"), args=[ast.Constant(str(name)), *_]):
+                    yield name, call, node, classes
+
+
+def bases_of(node: ast.ClassDef, classes: Classes) -> list[ast.ClassDef]:
+    """Return those of the bases of a class that are among some classes."""
+    return [classes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in classes]
+
+
+def word(call: ast.Call, name: str) -> str:
+    """Return the text of a keyword in a decorator, also inside its `Metadata(...)`; empty without."""
+    for node in ast.walk(call):
+        match node:
+            case ast.keyword(arg=arg, value=ast.Constant(str(text))) if arg == name:
+                return text
+    return ""

@@ -3,13 +3,13 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from itertools import groupby
 from typing import Any
 
-from oodbench.registry import CHANGES, checkout, folder
+from oodbench.registry import CHANGES, Classes, bases_of, checkout, folder, word, written
 
 KINDS = ("algorithm", "dataset", "network", "adaptation")
 INDENT = 24
@@ -50,9 +50,13 @@ def own_entries() -> list[Entry]:
     for kind in KINDS:
         room = checkout() / "oodbench" / f"{kind}s"
         files = sorted((room if room.is_dir() else folder(f"{kind}s")).glob("*.py"))
-        modules = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
-        classes = {n.name: n for m in modules for n in m.body if isinstance(n, ast.ClassDef)}
-        entries += [entry for module in modules for entry in _entries(kind, module, classes)]
+        for name, call, node, classes in written(files):
+            entry = Entry(kind, name, summary(ast.get_docstring(node)), word(call, "paper"))
+            if kind == "algorithm":
+                changes = _attribute(node, "changes", classes, next(iter(CHANGES)))
+                seen = _attribute(node, "transductive", classes, False)
+                entry = replace(entry, changes=changes, transductive=seen)
+            entries.append(entry)
     return sorted(entries, key=lambda entry: (KINDS.index(entry.kind), entry.name.casefold()))
 
 
@@ -66,27 +70,7 @@ def summary(docstring: str | None) -> str:
     return inspect.cleandoc(docstring or "").partition("\n")[0]
 
 
-def _entries(kind: str, module: ast.Module, classes: Mapping[str, ast.ClassDef]) -> Iterator[Entry]:
-    """Yield the classes that a module registers; `classes` are those of all modules of the
-    kind, by name.
-    """
-    for node in module.body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        for call in node.decorator_list:
-            match call:
-                case ast.Call(func=ast.Name("register"), args=[ast.Constant(str(name)), *_]):
-                    entry = Entry(kind, name, summary(ast.get_docstring(node)), _paper(call))
-                    if kind == "algorithm":
-                        changes = _attribute(node, "changes", classes, next(iter(CHANGES)))
-                        seen = _attribute(node, "transductive", classes, False)
-                        entry = replace(entry, changes=changes, transductive=seen)
-                    yield entry
-
-
-def _attribute(
-    node: ast.ClassDef, name: str, classes: Mapping[str, ast.ClassDef], usual: Any
-) -> Any:
+def _attribute(node: ast.ClassDef, name: str, classes: Classes, usual: Any) -> Any:
     """Return the constant that a class assigns to an attribute, or else its first base that assigns one."""
     for line in node.body:
         match line:
@@ -94,18 +78,8 @@ def _attribute(
                 target == name
             ):
                 return value
-    bases = [classes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in classes]
-    inherited = (_attribute(base, name, classes, None) for base in bases)
+    inherited = (_attribute(base, name, classes, None) for base in bases_of(node, classes))
     return next((value for value in inherited if value is not None), usual)
-
-
-def _paper(call: ast.Call) -> str:
-    """Return the value of `paper=` in a decorator, also inside its `Metadata(...)`."""
-    for node in ast.walk(call):
-        match node:
-            case ast.keyword(arg="paper", value=ast.Constant(str(paper))):
-                return paper
-    return ""
 
 
 def listing(entries: Iterable[Entry], width: int) -> str:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from oodbench.registry import checkout, folder
+from oodbench.registry import bases_of, checkout, folder, word, written
 from oodbench.results.frames import Frames, plugins_of
 
 ARXIV = re.compile(r"(?<!\d)\d{4}\.\d{4,5}(?!\d)")
@@ -46,40 +46,10 @@ def papers(files: Iterable[Path]) -> dict[str, str]:
     A class without a paper has its base's.
     """
     found = {}
-    for name, call, cls, beside in _registered(files):
-        bases = [beside[b.id] for b in cls.bases if isinstance(b, ast.Name) and b.id in beside]
-        texts = [_word(call, "paper"), *(_numbers(c) for c in (cls, *bases))]
+    for name, call, cls, classes in written(files):
+        texts = [word(call, "paper"), *(_numbers(c) for c in (cls, *bases_of(cls, classes)))]
         found[name] = next(filter(None, texts), "")
     return found
-
-
-def declared(files: Iterable[Path], word: str) -> dict[str, str]:
-    """Return the text of `word=` where classes are registered in these files, by name; empty without."""
-    return {name: _word(call, word) for name, call, *_ in _registered(files)}
-
-
-Classes = dict[str, ast.ClassDef]
-
-
-def _registered(files: Iterable[Path]) -> Iterator[tuple[str, ast.Call, ast.ClassDef, Classes]]:
-    """Yield name, decorator and class of what files register, with the classes of its file."""
-    for file in files:
-        tree = ast.parse(file.read_text())
-        classes = {c.name: c for c in ast.walk(tree) if isinstance(c, ast.ClassDef)}
-        for cls in classes.values():
-            for call in cls.decorator_list:
-                if isinstance(call, ast.Call) and call.args:
-                    if isinstance(call.args[0], ast.Constant):
-                        yield str(call.args[0].value), call, cls, classes
-
-
-def _word(call: ast.Call, word: str) -> str:
-    """Return the text of a keyword in a decorator or in the metadata that it has."""
-    for node in ast.walk(call):
-        if isinstance(node, ast.keyword) and node.arg == word:
-            if isinstance(node.value, ast.Constant):
-                return str(node.value.value)
-    return ""
 
 
 def _numbers(cls: ast.ClassDef) -> str:

@@ -18,8 +18,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from oodbench.registry import folder
-from oodbench.report.bibtex import declared
+from oodbench.registry import folder, word, written
 from oodbench.report.statistics import (
     LEAST,
     LEVEL,
@@ -338,7 +337,8 @@ def _subsets(names: Mapping[str, str], rooms: pd.DataFrame) -> dict[str, list[st
 @cache
 def _declared() -> dict[str, str]:
     """Return the half that each of the package's datasets declares, from its source without an import."""
-    return declared(sorted(folder("datasets").glob("*.py")), "half")
+    files = sorted(folder("datasets").glob("*.py"))
+    return {name: word(call, "half") for name, call, *_ in written(files)}
 
 
 def _half(name: str) -> str:

@@ -1,13 +1,13 @@
-import ast
+from pathlib import Path
 
 import pytest
 
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
-from oodbench.list.catalogue import Entry, _entries, beside, listing, markdown, own_entries
+from oodbench.list.catalogue import Entry, beside, listing, markdown, own_entries
 from oodbench.list.details import registered_entries
 from oodbench.networks.base import networks
-from oodbench.registry import CHANGES
+from oodbench.registry import CHANGES, word, written
 from tests.helpers.paths import ROOT
 
 
@@ -73,7 +73,7 @@ def test_every_entry_has_a_sentence_and_a_paper() -> None:
         assert entry.paper or entry.kind == "network", entry
 
 
-def test_only_classes_that_are_registered_are_entries() -> None:
+def test_only_classes_that_are_registered_are_entries(tmp_path: Path) -> None:
     source = '''
 @register("One", Metadata(licence="MIT", paper="arXiv:1"))
 class One(Base):
@@ -90,5 +90,6 @@ class Two:
 class Three:
     """Is none that can be read."""
 '''
-    (entry,) = _entries("dataset", ast.parse(source), {})
-    assert (entry.name, entry.summary, entry.paper) == ("One", "Is one.", "arXiv:1")
+    (tmp_path / "some.py").write_text(source)
+    ((name, call, node, _),) = written([tmp_path / "some.py"])
+    assert (name, node.name, word(call, "paper")) == ("One", "One", "arXiv:1")
