@@ -1,7 +1,7 @@
 """CoinRun behavioural cloning: imitate an expert on some levels, play as it does on others."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.coinrun.experts import load_policy
 from oodbench.data.coinrun.making import (
     FIRST_UNSEEN,
     FOLDER,
@@ -26,7 +25,7 @@ from oodbench.data.coinrun.making import (
 )
 from oodbench.data.coinrun.simulator import ACTIONS, IMAGE, KEYS
 from oodbench.data.streams import MemoryMapped, Subset
-from oodbench.datasets import Environment, FileDataset, Metadata, md5, register
+from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -53,7 +52,7 @@ class CoinRun(FileDataset):
     one state of each of many other levels. The paper's sizes are the defaults: 64 levels of 1,000
     states and 2,000 test levels. `python -m oodbench.data make CoinRun` makes the data, in hard
     mode; the paper's expert, a policy trained for 400 million steps, is not published, so ours is
-    a search (`oodbench.data.coinrun.experts`) or a policy of the user's.
+    a search (`oodbench.data.coinrun.experts`).
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -130,26 +129,15 @@ class CoinRun(FileDataset):
             for name, value in asdict(self.options).items()
             if name != "expert"
         )
-        policy = "" if self.options.expert == PLANNER else " --from POLICY"
-        return f"{super().command(data_dir)}{sizes}{policy}"
+        return f"{super().command(data_dir)}{sizes}"
 
     def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
-        """Make the levels that the options say; what was stopped goes on.
-
-        The expert is the option's search or, from `source`, a policy in TorchScript.
-        """
-        expert = self.options.expert
-        if source is not None:
-            load_policy(source)
-            expert = f"policy {md5(source)}"
-        if expert != self.options.expert and self.options.expert != PLANNER:
-            raise UserError(f"{source} is the expert '{expert}', not '{self.options.expert}'")
-        if expert != PLANNER and source is None:
-            raise UserError(f"{self.name}: --from FILE gives the policy of '{expert}'")
-        self.options = replace(self.options, expert=expert)
+        """Make the levels that the options say; what was stopped goes on."""
         options = self.options
-        settings = Settings(options.levels, options.states, options.test_levels, expert)
-        folder = make(data_dir, settings, source, workers)
+        if source is not None or options.expert != PLANNER:
+            raise UserError(f"{self.name} is made by the expert '{PLANNER}', and not --from a file")
+        settings = Settings(options.levels, options.states, options.test_levels, options.expert)
+        folder = make(data_dir, settings, workers)
         from oodbench.terminal import terminal  # rich draws random numbers as it is imported
 
         terminal().say(

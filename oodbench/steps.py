@@ -5,8 +5,8 @@ needs: `prepared`, `outputs`, `descend`.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -14,6 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
 
 from oodbench.algorithms import HOOKS, Algorithm, Batch, Outputs, first_step
 from oodbench.data.streams import to_device
@@ -21,7 +23,6 @@ from oodbench.errors import UserError
 from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
 from oodbench.gradients.twice import twice_differentiable
 from oodbench.networks.base import Network
-from oodbench.networks.micro_batches import in_micro_batches
 from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
 from oodbench.seeds import derive
 
@@ -273,10 +274,38 @@ def precision(algorithm: Algorithm, x: Tensor) -> AbstractContextManager[object]
 def _in_micro_batches(
     algorithm: Algorithm, function: Callable[..., Tensor], *inputs: Tensor
 ) -> Tensor:
+    """Return the outputs (N, ...) of `function`, which runs the network on inputs (N, ...).
+
+    It is called on one micro-batch after the other, so that only one's activations are in memory. The
+    backward pass recomputes them, so that it is exact, at the price of a second forward pass. Batch
+    normalisation takes the statistics of a micro-batch, and counts it once.
+    """
     count = algorithm.hparams.accumulation
     if count == 1 or reduction_of(algorithm) is not None:  # whose batches are micro-batches already
         return function(*inputs)
-    return in_micro_batches(algorithm.network, function, count, *inputs)
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _statistics_kept(algorithm.network)
+
+    outputs = [
+        checkpoint(function, *each, use_reentrant=False, context_fn=contexts)
+        for each in zip(*(x.chunk(count) for x in inputs), strict=True)
+    ]
+    return torch.cat(outputs)
+
+
+@contextmanager
+def _statistics_kept(network: nn.Module) -> Iterator[None]:
+    """Return a context in which the running statistics of batch normalisation do not change."""
+    layers = [m for m in network.modules() if isinstance(m, _BatchNorm)]
+    before = [(m, m.momentum, m.num_batches_tracked) for m in layers]
+    try:
+        for m in layers:
+            m.momentum, m.num_batches_tracked = 0.0, None
+        yield
+    finally:
+        for m, momentum, tracked in before:
+            m.momentum, m.num_batches_tracked = momentum, tracked
 
 
 def _losses_of_network(algorithm: Algorithm, x: Tensor, y: Tensor) -> Tensor | None:

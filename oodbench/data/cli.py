@@ -67,7 +67,7 @@ def make(
     data_dir: DataDir,
     source: Annotated[
         Path | None,
-        typer.Option("--from", help="A folder with the packages, or a policy that plays CoinRun."),
+        typer.Option("--from", help="A folder with the packages."),
     ] = None,
     set_: Settings = None,
     workers: Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="Processes.")] = 1,

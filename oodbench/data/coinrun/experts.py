@@ -1,19 +1,14 @@
-"""Experts of CoinRun: a search from saved states of the game, and the user's own policy."""
+"""The expert of CoinRun: a search from saved states of the game."""
 
 import heapq
 import itertools
 import math
-import warnings
 from collections.abc import Hashable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from oodbench.data.coinrun.simulator import ACTIONS, IMAGE, LONGEST, Scene, Simulator, scene
-from oodbench.errors import UserError
+from oodbench.data.coinrun.simulator import ACTIONS, LONGEST, Scene, Simulator, scene
 
 MOVES = np.array([7, 8, 5, 1, 2, 4])
 """The actions that are searched: right, right and up, up, left, left and up, none; no other action
@@ -162,66 +157,3 @@ def _alike(at: Scene) -> Hashable:
 def _estimate(at: Scene) -> float:
     """Return GREED times the least number of decisions to the coin, at half a tile a frame."""
     return GREED * max(0.0, at.coin - 1 - at.x) / (0.5 * FRAMES)
-
-
-CONTRACT = f"uint8 images (1, {', '.join(map(str, IMAGE))}) to logits (1, {ACTIONS})"
-
-
-class Policy:
-    """The user's policy on one level: it acts in every frame by drawing from its distribution."""
-
-    def __init__(self, level: int, program: Any) -> None:
-        """Take `program`, what `load_policy` returns."""
-        self.simulator = Simulator(level, 1)
-        self._start = self.simulator.states()
-        self._program = program
-
-    def close(self) -> None:
-        """Free the game's memory."""
-        self.simulator.close()
-
-    def episode(self, random: np.random.Generator) -> Episode:
-        """Yield the images (64, 64, 3) and distributions (15,) of one game, which the policy plays."""
-        self.simulator.put(self._start)
-        for _ in range(LONGEST):
-            images = self.simulator.images()
-            distribution = distributions(self._program, torch.from_numpy(images))[0]
-            yield images[0], distribution.float().numpy()
-            action = random.choice(ACTIONS, p=distribution.numpy())
-            if self.simulator.step(np.array([action]))[1].any():
-                return
-
-
-def load_policy(file: Path) -> Any:
-    """Return the program in a TorchScript file; no Python in it is run.
-
-    Raises UserError for a file that is none, or whose program does not map as `CONTRACT` says.
-    """
-    if not file.is_file():
-        raise UserError(f"there is no policy file {file} (and `planner` is the expert of our own)")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FutureWarning
-            )  # exported programs are pickles: not safe
-            program = torch.jit.load(file, map_location="cpu").eval()  # type: ignore[no-untyped-call]
-    except (RuntimeError, ValueError) as error:
-        raise UserError(f"{file} is not a policy: TorchScript cannot read it") from error
-    distributions(program, torch.zeros(1, *IMAGE, dtype=torch.uint8), str(file))
-    return program
-
-
-@torch.no_grad()
-def distributions(program: Any, images: torch.Tensor, name: str = "the policy") -> torch.Tensor:
-    """Return a policy's probabilities of the actions at each image, (n, 15), float64; raises UserError."""
-    try:
-        logits = program(images)
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise UserError(f"{name} does not map {CONTRACT}: {reason}") from error
-    if not isinstance(logits, torch.Tensor) or logits.shape != (len(images), ACTIONS):
-        given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise UserError(f"{name} does not map {CONTRACT}: it gives {given}")
-    if not logits.isfinite().all():
-        raise UserError(f"{name} gives logits that are not finite")
-    return logits.double().softmax(-1)

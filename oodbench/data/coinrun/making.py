@@ -4,21 +4,19 @@ import itertools
 import json
 import multiprocessing
 import random
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from oodbench.data.coinrun.experts import Planner, Policy, load_policy
+from oodbench.data.coinrun.experts import Planner
 from oodbench.data.coinrun.simulator import package
 from oodbench.datasets import md5
 from oodbench.errors import UserError
@@ -41,7 +39,7 @@ class Settings:
     """The number of states of each training level; a test level gives one."""
     test_levels: int
     expert: str
-    """The expert: `planner`, or `policy ` and the md5 of its file."""
+    """The expert: `planner`."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ FIRST_UNSEEN = 1_000_000
 """The seed of the first test level: no set has so many training levels, which start at 0."""
 
 
-def make(data_dir: Path, settings: Settings, policy: Path | None, workers: int) -> Path:
+def make(data_dir: Path, settings: Settings, workers: int) -> Path:
     """Make the set that `settings` describe in its folder under `data_dir`, and return the folder.
 
     Shards that are there already are kept, unless the set was whole and their checksums say that
@@ -122,7 +120,7 @@ def make(data_dir: Path, settings: Settings, policy: Path | None, workers: int) 
             _start(folder, settings)
             missing = [s for s in shards(settings) if not s.exists(folder)]
             if missing:
-                _fill(folder, missing, settings, policy, workers)
+                _fill(folder, missing, settings, workers)
             files = [file for shard in shards(settings) for file in shard.files]
             write_manifest(folder, Manifest(settings, {file: md5(folder / file) for file in files}))
     except Timeout as error:
@@ -142,9 +140,7 @@ def _start(folder: Path, settings: Settings) -> None:
     write_manifest(folder, Manifest(settings, {}))
 
 
-def _fill(
-    folder: Path, missing: list[Shard], settings: Settings, policy: Path | None, workers: int
-) -> None:
+def _fill(folder: Path, missing: list[Shard], settings: Settings, workers: int) -> None:
     # here, as rich draws from Python's generator when it is imported
     from rich.progress import (
         BarColumn,
@@ -158,7 +154,7 @@ def _fill(
     from oodbench.terminal import terminal
 
     order = random.Random(0).sample(missing, len(missing))  # an even mix, for the time left
-    task = partial(make_shard, folder=folder, settings=settings, policy=policy)
+    task = partial(make_shard, folder=folder, settings=settings)
     console = terminal()
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     bar = Progress(
@@ -178,7 +174,7 @@ def _fill(
             pool.shutdown(cancel_futures=True)
 
 
-def make_shard(shard: Shard, folder: Path, settings: Settings, policy: Path | None) -> None:
+def make_shard(shard: Shard, folder: Path, settings: Settings) -> None:
     """Make and write the states of one level.
 
     The states are drawn without replacement from those of whole games, as many as it takes. A
@@ -189,7 +185,7 @@ def make_shard(shard: Shard, folder: Path, settings: Settings, policy: Path | No
     count = settings.states if training else 1
     for level in itertools.count(first + shard.place, step):
         stream = np.random.default_rng(derive("coinrun", settings.expert, level))
-        with closing(_expert(policy)(level)) as expert:
+        with closing(Planner(level)) as expert:
             visited = list(expert.episode(stream))
             while visited and len(visited) < count:
                 visited += expert.episode(stream)
@@ -198,12 +194,3 @@ def make_shard(shard: Shard, folder: Path, settings: Settings, policy: Path | No
     chosen = [visited[i] for i in stream.permutation(len(visited))[:count]]
     images, actions = (np.stack(part) for part in zip(*chosen, strict=True))
     shard.write(folder, images, actions)
-
-
-@cache
-def _expert(policy: Path | None) -> Callable[[int], Planner | Policy]:
-    """Return the function that makes the expert of a level; a policy is loaded once a process."""
-    if policy is None:
-        return Planner
-    torch.set_num_threads(1)
-    return partial(Policy, program=load_policy(policy))

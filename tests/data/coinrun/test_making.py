@@ -79,7 +79,7 @@ def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Pa
             for file in shard.files:
                 (target / file).parent.mkdir(exist_ok=True)
                 shutil.copy(coinrun_dir / "CoinRun" / file, target / file)
-    make(tmp_path, SETTINGS, None, 1)
+    make(tmp_path, SETTINGS, 1)
     assert read_manifest(target) == read_manifest(coinrun_dir / "CoinRun")
     assert times == {file: (target / file).stat().st_mtime_ns for file in times}
 
@@ -116,10 +116,10 @@ class Pacifist:
 
 
 def test_a_level_without_a_way_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "_expert", lambda policy: Pacifist)
+    monkeypatch.setattr(making, "Planner", Pacifist)
     settings = Settings(levels=4, states=3, test_levels=2, expert="planner")
     for shard, level in [(Shard(TRAINING, 3), 11), (Shard(UNSEEN, 1), FIRST_UNSEEN + 1)]:
-        make_shard(shard, tmp_path, settings, None)
+        make_shard(shard, tmp_path, settings)
         images, actions = (np.load(tmp_path / file) for file in shard.files)
         assert (images == level % 256).all()
         assert len(images) == (3 if shard.part == TRAINING else 1)
@@ -139,18 +139,17 @@ def test_two_at_once(tmp_path: Path) -> None:
     (tmp_path / "CoinRun").mkdir()
     with FileLock(tmp_path / "CoinRun" / ".lock"):
         with pytest.raises(UserError, match="another process makes data in"):
-            make(tmp_path, replace(SETTINGS, levels=1), None, 1)
+            make(tmp_path, replace(SETTINGS, levels=1), 1)
     assert not (tmp_path / "CoinRun" / "manifest.json").exists()
 
 
-def test_a_policy_that_is_none(tmp_path: Path) -> None:
-    text = tmp_path / "mine.pt"
-    text.write_text("no policy")
-    for file, problem in [(text, "is not a policy"), (tmp_path / "no.pt", "there is no policy")]:
-        result = call("--from", file, "--data-dir", tmp_path / "data")
+def test_what_cannot_be_made(tmp_path: Path) -> None:
+    for flags in (["--from", tmp_path / "mine.pt"], ["--set", "expert=mine"]):
+        result = call(*flags, "--data-dir", tmp_path / "data")
         assert result.exit_code == 2
-        assert problem in result.stderr and str(file) in result.stderr
-        assert result.stderr.count("\n") == 1
+        assert result.stderr == (
+            "error: CoinRun is made by the expert 'planner', and not --from a file\n"
+        )
     assert not (tmp_path / "data").exists()
     assert call("--set", "levels=0", "--data-dir", tmp_path).exit_code == 2
 
@@ -159,4 +158,4 @@ def test_a_damaged_manifest(tmp_path: Path) -> None:
     (tmp_path / "CoinRun").mkdir()
     (tmp_path / "CoinRun" / "manifest.json").write_text('{"settings": {"levels": 3}}')
     with pytest.raises(UserError, match=r"manifest.json is damaged"):
-        make(tmp_path, SETTINGS, None, 1)
+        make(tmp_path, SETTINGS, 1)
