@@ -41,6 +41,8 @@ QUICK = {
     "trials": 1,
 }
 """The sweep that is killed and launched again."""
+OF_METHOD = re.compile(r"update step, (?P<method>\w+) / ERM, (?P<network>\w+), (?P<data>\d.*)")
+"""The name of a row that has the step of a method."""
 
 
 @dataclass(frozen=True)
@@ -252,13 +254,34 @@ devices, waits for the device or copies to it more than what was drawn for it; o
 FasterRCNN wait in their own passes."""
     if findings is None:
         return f"{head}\n\nIt has not been run on a GPU yet.\n"
-    rows = [(row.what, row.reach, row.measured) for row in findings.rows]
-    header = ["what", "reach", "measured"]
-    table = tabulate(rows, header, tablefmt="github", disable_numparse=True)
+    rows = [
+        (row.what, row.reach, row.measured)
+        for row in findings.rows
+        if not OF_METHOD.fullmatch(row.what)
+    ]
+    tables = [_table(["what", "reach", "measured"], rows), *_of_methods(findings.rows)]
     facts = [f"{findings.device}, torch {findings.torch}, {findings.seconds:.0f} seconds."]
     if findings.left_out:
         facts.append("Left out: " + "; ".join(findings.left_out) + ".")
-    return "\n\n".join([head, *facts, table]) + "\n"
+    return "\n\n".join([head, *facts, *tables]) + "\n"
+
+
+def _of_methods(rows: Iterable[Row]) -> Iterator[str]:
+    """A table of the methods' steps: a row for each, a column for each network."""
+    found = [(match, row) for row in rows if (match := OF_METHOD.fullmatch(row.what))]
+    networks = list(dict.fromkeys(match["network"] for match, _ in found))
+    steps: dict[str, dict[str, str]] = {}
+    for match, row in found:
+        of_method = steps.setdefault(match["method"], {"reach": row.reach})
+        of_method[match["network"]] = row.measured
+    for what in dict.fromkeys(match["data"] for match, _ in found):
+        header = [f"update step / ERM's, {what}", "reach", *networks]
+        order = sorted(steps, key=str.casefold)
+        yield _table(header, [(m, *(steps[m].get(k, "") for k in header[1:])) for m in order])
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
 
 
 @app.command()
