@@ -113,7 +113,7 @@ def coinrun_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shared = (root if "PYTEST_XDIST_WORKER" not in os.environ else root.parent) / "coinrun"
     shared.mkdir(exist_ok=True)
     with FileLock(shared / "lock"):
-        make(shared, Settings(levels=3, states=10, test_levels=4, expert="planner"), None, 2)
+        make(shared, Settings(levels=3, states=10, test_levels=4, expert="planner"), 2)
     return shared
 
 

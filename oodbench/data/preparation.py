@@ -192,8 +192,7 @@ class Contents:
     balance: str
     """The share of each class, or mean and standard deviation of real targets."""
     groups: dict[str, int] = field(default_factory=dict)
-    """The number of examples of each group, by its name, empty ones too; where examples have an
-    attribute."""
+    """The number of examples of each group, by its name, empty ones too; none without attributes."""
     unreadable: list[str] = field(default_factory=list)
     """The error of each example that cannot be read."""
     repeated: int = 0

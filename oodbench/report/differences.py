@@ -127,8 +127,7 @@ class Repeats:
     table: pd.DataFrame
     """Their runs, as `compared` has them."""
     equal: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
-    """By dataset: label, number of ended runs and number of planned runs of each row that equals its
-    frozen one."""
+    """By dataset: label, ended runs and planned runs of each row that equals its frozen one."""
     unlike: list[tuple[str, str, str]] = field(default_factory=list)
     """The rows that differ from their frozen ones: dataset, frozen label, label of the runs here."""
     other_draws: int = 0

@@ -4,8 +4,7 @@ Every `scores` is a frame with one number in each row: `dataset`, `label`, `envi
 `value`, and `higher` (whether a larger value is better). A *gain* over a baseline is positive where
 the label is better, whatever the direction of the metric.
 
-A *table* has a block (a dataset) a row and a label a column, larger values being better; rank 1 is
-the best.
+A *table* has a block (a dataset) a row and a label a column, larger values being better; rank 1 is best.
 """
 
 import math

@@ -104,11 +104,9 @@ class RunSpec:
     ceiling: bool = field(default=False, compare=False)
     """Whether the run's row shows what could be reached, and is not ranked; not part of the id either."""
     transductive: bool = field(default=False, compare=False)
-    """Whether the method's predictions depend on test inputs, so that it is ranked apart; not part of the
-    id either."""
+    """Whether predictions depend on test inputs, so that it is ranked apart; not part of the id either."""
     reference: bool = field(default=False, compare=False)
-    """Whether the run's row is a method of another kind to compare with, and is not ranked; not part of
-    the id either."""
+    """Whether the row is a method of another kind, which is not ranked; not part of the id either."""
 
     @property
     def dataset_name(self) -> str:

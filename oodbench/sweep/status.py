@@ -7,19 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.text import Text
 
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
-from oodbench.sweep.launchers.progress import title
+from oodbench.sweep.launchers.progress import progress, title
 from oodbench.sweep.plan import named
 from oodbench.sweep.stored import reasons, specs_in, weights_files
 from oodbench.terminal import Terminal, counted
@@ -57,10 +50,9 @@ def as_json(results: Results) -> str:
 
 def watch(results: Results, console: Terminal) -> None:
     """Show the status, refreshed, with a bar, until no run is queued or running."""
-    bar = Progress(
-        TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
-    )
-    task = bar.add_task("runs", total=len(results.plan()["runs"]))
+    total = len(results.plan()["runs"])
+    bar = progress(console, total)
+    task = bar.add_task("runs", total=total)
     with Live(console=console, auto_refresh=False) as live:
         while True:
             now = states(results)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from oodbench.data.coinrun.experts import Planner
 from oodbench.data.coinrun.simulator import package
+from oodbench.data.streams import progress
 from oodbench.datasets import md5
 from oodbench.errors import UserError
 from oodbench.files import whole_file, write_whole
@@ -141,29 +142,12 @@ def _start(folder: Path, settings: Settings) -> None:
 
 
 def _fill(folder: Path, missing: list[Shard], settings: Settings, workers: int) -> None:
-    # here, as rich draws from Python's generator when it is imported
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    from oodbench.terminal import terminal
-
     order = random.Random(0).sample(missing, len(missing))  # an even mix, for the time left
     task = partial(make_shard, folder=folder, settings=settings)
-    console = terminal()
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    bar = Progress(
-        TextColumn("levels"), *columns, console=console, disable=not console.is_interactive
-    )
     context = multiprocessing.get_context("spawn")
-    with bar, ProcessPoolExecutor(workers, context, end_with_parent) as pool:
-        row = bar.add_task("levels", total=len(shards(settings)))
-        bar.advance(row, len(shards(settings)) - len(missing))
+    with progress() as bar, ProcessPoolExecutor(workers, context, end_with_parent) as pool:
+        total = len(shards(settings))
+        row = bar.add_task("levels", total=total, completed=total - len(missing))
         try:
             for future in as_completed([pool.submit(task, shard) for shard in order]):
                 future.result()

@@ -21,8 +21,7 @@ KEYS = (
 )
 """The keys of each action, as the game's package lists them."""
 ACTIONS = len(KEYS)
-"""The number of actions. 0 to 8 are moves, 3 * (left, still, right) + (down, still, up); the rest do
-nothing."""
+"""The number of actions: 0 to 8 are moves, 3 * (left, still, right) + (down, still, up), others none."""
 LONGEST = 1000
 """The number of frames after which the game ends an episode."""
 

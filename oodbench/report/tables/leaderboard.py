@@ -86,8 +86,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM),
 )
-"""The last columns of a table. All formats print what this list declares, so that a new column is one new
-entry."""
+"""The last columns of a table. All formats print what this list declares."""
 
 
 @dataclass(frozen=True)
