@@ -66,5 +66,5 @@ def test_without_the_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(MissingError, match=r"procgen: `pip install 'oodbench\[coinrun\]'`"):
         Simulator(0, 1)
     with pytest.raises(MissingError, match=r"pip install 'oodbench\[coinrun\]'"):
-        make(tmp_path, Settings(1, 1, 1, "planner"), None, 1)
+        make(tmp_path, Settings(1, 1, 1, "planner"), 1)
     assert not list(tmp_path.iterdir())
