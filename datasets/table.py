@@ -370,7 +370,13 @@ class Table(Listed):
         if options.features:
             table = {name: table[name] for name in options.features if name in table}
         if not table:
-            raise UserError(f"{options.file} has no column of inputs")
+            others = [f"'{n}': {self._roles[n].kind}, {self._roles[n].why}" for n in unused]
+            listed = "; ".join(["", *others])
+            raise UserError(f"{options.file} has no column of inputs{listed}")
+        for name in table:
+            if self._tells_class(table[name]):
+                why = f"{self._roles[name].why}; it tells every example's class: `features` leaves it out"
+                self._roles[name] = replace(self._roles[name], why=why, unusual=True)
         numbers = [name for name in table if table[name].dtype != object]
         self.columns = Columns(
             numbers=tuple(numbers),
@@ -430,6 +436,15 @@ class Table(Listed):
         if len(gaps) and not self.options.missing:
             raise UserError(f"{self.rows.place(int(gaps[0]))}: '{name}' is empty; {FILL}")
         return reading, numbers.values
+
+    def _tells_class(self, values: npt.NDArray[Any]) -> bool:
+        """Return whether rows that agree in an input (N,), most of which do, agree in their class."""
+        encoded = pa.array(values).dictionary_encode()
+        distinct = len(encoded.dictionary)
+        if not self.classes or 2 * distinct > len(values):
+            return False
+        pairs = {*zip(encoded.indices.to_pylist(), self.targets.long().tolist(), strict=True)}
+        return len(pairs) == distinct >= len(self.classes)
 
     def _category(self, name: str, why: str) -> tuple[Reading, npt.NDArray[Any]]:
         cells = self.rows.cells(name).to_pylist()

@@ -196,7 +196,8 @@ class Reader:
         """Return the first row whose cell is no number, and the cell."""
         cells = self.table.cells(name)
         empty = pc.and_(pc.is_null(_filled(cells)), marks)
-        fits = [pc.or_(pc.match_substring_regex(cells, f.pattern), empty) for f in self.forms()]
+        plain = _with_hyphens(cells)
+        fits = [pc.or_(pc.match_substring_regex(plain, f.pattern), empty) for f in self.forms()]
         row = max(pc.index(each, False).as_py() for each in fits)
         return row, cells[row].as_py()
 
@@ -239,8 +240,13 @@ def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
     return np.array([first.get(text, text) for text in cells], dtype=object), note
 
 
+def _with_hyphens(cells: pa.Array) -> pa.Array:
+    return pc.replace_substring(cells, "\u2212", "-")
+
+
 def _filled(cells: pa.Array) -> pa.Array:
     """Return the cells of a column of numbers, null where one is empty."""
+    cells = _with_hyphens(cells)
     is_mark = pc.is_in(cells, pa.array(MARKS))
     return pc.if_else(is_mark, pa.scalar(None, pa.string()), cells)
 

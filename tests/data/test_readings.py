@@ -94,11 +94,12 @@ def test_a_column_is_what_its_cells_are(tmp_path: Path, cells: list[str], kind: 
         (["1.234,5", "12.000,25"], [1234.5, 12000.25], {}),
         (["10,010", "9,999"], [10.01, 9.999], {"decimal": ","}),
         (["1.234", "5.678"], [1234, 5678], {"decimal": ","}),
-        (["1.234", "5.678"], [1.234, 5.678], {}),
+        (["1.234", "5.678", "9.1"], [1.234, 5.678, 9.1], {}),
         (["$1,234.50", "-$99", "$ 7"], [1234.5, -99, 7], {}),
         (["12%", "7.5 %"], [12, 7.5], {}),
         (["1.234,50 €", "99,00€"], [1234.5, 99], {}),
         (["36 months", "60 months"], [36, 60], {}),
+        (["\u22121,5", "2,25"], [-1.5, 2.25], {}),
     ],
 )
 def test_numbers_as_people_write_them(
@@ -107,7 +108,7 @@ def test_numbers_as_people_write_them(
     dataset: Any = table(tmp_path, frame(c=cells).drop(columns="x"), **options)
     found = dataset.x[:, 0]
     assert torch.allclose(found, torch.from_numpy(np.resize(np.array(values, float), COUNT)))
-    is_plain = cells == ["1.234", "5.678"] and not options
+    is_plain = "9.1" in cells
     assert any("'c' read as number" in note for note in facts.notes(dataset)) != is_plain
 
 
@@ -237,6 +238,7 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
         ("c", [f"user {i}." for i in range(COUNT)], "every row has another"),
         ("c", ["12%", "7%"], "all are in '%'"),
         ("c", ["01234", "90210"], "some begin with 0: `categorical` if they are codes"),
+        ("c", [7, 8], "it tells every example's class: `features` leaves it out"),
         ("PassengerId", [*range(COUNT)], "it counts the rows: `features` leaves it out"),
     ],
 )
@@ -251,11 +253,13 @@ def test_what_could_mean_something_else_is_said(
 def test_plain_tables_have_no_notes(tmp_path: Path, separator: str) -> None:
     columns = {
         "age": [18, 35, 99],
-        "id_of_town": [7, 8],
+        "id_of_town": [7, 8, 9],
         "grade": ["A", "A-", "A+"],
         "band": ["<5", "5-9", ">9"],
     }
-    dataset: Any = table(tmp_path, frame(**columns, b=["1.5", "2.25"]), write={"sep": separator})
+    dataset: Any = table(
+        tmp_path, frame(**columns, b=["1.5", "2.25", "4"]), write={"sep": separator}
+    )
     assert facts.notes(dataset) == list(dataset.rows.notes)
 
 

@@ -214,7 +214,12 @@ def dropped(data: pd.DataFrame) -> pd.DataFrame:
             "'c' has 200 categories, and a col",
         ),
         (lambda d: d.assign(split="val"), {}, "unknown split 'val' in .*line 2; known: in, out"),
-        (lambda d: d[["target", "environment"]], {}, "has no column of inputs"),
+        (lambda d: d[["target", "environment"]], {}, "has no column of inputs$"),
+        (
+            lambda d: d[["target", "environment"]].assign(t="2020-01-31"),
+            {},
+            "has no column of inputs; 't': date, dates are no inputs; `features` takes them$",
+        ),
         (lambda d: d.assign(target="no"), {}, "the target 'target' has one class only, 'no'"),
     ],
 )
