@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from oodbench.errors import UserError, missing_package
 
@@ -41,7 +41,9 @@ VERSION = "0.5.0"
 
 def unreadable(file: Path, error: Exception) -> UserError:
     """Return the error of a file that is no whole image."""
-    return UserError(f"{file} cannot be read as an image ({error})")
+    is_unknown = isinstance(error, UnidentifiedImageError)  # whose text is an address in memory
+    why = "its format is unknown" if is_unknown else error
+    return UserError(f"{file} cannot be read as an image ({why})")
 
 
 @cache
