@@ -186,21 +186,27 @@ def plan(
         console.say(described(packs, of_slurm))
 
 
+def _some(rows: Sequence[str]) -> str:
+    """List the first rows, and count the others."""
+    others = len(rows) - 6
+    return ", ".join(rows[:6]) + (f" and {counted(others, 'other')}" if others > 0 else "")
+
+
 def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> Iterator[str]:
     """Yield a plan's remarks on a forecast, besides the time."""
     from oodbench.sweep.estimate import row_of
 
     if expected.unmeasured:
-        rows_left = ", ".join(expected.unmeasured)
         yield (
             f"These rows were not measured within {limit:g} s, and are taken to be like the others: "
-            f"{rows_left}. --limit SECONDS measures longer; --steps-per-second X takes your GPU's speed."
+            f"{_some(expected.unmeasured)}. --limit SECONDS measures longer; --steps-per-second X takes "
+            "your GPU's speed."
         )
     reasons: dict[str, list[str]] = {}
     for row, reason in expected.alone.items():
         reasons.setdefault(reason, []).append(row)
     for reason, rows in reasons.items():
-        yield f"Trained one run at a time ({reason}): {', '.join(rows)}."
+        yield f"Trained one run at a time ({reason}): {_some(rows)}."
     slow: dict[str, float] = {}
     for spec in specs:
         seconds = expected.of_run.get(row_of(spec), 0.0)

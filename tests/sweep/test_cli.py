@@ -75,9 +75,11 @@ def test_a_plan_of_steps_that_fail_ends_with_one_sentence_each(tmp_path: Path) -
 
 
 def test_plan_says_how_a_forecast_gets_better(tmp_path: Path) -> None:
-    sweep = tiny_file(tmp_path, algorithms=["ERM", "VREx"])
+    many = ["ERM", "VREx", "IRM", "SD", "IB_ERM", "Fishr", "RSC", "CVaR", "CVaRDRO", "GroupDRO"]
+    sweep = tiny_file(tmp_path, algorithms=many)
     told = " ".join(run("plan", sweep, "--limit", "0.001").output.split())
     assert "not measured within 0.001 s, and are taken to be like the others: VREx on" in told
+    assert " and 2 others. --limit" in told
     assert "--limit SECONDS measures longer" in told and "about" in told.lower()
 
 
