@@ -293,6 +293,7 @@ def test_an_error_without_utf_8_is_one_sentence(foreign: Path) -> None:
     assert r"did you mean B\xfchne \u65e5\u672c?" in text
 
 
+@pytest.mark.slow
 def test_a_pipe_that_takes_colours_gets_no_progress_bar(tmp_path: Path) -> None:
     """Notebooks set FORCE_COLOR."""
     tiny_file(tmp_path, trials=2, steps=4, evaluate_every=2)

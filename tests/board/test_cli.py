@@ -108,6 +108,7 @@ def test_a_frozen_run_with_another_number_is_off(copy: Path) -> None:
     assert "1 off" in text
 
 
+@pytest.mark.slow
 def test_runs_of_named_rows_alone_are_trained_again(board: Path) -> None:
     dataset = ("rerun", board, "--sample", 40, "--workers", 1)
     assert "Of 32 runs" in invoke(*dataset, "--algorithm", "IRM")
@@ -290,6 +291,7 @@ def test_a_dataset_without_its_package_is_left_out_unless_it_is_named(
     assert "digits needs the package digits-of-a-package" in text
 
 
+@pytest.mark.slow
 def test_a_board_may_be_trained_dataset_by_dataset(
     board: Path, half: Path, tmp_path: Path, folder: Path
 ) -> None:

@@ -157,6 +157,7 @@ def test_fewer_trials_and_draws_cut_all_rows_and_say_so(board: Path, tmp_path: P
     assert set(table["n"]) == {2}
 
 
+@pytest.mark.slow
 def test_own_rows_of_different_size_are_cut_to_what_they_share(
     board: Path, half: Path, tmp_path: Path
 ) -> None:

@@ -317,6 +317,7 @@ def files(draw: st.DrawFn) -> tuple[pd.DataFrame, dict[str, Any]]:
     return data, write
 
 
+@pytest.mark.slow
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -16,6 +16,7 @@ from tests.helpers.wilds_copies import COPIES, logits, opened, right, rows
 ALL = pytest.mark.parametrize("name", COPIES)
 
 
+@pytest.mark.slow
 @ALL
 def test_the_official_metric_of_right_predictions_is_the_best(name: str, wilds_dir: Path) -> None:
     dataset = opened(name, wilds_dir)

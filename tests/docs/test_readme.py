@@ -98,6 +98,7 @@ def test_what_it_says_of_the_shifts_is_so() -> None:
     assert natural.max() < 2 / 3
 
 
+@pytest.mark.slow
 def test_its_picture_is_what_is_drawn_now(tmp_path: Path) -> None:
     drawing = runpy.run_path(str(ROOT / "docs/pictures/gap_closed.py"))
     drawing["draw"](tmp_path / "now.svg")

@@ -260,6 +260,7 @@ def test_features_of_a_resnet_are_known_by_the_checksum_where_that_is_given(tmp_
     assert planned(moved, sha256=first.options["sha256"]).id == first.id != by_path.id
 
 
+@pytest.mark.slow
 def test_a_run_is_known_by_the_weights_not_by_their_place(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     from tests.networks.test_timm import file_of
