@@ -63,7 +63,7 @@ def best_ceiling(ceilings: Trials) -> "pd.Series[float]":
     """Return the values of the ceiling with the best mean on each dataset, or of the first if all lack
     a trial.
     """
-    chosen = []
+    chosen: list[pd.Series[float]] = []
     for _, table in ceilings.groupby("dataset", sort=False):
         means = table.agg(plain_mean).dropna()
         chosen.append(table[means.idxmax()] if len(means) else table.bfill(axis=1).iloc[:, 0])
