@@ -70,15 +70,10 @@ class Registry(Generic[T]):
         """
 
         def decorate(cls: T) -> T:
-            other = self._classes.get(name)
-            if other is not None and (other.__module__, other.__qualname__) != (
-                cls.__module__,
-                cls.__qualname__,
-            ):
-                raise UserError(
-                    f"{self.noun} '{name}' is registered twice: "
-                    f"by {other.__module__} and by {cls.__module__}"
-                )
+            other = self._classes.get(name, cls)
+            if f"{other.__module__}.{other.__qualname__}" != f"{cls.__module__}.{cls.__qualname__}":
+                both = f"by {other.__module__} and by {cls.__module__}"
+                raise UserError(f"{self.noun} '{name}' is registered twice: {both}")
             check_overrides(self.noun, cls)
             self._check(cls)
             self._classes[name] = cls

@@ -34,7 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=Callable[..., Any])
 
-LIMITS = errno.ENOSPC, errno.EMFILE, errno.EAGAIN  # of disks, open files and processes
+LIMITS = errno.ENOSPC, errno.EMFILE, errno.EAGAIN, errno.EFBIG, errno.ENOENT  # may name no file
 LEAST_WIDTH = 20  # of what is printed, whatever COLUMNS says
 VMAP_IS_SLOW = "There is a performance drop"
 """The beginning of torch's warning that `vmap` has no rule for a function, which no user can change."""

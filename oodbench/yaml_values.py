@@ -22,8 +22,6 @@ MOST_VALUES, LONG = 100_000, 16
 """Values of a text, those counted again that an alias repeats; each `LONG` characters are one more."""
 LONGEST_REASON = 160
 """Characters of what a parser says."""
-INTEGERS = 2**63
-"""Integers must fit into 64 bits."""
 
 _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, ten times as fast, where it is
 
@@ -38,7 +36,7 @@ class _Loader(_Base):  # type: ignore[misc, valid-type]
         except (ValueError, KeyError, AttributeError):
             kind, text = node.tag.rpartition(":")[2], _shortened(node.value, 40)
             raise _refused(f"'{text}' is no {kind}", node.start_mark) from None
-        if isinstance(value, int) and not -INTEGERS <= value < INTEGERS:
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise _refused("an integer does not fit into 64 bits", node.start_mark)
         return value
 

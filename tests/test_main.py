@@ -6,6 +6,8 @@ from typer.testing import CliRunner
 
 import oodbench
 from oodbench.__main__ import main
+from tests.helpers.commands import python
+from tests.helpers.paths import ROOT
 
 ROOMS = sorted(path.parent.name for path in Path(oodbench.__file__).parent.glob("*/cli.py"))
 
@@ -29,3 +31,10 @@ def test_a_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
         main, prog_name="oodbench", env={"_OODBENCH_COMPLETE": "complete_bash"}
     )
     assert result.output.split() == ["launch"]
+
+
+@pytest.mark.slow
+def test_commands_are_found_without_torch() -> None:
+    """It takes seconds, and memory that may not be there, before an error could be one sentence."""
+    code = "import oodbench.__main__, sys; sys.exit('torch' in sys.modules)"
+    assert python(ROOT, "-c", code).returncode == 0

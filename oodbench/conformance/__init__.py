@@ -1,8 +1,12 @@
-"""The contract of a method, as a test that anyone can call.
+"""The contract of a method, as a test that anyone can call."""
 
-A module of requirements is imported here, so that every one is in `requirements`.
-"""
+from typing import Any
 
-from oodbench.conformance import functions as functions
-from oodbench.conformance import updates as updates
-from oodbench.conformance.requirement import check_algorithm as check_algorithm
+
+def __getattr__(name: str) -> Any:
+    """Import all modules of requirements at the first use of `check_algorithm`: they import torch."""
+    if name == "check_algorithm":
+        from oodbench.conformance import functions, requirement, updates  # noqa: F401
+
+        return requirement.check_algorithm
+    raise AttributeError(name)

@@ -1,10 +1,4 @@
-"""The requirements of the contract, and one call that checks a method against all of them.
-
-`python -m oodbench.conformance NAME --plugin MODULE` prints which hold, which do not apply and which are
-broken; `check_algorithm(NAME)` does so in a test.
-
-Each requirement is the docstring of one of the functions in `functions` and `updates`.
-"""
+"""The requirements, each the docstring of a function in `functions` or `updates`, and a check of all."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps

@@ -8,7 +8,7 @@ hold no counts of examples (all are 1 here) and no code version.
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -261,12 +261,8 @@ def _write(results: Results, run: Found) -> None:
             }
             for (number, split), value in record.accuracies.items()
         ]
-        train = {k: v for k, v in _losses(record) if k != "epoch" and not k.startswith("env")}
+        more = (record.model_extra or {}).items()
+        train = {k: v for k, v in more if type(v) is float and not k.startswith(("env", "epoch"))}
         directory.append({"step": last, "train": train, "cost": cost, "evaluations": evaluations})
     if run.done:
         directory.finish(State.DONE, last, seconds)
-
-
-def _losses(record: Record) -> Iterable[tuple[str, float]]:
-    """Return the further numbers of a record."""
-    return [(k, v) for k, v in (record.model_extra or {}).items() if isinstance(v, float)]

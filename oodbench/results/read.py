@@ -49,8 +49,11 @@ CHECKSUM = 8
 """The bytes of the cache's checksum, which come first."""
 LARGEST_CACHE, LARGEST_RUN = 2**35, 2**16
 """The most bytes of a cache that is read, and of what it says of a run."""
-KNOWN = {"context", "provenance", "state", "error", "stamp", "last_step", *COSTS}
-"""The columns that the cache keeps of a run beside its metrics."""
+KNOWN: Mapping[str, Any] = {
+    **{"context": dict, "provenance": dict, "state": str, "error": str, "stamp": list},
+    **dict.fromkeys(("last_step", *COSTS), float | int | None),
+}
+"""The columns that the cache keeps of a run beside its metrics, and their types."""
 REWRITE = 0.01
 """A cache that lacks more than this share of the ended runs is written anew."""
 
@@ -126,21 +129,24 @@ def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
             if about["version"] != VERSION or not any(valid):
                 return nothing  # somebody else's is not unpacked
             metrics = reader.read_all().replace_schema_metadata()
-        if not metrics.schema.equals(METRICS):
+        if not metrics.schema.equals(METRICS) or not all(map(_is_whole, runs.values())):
             return nothing
-        if not all(run.keys() == KNOWN and State(run["state"]).complete for run in runs.values()):
+        of_rows = metrics["run"].to_numpy()
+        blocks = of_rows[np.diff(of_rows, prepend=-1) != 0]  # the rows of a run stand together
+        if blocks.tolist() != [
+            i for i, r in enumerate(runs.values()) if r["last_step"] is not None
+        ]:
             return nothing
-        of_runs = metrics["run"].to_numpy()
-        if len(of_runs) and not 0 <= of_runs.min() <= of_runs.max() < len(runs):
-            return nothing
-        if not all(valid):
-            kept = _only(metrics, np.flatnonzero(valid), len(runs))
-            return ParsedRuns(
-                {i: r for (i, r), v in zip(runs.items(), valid, strict=True) if v}, kept
-            )
+        known = {i: run for i, run in runs.items() if run["stamp"] == stamps.get(i)}
+        return ParsedRuns(known, _only(metrics, np.flatnonzero(valid), len(runs)))
     except UNREADABLE:
         return nothing
-    return ParsedRuns(runs, metrics)
+
+
+def _is_whole(run: Mapping[str, Any]) -> bool:
+    """Return whether the cache has all columns of an ended run."""
+    typed = all(isinstance(run[name], kind) for name, kind in KNOWN.items())
+    return typed and run.keys() == KNOWN.keys() and State(run["state"]).complete
 
 
 def _only(metrics: pa.Table, kept: "np.ndarray[Any, Any]", runs: int) -> pa.Table:
@@ -173,10 +179,8 @@ def _write_cache(path: Path, parsed: ParsedRuns) -> None:
     ended = [i for i, run in enumerate(parsed.runs.values()) if run["stamp"] is not None]
     metrics = _only(parsed.metrics, np.array(ended, dtype=np.int64), len(parsed.runs))
     runs = {run_id: run for run_id, run in parsed.runs.items() if run["stamp"] is not None}
-    about = json.dumps({"version": VERSION, "runs": runs})
-    table = metrics.combine_chunks().replace_schema_metadata(
-        {b"oodbench": zlib.compress(about.encode(), 1)}
-    )
+    about = zlib.compress(json.dumps({"version": VERSION, "runs": runs}).encode(), 1)
+    table = metrics.combine_chunks().replace_schema_metadata({b"oodbench": about})
     content = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_file(content, table.schema, options=options) as writer:

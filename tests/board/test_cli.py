@@ -3,8 +3,6 @@
 import io
 import re
 import shutil
-import zlib
-from base64 import b85encode
 from collections.abc import Callable
 from pathlib import Path
 
@@ -194,30 +192,6 @@ def test_rows_beside_a_board_are_compared_with_a_baseline(board: Path, mine: Pat
     assert "loss" in invoke("table", *arguments)
     chosen = invoke("table", board, mine, "--algorithms", "VREx", "--format", "csv")
     assert {"ERM", "VREx"} <= {line.split(",")[1] for line in chosen.splitlines()}
-
-
-def test_a_board_of_another_schema_is_one_sentence(copy: Path) -> None:
-    path = dataset_file(copy, "SEM")
-    table = pq.read_table(path, partitioning=None)
-    packed = b85encode(zlib.compress(b'{"schema": 2, "parts": []}'))
-    pq.write_table(
-        table.replace_schema_metadata({"oodbench.parts": packed}), path, use_dictionary=False
-    )
-    assert "has schema 2, not 1: another version wrote it" in one_sentence("table", copy)
-
-
-def test_damaged_metadata_of_a_part_are_one_sentence(copy: Path) -> None:
-    path = dataset_file(copy, "SEM")
-    table = pq.read_table(path, partitioning=None)
-    pq.write_table(
-        table.replace_schema_metadata({"oodbench.parts": "c$@"}), path, use_dictionary=False
-    )
-    assert f"the metadata of {path} are damaged" in one_sentence("table", copy)
-    about = b85encode(zlib.compress(b'{"schema": 1, "parts": []}'))
-    pq.write_table(
-        table.replace_schema_metadata({"oodbench.parts": about}), path, use_dictionary=False
-    )
-    assert "it has not as many rows as its metadata say" in one_sentence("table", copy)
 
 
 @pytest.mark.parametrize(

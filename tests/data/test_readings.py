@@ -194,8 +194,8 @@ def test_row_numbers_are_no_inputs(tmp_path: Path, name: str, numbers: np.ndarra
 
 def test_a_column_that_is_constant_in_training_is_zero(tmp_path: Path) -> None:
     data = frame(c=["3"]).assign(c=lambda d: np.where(d["environment"] == "C", 5, 3))
-    for more in ({}, {"word": ["a", "b"]}):
-        dataset: Any = table(tmp_path, frame(**more).assign(c=data["c"]))
+    for more in ({}, {"word": ["a", "b"]}, {"gap": ["1", "2", ""]}):
+        dataset: Any = table(tmp_path, frame(**more).assign(c=data["c"]), missing="mean")
         found = dataset.load(0)
         change = dataset.fit({name: found[name] for name in ("A", "B")})
         place = dataset.columns.inputs.index("c")
@@ -247,6 +247,22 @@ def test_what_could_mean_something_else_is_said(
 ) -> None:
     dataset = table(tmp_path, frame(**{column: cells}))
     assert any(f"'{column}' read as" in n and said in n for n in facts.notes(dataset))
+
+
+@pytest.mark.parametrize("name", ["group", "attribute", "weight"])
+def test_words_of_ours_are_inputs_unless_an_option_names_them(tmp_path: Path, name: str) -> None:
+    dataset: Any = table(tmp_path, frame(**{name: ["1", "2", "5"]}))
+    assert kinds(dataset)[name] == "number"
+    assert all(e.clusters is e.attributes is None for e in dataset.load(0).values())
+
+
+@pytest.mark.parametrize(
+    ("cells", "shown"),
+    [(["96", ""], "96 ± 0"), (["1", "NA", "3"], "2 ± 1"), (["?", "-8"], "-8 ± 0")],
+)
+def test_means_are_of_what_is_there(tmp_path: Path, cells: list[str], shown: str) -> None:
+    dataset: Any = table(tmp_path, frame(c=cells), missing="median")
+    assert dataset.columns.marginals(dataset.x)["c"] == shown
 
 
 @pytest.mark.parametrize("separator", [",", ";"])

@@ -3,8 +3,10 @@ import os
 import threading
 import tracemalloc
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -100,35 +102,49 @@ def test_a_run_that_is_trained_anew_is_read_anew(tmp_path: Path) -> None:
     assert 0.55 in values(load_frames(results))
 
 
-@pytest.mark.parametrize("damage", ["torn", "foreign", "empty", "other", "forged", "folder"])
-def test_a_damaged_cache_is_written_anew(tmp_path: Path, damage: str) -> None:
+def of_runs(about: dict[str, Any], **values: Any) -> dict[str, Any]:
+    return about | {"runs": {run_id: run | values for run_id, run in about["runs"].items()}}
+
+
+def forge(cache: Path, change: Callable[[pa.Table, dict[str, Any]], tuple[pa.Table, Any]]) -> None:
+    """Change the table and the metadata of a cache, which then has the right checksum."""
+    table = pa.ipc.open_file(cache.read_bytes()[read.CHECKSUM :]).read_all()
+    table, about = change(table, json.loads(zlib.decompress(table.schema.metadata[b"oodbench"])))
+    text = about if isinstance(about, str) else json.dumps(about)
+    table = table.replace_schema_metadata({b"oodbench": zlib.compress(text.encode())})
+    content = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(content, table.schema, options=options) as writer:
+        writer.write_table(table)
+    data = memoryview(content.getvalue())
+    cache.write_bytes(bytes(read._checksum(data)) + bytes(data))
+
+
+FORGED: list[Callable[[pa.Table, dict[str, Any]], tuple[pa.Table, Any]]] = [
+    lambda t, a: (t.set_column(0, t.schema.field(0), pa.array([99] * len(t), pa.int32())), a),
+    lambda t, a: (t.set_column(0, t.schema.field(0), pa.nulls(len(t), pa.int32())), a),
+    lambda t, a: (t.append_column("more", t["step"]), a),
+    lambda t, a: (t.slice(0, 0), a),
+    lambda t, a: (pa.concat_tables([t, t]), a),
+    lambda t, a: (t, a | {"version": 0}),
+    lambda t, a: (t, of_runs(a, context="x")),
+    lambda t, a: (t, of_runs(a, provenance=["x"])),
+    lambda t, a: (t, of_runs(a, state="running")),
+    lambda t, a: (t, "[" * 10**5),
+]
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda _: b"\x80\x04", *FORGED])
+def test_a_damaged_or_forged_cache_is_written_anew(tmp_path: Path, damage: Any) -> None:
     results, _ = sweep(tmp_path)
-    first = load_frames(results)
-    cache = tmp_path / "cache.arrow"
+    first, cache = load_frames(results), tmp_path / "cache.arrow"
     whole = cache.read_bytes()
-    if damage == "torn":
-        cache.write_bytes(whole[: len(whole) // 2])
-    elif damage == "foreign":
-        cache.write_bytes(b"\x80\x04pickle")
-    elif damage == "empty":
-        cache.write_bytes(b"")
-    elif damage == "forged":
-        table = pa.ipc.open_file(pa.BufferReader(whole[read.CHECKSUM :])).read_all()
-        forged = pa.array([99] * len(table), pa.int32())
-        buffer = pa.BufferOutputStream()
-        with pa.ipc.new_file(buffer, table.schema) as writer:
-            writer.write_table(table.set_column(0, table.schema.field(0), forged))
-        data = memoryview(buffer.getvalue())
-        cache.write_bytes(bytes(read._checksum(data)) + bytes(data))
-    elif damage == "other":
-        pd.DataFrame({"a": [1]}).to_feather(cache)
+    if damage in FORGED:
+        forge(cache, damage)
     else:
-        cache.unlink()
-        cache.mkdir()
+        cache.write_bytes(damage(whole))
     same(load_frames(results), first)
-    if damage != "folder":
-        assert cache.read_bytes() == whole
-    assert not list(tmp_path.glob(".cache*"))
+    assert cache.read_bytes() == whole and not list(tmp_path.glob(".cache*"))
 
 
 def test_readers_at_once_disturb_nobody(tmp_path: Path) -> None:
@@ -201,18 +217,11 @@ def test_a_cache_that_came_with_somebodys_results_is_not_unpacked(
     kind: str, tmp_path: Path
 ) -> None:
     results, ids = sweep(tmp_path)
-    run = dict.fromkeys(read.KNOWN) | {"stamp": [0] * 9, "state": "done"}
-    about = json.dumps({"version": read.VERSION, "runs": dict.fromkeys(ids, run)})
-    if kind == "what it says of runs":
-        about += " " * 2**27
-    table = pa.table({f.name: pa.nulls(2**20, f.type) for f in read.METRICS}, read.METRICS)
-    table = table.replace_schema_metadata({b"oodbench": zlib.compress(about.encode())})
-    content = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(content, table.schema, options=options) as writer:
-        writer.write_table(table)
-    data = content.getvalue().to_pybytes()
-    (tmp_path / "cache.arrow").write_bytes(f"{zlib.crc32(data):08x}".encode() + data)
+    load_frames(results)
+    rows = pa.table({f.name: pa.nulls(2**20, f.type) for f in read.METRICS}, read.METRICS)
+    more = " " * (2**27 if kind == "what it says of runs" else 0)
+    cache = tmp_path / "cache.arrow"
+    forge(cache, lambda _, about: (rows, json.dumps(of_runs(about, stamp=[0] * 9)) + more))
     tracemalloc.start()
     before = pa.default_memory_pool().max_memory()
     frames = load_frames(results)

@@ -79,14 +79,6 @@ FILES = (
 )
 
 
-def cut(text: bytes) -> bytes:
-    return text[: len(text) // 2]
-
-
-def emptied(text: bytes) -> bytes:
-    return b""
-
-
 def nuls(text: bytes) -> bytes:
     return text[: -len(text) // 3] + b"\0" * (len(text) - len(text[: -len(text) // 3]))
 
@@ -119,27 +111,15 @@ def missing_key(text: bytes) -> bytes:
     return b"\n".join(json.dumps(line).encode() for line in lines) + b"\n"
 
 
-def doubled(text: bytes) -> bytes:
-    return text + text
-
-
-def bad_bytes(text: bytes) -> bytes:
-    return b"\xff\xfe" + text[::-1]
-
-
-def nested(text: bytes) -> bytes:
-    return b"[" * 100_000
-
-
 DAMAGES: dict[str, Callable[[bytes], bytes] | str] = {
-    "cut": cut,
-    "emptied": emptied,
+    "cut": lambda text: text[: len(text) // 2],
+    "emptied": lambda text: b"",
     "NULs": nuls,
     "other type": other_type,
     "missing key": missing_key,
-    "doubled": doubled,
-    "bad bytes": bad_bytes,
-    "nested": nested,
+    "doubled": lambda text: text + text,
+    "bad bytes": lambda text: b"\xff\xfe" + text[::-1],
+    "nested": lambda text: b"[" * 100_000,
     "foreign": "foreign",
     "folder": "folder",
     "pipe": "pipe",

@@ -131,6 +131,9 @@ def test_settings_that_share_seeds_are_not_what_collect_results_prints(tmp_path:
         target = tmp_path / "in" / f"run{number}" / "results.jsonl"
         target.write_text(file.read_text().replace('"lr": 0.1', f'"lr": {lr}'))
     write(tmp_path / "in", [1], ACCURACIES)
+    other = write(tmp_path / "in", [2], ACCURACIES) / "results.jsonl"
+    other.write_text(other.read_text().replace('"ERM"', '"IRM"'))
     import_sweep(tmp_path / "in", tmp_path / "out")
     notes = " ".join(map(str, tables(load_frames(Results(tmp_path / "out"))).notes))
     assert "Several settings under one name share their seeds: ERM on VLCS." in notes
+    assert "Averages on VLCS are over different test environments: ERM: C, L; IRM: S." in notes

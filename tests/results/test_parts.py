@@ -1,15 +1,17 @@
-"""A stranger's files of parts are refused before they take much memory."""
+"""A stranger's files of parts are refused before they take much memory, and changed ones, too."""
 
+import zlib
+from base64 import b85decode, b85encode
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from oodbench.results.parts import LARGEST, RUN, read_file
+from oodbench.results.boards import board_names, find_board, part_files
+from oodbench.results.parts import LARGEST, PACKED, read_file
 from oodbench.results.schemas import DamagedFile
 
 MANY = 20_000_000
@@ -27,17 +29,14 @@ def bomb(path: Path, columns: dict[str, pa.Array], **options: Any) -> Path:
 @pytest.mark.parametrize(
     ("columns", "options"),
     [
-        ({"step": pa.nulls(MANY, pa.int32())}, PLAIN),
+        ({"step": pa.nulls(MANY, pa.int32())}, PLAIN | {"row_group_size": MANY // 3}),
         ({"vectorized": pa.repeat(True, MANY)}, PLAIN),
         ({"seconds": pa.repeat(pa.scalar(0.5, pa.float32()), 4 * MANY)}, PLAIN),
         ({"hparams": pa.repeat(LONG, 5000)}, PLAIN),
         ({"hparams": pa.repeat(LONG, 5000)}, {}),
         ({"hparams": pa.repeat(LONG, 5000)}, PLAIN | {"column_encoding": "DELTA_BYTE_ARRAY"}),
         ({"step": pa.repeat(7, MANY)}, PLAIN | {"column_encoding": "DELTA_BINARY_PACKED"}),
-        (
-            {"test_environments": pa.array([[None] * MANY], pa.list_(pa.string()))},
-            PLAIN,
-        ),
+        ({"test_environments": pa.array([[None] * MANY], pa.list_(pa.string()))}, PLAIN),
         ({f"value/{i}": pa.nulls(MANY // 20) for i in range(20)}, PLAIN),
     ],
 )  # fmt: skip
@@ -45,30 +44,45 @@ def test_a_file_that_unpacks_to_much_more_is_not_unpacked(
     tmp_path: Path, columns: dict[str, pa.Array], options: dict[str, Any]
 ) -> None:
     path = bomb(tmp_path / "x.parquet", columns, **options)
-    with pytest.raises(DamagedFile, match=r"x\.parquet (unpacks to more|is no part)") as refused:
+    with pytest.raises(DamagedFile, match=r"unpacks to more|not written in full") as refused:
         read_file(path)
     assert "\n" not in str(refused.value)
 
 
-@given(
-    rows=st.integers(0, 10**6),
-    kind=st.sampled_from(list(RUN.types)),
-    dictionary=st.booleans(),
-    groups=st.integers(1, 10**6),
+def with_first(table: pa.Table, name: str, value: object) -> pa.Table:
+    """The table with another value in the first row of a column."""
+    column = pa.array([value, *table[name].to_pylist()[1:]], table[name].type)
+    return table.set_column(table.column_names.index(name), name, column)
+
+
+def with_metadata(
+    table: pa.Table, change: Callable[[bytes], bytes] = bytes, end: int | None = None
+) -> pa.Table:
+    text = change(zlib.decompress(b85decode(table.schema.metadata[PACKED.encode()])))
+    return table.replace_schema_metadata({PACKED: b85encode(zlib.compress(text)[:end])})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda t: t.slice(1), "not as many rows"),
+        (lambda t: with_first(t, "draw", None), "draw of some run is missing"),
+        (lambda t: with_first(t, "training_environments", [None]), "training_env.* is missing"),
+        (lambda t: with_first(t, "id", "0" * 16), "has the spec of"),
+        (lambda t: t.append_column("mine", t["step"]), "is damaged: 'mine/'"),
+        (lambda t: t.replace_schema_metadata({PACKED: "c$@"}), "metadata .* are damaged"),
+        (lambda t: with_metadata(t, lambda m: b'{"schema": 2}'), "has schema 2, not 1: another"),
+        (lambda t: with_metadata(t, end=-4), "metadata .* are damaged"),
+        (lambda t: with_metadata(t, lambda m: m + b" " * LARGEST), "metadata .* are damaged"),
+        (
+            lambda t: with_metadata(t, lambda m: m.replace(b'"rows":', b'"rows":-', 1)),
+            "rows: Input",
+        ),
+    ],
 )
-def test_rows_of_nulls_are_counted(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: int,
-    kind: pa.DataType,
-    dictionary: bool,
-    groups: int,
-) -> None:
-    path = tmp_path_factory.mktemp("parts") / "x.parquet"
-    columns = {f"value/{i}": pa.nulls(rows, kind) for i in range(12)}
-    pq.write_table(
-        pa.table(columns), path, use_dictionary=dictionary, row_group_size=max(groups, rows // 4, 1)
-    )
-    with pytest.raises(DamagedFile) as refused:
-        read_file(path)
-    if rows * len(columns) * 8 > LARGEST:
-        assert any(reason in str(refused.value) for reason in ("unpacks to more", "in full"))
+def test_a_part_that_was_changed_is_refused(tmp_path: Path, change: Any, reason: str) -> None:
+    file = min(part_files(find_board(board_names()[0])), key=lambda f: f.stat().st_size)
+    changed, path = change(pq.read_table(file, partitioning=None)), tmp_path / "x.parquet"
+    pq.write_table(changed, path, use_dictionary=False)
+    with pytest.raises(DamagedFile, match=reason):
+        read_file(path)[0].specs()

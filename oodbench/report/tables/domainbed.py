@@ -43,23 +43,16 @@ Choice = tuple[float, float]
 """A run's value for selection and the accuracy that is reported."""
 
 
-def _training_domain(sweep: Accuracies, run: Any) -> Choice | None:
-    values = sweep.values.get(run.id)
-    if values is None:
-        return None
+def _training_domain(sweep: Accuracies, run: Any) -> Choice:
+    values = sweep.values[run.id]
     others = [("out", e) for e in sweep.environments if e != run.test]
-    return _first_best(values[others].to_numpy().mean(axis=1), _tested(values, run.test))
+    return _first_best(values[others].to_numpy().mean(axis=1), values["in", run.test])
 
 
 def _leave_one_out(sweep: Accuracies, run: Any) -> Choice | None:
-    values = sweep.values.get(run.id)
-    if values is None:
-        return None
-    pairs = sweep.runs[
-        (sweep.runs["label"] == run.label)
-        & (sweep.runs["trial"] == run.trial)
-        & (sweep.runs["draw"] == run.draw)
-    ]
+    values = sweep.values[run.id]
+    key = ["label", "trial", "draw"]
+    pairs = sweep.runs[(sweep.runs[key] == [run.label, run.trial, run.draw]).all(axis=1)]
     columns = []
     for other in (e for e in sweep.environments if e != run.test):
         both = pairs["test_environments"].map(lambda t, o=other: set(t) == {run.test, o})
@@ -71,20 +64,13 @@ def _leave_one_out(sweep: Accuracies, run: Any) -> Choice | None:
     table = table[table.index.isin(values.index)]
     if table.empty:
         return None
-    return _first_best(table.to_numpy().mean(axis=1), _tested(values, run.test)[table.index])
+    return _first_best(table.to_numpy().mean(axis=1), values["in", run.test][table.index])
 
 
-def _oracle(sweep: Accuracies, run: Any) -> Choice | None:
-    values = sweep.values.get(run.id)
-    if values is None:
-        return None
+def _oracle(sweep: Accuracies, run: Any) -> Choice:
+    values = sweep.values[run.id]
     last = values.sort_index(kind="stable").iloc[-1]
     return float(last["out", run.test]), float(last["in", run.test])
-
-
-def _tested(values: pd.DataFrame, test: str) -> "pd.Series[float]":
-    column: pd.Series[float] = values[("in", test)]
-    return column
 
 
 def _first_best(scores: Sequence[float], tests: "pd.Series[float]") -> Choice:
@@ -132,6 +118,7 @@ def tables(frames: Frames) -> Sheet:
         "By DomainBed's rules: ± is the population's error over trials (ddof=0; 0.0 for one trial), "
         "the oracle sees the last step, ties between draws go to the last one; X: no result.",
         *_shared_seeds(runs),
+        *_unlike_tests(runs),
         *frames.notes,
     )
     columns = ["rule", "dataset", "label", "environment", "mean", "error", "n"]
@@ -151,6 +138,18 @@ def _shared_seeds(runs: pd.DataFrame) -> list[str]:
         "collect_results, which mixes the records of such runs in the order of the disk; here each run "
         "counts as a draw."
     ]
+
+
+def _unlike_tests(runs: pd.DataFrame) -> list[str]:
+    """Say on which datasets rows are averaged over different test environments."""
+    notes = []
+    for dataset, group in runs[runs["test_environments"].map(len) == 1].groupby("dataset_label"):
+        by_row = group.groupby("label", sort=False)["test_environments"]
+        places = {label: ", ".join(sorted({t for (t,) in tests})) for label, tests in by_row}
+        if len(set(places.values())) > 1:
+            rows = "; ".join(f"{label}: {names}" for label, names in places.items())
+            notes.append(f"Averages on {dataset} are over different test environments: {rows}.")
+    return notes
 
 
 def _sorted(datasets: Iterable[str]) -> list[str]:
@@ -181,7 +180,8 @@ def _cells(
 ) -> list[tuple[str, str, int, float]]:
     """Label, environment, trial and accuracy of the best draw of each cell that has a draw."""
     best = []
-    singles = sweep.runs[sweep.runs["test"] != ""].sort_values("draw", kind="stable")
+    measured = (sweep.runs["test"] != "") & sweep.runs["id"].isin(sweep.values)
+    singles = sweep.runs[measured].sort_values("draw", kind="stable")
     for key, cell in singles.groupby(["label", "test", "trial"], sort=False):
         label, test, trial = cast(tuple[str, str, int], key)
         choices = [c for run in cell.itertuples() if (c := choose(sweep, run)) is not None]
