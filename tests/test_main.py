@@ -35,6 +35,5 @@ def test_a_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_commands_are_found_without_torch() -> None:
-    """It takes seconds, and memory that may not be there, before an error could be one sentence."""
     code = "import oodbench.__main__, sys; sys.exit('torch' in sys.modules)"
     assert python(ROOT, "-c", code).returncode == 0

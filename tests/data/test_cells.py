@@ -63,6 +63,8 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ("f.csv", "a,b\n", "f.csv holds no row$"),
         ("f.csv", "a,b\n1,2\n3\n", "f.csv, line 3: 1 cells, but the header names 2 columns"),
         ("f.csv", "b,a,a\n1,2,3\n", "two columns have the same name, 'a' .the 2. and the 3"),
+        ("f.csv", "b;c; b\n1;2;3\n", "two columns have the same name, 'b' .the 1. and the 3"),
+        ("f.csv", '"b",d,a,d\n1,2,3,4\n', "two columns have the same name, 'd' .the 2. and the 4"),
         ("f.csv", "\na,c\n1,2\n", "unknown column 'b' in .*f.csv, line 2; known: a, c"),
         ("f.csv", "a,b\n1,2\n3,\n", "line 3: 'b' is empty"),
         ("f.csv", 'a,b\n1,2\n3,"4\n', "line 3: unexpected end of data"),

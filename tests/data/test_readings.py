@@ -221,6 +221,13 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
     assert said in " ".join(facts.notes(together))
 
 
+@pytest.mark.parametrize("size", [1, 3, 9])
+def test_a_small_environment_is_said_and_no_default_test(tmp_path: Path, size: int) -> None:
+    dataset = table(tmp_path, pd.concat([frame(), frame()[:size].assign(environment="Z")]))
+    assert dataset.test_environments == ("C",)
+    assert f"environment 'Z' has {size} example" in " ".join(facts.notes(dataset))
+
+
 @pytest.mark.parametrize(
     ("column", "cells", "said"),
     [

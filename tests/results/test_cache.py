@@ -107,7 +107,6 @@ def of_runs(about: dict[str, Any], **values: Any) -> dict[str, Any]:
 
 
 def forge(cache: Path, change: Callable[[pa.Table, dict[str, Any]], tuple[pa.Table, Any]]) -> None:
-    """Change the table and the metadata of a cache, which then has the right checksum."""
     table = pa.ipc.open_file(cache.read_bytes()[read.CHECKSUM :]).read_all()
     table, about = change(table, json.loads(zlib.decompress(table.schema.metadata[b"oodbench"])))
     text = about if isinstance(about, str) else json.dumps(about)

@@ -50,7 +50,6 @@ def test_a_file_that_unpacks_to_much_more_is_not_unpacked(
 
 
 def with_first(table: pa.Table, name: str, value: object) -> pa.Table:
-    """The table with another value in the first row of a column."""
     column = pa.array([value, *table[name].to_pylist()[1:]], table[name].type)
     return table.set_column(table.column_names.index(name), name, column)
 

@@ -145,9 +145,9 @@ def _unlike_tests(runs: pd.DataFrame) -> list[str]:
     notes = []
     for dataset, group in runs[runs["test_environments"].map(len) == 1].groupby("dataset_label"):
         by_row = group.groupby("label", sort=False)["test_environments"]
-        places = {label: ", ".join(sorted({t for (t,) in tests})) for label, tests in by_row}
+        places = {str(row): ", ".join(sorted({t for (t,) in tests})) for row, tests in by_row}
         if len(set(places.values())) > 1:
-            rows = "; ".join(f"{label}: {names}" for label, names in places.items())
+            rows = "; ".join(f"{row}: {names}" for row, names in places.items())
             notes.append(f"Averages on {dataset} are over different test environments: {rows}.")
     return notes
 
