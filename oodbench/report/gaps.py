@@ -67,8 +67,7 @@ def best_ceiling(ceilings: Trials) -> "pd.Series[float]":
     for _, table in ceilings.groupby("dataset", sort=False):
         means = table.agg(plain_mean).dropna()
         chosen.append(table[means.idxmax()] if len(means) else table.bfill(axis=1).iloc[:, 0])
-    best: pd.Series[float] = pd.concat(chosen)
-    return best
+    return pd.concat(chosen)
 
 
 def head_rooms(trials: Trials, ceilings: "pd.Series[float]") -> pd.DataFrame:
