@@ -281,7 +281,8 @@ def _of_methods(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return tabulate(rows, header, tablefmt="github", disable_numparse=True)
+    cells = [["" if cell == "-" else cell for cell in row] for row in rows]
+    return tabulate(cells, header, tablefmt="github", disable_numparse=True)
 
 
 @app.command()
