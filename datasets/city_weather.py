@@ -66,7 +66,7 @@ class CityWeather(PackagedTable):
         day = frame.groupby("city").cumcount()
         return Rows(
             cls.columns.encoded_frame(frame),
-            torch.from_numpy(wet.to_numpy("float32")),
-            torch.from_numpy(frame["city"].map(CITIES.index).to_numpy("int64")),
-            torch.from_numpy((day // DAYS).to_numpy("int64")),
+            torch.tensor(wet.to_numpy("float32")),
+            torch.tensor(frame["city"].map(CITIES.index).to_numpy("int64")),
+            torch.tensor((day // DAYS).to_numpy("int64")),
         )

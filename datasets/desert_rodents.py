@@ -90,7 +90,7 @@ class DesertRodents(PackagedTable):
         last = torch.tensor([last for _, last in YEARS.values()])
         return Rows(
             cls.columns.encoded_frame(frame),
-            torch.from_numpy(frame["genus"].map(GENERA.index).to_numpy("int64")),
-            torch.bucketize(torch.from_numpy(frame["year"].to_numpy("int64")), last),
-            torch.from_numpy(day.to_numpy("int64")),
+            torch.tensor(frame["genus"].map(GENERA.index).to_numpy("int64")),
+            torch.bucketize(torch.tensor(frame["year"].to_numpy("int64")), last),
+            torch.tensor(day.to_numpy("int64")),
         )

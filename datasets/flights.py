@@ -176,16 +176,16 @@ def _read(flights: Path, weather: Path) -> _Table:
         duration=(arrival - departure) % 1440,
         weekday=date.dt.day_name().str[:3],
     )
-    numbers = torch.from_numpy(table[[*NUMBERS]].to_numpy("float32"))
+    numbers = torch.tensor(table[[*NUMBERS]].to_numpy("float32"))
     chosen = [
-        torch.from_numpy((table[[column]].to_numpy() == [*values]).astype("float32"))
+        torch.tensor((table[[column]].to_numpy() == [*values]).astype("float32"))
         for column, values in CHOICES.items()
     ]
     return _Table(
         torch.cat([numbers, *chosen], 1),
-        torch.from_numpy((table["arr_delay"] > 0).to_numpy("float32")),
-        torch.from_numpy(table["month"].to_numpy()),
-        torch.from_numpy(date.dt.dayofyear.to_numpy("int64")),
+        torch.tensor((table["arr_delay"] > 0).to_numpy("float32")),
+        torch.tensor(table["month"].to_numpy()),
+        torch.tensor(date.dt.day_of_year.to_numpy("int64")),
     )
 
 

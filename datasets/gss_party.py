@@ -89,7 +89,7 @@ class GSSParty(PackagedTable):
         last = torch.tensor([last for _, last in YEARS.values()])
         return Rows(
             cls.columns.encoded_frame(frame),
-            torch.from_numpy((frame["pid"] > INDEPENDENT).to_numpy("float32")),
-            torch.bucketize(torch.from_numpy(frame["year"].to_numpy("int64")), last),
+            torch.tensor((frame["pid"] > INDEPENDENT).to_numpy("float32")),
+            torch.bucketize(torch.tensor(frame["year"].to_numpy("int64")), last),
             torch.arange(len(frame)),
         )

@@ -14,14 +14,7 @@ from torch import Tensor, nn
 from oodbench.blame import blaming
 from oodbench.data.streams import to_device as to_device
 from oodbench.errors import UserError, unknown, wrong_result
-from oodbench.hparams import (
-    choice,
-    defaults,
-    hparam,
-    log_uniform,
-    log_uniform_int,
-    neutral_values,
-)
+from oodbench.hparams import choice, defaults, hparam, log_uniform, log_uniform_int, neutral_values
 from oodbench.networks.base import Network
 from oodbench.optimizers import SCHEDULES
 from oodbench.overrides import own_bases, own_functions

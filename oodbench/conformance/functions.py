@@ -12,12 +12,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from oodbench.algorithms import Algorithm, Batch, Outputs
 from oodbench.blame import described
-from oodbench.conformance.requirement import (
-    DoesNotApply,
-    on_one_task,
-    require_close,
-    requirement,
-)
+from oodbench.conformance.requirement import DoesNotApply, on_one_task, require_close, requirement
 from oodbench.conformance.tiny_problems import (
     ENVIRONMENTS,
     LAST,
@@ -26,14 +21,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.hparams import distributions, draw
-from oodbench.steps import (
-    has_own_update,
-    minimised,
-    noise_at,
-    outputs,
-    prepared,
-    reduction_of,
-)
+from oodbench.steps import has_own_update, minimised, noise_at, outputs, prepared, reduction_of
 from oodbench.tasks import Task
 from oodbench.terminal import VMAP_IS_SLOW
 from oodbench.train.vectorized.bundles import explained

@@ -13,12 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from oodbench.algorithms import Algorithm, Batch, Problem, why_skipped
-from oodbench.conformance.requirement import (
-    DoesNotApply,
-    on_one_task,
-    require_close,
-    requirement,
-)
+from oodbench.conformance.requirement import DoesNotApply, on_one_task, require_close, requirement
 from oodbench.conformance.tiny_problems import (
     ENVIRONMENTS,
     LAST,

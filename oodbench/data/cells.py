@@ -163,9 +163,8 @@ def arrow_table(path: Path) -> pa.Table:
         is_label = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         if is_label and name in table.column_names and pa.types.is_integer(table[name].type):
             numbers = table[name].combine_chunks()
-            numbers = pc.if_else(
-                pc.less(numbers, 0), None, numbers
-            )  # -1 is a label that is unknown
+            # -1 is a label that is unknown
+            numbers = pc.if_else(pc.less(numbers, 0), None, numbers)
             column = pc.take(pa.array(feature["names"], pa.string()), numbers)
             table = table.set_column(table.column_names.index(name), name, column)
     return table

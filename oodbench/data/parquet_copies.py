@@ -65,12 +65,14 @@ def parquet_files(folder: Path) -> list[Path]:
 def rebuild(name: str, source: Path, target: Path) -> None:
     """Write the folder of a set from a Parquet copy, with its rows in the order of their numbers, if any.
 
-    Raises UserError for another set, a file that is not that of SHA256SUMS, and a column that is missing.
+    Raises UserError for another set, a file that is missing or not that of SHA256SUMS, and a column that is
+    missing.
     """
     layout = LAYOUTS.get(name)
     if layout is None:
         raise UserError(f"only {' and '.join(LAYOUTS)} are read from Parquet; get its archive")
     files = parquet_files(source)
+    _check_shards(files)
     _confirm(source, files)
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=target.parent, prefix=".") as made:
@@ -86,6 +88,17 @@ def rebuild(name: str, source: Path, target: Path) -> None:
         version = target.name.rpartition("_")[2]
         (folder / f"RELEASE_{version}.txt").touch()
         folder.rename(target)
+
+
+def _check_shards(files: Sequence[Path]) -> None:
+    """Raise UserError where one of the files `NAME-00000-of-00005` is missing."""
+    shards: dict[tuple[Path, int], set[int]] = {}
+    for file in files:
+        if match := re.match(r"(.+)-(\d{5})-of-(\d{5})\b", file.name):
+            shards.setdefault((file.parent / match[1], int(match[3])), set()).add(int(match[2]))
+    for (start, count), found in shards.items():
+        if missing := sorted({*range(count)} - found):
+            raise UserError(f"{start}-{missing[0]:05}-of-{count:05}.parquet is missing")
 
 
 def _confirm(source: Path, files: Sequence[Path]) -> None:

@@ -114,9 +114,7 @@ def construct(
                 module: Any = importlib.import_module("wilds.datasets.py150_dataset")
                 load = partial(pretrained, "GPT2TokenizerFast", download=download)
                 module.GPT2Tokenizer = SimpleNamespace(from_pretrained=load)
-            if (
-                name == "ogb-molpcba"
-            ):  # torch_geometric has changed the arguments; it is not used here
+            if name == "ogb-molpcba":  # torch_geometric has changed its arguments; it is not used
                 module = importlib.import_module("wilds.datasets.ogbmolpcba_dataset")
                 module.PyGCollater = lambda **arguments: None
             # torch 2.4 has no `safe_globals`, and reads the files without it

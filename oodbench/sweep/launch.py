@@ -193,8 +193,7 @@ def is_complete(counts: Mapping[State, int]) -> bool:
 
     The latter are queued on a cluster or trained by another launch.
     """
-    under_way = (State.QUEUED, State.RUNNING)
-    return all(state.complete or state in under_way for state in counts)
+    return all(state.complete or state in (State.QUEUED, State.RUNNING) for state in counts)
 
 
 def launch_specs(

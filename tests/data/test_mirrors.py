@@ -223,6 +223,10 @@ def test_parquet_copies_that_are_damaged_or_lack_a_column_leave_nothing(tmp_path
         fetch(dataset, str(source), target)
     (source / "SHA256SUMS").unlink()
     file = source / "id_val-00000-of-00001.parquet"
+    half = file.rename(source / "id_val-00001-of-00002.parquet")
+    with pytest.raises(UserError, match=r"id_val-00000-of-00002\.parquet is missing$"):
+        fetch(dataset, str(source), target)
+    half.rename(file)
     whole = pd.read_parquet(file)
     harms: list[dict[str, Any]] = [
         {"node": "../../../harm"},

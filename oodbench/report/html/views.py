@@ -12,21 +12,9 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import OVERALL, gain_text, gains
-from oodbench.report.gaps import (
-    ALL,
-    BASELINE,
-    HALVES,
-    Gaps,
-    gaps_of,
-    significant,
-)
+from oodbench.report.gaps import ALL, BASELINE, HALVES, Gaps, gaps_of, significant
 from oodbench.report.numbers import gain
-from oodbench.report.statistics import (
-    Difference,
-    block_table,
-    estimate,
-    mean_ranks,
-)
+from oodbench.report.statistics import Difference, block_table, estimate, mean_ranks
 from oodbench.report.tables.leaderboard import (
     CEILING,
     METHOD,

@@ -16,14 +16,7 @@ from oodbench.notes import Note
 from oodbench.report.numbers import number
 from oodbench.report.statistics import LEAST, half_width, mean_and_error, plain_mean
 from oodbench.report.tables.remarks import notes, remarks
-from oodbench.results.frames import (
-    CELL,
-    Frames,
-    origins,
-    plugins_of,
-    pretraining,
-    records_at,
-)
+from oodbench.results.frames import CELL, Frames, origins, plugins_of, pretraining, records_at
 from oodbench.results.run_spec import BEFORE, CONSTANT
 from oodbench.selection import Judged, find_rule, judged, judged_by_all, rule_names, sees_test
 from oodbench.terminal import counted

@@ -129,8 +129,9 @@ class _Pool:
                 if not worker.busy and self.queue:
                     _hand_out(worker, self._take(worker.index), display)
             self.job.check_plan()
-            for worker in _ready(self.workers):
-                self._receive_message(worker, display)
+            waiting: dict[object, Worker] = {w.connection: w for w in self.workers}
+            for connection in wait([w.connection for w in self.workers]):
+                self._receive_message(waiting[connection], display)
         return self.states
 
     def _receive_message(self, worker: Worker, display: Display) -> None:
@@ -256,11 +257,6 @@ def _hand_out(worker: Worker, run_ids: list[str], display: Display) -> None:
     display.started(worker.index, run_ids)
     with contextlib.suppress(OSError):  # if it has died, the loop will see it
         worker.connection.send([display.specs[i] for i in run_ids])
-
-
-def _ready(workers: Sequence[Worker]) -> list[Worker]:
-    waiting = {w.connection: w for w in workers}
-    return [waiting[key] for key in wait(list(waiting))]  # type: ignore[index]
 
 
 def placed(job: Job, runs_per_gpu: int) -> Job:

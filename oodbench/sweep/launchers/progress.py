@@ -3,7 +3,6 @@
 Where the output is no terminal, a line per ended run with its validation score and the time left.
 """
 
-import itertools
 import time
 from collections.abc import Sequence
 from statistics import fmean
@@ -64,8 +63,12 @@ class Display:
         self.count = len(job.specs) - len(job.ids)
         self.total = len(job.specs)
         self.results = job.results
-        self._before, self._start = self.count, time.monotonic()
         steps = [job.specs[i].steps for i in job.ids]
+        self._left, self._trained, self._since = sum(steps), 0, 0.0
+        """Steps that are left, those trained since a worker's first step, and when that was."""
+        self._at: dict[str, int | None] = dict.fromkeys(job.ids)
+        """The step that each run that has not ended is known to be at."""
+        self._of_worker: dict[int, Sequence[str]] = {}
         self._progress = progress(self.console, max([self.total, *steps]))
         self._sweep = self._progress.add_task("runs", total=self.total, completed=self.count)
         self._bars = [self._progress.add_task("", visible=False) for _ in range(workers)]
@@ -86,10 +89,14 @@ class Display:
         steps = max(self.specs[i].steps for i in run_ids)
         self._progress.reset(self._bars[worker], total=steps, visible=True)
         self._progress.update(self._bars[worker], description=text)
+        self._of_worker[worker] = run_ids
 
     def stepped(self, worker: int, step: int) -> None:
         """Show that a worker has done `step` steps of its runs."""
         self._progress.update(self._bars[worker], completed=step)
+        for run_id in self._at.keys() & self._of_worker[worker]:
+            self._reached(run_id, step)
+        self._since = self._since or time.monotonic()
 
     def idle(self, worker: int) -> None:
         """Hide the bar of a worker that has nothing to do."""
@@ -100,20 +107,26 @@ class Display:
         if not state.final:
             return
         self.count += 1
+        self._reached(run_id, self.specs[run_id].steps, trained=state is State.DONE)
+        del self._at[run_id]
         self._progress.update(self._sweep, completed=self.count)
         if state is not State.DONE or not self.console.is_interactive:
             text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
             notes = [message] if message else []
             if not self.console.is_interactive:
                 notes += self._validation_score(run_id) if state.complete else []
-                notes.append(self._time_left())
+                if self._trained > 0:
+                    pace = (time.monotonic() - self._since) / self._trained
+                    notes.append(f"about {duration(self._left * pace)} left")
             self.console.say(": ".join([text, ", ".join(notes)]) if notes else text)
 
-    def _time_left(self) -> str:
-        """Return about how long the rest takes, judged by the runs that this launch has ended."""
-        passed = time.monotonic() - self._start
-        left = (self.total - self.count) * passed / max(1, self.count - self._before)
-        return f"about {duration(left)} left"
+    def _reached(self, run_id: str, step: int, trained: bool = True) -> None:
+        """Count the steps of a run; the first step told of one may be that of its checkpoint."""
+        before = self._at[run_id]
+        self._left -= step - (before or 0)
+        if trained and self._since and (before is not None or step == self.specs[run_id].steps):
+            self._trained += step - (before or 0)
+        self._at[run_id] = step
 
     def _validation_score(self, run_id: str) -> list[str]:
         """Return the validation score of a run's last record: the mean over environments that judge it."""
@@ -123,12 +136,13 @@ class Display:
             return []
         context, held_out = info.context, spec.validation_environments
         names = held_out or context["training_environments"]
-        values: dict[str, list[float]] = {}
-        for e in records[-1]["evaluations"]:
-            judged = held_out or e["split"] == "out"
-            if e["environment"] in names and judged and e["metric"] == context["metric"]:
-                values.setdefault(e["environment"], []).append(e["value"])
-        if not values or any(v is None for v in itertools.chain(*values.values())):
+        values = [
+            e["value"]
+            for e in records[-1]["evaluations"]
+            if e["environment"] in names
+            and (held_out or e["split"] == "out")
+            and e["metric"] == context["metric"]
+        ]
+        if not values or None in values:
             return []
-        score = fmean(fmean(v) for v in values.values())
-        return [f"validation {context['metric']} {score:.4g} at step {records[-1]['step']}"]
+        return [f"validation {context['metric']} {fmean(values):.4g} at step {records[-1]['step']}"]

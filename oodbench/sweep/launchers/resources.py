@@ -95,13 +95,10 @@ def minutes(text: str) -> float | None:
     if match is None:
         return None
     numbers = [int(n) for n in match["rest"].split(":")]
-    if match["days"] is not None:  # hours first
-        hours, mins, seconds = numbers + [0] * (3 - len(numbers))
-        return int(match["days"]) * 1440 + hours * 60 + mins + seconds / 60
-    if len(numbers) == 1:
-        return float(numbers[0])
-    hours, mins, seconds = [0] * (3 - len(numbers)) + numbers
-    return hours * 60 + mins + seconds / 60
+    if match["days"] is None and len(numbers) < 3:  # minutes first
+        numbers = [0, *numbers]
+    hours, mins, seconds = numbers + [0] * (3 - len(numbers))
+    return int(match["days"] or 0) * 1440 + hours * 60 + mins + seconds / 60
 
 
 def user_file() -> Path:
