@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,9 @@ settings.register_profile(
     "seeded", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("seeded")
+
+if sys.platform == "win32":  # which has no module `resource`
+    collect_ignore = ["test_files.py", "test_mutants.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
