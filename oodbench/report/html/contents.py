@@ -24,7 +24,7 @@ from oodbench.report.tables.leaderboard import METHOD
 from oodbench.report.tables.remarks import number_of_trials
 from oodbench.results.frames import Frames, plugins_of
 from oodbench.results.run_spec import COMPLETE, State
-from oodbench.selection import find_rule, rule_names, served, usual
+from oodbench.selection import find_rule, rule_names, sees_test, served, usual
 from oodbench.terminal import counted
 from oodbench.version import __version__
 
@@ -64,7 +64,13 @@ def contents(frames: Frames, baseline: str = BASELINE, metric: str | None = None
         "rule": usual(frames) if usual(frames) in rules else next(iter(rules), ""),
         "rules": rules,
         "errors": errors,
-        "tables": [_table(*shown) for shown in _tables(runs, gaps, usual(frames), baseline)],
+        "tables": [
+            _table(*shown)
+            for shown in (
+                *_selection_costs(by_rule, usual(frames)),
+                *_tables(runs, gaps, usual(frames), baseline),
+            )
+        ],
         "states": {str(k): int(v) for k, v in runs["state"].value_counts().items()},
         "unfinished": _unfinished(runs),
     }
@@ -245,6 +251,48 @@ def _tables(
     shown = [(about, block) for block in agreement_tables(gaps, rule)]
     cost = _costs(runs, baseline)
     return [*shown, cost] if cost[1].rows else shown
+
+
+def _selection_costs(by_rule: Mapping[str, Numbers], rule: str) -> list[tuple[str, Block]]:
+    """Return a table of what rows lose to the oracle by `rule`, and on average by the others; or none."""
+    fair = sorted((name for name in by_rule if not sees_test(name)), key=lambda name: name != rule)
+    oracles = [one for name, one in by_rule.items() if sees_test(name)]
+    if not oracles or rule not in fair:
+        return []
+    lost = {name: _lost(by_rule[name], oracles[0]) for name in fair}
+    shown, one = lost[rule], by_rule[rule]
+    shares = {
+        name: [d for d in table if is_proportion(one.metric(d))] for name, table in lost.items()
+    }
+    means = pd.DataFrame(
+        {name: lost[name][shares[name]].mean(axis=1) for name in fair if shares[name]}
+    )
+    table = means.rename(columns="mean by {}".format).join(shown)
+    table.loc["mean over rows"] = table.mean()
+    rows = [[str(x), *(_points(v) for v in values)] for x, *values in table.itertuples(name=None)]
+    note = (
+        f"How much better a row's value by {oracles[0].rule} is than by {rule}, in points or the dataset's "
+        "metric. Means are over the datasets that are measured in proportions."
+    )
+    header = ["algorithm", *map(str, table.columns)]
+    return [(note, Block("What selection costs", header, rows, len(rows)))]
+
+
+def _lost(one: Numbers, oracle: Numbers) -> pd.DataFrame:
+    """Return how much better each method is by the oracle than by a rule, by label and dataset."""
+    methods = one.means[one.means["kind"] == METHOD].reset_index()
+    own, best = (
+        means.pivot(index="label", columns="dataset", values="mean")
+        for means in (methods, oracle.means.reset_index())
+    )
+    datasets = [str(d) for d in methods["dataset"].unique() if d in best]
+    signs = {d: one.scale(d) * (1 if one.higher(d) else -1) for d in datasets}
+    lost = (best - own).reindex(methods["label"].unique())[datasets]
+    return lost * pd.Series(signs)
+
+
+def _points(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:z.1f}" if abs(value) >= 1 else f"{value:z.2f}"
 
 
 def _costs(runs: pd.DataFrame, baseline: str) -> tuple[str, Block]:

@@ -18,7 +18,7 @@ from oodbench.results.frames import Frames
 from oodbench.results.load import joined, load_frames
 from oodbench.results.run_spec import State
 from oodbench.selection import choose, judged
-from tests.helpers.made import Made, flat
+from tests.helpers.made import Curve, Made, flat
 from tests.report.html.conftest import KINDS, NASTY, PERCENT
 
 VALUE, SHARE, GAIN, COLOUR, SIGN, FACTS, RUNS = range(7)
@@ -185,6 +185,27 @@ def test_cost_is_that_of_the_fastest_run_beside_the_baselines(tree: dict[str, An
     (cost,) = (table for table in tree["tables"] if table["title"] == "Cost")
     assert [row[:2] for row in cost["rows"]] == [["ERM", "1.00"], ["IRM", "2.00"], ["VREx", "3.00"]]
     assert [row[3:] for row in cost["rows"]] == [[x, x] for x in ("1.00", "2.00", "3.00")]
+
+
+def test_selection_costs_what_the_oracle_has_more(tmp_path: Path) -> None:
+    def curve(inside: float, outside: float) -> Curve:
+        return lambda environment, split, step: outside if environment == "c" else inside
+
+    sweep = Made(tmp_path)
+    for trial in range(3):
+        for label, gap in (("ERM", 0.1), ("IRM", 0.3)):
+            sweep.add("D", label, ("c",), trial, curve(0.9, 0.5), draw=0)
+            sweep.add("D", label, ("c",), trial, curve(0.8, 0.5 + gap), draw=1)
+            sweep.add("E", label, ("c",), trial, curve(0.9, 0.5), draw=0)
+            sweep.add("L", label, ("c",), trial, curve(2.0, 3.0), draw=0, metric="mse")
+            sweep.add("L", label, ("c",), trial, curve(2.5, 3.0 - gap), draw=1, metric="mse")
+    table = next(t for t in page(tmp_path)["tables"] if t["title"] == "What selection costs")
+    assert table["header"] == ["algorithm", "mean by train_val", "D", "E", "L"]
+    assert table["rows"] == [
+        ["ERM", "5.0", "10.0", "0.00", "0.10"],
+        ["IRM", "15.0", "30.0", "0.00", "0.30"],
+        ["mean over rows", "10.0", "20.0", "0.00", "0.20"],
+    ]
 
 
 def test_unfinished_runs_have_their_reasons(tree: dict[str, Any]) -> None:
