@@ -261,9 +261,7 @@ def _selection_costs(by_rule: Mapping[str, Numbers], rule: str) -> list[tuple[st
         return []
     lost = {name: _lost(by_rule[name], oracles[0]) for name in fair}
     shown, one = lost[rule], by_rule[rule]
-    shares = {
-        name: [d for d in table if is_proportion(one.metric(d))] for name, table in lost.items()
-    }
+    shares = {n: [d for d in map(str, t) if is_proportion(one.metric(d))] for n, t in lost.items()}
     means = pd.DataFrame(
         {name: lost[name][shares[name]].mean(axis=1) for name in fair if shares[name]}
     )
