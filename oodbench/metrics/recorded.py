@@ -179,7 +179,7 @@ class Percentage(Official):
     is_proportion = True
 
 
-for _name in ("r_all", "r_wg", "acc", "Acc", "detection_acc_avg_dom", "avgprec-macro_all"):
+for _name in ("r_all", "r_wg", "acc", "Acc", "detection_acc_avg_dom"):
     register(_name)(Official)
 for _name in (
     *("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year"),
