@@ -16,7 +16,10 @@ RUNS = GOLDEN / "runs.json"
 LIKE = {"dataset": {"name": "LinearSEM", "num_examples": 20}, "steps": 1, "evaluate_every": 1}
 """A run of one step."""
 
-pytestmark = pytest.mark.skipif(not arithmetic.variables(), reason=str(arithmetic.why_native()))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not arithmetic.variables(), reason=str(arithmetic.why_native())),
+]
 
 
 def python(code: str, **variables: str) -> "subprocess.CompletedProcess[str]":

@@ -336,6 +336,7 @@ def paired(tmp_path_factory: pytest.TempPathFactory) -> Frames:
     return frames
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1), rule=st.sampled_from(["train_val", "leave_one_out", "oracle"])

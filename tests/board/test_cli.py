@@ -21,6 +21,8 @@ from oodbench.results.parts import Part
 from oodbench.results.run_spec import State
 from tests.helpers.boards import change_part, frozen_part, invoke, remove_part
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = '''
 from oodbench.algorithms import Algorithm, Outputs, register
 
@@ -51,7 +53,6 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
     return write
 
 
-@pytest.mark.slow
 def test_a_method_of_ones_own_stands_in_the_board(
     board: Path, tmp_path: Path, plugin: Callable[..., str]
 ) -> None:
@@ -68,7 +69,6 @@ def test_a_method_of_ones_own_stands_in_the_board(
     assert invoke("validate", out, board, code=1).count("trial 2, 3 missing") == 2
 
 
-@pytest.mark.slow
 def test_rows_of_a_protocol_are_trained_on_features_of_ones_own(tmp_path: Path) -> None:
     images = make("ColoredDigits", {"copies": 1}).load(0)
     np.savez(tmp_path / "mine.npz", **{n: e.x.flatten(1).numpy() for n, e in images.items()})
@@ -106,7 +106,6 @@ def test_a_frozen_run_with_another_number_is_off(copy: Path) -> None:
     assert "1 off" in text
 
 
-@pytest.mark.slow
 def test_runs_of_named_rows_alone_are_trained_again(board: Path) -> None:
     dataset = ("rerun", board, "--sample", 40, "--workers", 1)
     assert "Of 32 runs" in invoke(*dataset, "--algorithm", "IRM")
@@ -265,7 +264,6 @@ def test_a_dataset_without_its_package_is_left_out_unless_it_is_named(
     assert "digits needs the package digits-of-a-package" in text
 
 
-@pytest.mark.slow
 def test_a_board_may_be_trained_dataset_by_dataset(
     board: Path, half: Path, tmp_path: Path, folder: Path
 ) -> None:

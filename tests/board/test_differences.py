@@ -19,6 +19,8 @@ from oodbench.results.provenance import made_by
 from oodbench.results.run_spec import RunSpec
 from tests.helpers.boards import ONE_RUN, SEM, change_part, invoke, remove_part, trained
 
+pytestmark = pytest.mark.slow
+
 OLDER = {"oodbench": "0.1.9", "commit": "0123456789abcdef", "machine": "x86_64, A(R) Chip @ 2 GHz"}
 BOTH_SIDES = (
     r"The board was trained by oodbench 0\.1\.9, torch [^,]*, A Chip, portable arithmetic; "

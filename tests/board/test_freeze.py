@@ -27,6 +27,8 @@ from tests.helpers.boards import (
 )
 from tests.helpers.sweeps import edited
 
+pytestmark = pytest.mark.slow
+
 
 def contents(board: Path) -> dict[str, bytes]:
     return {
@@ -208,7 +210,6 @@ def test_the_parts_of_a_dataset_take_less_in_one_file(board: Path, tmp_path: Pat
         assert path.stat().st_size < 0.7 * size < 15_000  # of 32 runs
 
 
-@pytest.mark.slow
 def test_a_dataset_of_a_board_may_have_more_trials(tmp_path: Path) -> None:
     sem = SEM | {"training": {"trials": 3}}
     small = {"algorithms": ["ERM", "IRM"], "hparam_draws": 2, "trials": 2}
@@ -251,7 +252,6 @@ def test_results_of_what_is_not_frozen_yet_are_left_out(copy: Path, mine: Path) 
     assert f"`python -m oodbench.report.summary {copy}` writes it again" in text
 
 
-@pytest.mark.slow
 def test_notes_are_on_the_datasets_that_are_shown(copy: Path, tmp_path: Path) -> None:
     run = ("run", copy, "--algorithm", "VREx", "--workers", 1, "--out", tmp_path / "out")
     invoke(*run, "--dataset", "SEM")

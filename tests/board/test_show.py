@@ -27,6 +27,8 @@ from tests.helpers.boards import ONE_RUN, SEM, new_board, trained
 from tests.helpers.made import Made, rising
 from tests.helpers.sweeps import edited
 
+pytestmark = pytest.mark.slow
+
 RULES = ["train_val", "val_env", "oracle"]
 
 
@@ -42,7 +44,6 @@ def split(board: Path, mine: Path) -> Frames:
     return beside_board(str(board), [mine])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_half_of_it_frozen_a_sweep_has_equal_cells(split: Frames, whole: Path, rule: str) -> None:
     joint = together(whole)
@@ -54,7 +55,6 @@ def test_half_of_it_frozen_a_sweep_has_equal_cells(split: Frames, whole: Path, r
     assert (ours.notes, ours.findings) == (theirs.notes, theirs.findings)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_half_of_it_frozen_a_comparison_prints_the_same(
     split: Frames, whole: Path, rule: str
@@ -157,7 +157,6 @@ def test_fewer_trials_and_draws_cut_all_rows_and_say_so(board: Path, tmp_path: P
     assert set(table["n"]) == {2}
 
 
-@pytest.mark.slow
 def test_own_rows_of_different_size_are_cut_to_what_they_share(
     board: Path, half: Path, tmp_path: Path
 ) -> None:

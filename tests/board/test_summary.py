@@ -15,6 +15,8 @@ from oodbench.results.boards import board_names, find_board, part_files
 from oodbench.results.parts import read_parts
 from tests.helpers.boards import invoke, remove_part
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_summary_prints_what_the_parts_give(board: Path, format_: str) -> None:

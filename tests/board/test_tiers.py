@@ -7,10 +7,11 @@ import pytest
 from oodbench.board.protocol import Tier, tiers
 from tests.helpers.boards import invoke
 
+pytestmark = pytest.mark.slow
+
 LITE = "lite: {datasets: [SEM], draws: 2, trials: 3}\n"
 
 
-@pytest.mark.slow
 def test_a_tier_is_trained_and_shown_beside_as_much_of_the_board(
     copy: Path, tmp_path: Path
 ) -> None:

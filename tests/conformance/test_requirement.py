@@ -21,6 +21,8 @@ from oodbench.hparams import hparam, log_uniform
 from oodbench.steps import trains_network
 from oodbench.tasks import Task
 
+pytestmark = pytest.mark.slow
+
 FOLDER = [
     name
     for name in algorithms
@@ -69,7 +71,6 @@ def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -
             assert (why_skipped(algorithms.get(name), problem) is not None) == skipped
 
 
-@pytest.mark.slow
 def test_a_name_or_an_unregistered_class_is_checked_with_one_call(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

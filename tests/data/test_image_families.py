@@ -77,6 +77,7 @@ def planned(root: Path, network: dict[str, Any], **keys: Any) -> Any:
     return single({"name": "ImageFolder"}, {"name": "ERM"}, root, **keys)
 
 
+@pytest.mark.slow
 def test_rates_and_augmentation_follow_the_network(scans: Path, tmp_path: Path) -> None:
     values = {"weights": "none", "freeze_batch_norm": False, "dropout": 0.0}
     weights = stored(build("ResNet18", values, (3, SIDE, SIDE), 6, seed=0), tmp_path)

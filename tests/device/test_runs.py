@@ -20,6 +20,8 @@ from oodbench.train.vectorized.program import VectorizedProgram
 from tests.device.pretend import fake, move_algorithm, moved, on_device
 from tests.helpers.sweeps import SPIRALS
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 
 

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from oodbench.datasets import datasets
 from oodbench.list.catalogue import own_entries
 from tests.docs.datasets_page import measured, page, pictures
@@ -11,6 +13,7 @@ DOCS = ROOT / "docs"
 PAGE = DOCS / "datasets.md"
 
 
+@pytest.mark.slow
 def test_every_registered_dataset_is_on_the_page() -> None:
     words = set(re.findall(r"\w+", PAGE.read_text(encoding="utf-8")))
     assert {entry.name for entry in own_entries() if entry.kind == "dataset"} <= words

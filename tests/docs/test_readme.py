@@ -18,6 +18,8 @@ from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 PLACES = ("Leiden", "Rotterdam", "Utrecht")
 README = (ROOT / "README.md").read_text()
 
@@ -38,7 +40,6 @@ def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(make_plan(sweep).runs) == 3 * 3
 
 
-@pytest.mark.slow
 def test_its_leaderboard_is_the_boards() -> None:
     frames = frozen(BOARD)
     (shown,) = blocks("text")
@@ -98,7 +99,6 @@ def test_what_it_says_of_the_shifts_is_so() -> None:
     assert natural.max() < 2 / 3
 
 
-@pytest.mark.slow
 def test_its_picture_is_what_is_drawn_now(tmp_path: Path) -> None:
     drawing = runpy.run_path(str(ROOT / "docs/pictures/gap_closed.py"))
     drawing["draw"](tmp_path / "now.svg")
@@ -110,7 +110,6 @@ def test_its_picture_is_what_is_drawn_now(tmp_path: Path) -> None:
         assert re.findall(part, now) == re.findall(part, shown)
 
 
-@pytest.mark.slow
 def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
     (method,) = blocks("python")
     (tmp_path / "my_method.py").write_text(method)

@@ -15,6 +15,7 @@ def test_the_committed_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "catalogue.md").read_text() == markdown(own_entries())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_listing_keeps_its_width_and_its_words(width: int) -> None:
     text = listing(own_entries(), width)

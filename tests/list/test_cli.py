@@ -30,6 +30,7 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
 
 
+@pytest.mark.slow
 def test_json_has_the_same_entries() -> None:
     assert json.loads(call("--format", "json").stdout) == [asdict(e) for e in own_entries()]
 

@@ -70,6 +70,7 @@ def test_ranges_and_bounds_are_those_of_the_draws() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_everything_has_a_page_that_keeps_its_width() -> None:
     for name in [*algorithms, *datasets, *networks]:
         text = page(details(name), 80)

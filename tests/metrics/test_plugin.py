@@ -20,6 +20,8 @@ from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import tiny_file
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = '''
 from oodbench.metrics import Metric, register
 

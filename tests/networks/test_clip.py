@@ -21,6 +21,8 @@ from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import tiny, trained
 from tests.helpers.transformers_copies import small_clip
 
+pytestmark = pytest.mark.slow
+
 CLASSES = ("cat", "dog", "ant")
 IMAGES = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 

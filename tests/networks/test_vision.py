@@ -18,6 +18,8 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan, single
 
+pytestmark = pytest.mark.slow
+
 
 def resnet_file(path: Path, seed: int = 7) -> Path:
     """Weights of ResNet-18, with running statistics that differ from the initial ones."""

@@ -295,6 +295,7 @@ def test_what_is_gone_is_told_in_a_sentence(arguments: list[str], message: str) 
     assert code == 2 and message in error
 
 
+@pytest.mark.slow
 def test_a_sweep_with_nothing_complete_shows_its_counts(
     empty: OneStep, capsys: pytest.CaptureFixture[str]
 ) -> None:

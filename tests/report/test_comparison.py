@@ -44,6 +44,7 @@ def block(compared: Sheet, title: str = "D: gain over ERM (points)") -> Block:
     return block
 
 
+@pytest.mark.slow
 def test_gains_are_paired_within_datasets_and_over_them(sweep: OneStep) -> None:
     shown = compared(filled(sweep, {"ERM": 0.5, "IRM": 0.6, "DANN": 0.45}))
     rows = shown.frame.to_dict(orient="records")

@@ -182,6 +182,7 @@ def test_places_count_those_ahead_in_every_resample() -> None:
     assert [places[x].first for x in "ABC"] == [2.5 / 4, 0.5 / 4, 1 / 4]
 
 
+@pytest.mark.slow
 def test_gains_and_losses_are_those_that_holm_leaves() -> None:
     rng = np.random.default_rng(1)
     frame = made([*LABELS, *"DEFG"], 2)

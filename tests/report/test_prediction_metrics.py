@@ -17,6 +17,8 @@ from oodbench.selection import choose, usual
 from oodbench.sweep import cli as sweep
 from tests.helpers.sweeps import SPIRALS, outcome, tiny, tiny_file, trained
 
+pytestmark = pytest.mark.slow
+
 COLOURS: dict[str, Any] = {
     **{"datasets": ["ColoredDigits"], "algorithms": ["ERM"], "trials": 1},
     **{"steps": 10, "evaluate_every": 5},
@@ -80,7 +82,6 @@ def test_a_rule_may_judge_by_the_worst_group(kept: Results) -> None:
     assert chosen["score"].tolist() == pytest.approx([means.max()])
 
 
-@pytest.mark.slow
 def test_the_commands(tmp_path: Path) -> None:
     run = CliRunner().invoke
     file = str(tiny_file(tmp_path, **COLOURS))

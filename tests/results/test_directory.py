@@ -210,6 +210,7 @@ def test_a_run_of_another_machine_is_judged_by_its_heartbeat(
     assert beating(tmp_path, time=time.time() - age, host="another", pid=1).state() == state
 
 
+@pytest.mark.slow
 @given(cut=st.integers(0, 400))
 def test_readers_take_whole_records_only(
     tmp_path_factory: pytest.TempPathFactory, cut: int

@@ -17,6 +17,8 @@ from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import State
 from tests.helpers.sweeps import DIGITS, tiny, trained
 
+pytestmark = pytest.mark.slow
+
 FLIPS = 300
 
 

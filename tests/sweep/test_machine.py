@@ -15,6 +15,8 @@ from tests.budget import commands
 from tests.helpers.commands import mistake, run
 from tests.helpers.sweeps import ODD_METHODS, first, planned, tiny, tiny_file
 
+pytestmark = pytest.mark.slow
+
 MOVING = {"algorithms": ["Moving", "ERM"], "plugins": [ODD_METHODS], "steps": 40}
 
 
@@ -120,7 +122,6 @@ def test_a_sweep_is_named_as_for_its_launch(
     assert "there is no directory" in mistake(run(command, tiny_file(tmp_path)))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit of the address space is Linux's")
 @pytest.mark.parametrize(
     ("limit", "words", "told"),

@@ -18,6 +18,8 @@ from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers import launchers
 from tests.helpers.sweeps import tiny_file
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = '''
 from oodbench.selection import Rule, records_on
 from oodbench.selection import register as register_rule

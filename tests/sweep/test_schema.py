@@ -67,6 +67,7 @@ def test_a_missing_key_is_refused_unless_a_protocol_has_it(key: str) -> None:
     assert SCHEMA.is_valid({"name": "mine", "protocol": "small.v2"})
 
 
+@pytest.mark.slow
 def test_the_shipped_schema_is_what_the_command_prints() -> None:
     """Written by `python -m oodbench.sweep schema > oodbench/sweep/schema.json`."""
     command = [sys.executable, "-m", "oodbench.sweep", "schema"]

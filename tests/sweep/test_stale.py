@@ -159,6 +159,7 @@ NO_CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_command_names_what_has_changed(
     change: str, project: Path, monkeypatch: pytest.MonkeyPatch

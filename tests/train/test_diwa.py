@@ -22,6 +22,8 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import DIGITS, first, tiny_file
 
+pytestmark = pytest.mark.slow
+
 CHANGES: dict[str, Any] = {
     "datasets": [DIGITS], "algorithms": ["ERM", "DANN"], "hparam_draws": 3, "steps": 40,
     "network": {"name": "MLP", "hparams": {"width": 8}},
@@ -46,7 +48,6 @@ def average(results: Results, *arguments: str, code: int = 0) -> str:
     return printed.output
 
 
-@pytest.mark.slow
 def test_the_uniform_average_is_scored_as_the_mean_of_the_kept_weights(tmp_path: Path) -> None:
     results = launched(tmp_path)
     before = specs(results)

@@ -53,6 +53,7 @@ def vectorized(results: Results) -> list[bool]:
     return [info.provenance["vectorized"] for info in infos if info is not None]
 
 
+@pytest.mark.slow
 def test_a_bundle_keeps_the_records_of_each_run(tmp_path: Path) -> None:
     together, specs = prepared(tmp_path / "together")
     assert set(trained(together, specs).values()) == {("done", "")}
@@ -104,6 +105,7 @@ def test_a_killed_bundle_goes_on_in_any_bundling(
     assert outcome(killed) == outcome(undisturbed)
 
 
+@pytest.mark.slow
 def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"algorithms": [DIVERGING], "hparam_draws": 2, "trials": 2}
     results, specs = prepared(tmp_path / "a", **changes)
@@ -147,6 +149,7 @@ def test_runs_of_other_shapes_make_a_bundle_of_their_own(tmp_path: Path) -> None
     assert vectorized(results) == [True] * 4
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_into_memory_is_tried_in_halves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +214,7 @@ def test_a_method_that_breaks_the_rules_is_trained_one_run_at_a_time(tmp_path: P
     assert vectorized(results) == [False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, ValueError])
 def test_who_fails_in_a_program_of_its_own_has_failed_and_others_have_their_bits(
     error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -68,6 +68,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return trained(tmp_path_factory.mktemp("kept"), noisy(), keep_weights=RULES)
 
 
+@pytest.mark.slow
 def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Results) -> None:
     frames, seen = load_frames(kept), set()
     for spec in noisy().runs.values():
@@ -139,6 +140,7 @@ def test_a_run_that_starts_anew_forgets_the_weights_of_another_time(
     assert contents(run) == contents(kept.run(spec.id))
 
 
+@pytest.mark.slow
 def test_vectorized_runs_keep_theirs(tmp_path: Path) -> None:
     results = Results(tmp_path)
     runs = [(spec, results.run(spec.id)) for spec in noisy().runs.values()]

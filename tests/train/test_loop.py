@@ -77,6 +77,7 @@ def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> Non
     assert execute(spec, saved, SETTINGS, look, save) == ("done", "")
 
 
+@pytest.mark.slow
 def test_a_run_of_slow_steps_stops_between_two_looks_at_its_losses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

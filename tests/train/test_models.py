@@ -207,6 +207,7 @@ def test_new_image_files_are_read_as_in_training(tmp_path: Path) -> None:
         facts.require_files(model.dataset).read([tmp_path / "out" / "sweep.json"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "algorithm"), [("ResNet18", "ERM"), ("timm", "MIRO"), ("timm", "WiSEFT")]
 )

@@ -55,6 +55,7 @@ def run(folders: Path, *arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.slow
 def test_it_trains_compares_saves_and_resumes(folders: Path) -> None:
     code, text = run(folders, "mine", "--trials=1", f"--save={folders / 'saved'}")
     assert code == 0, text
@@ -73,6 +74,7 @@ def test_it_trains_compares_saves_and_resumes(folders: Path) -> None:
     assert [len(values) for values in saved.values.values()] == [2, 2]
 
 
+@pytest.mark.slow
 def test_a_missed_target_is_an_error_only_where_it_is_reproducible(folders: Path) -> None:
     off = {**EXPERIMENT["targets"][0], "value": -5.0, "error": 1.0}  # type: ignore[index]
     write(folders, EXPERIMENT | {"targets": [off]})
@@ -91,6 +93,7 @@ def test_nothing_run_is_an_error(folders: Path) -> None:
     assert "not run" in text
 
 
+@pytest.mark.slow
 def test_failed_runs_are_an_error_and_the_rest_goes_on(folders: Path) -> None:
     broken = TINY | {"name": "broken", "algorithms": [{"name": "IRM", "hparams": {"lr": 1e-3}}]}
     broken |= {"datasets": [{"name": "LinearSEM", "num_examples": 40}]}
@@ -116,6 +119,7 @@ def add_what_lacks(folders: Path) -> None:
         write(folders, EXPERIMENT | {"sweeps": [name], "targets": [target]}, name)
 
 
+@pytest.mark.slow
 def test_what_lacks_data_or_a_package_is_named_first_and_left_out(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

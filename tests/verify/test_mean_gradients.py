@@ -78,6 +78,7 @@ def test_pearson_is_numpys() -> None:
     assert np.isnan(pearson(a, torch.ones(50)))
 
 
+@pytest.mark.slow
 def test_agreement_is_where_the_mechanism_is() -> None:
     """The thesis: about .4 without a mask, more with AND-mask, less with XOR-mask."""
     options: dict[str, Any] = {"num_environments": 16, "num_examples": 256, "standardize": False}

@@ -68,6 +68,7 @@ def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_page_has_everything(docs: Path) -> None:
     result = CliRunner().invoke(app, [str(docs)])
     assert result.exit_code == 0, result.output

@@ -163,6 +163,7 @@ def test_the_first_training_is_validated_on_examples_that_it_does_not_see() -> N
         assert float(plateau.least) == pytest.approx(wanted)
 
 
+@pytest.mark.slow
 def test_both_trainings_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rate falls after 16, 24 and 32 steps of each training."""
     checkpoint_every(4, monkeypatch)

@@ -43,6 +43,7 @@ def test_of_many_solutions_it_takes_the_shortest() -> None:
     assert fitted(x, y).weights.flatten().tolist() == pytest.approx([0.6, 0.8])
 
 
+@pytest.mark.slow
 def test_training_by_gradients_ends_there() -> None:
     data = {"name": "LinearSEM", "variant": "FOU"}
     runs = []

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.helpers.methods import objective_of
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=7), st.floats(0.01, 1))
 def test_it_is_the_minimum_over_thresholds(values: list[float], share: float) -> None:
     """min_t t + mean_e max(R_e - t, 0) / share; a piecewise linear function has it at some R_e."""

@@ -151,6 +151,7 @@ def test_missing_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
 
 
+@pytest.mark.slow
 def test_real_mnist(mnist_dir: Path) -> None:
     dataset = make("NoisyLabels", {"fraction": 0}, mnist_dir)
     facts.check(dataset)

@@ -23,6 +23,7 @@ def days(environment: Environment) -> set[int]:
     return set(environment.clusters.tolist())
 
 
+@pytest.mark.slow
 def test_every_environment_has_flights_of_its_months_and_inputs_without_gaps() -> None:
     dataset = make("Flights", {})
     found = dataset.load(0)

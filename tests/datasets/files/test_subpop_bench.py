@@ -125,6 +125,7 @@ def test_texts_are_those_of_the_table(name: str, tmp_path: Path) -> None:
     facts.check(dataset)
 
 
+@pytest.mark.slow
 def test_a_sweep_selects_and_reports_by_the_worst_group(tmp_path: Path) -> None:
     make_images(tmp_path, "SubpopWaterbirds")
     values = {

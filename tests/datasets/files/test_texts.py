@@ -17,6 +17,8 @@ from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.transformers_copies import WORDS
 
+pytestmark = pytest.mark.slow
+
 SIZES: dict[str, Any] = {
     "vocab_size": len(WORDS),
     "hidden_size": 16,

@@ -7,6 +7,8 @@ from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
+pytestmark = pytest.mark.slow
+
 HPARAMS = {
     "lr": 0.15,
     "weight_decay": 0.02,

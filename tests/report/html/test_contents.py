@@ -119,6 +119,7 @@ def test_without_ceilings_datasets_are_averaged_as_gains(tree: dict[str, Any]) -
     assert low < 0.0 and high > 9.0 and all(low <= tick <= high for tick in ticks)
 
 
+@pytest.mark.slow
 def test_a_board_has_the_shares_of_the_headline(
     kinds: tuple[Frames, pd.DataFrame], board: dict[str, Any]
 ) -> None:
@@ -170,6 +171,7 @@ def test_rows_without_a_place_stand_apart(board: dict[str, Any]) -> None:
     assert not any(view(board, "alpha")["rows"][x][-1] for x in ("T", "ceiling", "constant"))
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_page(kinds: tuple[Frames, pd.DataFrame]) -> None:
     assert json.dumps(contents(kinds[0])) == json.dumps(contents(kinds[0]))
 

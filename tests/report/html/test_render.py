@@ -57,6 +57,7 @@ def test_its_rooms_do_without_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_writes_one_file(made: Made, tmp_path: Path) -> None:
     code, text, _ = report("html", made.results.path)
     path = made.results.path / "report.html"

@@ -84,6 +84,7 @@ def require_same(found: Records, wanted: Records) -> None:
     assert not unlike, f"{len(unlike)} of {len(found)} runs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sweep", "kind"), QUICK)
 def test_a_few_runs_in_another_order(
     sweep: str, kind: str, records: Callable[..., Records]
