@@ -161,14 +161,9 @@ def test_results_that_are_not_the_whole_protocol_are_refused(
         ({"selection": "oracle"}, "no board is ranked by it"),
         ({"test_environments": "pairs"}, "cannot hold"),
         ({"datasets": [SEM | {"training": {"test_environments": "pairs"}}]}, "a list of lists of"),
-        (
-            {"datasets": [{"name": "FourPoints", "num_examples": 9}]},
-            "options: give it a `label`, t",
-        ),
-        (
-            {"datasets": [{"name": "ImageFolder", "root": "x"}]},
-            "gives ImageFolder options: give it",
-        ),
+        ({"datasets": [{"name": "FourPoints", "num_examples": 9}]}, "give it a `label`, t"),
+        ({"datasets": [{"name": "ImageFolder", "root": "x"}]}, "gives ImageFolder options: "),
+        ({"datasets": [{"name": "Table", "file": "a.csv", "label": ""}]}, "Table options: give"),
         ({"algorithms": ["ERM", {"name": "ERM", "ceiling": True}]}, "two algorithms called 'ERM'"),
         ({"datasets": [SEM, SEM]}, "two datasets called 'SEM'"),
     ],

@@ -159,11 +159,14 @@ def test_the_code_that_runs_is_the_code_that_was_submitted(
     assert re.search("edited since .* 1 run with other code refused", log.read_text())
 
 
+@pytest.mark.parametrize(
+    "export", ["NONE", *(pytest.param(e, marks=pytest.mark.nightly) for e in ("NIL", "HOME"))]
+)
 def test_short_runs_share_a_job_that_needs_nothing_of_the_environment(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: str
 ) -> None:
     sweep, out = tiny_file(tmp_path, **SHORT, trials=3), tmp_path / "out"
-    monkeypatch.setenv("SBATCH_EXPORT", "NONE")
+    monkeypatch.setenv("SBATCH_EXPORT", export)
     launched = launch(sweep, out, runs_per_job=None, cpus=2)
     shared = "3 runs in 1 job: short runs share jobs of about 10 minutes"
     assert shared in " ".join(launched.output.split())

@@ -72,6 +72,8 @@ ONE = {"algorithms": ["ERM"], "trials": 1, "steps": 20, "evaluate_every": 10}
         (("--run-timeout", "inf"), "'--run-timeout': Input should be less than or equal to 1000"),
         (("--set", "run_timeout=1.0e+300"), "run_timeout must be a number of seconds above 0, up"),
         (("--set", "steps=1000000000", "--set", "evaluate_every=1"), "raise `evaluate_every`"),
+        (("--set", "steps=500000000", "--set", "evaluate_every=20"), "raise `evaluate_every`"),
+        (("--set", "steps=100000000", "--set", "evaluate_every=10"), "raise `evaluate_every`"),
         (("--set", "algorithms=[{name: ERM, hparams: {lr: 1e-320}}]"), "at least 2.2e-308"),
         (("--set", "algorithms=[{name: IRM, hparams: {lr: 2.1e-308}}]"), "least 2.2e-308"),
         (("--set", "datasets=[{name: LinearSEM, scales: [1e-320, 1, 2]}]"), "at least 2.2e-308"),
