@@ -30,6 +30,8 @@ from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import Judged, judged
 from oodbench.terminal import counted
 
+BY = "by a 95 % interval"
+"""How rows are compared over several datasets."""
 SHOWN = 20
 """The number of best rows whose intervals the picture's axis spans."""
 TICKS = 5
@@ -209,19 +211,18 @@ def _finding_of_gaps(rows: Sequence[Row], datasets: int) -> str:
     if not others:
         return "No method has all datasets yet."
     best = others[0]
-    first = f"The first, {best.label}, closes {best.texts[0]} of the gap to the ceiling."
+    first = f"{best.label} has the highest mean, {best.texts[0]} of the gap to the ceiling"
     if math.isnan(best.low):
-        return f"{first} Two {'datasets' if datasets > 1 else 'trials'} give no interval."
+        return f"{first}. Two {'datasets' if datasets > 1 else 'trials'} give no interval."
     above = sum(round(r.low, 2) > 0 for r in others)  # as tables print it
     below = sum(round(r.high, 2) < 0 for r in others)
-    return (
-        f"{_are(above, len(others), 'better')} than {BASELINE} with the whole 95 % interval, "
-        f"{below or 'none'} worse. {first}"
-    )
+    return f"{_verdict(above, below, len(others), BASELINE, BY)} {first}, and the place {best.texts[1]}."
 
 
-def _are(count: int, of: int, what: str) -> str:
-    return f"{count or 'None'} of {counted(of, 'row')} {'is' if count == 1 else 'are'} {what}"
+def _verdict(up: int, down: int, of: int, than: str, how: str) -> str:
+    """Say how many rows are better and worse than another."""
+    better = f"{up or 'none'} {'are' if up > 1 else 'is'} better than {than} {how}"
+    return f"Of {counted(of, 'row')}, {better}, and {down or 'none'} worse."
 
 
 def _of_ranks(one: Numbers, datasets: list[str]) -> View:
@@ -336,15 +337,14 @@ def _finding_of_gains(one: Numbers, dataset: str, own: Mapping[str, Difference],
     unit = one.unit(dataset)
     sure = dataset != OVERALL
     signs = [one.signs[dataset, d.label] if sure else _sign(d) for d in whole]
-    how = "after Holm's correction" if sure else "with the whole 95 % interval"
+    how = "after Holm's correction" if sure else BY
     up, down = signs.count(1), signs.count(-1)
     text = f"The first, {best.label}, gains {gain_text(best, metric)} {unit}."
     if math.isnan(best.gain.low):
         over = "dataset" if dataset == OVERALL else "trial"
         several = f"Two {over}s give" if best.gain.n > 1 else f"One {over} gives"
         return f"{text} {several} no interval."
-    verdict = f"{_are(up, len(whole), 'better')} than {one.baseline} {where} {how}, {down or 'none'} worse."
-    return f"{verdict} {text}"
+    return f"{_verdict(up, down, len(whole), f'{one.baseline} {where}', how)} {text}"
 
 
 def _sign(d: Difference) -> int:

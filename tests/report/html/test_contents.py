@@ -102,7 +102,7 @@ def test_gains_are_paired_and_in_points(made: Made, tree: dict[str, Any]) -> Non
         assert shown["marks"] == [["ERM", 0.0]] and "(points)" in shown["picture"]
         assert list(shown["rows"]) == ["IRM", "ERM", "VREx"]  # VREx lacks a trial
     assert view(tree, NASTY)["finding"] == (
-        f"1 of 1 row is better than ERM on {NASTY} after Holm's correction, none worse. "
+        f"Of 1 row, 1 is better than ERM on {NASTY} after Holm's correction, and none worse. "
         "The first, IRM, gains +10.0 [+10.0, +10.0] points."
     )
 
@@ -155,7 +155,7 @@ def test_presets_are_all_halves_and_each_dataset(board: dict[str, Any]) -> None:
     }
     shown = view(board, "all")
     assert "No share is given where the head-room is not clear: delta." in shown["finding"]
-    assert "The first, A, closes 0." in shown["finding"]
+    assert "A has the highest mean, 0." in shown["finding"]
     assert shown["marks"] == [["ERM", 0.0], ["ceiling", 1.0]]
     marks = dict(view(board, "beta, b")["marks"])
     assert marks["ERM"] == 0 and marks["ceiling"] == pytest.approx(1.6, abs=0.05)

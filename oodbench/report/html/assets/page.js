@@ -108,7 +108,7 @@ function showTable() {
   const hidden = view().rows.length - rows.length;
   const more = hidden && !state.filter ? button(`Show all ${view().rows.length} rows`, () => change("count", "all")) : null;
   const grey = "Grey rows have no place: they lack runs, see test inputs, or are no methods. ";
-  const note = `${alone ? "" : "Blue is better than the baseline, orange worse. "}Bold and underlined: also after Holm's correction over all rows and datasets. ${grey}A number opens its runs.`;
+  const note = `${alone ? "" : "Blue is better than the baseline, orange worse. "}Bold and underlined: also after Holm's correction over all rows and datasets. ${grey}${view().head.includes("P(first)") ? "Place: the rank by mean, with its 95 % interval. P(first): in how many of the resamples a row is first. " : ""}A number opens its runs.`;
   return [el("h2", {}, alone ? `Results on ${view().name}` : "Results"), el("p", { class: "note" }, note), scrolled("wide", head, body), more];
 }
 function sorter(column) {
