@@ -438,13 +438,15 @@ class Table(Listed):
         return reading, numbers.values
 
     def _tells_class(self, values: npt.NDArray[Any]) -> bool:
-        """Return whether rows that agree in an input (N,), most of which do, agree in their class."""
+        """Return whether rows that agree in an input (N,) of few values agree in their class."""
+        is_real = values.dtype != object and len(np.unique(values[:1000])) > MOST
+        if not self.classes or is_real:
+            return False
         encoded = pa.array(values).dictionary_encode()
         distinct = len(encoded.dictionary)
-        if not self.classes or 2 * distinct > len(values):
-            return False
-        pairs = {*zip(encoded.indices.to_pylist(), self.targets.long().tolist(), strict=True)}
-        return len(pairs) == distinct >= len(self.classes)
+        pairs = encoded.indices.to_numpy() * len(self.classes) + self.targets.numpy()
+        few = len(self.classes) <= distinct <= min(MOST, len(values) // 2)
+        return few and len(np.unique(pairs)) == distinct
 
     def _category(self, name: str, why: str) -> tuple[Reading, npt.NDArray[Any]]:
         cells = self.rows.cells(name).to_pylist()
