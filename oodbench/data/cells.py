@@ -210,10 +210,10 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
 
 def _notes(encoding: str, separator: str) -> Iterator[str]:
     if encoding not in ("utf-8", "utf-8-sig"):
-        yield f"the file is no UTF-8 and was read as {encoding}; the option `encoding` says otherwise"
+        yield f"the file is no UTF-8 and was read as {encoding}; the option `encoding` changes that"
     if separator != ",":
         (name,) = (n for n, s in SEPARATORS.items() if s == separator) or (repr(separator),)
-        yield f"columns are separated by a {name}; the option `separator` says otherwise"
+        yield f"columns are separated by a {name}; the option `separator` changes that"
 
 
 def _found_separator(text: str) -> str:

@@ -64,7 +64,7 @@ def weights_file(model: str, weights: str) -> Path:
     if not file.is_file():
         raise UserError(
             f"the weights `{weights}` of {model} are not in torch's cache: put {url} into "
-            f"{file.parent}, or set the network's `weights` to none or to a file"
+            f"{file.parent}, or have a file or none in the network's `hparams: {{weights: none}}`"
         )
     if not sha256(file).startswith(file.stem.rpartition("-")[2]):
         raise UserError(
