@@ -20,9 +20,11 @@ from oodbench.data.preparation import fits
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
 from oodbench.datasets import Environment, FileDataset, Metadata, make, register
 from oodbench.errors import MissingError, UserError, unknown
+from oodbench.files import open_regular
 from oodbench.hparams import defaults, hparam, identity
 from oodbench.networks.base import Network, build, networks
 from oodbench.networks.weights import require_sha256, sha256
+from oodbench.results.predictions import opened_arrays
 from oodbench.yaml_values import assignments
 
 IN_MEMORY = 2**30
@@ -284,12 +286,12 @@ class FrozenFeatures(FileDataset):
 def _read_arrays(file: Path, digest: str, who: str) -> Mapping[str, NDArray[np.float32]]:
     """Return the arrays of a file of numpy.savez with that digest; raises UserError for another file."""
     try:
-        with np.load(file, allow_pickle=False) as stored:
+        with open_regular(file) as opened, opened_arrays(opened) as stored:
             arrays = {name: stored[name].astype(np.float32) for name in stored.files}
     except (AttributeError, OSError, ValueError, zipfile.BadZipFile) as error:
         raise UserError(f"`file` of {who}: {file} is no file of numpy.savez ({error})") from error
-    if not arrays:
-        raise UserError(f"`file` of {who}: {file} has no arrays")
+    if not arrays or any(values.ndim != 2 for values in arrays.values()):
+        raise UserError(f"`file` of {who}: {file} must have arrays (N, F)")
     return arrays
 
 

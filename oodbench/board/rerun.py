@@ -41,12 +41,12 @@ def rerun(
     beside it: here the others of the sample. Raises UserError for an unknown row, and for a method
     that is not registered.
     """
-    kept = {name_of(entry) for entry in possible(protocol_of(board), options.data_dir).datasets}
     parts = read_parts(board)
     labels = {part.label for part in parts}
     for row in rows:
         if row not in labels:
             raise unknown("algorithm", row, labels, f"the board {board.name}")
+    kept = {name_of(entry) for entry in possible(protocol_of(board), options.data_dir).datasets}
     parts = [p for p in parts if p.dataset in kept and (not rows or p.label in rows)]
     ids = [(i, run_id) for i, part in enumerate(parts) for run_id in part.ids]
     sample = dict.fromkeys(random.Random(seed).sample(ids, min(count, len(ids))))

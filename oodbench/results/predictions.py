@@ -84,12 +84,12 @@ def _save(path: Path, arrays: Mapping[str, Array]) -> None:
         np.savez(file, allow_pickle=False, **dict(arrays))
 
 
-def _opened(file: BinaryIO) -> Any:
+def opened_arrays(file: BinaryIO) -> Any:
     """Open arrays without code in them; raises ValueError where they would unpack to more than the file."""
     size = os.fstat(file.fileno()).st_size
     with zipfile.ZipFile(file) as members:
         if sum(member.file_size for member in members.infolist()) > size:
-            raise ValueError("its arrays unpack to more than the file, as those of results do not")
+            raise ValueError("its arrays unpack to more than the file; write it with numpy.savez")
         for name in members.namelist():
             with members.open(name) as member:
                 _check_header(name, member, members.getinfo(name).file_size)
@@ -115,8 +115,8 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
         with (
             open_regular(folder / "examples.npz") as first,  # numpy leaves a torn file open
             open_regular(folder / f"{step}.npz") as second,
-            _opened(first) as examples,
-            _opened(second) as kept,
+            opened_arrays(first) as examples,
+            opened_arrays(second) as kept,
         ):
             index = {str(name): i for i, name in enumerate(examples["names"])}
             classes = tuple(map(str, examples["classes"])) if "classes" in examples else ()

@@ -159,15 +159,15 @@ class RunSpec:
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
 
     def due(self, step: int | None = None) -> list[int]:
-        """Return the steps up to `step`, or to the end, at which the run is evaluated, in order.
-
-        A run that diverges is evaluated once more, at its end. A reference, which is fitted at once, is
-        evaluated there alone.
-        """
+        """Return the steps of evaluations up to `step` or the end; a run that diverges adds where it ends."""
         last = self.steps if step is None else min(step, self.steps)
-        every = self.steps if self.reference else self.evaluate_every
-        regular = list(range(every, last + 1, every))
+        regular = list(range(self.interval, last + 1, self.interval))
         return regular + [last] * (last == self.steps and last not in regular)
+
+    @property
+    def interval(self) -> int:
+        """The steps between evaluations; all of a reference's, which is fitted at once."""
+        return self.steps if self.reference else self.evaluate_every
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":

@@ -76,7 +76,7 @@ class Training:
     def stop(self) -> int:
         """The next step at which something may be due, wherever the run is resumed."""
         step, spec = self.run.step, self.run.spec
-        every = (spec.evaluate_every, CHECK_EVERY)
+        every = (spec.interval, CHECK_EVERY)
         return min(spec.steps, *(step // n * n + n for n in every))
 
     def is_old(self, now: float) -> bool:
@@ -91,7 +91,7 @@ class Training:
     def evaluated(self) -> bool:
         """Whether an evaluation is due now."""
         step, spec = self.run.step, self.run.spec
-        return self.diverged is not None or step in spec.due(step)
+        return self.diverged is not None or step % spec.interval == 0 or step == spec.steps
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> None:
         """Write a record, after the predictions and weights that are kept of its step.

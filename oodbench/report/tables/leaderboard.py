@@ -435,7 +435,9 @@ def beside_constant(frame: pd.DataFrame) -> tuple[str, ...]:
             verb = "differs from" if verdicts == {"equal"} else "is better than"
             finding = f"No row of {dataset} {verb} the constant answer"
             if verdicts == {"equal"} and rows["planned"].max() == 2:
-                finding = f"Two trials cannot tell the rows of {dataset} from the constant answer"
+                finding = (
+                    f"Two trials are too few to tell rows of {dataset} from the constant answer"
+                )
             how = "95 % intervals of the paired differences over trials"
             sentences.append(Note(f"{finding} ({how}).", f"{finding}."))
     return tuple(sentences)
