@@ -159,7 +159,7 @@ class RunSpec:
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
 
     def due(self, step: int | None = None) -> list[int]:
-        """Return the steps of evaluations up to `step` or the end; a run that diverges adds where it ends."""
+        """Return the steps of evaluations up to `step` or the end; one that diverges adds where it ends."""
         last = self.steps if step is None else min(step, self.steps)
         regular = list(range(self.interval, last + 1, self.interval))
         return regular + [last] * (last == self.steps and last not in regular)
