@@ -34,6 +34,7 @@ def test_a_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_commands_are_found_without_torch() -> None:
-    code = "import oodbench.__main__, sys; sys.exit('torch' in sys.modules)"
+def test_commands_records_and_reports_do_without_torch() -> None:
+    rooms = "__main__", "results.directory", "sweep", "report.html", "report.why"
+    code = f"import sys, oodbench.{', oodbench.'.join(rooms)}; sys.exit('torch' in sys.modules)"
     assert python(ROOT, "-c", code).returncode == 0

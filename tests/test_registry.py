@@ -57,18 +57,35 @@ class Foreign(Algorithm):
 '''
 
 
+RULE = """
+from oodbench.selection import Rule, records_on, register
+
+
+@register("seen")
+class Seen(Rule):
+    summary, needs = "mean over the training examples", "nothing"
+
+    def evidence(self, runs):
+        return records_on(runs, "training_environments", "in")
+"""
 LOOK_UP = """
+from oodbench.selection import selection_rules
 from oodbench.algorithms import algorithms
+print(selection_rules.get("seen").__module__, "oracle" in list(selection_rules))
 print(algorithms.get("Foreign").__module__, "ERM" in list(algorithms))
 """
 
 
 @pytest.mark.slow
 def test_an_installed_package_registers_through_its_entry_point(tmp_path: Path) -> None:
-    (tmp_path / "foreign_methods.py").write_text(METHOD)
-    installed(tmp_path, "algorithms", "foreign_methods")
+    for group, module, code in (
+        ("algorithms", "foreign_methods", METHOD),
+        ("selection_rules", "foreign_rules", RULE),
+    ):
+        (tmp_path / f"{module}.py").write_text(code)
+        installed(tmp_path, group, module)
     done = python(Path("/"), "-c", LOOK_UP, PYTHONPATH=f"{tmp_path}:{ROOT}")
-    assert done.stdout == "foreign_methods True\n", done.stderr
+    assert done.stdout == "foreign_rules True\nforeign_methods True\n", done.stderr
 
 
 def test_an_entry_point_that_fails_is_named_at_every_look(

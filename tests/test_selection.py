@@ -1,6 +1,4 @@
 import math
-import os
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +15,6 @@ from oodbench.results.frames import Frames
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import choose, rule_names, usual
-from tests.helpers.commands import installed, python
 from tests.helpers.made import write_run
 
 ENVIRONMENTS = ("A", "B", "T")
@@ -122,17 +118,18 @@ def full(seed: int) -> Values:
     return {(e, s): float(rng.random()) for e in ENVIRONMENTS for s in ("in", "out")}
 
 
-def everything(path: Path, trials: int = 3) -> Frames:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Frames:
     """Every environment alone and in pairs, with random values."""
     sets: list[tuple[str, ...]] = [("T",), ("A",), ("B",), ("T", "A"), ("B", "T"), ("A", "B")]
     runs = []
-    for trial in range(trials):
+    for trial in range(2):
         for draw in range(3):
             for number, test in enumerate(sets):
                 seed = 1000 * trial + 100 * draw + 10 * number
                 records = {step: full(seed + i) for i, step in enumerate((0, 5, 10))}
                 runs.append(Trained(records, test, draw=draw, trial=trial))
-    return load(path, runs)
+    return load(tmp_path_factory.mktemp("whole"), runs)
 
 
 def test_train_val_takes_the_best_mean_over_the_training_environments(tmp_path: Path) -> None:
@@ -308,15 +305,16 @@ def allowed(frames: Frames, rule: str) -> pd.Series:
 
 @pytest.mark.parametrize("rule", rule_names())
 @pytest.mark.parametrize("poison", [math.nan, 1e9, -1e9])
-def test_a_rule_sees_nothing_but_its_splits(tmp_path: Path, rule: str, poison: float) -> None:
+def test_a_rule_sees_nothing_but_its_splits(
+    whole: Frames, tmp_path: Path, rule: str, poison: float
+) -> None:
+    frames = whole
     if rule == "val_env":
         runs = [
             Trained({s: full(10 * draw + s) for s in (0, 5)}, validation=("B",), draw=draw)
             for draw in range(3)
         ]
         frames = load(tmp_path, runs)
-    else:
-        frames = everything(tmp_path)
     before = choose(frames, rule)
     assert len(before)
     seen = allowed(frames, rule)
@@ -329,30 +327,16 @@ def test_a_rule_sees_nothing_but_its_splits(tmp_path: Path, rule: str, poison: f
     assert not choose(Frames(frames.runs, shown), rule).equals(before)
 
 
-@pytest.fixture(scope="module")
-def paired(tmp_path_factory: pytest.TempPathFactory) -> Frames:
-    frames = everything(tmp_path_factory.mktemp("paired"), trials=2)
-    frames.metrics["value"] = frames.metrics["value"].round(1)  # many ties
-    return frames
-
-
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1), rule=st.sampled_from(["train_val", "leave_one_out", "oracle"])
 )
-def test_the_order_of_rows_changes_nothing(paired: Frames, seed: int, rule: str) -> None:
-    runs = paired.runs.sample(frac=1, random_state=seed)
-    metrics = paired.metrics.sample(frac=1, random_state=seed)
-    pd.testing.assert_frame_equal(choose(Frames(runs, metrics), rule), choose(paired, rule))
-
-
-def test_the_records_of_a_run_need_not_stand_together(tmp_path: Path) -> None:
-    runs = [Trained({0: out(0.1, 0.1), 5: out(0.9, 0.9)}), Trained({5: out(0.3, 0.3)}, draw=1)]
-    frames = load(tmp_path, runs)
-    late = (frames.metrics["id"] == runs[0].spec.id) & (frames.metrics["step"] == 5)
-    apart = pd.concat([frames.metrics[~late], frames.metrics[late]])
-    assert picks(Frames(frames.runs, apart), "train_val") == [(0, 5)]
+def test_the_order_of_rows_changes_nothing(whole: Frames, seed: int, rule: str) -> None:
+    metrics = whole.metrics.assign(value=whole.metrics["value"].round(1))  # many ties
+    runs = whole.runs.sample(frac=1, random_state=seed)
+    other = choose(Frames(runs, metrics.sample(frac=1, random_state=seed)), rule)
+    pd.testing.assert_frame_equal(other, choose(Frames(whole.runs, metrics), rule))
 
 
 @pytest.mark.parametrize(
@@ -403,54 +387,9 @@ def test_a_sweep_that_has_not_started_has_no_choice(tmp_path: Path, rule: str) -
     assert choose(load(tmp_path, [Trained(state="planned")]), rule).empty
 
 
-def test_pairs_that_stand_for_themselves_are_cells(tmp_path: Path) -> None:
-    frames = load(
-        tmp_path, [Trained({0: out(1, 1)}, ("A", "B")), Trained({0: out(1, 1)}, ("A", "T"))]
-    )
-    assert choose(frames)["test_environments"].tolist() == [("A", "B"), ("A", "T")]
-
-
+@pytest.mark.parametrize("sets", [[("A", "B"), ("A", "T")], [("A",), ("T",), ("T", "A")]])
 def test_a_pair_is_a_cell_unless_its_environment_is_in_a_pair_with_every_other(
-    tmp_path: Path,
+    tmp_path: Path, sets: list[tuple[str, ...]]
 ) -> None:
-    runs = [Trained({0: full(0)}, test) for test in (("T",), ("A",), ("T", "A"))]
-    assert choose(load(tmp_path, runs))["test_environments"].tolist() == [
-        ("A",),
-        ("T",),
-        ("T", "A"),
-    ]
-
-
-TOY_RULE = """
-from oodbench.selection import Rule, records_on, register
-
-@register("seen")
-class Seen(Rule):
-    summary = "mean over the training examples"
-    needs = "nothing"
-
-    def evidence(self, runs):
-        return records_on(runs, "training_environments", "in")
-"""
-
-
-@pytest.mark.slow
-def test_an_installed_package_brings_a_rule_in_one_class(tmp_path: Path) -> None:
-    (tmp_path / "toy.py").write_text(TOY_RULE)
-    installed(tmp_path, "selection_rules", "toy")
-    values = {
-        **{"name": "toy", "datasets": ["Spirals"], "algorithms": ["ERM"], "trials": 1},
-        **{"steps": 20, "evaluate_every": 10, "selection": "seen"},
-    }
-    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(values))
-
-    def oodbench(*words: str) -> str:
-        path = os.pathsep.join([str(tmp_path), *sys.path])
-        done = python(tmp_path, "-m", "oodbench", *words, PYTHONPATH=path)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    oodbench("sweep", "launch", "toy.yaml", "--out", "out", "--keep-weights", "seen")
-    assert list(tmp_path.glob("out/runs/*/weights/seen*"))
-    table = oodbench("report", "table", "out", "--format", "markdown")
-    assert "Selection seen: mean over the training examples." in table
+    runs = [Trained({0: full(0)}, test) for test in sets]
+    assert choose(load(tmp_path, runs))["test_environments"].tolist() == sets

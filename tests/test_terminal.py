@@ -174,26 +174,6 @@ def test_a_mistake_ends_a_command_with_one_line_and_code_2(
             command(what)
 
 
-@pytest.mark.parametrize("path", ["results", None])
-def test_a_working_directory_that_is_gone_costs_one_line(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    path: str | None,
-) -> None:
-    @exit_on_user_error
-    def command() -> None:
-        print(Path(path).stat() if path else Path.cwd())
-
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    with pytest.raises(SystemExit) as left:
-        command()
-    sentence = "error: the working directory has been removed; change to one that is there\n"
-    assert (left.value.code, capsys.readouterr().err) == (2, sentence)
-
-
 def test_a_mistake_is_wrapped_at_words_as_wide_as_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ NEXT = ["SEM, FOU", "colored digits", "city weather"]
 """The same of small.v3."""
 
 
+@pytest.mark.slow
 def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows() -> None:
     sweep = restricted(
         protocol_of(find_board("small.v2")), ["all"], trials=1, draws=3, datasets=DATASETS
@@ -29,6 +30,7 @@ def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows() -> None:
     assert len(drawn) == 3
 
 
+@pytest.mark.slow
 def test_the_next_board_has_one_range_and_draws_for_all_rows_but_references() -> None:
     protocol = protocol_of(find_board("small.v3"))
     sweep = restricted(protocol, ["all"], trials=1, draws=3, datasets=NEXT)

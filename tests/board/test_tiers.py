@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.board.protocol import Tier, tiers
 from tests.helpers.boards import invoke
 
 pytestmark = pytest.mark.slow
@@ -37,8 +36,3 @@ def test_a_mistake_in_a_tier_is_one_sentence(copy: Path, text: str, message: str
     (copy / "tiers.yaml").write_text(text)
     told = invoke("run", copy, "--algorithm", "VREx", "--tier", "light", "--out", "x", code=2)
     assert message in told and told.count("\n") == 1
-
-
-def test_a_tier_is_read_as_it_is_declared(copy: Path) -> None:
-    (copy / "tiers.yaml").write_text(LITE)
-    assert tiers(copy) == {"lite": Tier(datasets=["SEM"], draws=2, trials=3)}

@@ -10,13 +10,15 @@ import yaml
 from oodbench.board.quickstart import BOARD, DATASET, ROWS
 from oodbench.report.gaps import gaps_of
 from oodbench.report.numbers import number
-from oodbench.report.tables.leaderboard import leaderboard_by_rule
+from oodbench.report.tables.leaderboard import Leaderboard, leaderboard_by_rule
+from oodbench.results.frames import Frames
 from oodbench.results.load import frozen
 from oodbench.selection import judged
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
+from tests.helpers.sweeps import SPIRALS
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +28,17 @@ README = (ROOT / "README.md").read_text()
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+
+
+@pytest.fixture(scope="module")
+def frames() -> Frames:
+    """The frozen runs of the board."""
+    return frozen(BOARD)
+
+
+@pytest.fixture(scope="module")
+def board(frames: Frames) -> Leaderboard:
+    return leaderboard_by_rule(judged(frames, "val_env"))
 
 
 def test_it_is_short() -> None:
@@ -40,10 +53,9 @@ def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(make_plan(sweep).runs) == 3 * 3
 
 
-def test_its_leaderboard_is_the_boards() -> None:
-    frames = frozen(BOARD)
+def test_its_leaderboard_is_the_boards(board: Leaderboard) -> None:
     (shown,) = blocks("text")
-    found = leaderboard_by_rule(judged(frames, "val_env")).frame
+    found = board.frame
     own = found["environment"].eq("mean") & found["dataset"].eq(DATASET)
     found = found[own].set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
@@ -74,8 +86,8 @@ NUMBERS = dict(
 )
 
 
-def test_what_it_says_of_the_board_is_so() -> None:
-    runs = frozen(BOARD).runs
+def test_what_it_says_of_the_board_is_so(frames: Frames) -> None:
+    runs = frames.runs
     of_rows = runs[~runs["ceiling"].eq(True)].groupby("label")["dataset_label"].nunique()
     datasets = runs["dataset_label"].nunique()
     text = r"(\d+) tuned rows on (\w+) datasets \((\d+) of them on all\),\s+([\d,]+) frozen\s+runs"
@@ -84,8 +96,8 @@ def test_what_it_says_of_the_board_is_so() -> None:
     assert told and told.groups() == counts
 
 
-def test_what_it_says_of_the_shifts_is_so() -> None:
-    gaps = gaps_of(leaderboard_by_rule(judged(frozen(BOARD), "val_env")))
+def test_what_it_says_of_the_shifts_is_so(board: Leaderboard) -> None:
+    gaps = gaps_of(board)
     told = re.search(
         r"On (\w+) of (\w+) constructed shifts some row closes nearly all of the gap; on (\w+)\s+"
         r"natural\s+ones\s+no\s+row\s+closes\s+two\s+thirds",
@@ -113,12 +125,18 @@ def test_its_picture_is_what_is_drawn_now(tmp_path: Path) -> None:
 def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
     (method,) = blocks("python")
     (tmp_path / "my_method.py").write_text(method)
-    sweep = {"name": "mine", "datasets": ["Spirals"], "algorithms": ["ERM", "MySD"], "trials": 2}
+    sweep = {"name": "mine", "datasets": [SPIRALS], "algorithms": ["ERM", "MySD"], "trials": 2}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sweep | {"steps": 40}))
-    launch = ("launch", "mine.yaml", "--yes", "--plugin", "my_method", "--workers", "1")
+    launch = ("launch", "mine.yaml", "--yes", "--plugin", "my_method", "--launcher", "debug")
     done = python(tmp_path, "-m", "oodbench.sweep", *launch)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 done of 4 runs" in done.stdout
+
+
+@pytest.mark.nightly
+def test_its_algorithm_keeps_the_requirements(tmp_path: Path) -> None:
+    (method,) = blocks("python")
+    (tmp_path / "my_method.py").write_text(method)
     check = "import my_method; from oodbench.conformance import check_algorithm; check_algorithm('MySD')"
     checked = python(tmp_path, "-c", check)
     assert checked.returncode == 0, checked.stderr

@@ -133,7 +133,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("command", "flag"), ASKED)
-def test_the_plugins_of_the_option_say_the_direction_of_a_metric_that_is_not_known(
+def test_the_direction_of_a_metric_is_that_of_its_plugin_and_never_guessed(
     out: Path, monkeypatch: pytest.MonkeyPatch, command: str, flag: str
 ) -> None:
     forget(monkeypatch)
@@ -146,14 +146,7 @@ def test_the_plugins_of_the_option_say_the_direction_of_a_metric_that_is_not_kno
     assert metrics.find("confidence") is not None
     if flag == "--metric" and command != "html":
         assert "confidence: higher is better" in " ".join(shown.stdout.split())
-
-
-@pytest.mark.parametrize(("command", "flag"), ASKED)
-def test_the_direction_of_a_metric_is_never_guessed(
-    out: Path, monkeypatch: pytest.MonkeyPatch, command: str, flag: str
-) -> None:
     forget(monkeypatch)
-    name = "train_val:confidence" if flag == "--rule" else "confidence"
     Path("my_metrics.py").unlink()
     lost = invoke(command, str(out), flag, name)
     assert lost.exit_code == 2 and "imported with --plugin my_metrics)" in lost.stderr

@@ -2,19 +2,17 @@
 
 import importlib
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from oodbench.algorithms import Algorithm, algorithms
+from oodbench.conformance import check_algorithm
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
-from oodbench.results.directory import RunDirectory
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.conformance.updates import resumes_exactly
+from oodbench.results.run_spec import RunSpec
 from oodbench.steps import outputs, prepared
-from oodbench.train import loop
-from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
@@ -56,24 +54,14 @@ def specs(name: str) -> list[RunSpec]:
 
 
 @pytest.mark.parametrize("name", [*TOGETHER, "SignGradient"])
-def test_it_resumes_bit_for_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for constant in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
-        monkeypatch.setattr(loop, constant, -1.0)
-    monkeypatch.setattr(loop, "CHECK_EVERY", 10)
-    spec, found = specs(name)[0], []
-    for stops in ([], [10, 30]):
-        directory = RunDirectory(tmp_path / f"{len(stops)}")
-        for stop in stops:
+def test_it_resumes_bit_for_bit(name: str) -> None:
+    resumes_exactly(algorithms.get(name), TASKS["binary"])
 
-            def progress(step: int, stop: int = stop) -> None:
-                if step >= stop:
-                    raise KeyboardInterrupt
 
-            with pytest.raises(KeyboardInterrupt):
-                execute(spec, directory, SETTINGS, progress)
-        assert execute(spec, directory, SETTINGS)[0] is State.DONE
-        found.append([{k: v for k, v in r.items() if k != "cost"} for r in directory.records()])
-    assert found[0] == found[1]
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [*TOGETHER, "SignGradient"])
+def test_it_keeps_all_requirements(name: str) -> None:
+    check_algorithm(name, lambda line: None)
 
 
 @pytest.mark.parametrize("name", TOGETHER)

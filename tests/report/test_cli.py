@@ -160,13 +160,6 @@ def test_pairs_that_serve_leave_one_out_are_no_columns(empty: OneStep) -> None:
     assert block.header == ["algorithm", "a", "b", "mean", "n"] and block.ranked == 1
 
 
-def test_equal_values_are_all_best(empty: OneStep) -> None:
-    for label in ("A", "B"):
-        empty.add(spec("D", label), 0.5)
-    (block,) = empty.blocks()
-    assert block.best == {(0, 1), (1, 1)}
-
-
 def test_the_summary_has_mean_accuracies_and_mean_ranks(sweep: OneStep) -> None:
     for label, value in {"ERM": 0.75, NASTY: 0.75, "IRM": 0.1}.items():
         sweep.add(spec("More", label), value)
@@ -198,13 +191,6 @@ def test_a_terminal_shows_the_best_in_bold_and_never_cuts_a_number(sweep: OneSte
     shown = to_terminal(sheet(sweep.leaderboard()), narrow)
     assert re.search(r"\x1b\[1m *70\.0 ± 5\.8", shown)
     assert "0.0001234 ± 0" in shown and "…" not in shown
-
-
-def test_markdown_has_as_many_columns_in_every_row(sweep: OneStep) -> None:
-    lines = text(sweep, "markdown").splitlines()
-    digits = [line for line in lines[: lines.index("### SEM: mse")] if line.startswith("|")]
-    counts = {len(re.findall(r"(?<!\\)\|", line)) for line in digits}
-    assert len(digits) == 5 and counts == {6}
 
 
 def test_latex_leaves_no_special_character_bare(sweep: OneStep) -> None:

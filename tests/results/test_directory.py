@@ -28,12 +28,6 @@ CONTEXT = {
 }
 
 
-def test_records_import_no_torch() -> None:
-    code = "import sys, oodbench, oodbench.results.directory, oodbench.sweep; print('torch' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "False"
-
-
 def directory(tmp_path: Path) -> RunDirectory:
     run = RunDirectory(tmp_path / "run")
     run.path.mkdir()

@@ -111,7 +111,7 @@ def test_status_cancel_and_failed_runs_again(cluster: Cluster, tmp_path: Path) -
 
 def test_each_run_sees_the_gpu_that_it_was_given(cluster: Cluster, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    sweep = tiny_file(tmp_path, **SHORT, trials=4)
+    sweep = tiny_file(tmp_path, **SHORT, trials=2)
     launch(sweep, one, "--devices", "cpu", gpus=1, slurm__nodelist="n1")
     launch(sweep, two, "--devices", "cpu", gpus=2, runs_per_job=4, slurm__nodelist="n2")
     assert set(settle(Results(one)).values()) == set(settle(Results(two)).values()) == {"done"}
@@ -174,6 +174,7 @@ def test_short_runs_share_a_job_that_needs_nothing_of_the_environment(
     assert len({p["slurm_job"] for p in provenance(Results(out))}) == 1
 
 
+@pytest.mark.nightly
 def test_a_controller_that_is_away_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
     sweep, out = tiny_file(tmp_path, **SHORT), tmp_path / "out"
     cluster.kill_controller()
@@ -199,6 +200,7 @@ def test_status_without_an_answer_from_slurm(
     assert "queued" in shown
 
 
+@pytest.mark.nightly
 def test_a_folder_that_the_node_cannot_see(cluster: Cluster, tmp_path: Path) -> None:
     sweep, out = tiny_file(tmp_path, **SHORT, trials=1), tmp_path / "out"
     drain(cluster, "drain")
@@ -216,6 +218,7 @@ def test_a_folder_that_the_node_cannot_see(cluster: Cluster, tmp_path: Path) -> 
     ), shown
 
 
+@pytest.mark.nightly
 def test_a_full_disk(cluster: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -26,16 +26,13 @@ def launch(sweep: Path, out: Path, *more: str) -> Result:
 
 
 def test_plan_counts_runs_and_estimates_time(tmp_path: Path) -> None:
-    result = run("plan", tiny_file(tmp_path, algorithms=["ERM", "VREx"], test_environments="pairs"))
+    sweep = tiny_file(tmp_path, algorithms=["ERM", "VREx"], test_environments="pairs")
+    result = run("plan", sweep)
     assert result.exit_code == 0, result.output
     assert "18 runs in sweep 'tiny'" in result.output
     assert result.output.count("impossible: VREx on LinearSEM") == 3
     assert "of training and evaluation" in result.output
     assert not (tmp_path / "results").exists()
-
-
-def test_a_plan_is_json_too(tmp_path: Path) -> None:
-    sweep = tiny_file(tmp_path, algorithms=["ERM", "VREx"], test_environments="pairs")
     told = json.loads(run("plan", sweep, "--format", "json").output)
     assert len({each["id"] for each in told["runs"]}) == 18 and len(told["impossible"]) == 3
     first = told["runs"][0]

@@ -36,6 +36,7 @@ def test_every_name_is_looked_up_once_and_none_when_runs_are_made(
     assert expand(resolved) == plan
 
 
+@pytest.mark.slow
 def test_a_relaunch_of_an_ended_sweep_reads_the_state_of_each_run_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

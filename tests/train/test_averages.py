@@ -12,13 +12,11 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Outputs, algorithms
 from oodbench.errors import UserError
-from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.averages import AVERAGES, valley
 from oodbench.train.evaluate import evaluate, mean_loss
-from oodbench.train.execute import execute
 from oodbench.train.run import Run
-from oodbench.train.settings import Interrupts, TrainSettings
+from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
@@ -265,9 +263,10 @@ def test_a_vectorized_run_has_the_averages_of_a_run_alone(
                 torch.testing.assert_close(p, q, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "average"),
-    [*((name, average) for name in ("ERM", "JTT") for average in AVERAGES), ("LISA", "swad")],
+    [*itertools.product(("ERM", "JTT", "Fish"), AVERAGES), ("LISA", "swad")],
 )
 def test_a_killed_run_goes_on_to_the_same_records(
     average: str, algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -319,18 +318,6 @@ def test_an_average_that_cannot_be_is_refused_before_training(
         assert not plan.runs
         raise UserError(plan.impossible[0].reason)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_method_composes_with_each_average(tmp_path: Path) -> None:
-    """From a sweep's row to the records, interrupted once."""
-    for average in AVERAGES:
-        (spec,) = specs(average, "Fish")
-        directory = RunDirectory(tmp_path / average)
-        interrupts = Interrupts()
-        interrupts.ask_to_stop()
-        assert execute(spec, directory, TrainSettings(), interrupts=interrupts)[0] == "interrupted"
-        assert execute(spec, directory, TrainSettings()) == ("done", "")
-        assert [r["step"] for r in directory.records()] == spec.due()
 
 
 def test_a_run_without_validation_examples_says_so() -> None:

@@ -53,17 +53,6 @@ def vectorized(results: Results) -> list[bool]:
     return [info.provenance["vectorized"] for info in infos if info is not None]
 
 
-@pytest.mark.slow
-def test_a_bundle_keeps_the_records_of_each_run(tmp_path: Path) -> None:
-    together, specs = prepared(tmp_path / "together")
-    assert set(trained(together, specs).values()) == {("done", "")}
-    assert vectorized(together) == [True] * 4
-    alone, _ = prepared(tmp_path / "alone")
-    trained(alone, specs, replace(TOGETHER, vectorize=1))
-    assert vectorized(alone) == [True] * 4
-    assert outcome(together) == outcome(alone)
-
-
 def test_each_run_is_locked_until_its_own_end(tmp_path: Path) -> None:
     results, specs = prepared(tmp_path)
     specs = [replace(spec, steps=10 * (1 + k)) for k, spec in enumerate(specs)]

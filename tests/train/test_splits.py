@@ -34,11 +34,6 @@ def test_splits_are_disjoint_cover_and_keep_groups(
     assert len(sides[1]) == max(1, round(holdout * total))
 
 
-def test_share() -> None:
-    parts = split(environment(1000), 0.2, "D", "e", 0)
-    assert [len(index) for index in parts.values()] == [800, 200]
-
-
 def test_no_holdout_has_no_out() -> None:
     parts = split(environment(7), 0, "D", "e", 0)
     assert list(parts) == ["in"]

@@ -11,9 +11,7 @@ import pytest
 from oodbench.report.html import embedded, render
 from oodbench.report.html.contents import contents
 from oodbench.results.load import joined
-from tests.helpers.commands import python
 from tests.helpers.made import Made, flat, report
-from tests.helpers.paths import ROOT
 from tests.report.html.conftest import NASTY
 
 
@@ -46,15 +44,6 @@ def test_an_at_sign_in_a_name_is_kept(tmp_path: Path) -> None:
     sweep.add("@data@", "a@b", ("a",), 0, flat(0.5))
     page = render(contents(joined([sweep.results.path])))
     assert '"@data@"' in page and '"a@b"' in page
-
-
-@pytest.mark.slow
-def test_its_rooms_do_without_torch() -> None:
-    code = (
-        "import sys, oodbench.report.html, oodbench.report.why; assert 'torch' not in sys.modules"
-    )
-    done = python(ROOT, "-c", code)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

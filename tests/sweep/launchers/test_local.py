@@ -123,6 +123,7 @@ def test_what_a_method_does_to_its_worker_touches_no_other_run(
     assert outcome(Results(tmp_path / "clean")) == {i: found[i] for i in clean.runs}
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not FORKS, reason="workers are not forked here")
 def test_a_server_that_dies_while_a_worker_starts_is_replaced(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -244,7 +245,9 @@ def test_nothing_is_left_of_a_launch_that_is_killed_while_it_plans(tmp_path: Pat
     wait_for_the_end_of(process.pid)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
+)
 def test_nothing_is_left_of_a_launch_that_ends_within_a_long_step(
     tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +261,7 @@ def test_nothing_is_left_of_a_launch_that_ends_within_a_long_step(
     wait_for_the_end_of(process.pid)
 
 
+@pytest.mark.nightly
 def test_workers_outlive_what_they_were_forked_from(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = launch(tiny_file(tmp_path, steps=2000, evaluate_every=100, trials=1), out)

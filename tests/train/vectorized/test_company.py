@@ -96,13 +96,6 @@ def test_a_few_runs_in_another_order(
     require_same(records(whole, ids[::-1], vectorize=1), wanted)
 
 
-def test_a_run_from_python_is_that_of_a_sweep(
-    records: Callable[..., Records], tmp_path: Path
-) -> None:
-    whole = plan("Spirals", "SelfReg", 2)
-    require_same(from_python("Spirals", "SelfReg", whole, tmp_path), records(whole))
-
-
 def from_python(sweep: str, kind: str, whole: Plan, folder: Path) -> Records:
     """The first two runs of a plan, trained by `oodbench.run`."""
     found = {}
