@@ -1,14 +1,10 @@
 """The numbers of an experiment: its sweeps are trained and read, or a function computes them."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-import pandas as pd
-
-from oodbench.report.statistics import mean_and_error, plain_mean
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames
 from oodbench.results.load import load_frames
@@ -16,17 +12,8 @@ from oodbench.results.provenance import commit
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.verify.computations import find_computation
-from oodbench.verify.measured import (
-    Line,
-    Measured,
-    Panel,
-    at_the_end,
-    ended_runs,
-    read_values,
-    recorded_values,
-    rounded,
-)
-from oodbench.verify.targets import Curve, Experiment, Target
+from oodbench.verify.measured import Measured, read_values, rounded
+from oodbench.verify.targets import Experiment, Target
 from oodbench.version import __version__
 
 
@@ -75,55 +62,18 @@ def measure_experiment(
     experiment: Experiment, frames: Mapping[str, Frames], trials: int
 ) -> Measured:
     """Return our numbers for the targets that have one, from the `frames` of sweeps with results."""
-    values, panels = {}, []
+    values = {}
     if experiment.compute is not None:
         computed = find_computation(experiment.compute)(trials, frames)
-        panels = computed.panels
         for target in experiment.targets:
-            if not target.sweep and target.row in computed.values:
-                values[target.key] = _scaled(computed.values[target.row], target)
+            if not target.sweep and target.row in computed:
+                values[target.key] = _scaled(computed[target.row], target)
     for target in experiment.targets:
         if target.sweep in frames:
             values[target.key] = _scaled(read_values(target, frames[target.sweep]), target)
-    curves = [c for c in experiment.curves if c.sweep in frames]
-    panels = [*panels, *(panel for c in curves for panel in _panels(c, frames[c.sweep]))]
-    return Measured(values=values, panels=panels)
+    return Measured(values=values)
 
 
 def _scaled(values: Sequence[float], target: Target) -> list[float]:
     """Return our values in the source's unit."""
     return [rounded(target.scale * value) for value in values]
-
-
-def _panels(curve: Curve, frames: Frames) -> list[Panel]:
-    """Return the panel of a curve, or no panel without an ended run.
-
-    A step that one of the trials did not reach has no mean.
-    """
-    runs = ended_runs(frames)
-    runs = runs[[all(o.get(k) == v for k, v in curve.where.items()) for o in runs["options"]]]
-    recorded = recorded_values(curve, frames, runs).merge(runs, on="id")
-    column, _, name = curve.x.partition(".")
-    if column != "step":
-        recorded = recorded[at_the_end(recorded)]
-    x = recorded[column]
-    x = x.map(lambda values: values[name]) if name else x.astype(float)
-    recorded = recorded.assign(x=x)
-    by = "algorithm" if column == "hparams" else "label"
-    lines = []
-    for label, of_row in recorded.groupby(by, sort=False):
-        points = of_row.groupby(["x", "trial"])["value"].agg(plain_mean) * curve.scale
-        if column == "step":
-            steps_and_trials = [points.index.unique("x"), points.index.unique("trial")]
-            points = points.reindex(pd.MultiIndex.from_product(steps_and_trials).sortlevel()[0])
-        means = [mean_and_error(list(values)) for _, values in points.groupby("x")]
-        lines.append(
-            Line(
-                label=str(label),
-                x=[float(x) for x in points.index.unique("x")],
-                y=[rounded(mean) for mean, _ in means],
-                error=[0.0 if math.isnan(error) else rounded(error) for _, error in means],
-            )
-        )
-    axis = (name or column).replace("_", " ")
-    return [Panel(title=curve.title, x=axis, y=curve.metric, lines=lines)] if lines else []

@@ -1,10 +1,10 @@
-"""Our numbers for an experiment, read from its sweeps' records, and the panels of its picture."""
+"""Our numbers for an experiment, read from its sweeps' records."""
 
 import json
 import math
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from oodbench.errors import UserError
 from oodbench.report.statistics import plain_mean
@@ -14,54 +14,22 @@ from oodbench.selection import candidates, choose
 from oodbench.verify.targets import LAST, ORACLE_LAST, Reading, Target
 
 
-class Line(BaseModel):
-    """A curve, or points, of a panel."""
-
-    model_config = ConfigDict(ser_json_inf_nan="constants")
-
-    label: str
-    x: list[float]
-    y: list[float]
-    error: list[float] | None = None
-    """Half the height of a band, or of a point's bar."""
-    points: bool = False
-    dx: list[float] | None = None
-    dy: list[float] | None = None
-    """The vertical lengths of arrows that start at (x, y), where there is `dx`."""
-
-
-class Panel(BaseModel):
-    """One of the axes of a picture, with what is plotted in it."""
-
-    title: str
-    x: str
-    """The name of the horizontal axis."""
-    y: str
-    lines: list[Line]
-    rows: list[str] = []
-    """The names of y = 0, -1, ...; where there are any, the lines' errors are errors of x."""
-    marks: dict[str, float] = {}
-    """Name -> value of x at which there is a vertical line."""
-
-
 class Measured(BaseModel):
-    """Our numbers for one experiment, and the panels of its picture."""
+    """Our numbers for one experiment."""
 
     values: dict[str, list[float]]
     """A value for each trial, by the target's key (by the target's row for a computation)."""
-    panels: list[Panel] = []
     provenance: dict[str, list[str]] = {}
     """The protocols, code, libraries and data that the numbers come from."""
 
     def text(self) -> str:
-        """Return the numbers as JSON, with a line for each target and panel."""
-        values = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.values.items()]
-        panels = [f"  {panel.model_dump_json(exclude_defaults=True)}" for panel in self.panels]
-        sources = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.provenance.items()]
-        lists = {"values": ("{}", values), "panels": ("[]", panels), "provenance": ("{}", sources)}
+        """Return the numbers as JSON, with a line for each target."""
+        lists = {"values": self.values, "provenance": self.provenance}
         items = [
-            f' "{name}": {ends[0]}\n' + ",\n".join(lines) + f"\n {ends[1]}"
-            for name, (ends, lines) in lists.items()
+            f' "{name}": {{\n'
+            + ",\n".join(f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in each.items())
+            + "\n }"
+            for name, each in lists.items()
         ]
         return "{\n" + ",\n".join(items) + "\n}\n"
 
@@ -95,8 +63,6 @@ def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.
     environments, named = recorded["environment"], reading.environment
     if named is None:
         meant = environments.isna()
-    elif named == "every":
-        meant = environments.notna()
     elif named in ("training", "test"):
         pairs = zip(environments, recorded[f"{named}_environments"], strict=True)
         meant = pd.Series([name in names for name, names in pairs], recorded.index, dtype=bool)

@@ -38,30 +38,19 @@ ORACLE_LAST = "oracle_last"
 
 
 class Reading(BaseModel):
-    """The recorded values that a target or a curve refers to."""
+    """The recorded values that a target refers to."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sweep: str = ""
     """The sweep whose results hold our values; the experiment's only one by default."""
     environment: str | None = None
-    """A name; `training` (the mean over the training environments); `test`; `every`; none for a metric
-    of the predictor itself."""
+    """A name; `training` (the mean over the training environments); `test`; none for a metric of the
+    predictor itself."""
     split: Literal["in", "out"] = "in"
     metric: str = "accuracy"
     scale: float = 1.0
     """The factor from our recorded value to the source's unit."""
-
-
-class Curve(Reading):
-    """Values to plot: a line for each row of a sweep, the mean over the trials."""
-
-    title: str
-    x: str = Field(default="step", pattern=r"^(step|environment|hparams\.\w+|options\.\w+)$")
-    """The horizontal axis: `step`; or, for the last step's values, a hyperparameter (with a line for each
-    algorithm), an option of the dataset, or `environment`, whose names are then numbers."""
-    where: dict[str, Any] = {}
-    """Options that the dataset of a run must have."""
 
 
 class Target(Reading):
@@ -147,10 +136,6 @@ class Experiment(BaseModel):
     """The name of a computation in `oodbench.verify.computations`."""
     trials: int = Field(default=10, ge=1)
     """The number of the computation's trials, unless `--trials` says otherwise."""
-    curves: tuple[Curve, ...] = ()
-    """The curves in the page's picture, after the targets."""
-    marks: dict[str, float] = {}
-    """Name -> value at which the picture has a line, such as chance level."""
     about: str
     """What the paper did and what we do, in Markdown."""
     deviations: tuple[str, ...] = ()
@@ -178,17 +163,15 @@ def load_experiment(name: str) -> Experiment:
     values["targets"] = [
         _named({**usual, **target}, values.get("datasets", {})) for target in values["targets"]
     ]
-    values["curves"] = [{"sweep": only, **curve} for curve in values.get("curves", ())]
     try:
         experiment = Experiment(name=name, **values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(f"{path}: {where}: {first['msg']}, not {first['input']!r}") from error
-    for reading in (*experiment.targets, *experiment.curves):
-        if reading.sweep and reading.sweep not in experiment.sweeps:
-            raise unknown("sweep", reading.sweep, experiment.sweeps, str(path))
     for target in experiment.targets:
+        if target.sweep and target.sweep not in experiment.sweeps:
+            raise unknown("sweep", target.sweep, experiment.sweeps, str(path))
         if not target.sweep and experiment.compute is None:
             raise UserError(f"{path}: the target of {target.row} names no sweep")
     if len(experiment.by_key) < len(experiment.targets):

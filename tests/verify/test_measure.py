@@ -9,8 +9,8 @@ from oodbench.results.frames import Frames
 from oodbench.results.load import load_frames
 from oodbench.verify.computations import computation, rex
 from oodbench.verify.measure import measure_experiment
-from oodbench.verify.measured import Line, Measured, Panel, last_values, read_values
-from oodbench.verify.targets import Curve, Experiment, Reading, Target
+from oodbench.verify.measured import Measured, last_values, read_values
+from oodbench.verify.targets import Experiment, Reading, Target
 from tests.helpers.made import Curve as Values
 from tests.helpers.made import Made, flat
 
@@ -72,7 +72,7 @@ def test_a_diverged_trial_has_no_number_and_no_mean_leaves_it_out(made: Made) ->
     assert read_values(target(), frames) == pytest.approx([0.25, math.nan], nan_ok=True)
     assert read_values(target(step=10), frames) == pytest.approx([0.25, 0.5])  # it was well then
     assert read_values(target(test_environments=["a"]), frames) == pytest.approx([0.25, 0.5])
-    ends = last_values(Reading(environment="every"), frames)
+    ends = last_values(Reading(environment="test"), frames)
     assert ends["value"].isna().tolist() == (ends["state"] == "diverged").tolist()
 
 
@@ -82,21 +82,6 @@ def test_a_metric_that_is_not_finite_is_not_left_out_of_a_mean(made: Made) -> No
     assert read_values(target(), frames) == [0.5]
     assert math.isnan(read_values(target(environment="training"), frames)[0])
     assert math.isnan(last_values(Reading(environment="training"), frames)["value"][0])
-
-
-def test_a_curve_has_no_mean_where_a_trial_has_diverged(made: Made) -> None:
-    made.add("D", "A", ("a",), 0, flat(0.25))
-    made.add("D", "A", ("a",), 1, flat(0.5), steps=(10, 17), state="diverged")
-    curve = Curve(title="c", sweep="made", environment="test")
-    curves = (curve, curve.model_copy(update={"x": "hparams.lr"}))
-    frames = {"made": load_frames(made.results)}
-    found = measure_experiment(experiment(curves=curves), frames, 1)
-    steps, ends = (panel.lines[0] for panel in found.panels)
-    assert steps.x == [10, 17, 20, 30]
-    assert steps.y == pytest.approx([0.375, *[math.nan] * 3], nan_ok=True)
-    assert ends.y == pytest.approx([math.nan], nan_ok=True)
-    again = Measured.model_validate_json(found.text())
-    assert again.model_dump_json() == found.model_dump_json()
 
 
 @pytest.mark.parametrize(
@@ -135,38 +120,18 @@ def test_several_draws_need_a_selection(made: Made) -> None:
 
 
 @computation("of a test")
-def computed(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    line = Line(label="l", x=[0, 1], y=[1, 2])
-    return Measured(
-        values={"k": [0.5] * trials, "runs": [float(len(f.runs)) for f in frames.values()]},
-        panels=[Panel(title="t", x="x", y="y", lines=[line])],
-    )
+def computed(trials: int, frames: Mapping[str, Frames]) -> dict[str, list[float]]:
+    return {"k": [0.5] * trials, "runs": [float(len(f.runs)) for f in frames.values()]}
 
 
 @pytest.mark.slow
-def test_a_computation_and_curves(frames: Frames) -> None:
-    targets = (
-        target(sweep="", row="k", scale=100),
-        target(sweep="", row="runs"),
-        target(),
-        target(row="A", environment="training"),
-    )
-    curves = (
-        Curve(title="over steps", sweep="made", environment="test", scale=10),
-        Curve(title="at the end", sweep="made", environment="training", x="hparams.lr"),
-    )
-    with_both = experiment(*targets, compute="of a test", curves=curves)
+def test_a_computation_beside_sweeps(frames: Frames) -> None:
+    targets = (target(sweep="", row="k", scale=100), target(sweep="", row="runs"), target())
+    with_both = experiment(*targets, compute="of a test")
     found = measure_experiment(with_both, {"made": frames}, 3)
     assert found.values[targets[0].key] == [50.0] * 3
     assert found.values[targets[1].key] == [5.0]
-    assert [panel.title for panel in found.panels] == ["t", "over steps", "at the end"]
-    (line,) = found.panels[1].lines
-    assert line.x == [10, 20, 30]
-    assert line.y == pytest.approx([1.65, 1.75, 1.85])
-    assert line.error == pytest.approx([0.05] * 3)
-    (end,) = found.panels[2].lines
-    assert (end.label, end.x, found.panels[2].x) == ("ERM", [0.1], "lr")
-    assert end.y == pytest.approx([0.26])
+    assert Measured.model_validate_json(found.text()) == found
     without = measure_experiment(with_both, {}, 3)
     assert targets[2].key not in without.values
 
@@ -187,19 +152,6 @@ def test_the_oracle_that_sees_the_last_step_only(made: Made) -> None:
     assert read_values(target(selection="oracle_last"), frames) == pytest.approx([0.61])
 
 
-def test_curves_against_environments_and_options(made: Made) -> None:
-    made.environments = ("0.1", "0.5")
-    for trial in (0, 1):
-        made.add("D", "A", ("0.5",), trial, lambda e, s, t, n=trial: float(e) + n)  # type: ignore[misc]
-    frames = load_frames(made.results)
-    curve = Curve(title="c", sweep="made", environment="every", x="environment")
-    curves = (curve, curve.model_copy(update={"where": {"none": 1}}))
-    (panel,) = measure_experiment(experiment(curves=curves), {"made": frames}, 1).panels
-    (line,) = panel.lines
-    assert (line.label, line.x) == ("A", [0.1, 0.5])
-    assert line.y == pytest.approx([0.6, 1.0])
-
-
 def at_the_end(values: Mapping[str, float]) -> Values:
     return lambda environment, split, step: values[environment] if step == 30 else 0.55
 
@@ -210,6 +162,6 @@ def test_how_many_configurations_beat_chance(made: Made) -> None:
         ends = {"a": test, "b": training, "c": training}
         options: dict[str, object] = {"imbalance": "class"}
         made.add("D", "A", ("a",), 0, at_the_end(ends), draw=draw, options=options)
-    assert rex.covariate_shift_search(1, {"made": load_frames(made.results)}).values == {
+    assert rex.covariate_shift_search(1, {"made": load_frames(made.results)}) == {
         "A, class": [0.0, 1.0, 0.0]
     }

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 
 from oodbench.errors import unknown
 from oodbench.results.frames import Frames
-from oodbench.verify.measured import Measured
 
-Computation = Callable[[int, Mapping[str, Frames]], Measured]
-"""Maps the number of trials and the sweeps' frames by name to what was measured, to whose keys the
-targets' rows refer where they name no sweep."""
+Values = dict[str, list[float]]
+"""What was measured, to whose keys the targets' rows refer where they name no sweep."""
+Computation = Callable[[int, Mapping[str, Frames]], Values]
+"""Maps the number of trials and the sweeps' frames by name to values."""
 _COMPUTATIONS: dict[str, Computation] = {}
 
 

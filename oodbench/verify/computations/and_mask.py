@@ -1,5 +1,10 @@
 """The numbers of arXiv:2009.00329 (AND-mask) that are computed: figures 3.7 and 4, and the linear example.
 
+Figure 4 is of noise: n components, each environment's gradient from N(0, sigma^2). Figure 3.7 of the thesis
+is of signals: a randomly initialised network on `Spirals`. Permuting the spirals' points among the examples
+of each environment leaves the shortcut alone to tell the classes apart, and permuting the shortcuts leaves
+the mechanism.
+
 The example is that of the paper's notebook, from the starts that its printed weights imply. Where a weight
 ends depends on where it started: the mask leaves the coordinates that are an environment's own to the
 weight decay, which shrinks them by the same factor from every start, and the mean gradient leaves it one
@@ -7,26 +12,33 @@ direction. The start of every other direction is forgotten. So the printed weigh
 are a start that ends where theirs did.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.gradients.backward import stacked_gradients
+from oodbench.networks.base import build
 from oodbench.results.frames import Frames
+from oodbench.seeds import derive
+from oodbench.steps import units
 from oodbench.sweep.file import find_sweep, read_sweep
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import make_plan, single
+from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.verify.computations import computation
-from oodbench.verify.mean_gradients import (
-    MASKS,
-    PAPER,
-    SIGNALS,
-    correlations,
-    expected_size,
-    sampled_sizes,
-)
-from oodbench.verify.measured import Line, Measured, Panel
+from oodbench.verify.computations import Values, computation
+
+MASKS = {"XORMask": "XOR-mask", "ANDMask": "AND-mask"}
+SIGNALS = {"mechanism": slice(2, None), "shortcut": slice(2)}
+"""The signals, and the inputs of `Spirals` that are permuted to isolate each."""
+
+PAPER = {"shortcut_dims": 32, "shortcut_scale": 0.1, "standardize": False}
+"""The inputs as the paper's text has them. On those of the released code, where the shortcut is as
+large as the mechanism and has more dimensions, its signal is nearly the whole gradient."""
 
 ALL, FIRST, LAST = ("test",), ("3", "4", "test"), ("1", "2", "test")
 PRINTED = {
@@ -47,17 +59,14 @@ SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
 
 
 @computation("gradient-correlation")
-def gradient_correlation(trials: int, frames: Mapping[str, Frames]) -> Measured:
+def gradient_correlation(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return the correlations in the thesis' figure at a few values of tau, of a network for each trial."""
     taus = [0.0, 0.25, 0.5, 0.75, 1.0]
     measured = np.stack([correlations({**PAPER}, taus, trial) for trial in range(trials)])
     plain = measured[:, list(MASKS).index("ANDMask"), 0]
-    values: dict[str, list[float]] = {}
-    panels = []
+    values: Values = {}
     for m, mask in enumerate(MASKS.values()):
-        lines = []
         for s, signal in enumerate(SIGNALS):
-            line = Line(label=signal, x=[], y=[])
             for t, tau in enumerate(taus):
                 finite = [float(v) for v in measured[:, m, t, s] if np.isfinite(v)]
                 if finite:
@@ -65,39 +74,25 @@ def gradient_correlation(trials: int, frames: Mapping[str, Frames]) -> Measured:
                     less = measured[:, m, t, s] - plain[:, s]
                     name = f"{mask} less none, {signal}, tau {tau:g}"
                     values[name] = [float(v) for v in less if np.isfinite(v)]
-                    line.x.append(tau)
-                    line.y.append(float(np.mean(finite)))
-            lines.append(line)
-        panels.append(Panel(title=mask, x="tau", y="correlation", lines=lines))
-    return Measured(values=values, panels=panels)
+    return values
 
 
 @computation("random-gradients")
-def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Measured:
+def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return the sizes that figure 4 shows, with random gradients of its own for each trial."""
     taus = {0.6: (5, 10, 20, 50, 100, 200), 1.0: (2, 4, 6, 8)}
-    values: dict[str, list[float]] = {}
+    values: Values = {}
     for tau, counts in taus.items():
         for d in counts:
             unmasked, masked = sampled_sizes(d, tau, 3000, 1.0, trials, 0)
             values |= {f"unmasked, d = {d}": unmasked, f"AND-mask, tau {tau:g}, d = {d}": masked}
-    x = [float(d) for d in taus[0.6]]
-    lines = []
-    exact = [expected_size(d, 0.6, 3000) for d in taus[0.6]]
-    sizes = {"unmasked": [e.unmasked for e in exact]}
-    sizes["AND-mask, tau 0.6"] = [e.masked for e in exact]
-    for name, y in sizes.items():
-        means = [float(np.mean(values[f"{name}, d = {d}"])) for d in taus[0.6]]
-        lines.append(Line(label=f"{name}: exact", x=x, y=y))
-        lines.append(Line(label=f"{name}: measured", x=x, y=means, points=True))
-    panel = Panel(title="Mean of random gradients", x="environments", y="squared norm", lines=lines)
-    return Measured(values=values, panels=[panel])
+    return values
 
 
 @computation("ilc-linear")
-def ilc_linear(trials: int, frames: Mapping[str, Frames]) -> Measured:
+def ilc_linear(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return the largest difference between our weights and the printed ones by run, for all trials."""
-    values: dict[str, list[float]] = {}
+    values: Values = {}
     for spec in make_plan(read_sweep(find_sweep("ilc-linear"), ["trials=1"])).runs.values():
         printed = torch.tensor(PRINTED[spec.label, spec.test_environments])
         run = Run(spec, TrainSettings())
@@ -107,4 +102,75 @@ def ilc_linear(trials: int, frames: Mapping[str, Frames]) -> Measured:
         run.run_steps(spec.steps)
         difference = float((weights.detach() - printed).abs().max())
         values[f"{spec.label} on {', '.join(run.names)}"] = [difference]
-    return Measured(values=values)
+    return values
+
+
+def sampled_sizes(
+    environments: int, tau: float, components: int, sigma: float, trials: int, seed: int
+) -> tuple[list[float], list[float]]:
+    """Return squared norms of the mean of random gradients, unmasked and after AND-mask, by trial."""
+    cls: Any = algorithms.get("ANDMask")
+    problem = Problem((1,), Task("binary"), tuple(map(str, range(environments))), 1)
+    algorithm = cls(build("Linear", {}, (1,), 1, 0), problem, cls.Hparams(tau=tau, rescale=False))
+    generator = torch.Generator().manual_seed(derive("noise", seed, environments))
+    unmasked, masked = [], []
+    for _ in range(trials):
+        gradients = sigma * torch.randn(environments, components, generator=generator)
+        unmasked.append(gradients.mean(0).square().sum().item())
+        masked.append(algorithm.combine(gradients).square().sum().item())
+    return unmasked, masked
+
+
+def permuted(batch: Batch, dims: slice, seed: int) -> Batch:
+    """Return the batch with the inputs' `dims` permuted among the examples of each environment."""
+    generator = torch.Generator().manual_seed(seed)
+    x = batch.x.clone()
+    for environment in x:
+        order = torch.randperm(len(environment), generator=generator)
+        environment[:, dims] = environment[order, dims]
+    return Batch(x, batch.y)
+
+
+def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> np.ndarray:
+    """Return the correlations of one network and data set, (mask, tau, 3), in the order of `MASKS`.
+
+    The three: Pearson's correlation of the masked mean gradient with the mechanism's and with the
+    shortcut's mean gradient, over the components that the mask kept, of all parameters; and the
+    fraction of components kept. NaN where fewer than three are left.
+    """
+    spec = single(
+        {"name": "Spirals", **options},
+        {"name": "ANDMask", "hparams": {"rescale": False}},
+        trials=[trial],
+    )
+    run = Run(spec, TrainSettings())
+    data = [run.data.environments[name] for name in run.names]
+    batch = Batch(torch.stack([e.x for e in data]), torch.stack([e.y for e in data]))
+    signals = {}
+    for name, others in SIGNALS.items():
+        other = permuted(batch, others, derive("permuted", name, trial))
+        gradients = stacked_gradients(run.algorithm.network, units(run.algorithm, other, 0))
+        signals[name] = torch.cat([g.mean(0).flatten() for g in gradients.values()])
+    stacks = stacked_gradients(run.algorithm.network, units(run.algorithm, batch, 0)).values()
+    values = np.empty((len(MASKS), len(taus), 3))
+    for m, name in enumerate(MASKS):
+        cls: Any = algorithms.get(name)
+        for t, tau in enumerate(taus):
+            hparams = cls.Hparams(tau=tau, rescale=False)
+            mask = cls(run.algorithm.network, run.problem, hparams)
+            combined = torch.cat([mask.combine(stack).flatten() for stack in stacks])
+            kept = combined != 0
+            values[m, t] = [
+                *(pearson(combined[kept], signals[s][kept]) for s in SIGNALS),
+                kept.double().mean().item(),
+            ]
+    return values
+
+
+def pearson(a: Tensor, b: Tensor) -> float:
+    """Return the correlation of two vectors; NaN for fewer than three components or a constant one."""
+    if len(a) < 3:
+        return float("nan")
+    a, b = (v.double() - v.double().mean() for v in (a, b))
+    scale = a.norm() * b.norm()
+    return (a @ b / scale).item() if scale else float("nan")

@@ -18,8 +18,8 @@ from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build
 from oodbench.results.frames import Frames
 from oodbench.tasks import Task
-from oodbench.verify.computations import computation
-from oodbench.verify.measured import Line, Measured, Panel, last_values
+from oodbench.verify.computations import Values, computation
+from oodbench.verify.measured import last_values
 from oodbench.verify.targets import Reading
 
 CHANCE = 0.5
@@ -47,19 +47,19 @@ NEAR = 1e-3
 
 
 @computation("covariate-shift-search")
-def covariate_shift_search(trials: int, frames: Mapping[str, Frames]) -> Measured:
+def covariate_shift_search(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return whether each run that ended is satisfactory (1 or 0), by row and imbalance.
 
     It is if its test accuracy at the last step is above chance and below its training accuracy.
     """
-    values: dict[str, list[float]] = {}
+    values: Values = {}
     for sweep in frames.values():
         test, training = (last_values(Reading(environment=e), sweep) for e in ("test", "training"))
         imbalances = test["options"].map(lambda options: options["imbalance"])
         good = (test["value"] > CHANCE) & (training["value"] > test["value"])
         for (row, imbalance), of_row in good.groupby([test["label"], imbalances]):
             values[f"{row}, {imbalance}"] = [float(v) for v in np.asarray(of_row)]
-    return Measured(values=values)
+    return values
 
 
 def on_risks(name: str, environments: int, **values: Any) -> Callable[[Tensor], Tensor]:
@@ -85,17 +85,11 @@ def costly_risk(p: Tensor, q: Tensor) -> Tensor:
 
 
 @computation("covariate-shift-toy")
-def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Measured:
+def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return the p in [0, 1] that each method chooses for each pair of environments; nothing is random."""
-    values: dict[str, list[float]] = {}
-    panels = []
+    values: Values = {}
     for domain, pair in DOMAINS.items():
         q = torch.tensor(pair, dtype=torch.double)
-        axis = torch.linspace(0, 1, 21, dtype=torch.double)
-        lines = [
-            Line(label=f"risk, q = {e:g}", x=axis.tolist(), y=costly_risk(axis, e).tolist())
-            for e in q
-        ]
         for name, hparams in TOY_METHODS.items():
             objective = on_risks(name, 2, **hparams)
 
@@ -106,9 +100,7 @@ def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Measured:
             worst = float(costly_risk(torch.tensor(p), torch.tensor([0.0, 1.0])).max())
             values[f"{name}, q {domain} 1/3: p"] = [p]
             values[f"{name}, q {domain} 1/3: worst risk"] = [worst]
-            lines.append(Line(label=name, x=[p], y=[worst], points=True))
-        panels.append(Panel(title=f"q {domain} 1/3", x="p", y="risk", lines=lines))
-    return Measured(values=values, panels=panels)
+    return values
 
 
 def sem_risks(weights: Tensor, varies: str) -> Tensor:
@@ -127,12 +119,11 @@ def sem_risks(weights: Tensor, varies: str) -> Tensor:
 
 
 @computation("scalar-sem")
-def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Measured:
+def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return the weights (a, b) that ERM and V-REx choose if one of the noises varies, without chance."""
-    values: dict[str, list[float]] = {}
-    panels = []
+    values: Values = {}
     for varies in ("2", "Y"):
-        lines, start = [], np.zeros(2)
+        start = np.zeros(2)
         for name, weights in (("ERM", [0.0]), ("VREx", [1e1, 1e3, 1e5, 1e7])):
             for weight in weights:
                 objective = on_risks(name, 3, **({"penalty_weight": weight} if weight else {}))
@@ -147,24 +138,14 @@ def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Measured:
             a, b = map(float, start)
             values[f"{name}, noise {varies} varies: a"] = [a]
             values[f"{name}, noise {varies} varies: b"] = [b]
-            lines.append(Line(label=name, x=[a], y=[b], points=True))
-        title = "the effect's noise varies" if varies == "2" else "the target's noise varies"
-        panels.append(Panel(title=title, x="weight of the cause", y="of the effect", lines=lines))
-    return Measured(values=values, panels=panels)
+    return values
 
 
 @computation("risk-fields")
-def risk_fields(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """Return the gradients of the methods' objectives on a grid of risks and at some points."""
-    axis = torch.linspace(0.05, 0.95, 10)
-    grid = torch.cartesian_prod(axis, axis)
-    values: dict[str, list[float]] = {}
-    panels = []
+def risk_fields(trials: int, frames: Mapping[str, Frames]) -> Values:
+    """Return the gradients of the methods' objectives at some pairs of risks."""
+    values: Values = {}
     for name in FIELD_METHODS:
-        field = gradients(name, grid)
-        x, y, dx, dy = torch.cat([grid, -0.03 * field], 1).double().T.round(decimals=6).tolist()
-        line = Line(label="descent", x=x, y=y, dx=dx, dy=dy)
-        panels.append(Panel(title=name, x="first risk", y="second risk", lines=[line]))
         apart, above, below = gradients(
             name, torch.tensor([[0.75, 0.25], [0.5 + NEAR, 0.5], [0.5, 0.5 + NEAR]])
         ).double()
@@ -173,7 +154,7 @@ def risk_fields(trials: int, frames: Mapping[str, Frames]) -> Measured:
             f"{name}: second risk": [float(apart[1])],
             f"{name}: jump at equality": [float((above - below).norm())],
         }
-    return Measured(values=values, panels=panels)
+    return values
 
 
 def gradients(name: str, risks: Tensor) -> Tensor:

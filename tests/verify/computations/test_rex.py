@@ -28,7 +28,7 @@ def test_the_risk_at_a_third_is_the_same_everywhere() -> None:
 
 
 def test_only_rex_finds_the_minimax_p_from_any_two_environments() -> None:
-    values = covariate_shift(1, {}).values
+    values = covariate_shift(1, {})
     for place, erm, ri in (("below", 1, 1), ("between", 0, 1 / 3), ("above", 0, 0)):
         wanted = {"ERM": erm, "RI": ri, "MMREx": 1 / 3, "VREx": 1 / 3}
         for name, p in wanted.items():
@@ -50,7 +50,7 @@ def test_the_risks_of_the_scalar_model_are_those_of_samples(varies: str) -> None
 
 
 def test_v_rex_ends_at_the_causal_or_the_anticausal_model() -> None:
-    values = scalar_sem(1, {}).values
+    values = scalar_sem(1, {})
     found = [values[f"VREx, noise {v} varies: {w}"][0] for v in "2Y" for w in "ab"]
     assert found == pytest.approx([W_1, 0, 0, 1 / W_2], abs=0.01)
     for varies in "2Y":

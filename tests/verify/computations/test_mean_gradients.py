@@ -1,20 +1,48 @@
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 from oodbench.algorithms import Batch
-from oodbench.verify.computations import and_mask
-from oodbench.verify.mean_gradients import (
+from oodbench.verify.computations.and_mask import (
     SIGNALS,
     correlations,
-    expected_size,
     pearson,
     permuted,
+    random_gradients,
     sampled_sizes,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Expected squared norms of the mean gradient and the expected fraction that is kept."""
+
+    unmasked: float
+    masked: float
+    kept: float
+
+
+def expected_size(environments: int, tau: float, components: int, sigma: float = 1.0) -> Size:
+    """Return the exact sizes for d environments.
+
+    Given k positive signs the magnitudes are independent half-normals, with the mean
+    sigma sqrt(2/pi) and the variance sigma^2 (1 - 2/pi), so that the mean of the d gradients has
+    the second moment (sigma/d)^2 (d (1 - 2/pi) + (2k - d)^2 2/pi). The mask keeps |2k - d| >= tau d,
+    and k is binomial. For tau = 1 this is n sigma^2 2^(1-d) (2/pi + (1 - 2/pi)/d), for tau = 0 it
+    is n sigma^2 / d.
+    """
+    k = np.arange(environments + 1)
+    net = np.abs(2 * k - environments)
+    weight = binom.pmf(k, environments, 0.5) * (net >= tau * environments - 1e-4)
+    moment = environments * (1 - 2 / np.pi) + net**2 * 2 / np.pi
+    masked = components * (sigma / environments) ** 2 * float(weight @ moment)
+    unmasked = components * sigma**2 / environments
+    return Size(unmasked=unmasked, masked=masked, kept=float(weight.sum()))
 
 
 @pytest.mark.parametrize("environments", [1, 2, 7, 16])
@@ -30,9 +58,9 @@ def test_the_closed_forms_at_both_ends_of_tau(environments: int) -> None:
 
 
 def test_the_figure_has_a_draw_for_each_trial() -> None:
-    found = and_mask.random_gradients(4, {})
-    assert found.values["AND-mask, tau 1, d = 4"] == sampled_sizes(4, 1.0, 3000, 1.0, 4, 0)[1]
-    assert found.values["unmasked, d = 200"] == sampled_sizes(200, 0.6, 3000, 1.0, 4, 0)[0]
+    found = random_gradients(4, {})
+    assert found["AND-mask, tau 1, d = 4"] == sampled_sizes(4, 1.0, 3000, 1.0, 4, 0)[1]
+    assert found["unmasked, d = 200"] == sampled_sizes(200, 0.6, 3000, 1.0, 4, 0)[0]
 
 
 def test_the_pure_noise_that_eighty_examples_let_pass() -> None:
