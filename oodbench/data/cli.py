@@ -1,4 +1,4 @@
-"""The files of datasets on the command line: download, verify, check, cache, make."""
+"""The files of datasets on the command line: download, check, cache, make."""
 
 import os
 from pathlib import Path
@@ -25,6 +25,7 @@ app = commands(
     renamed={
         "check --train": "type `oodbench diagnose dataset NAME`",
         "list": "`oodbench list NAME` shows the files of a dataset",
+        "verify": "`oodbench data check NAME` compares checksums before it reads the examples",
     },
 )
 
@@ -80,12 +81,6 @@ def make(
 
 
 @app.command()
-def verify(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
-    """Say whether the files of a dataset are there and have the right checksums."""
-    _verify(_dataset(name, data_dir, set_, plugin))
-
-
-@app.command()
 def check(
     name: Name,
     data_dir: DataDirOrNone = None,
@@ -95,11 +90,12 @@ def check(
     ] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Read every example: sizes, balance, groups, inputs of tables, what environments share."""
+    """Verify the files, and read every example: sizes, balance, groups, what environments share."""
     from oodbench.data.preparation import inspect
     from oodbench.data.sheet import write_sheet
 
     dataset = _dataset(name, data_dir, set_, plugin)
+    _verify(dataset)
     if sheet is not None:
         write_sheet(dataset, dataset.load(0), sheet)
     console = terminal()
@@ -186,7 +182,7 @@ def _dataset(
 
 
 def _verify(dataset: "Dataset") -> None:
+    """Say that files with checksums are right; raises UserError where one is missing or damaged."""
     facts.check(dataset)
-    name, count = dataset.name, len(facts.checksums(dataset))
-    where = f"{count} files in {dataset.data_dir}"
-    terminal().say(f"{name}: {where} are right" if count else f"{name}: nothing is wrong")
+    if count := len(facts.checksums(dataset)):
+        terminal().say(f"{dataset.name}: {count} files in {dataset.data_dir} are right")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from oodbench.errors import MOST_THREADS, UserError
+from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
@@ -56,14 +56,6 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show a cluster's jobs, 
 Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
 Snapshot = Annotated[
     bool, typer.Option("--snapshot", help="A cluster's jobs run a copy of the code.")
-]
-LoaderWorkers = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        max=MOST_THREADS,
-        help="Threads that read a run's stored data; its share of the cores.",
-    ),
 ]
 Vectorize = Annotated[
     int | None, typer.Option(min=1, help="Most runs of one program; 64 by default.")
@@ -238,7 +230,6 @@ def launch(
     workers: Workers = None,
     devices: Devices = "auto",
     threads: Threads = 1,
-    loader_workers: LoaderWorkers = None,
     vectorize: Vectorize = None,
     run_timeout: RunTimeout = None,
     snapshot: Snapshot = False,
@@ -263,7 +254,6 @@ def launch(
         workers=workers,
         devices=devices,
         threads=threads,
-        loader_workers=loader_workers,
         vectorize=vectorize,
         run_timeout=run_timeout,
         snapshot=snapshot,

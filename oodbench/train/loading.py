@@ -315,7 +315,7 @@ def _drawn_batches(
         environments_at=partial(environments_at, algorithm),
         repeat=algorithm.hparams.environments_per_step > 0,
         end=spec.steps,
-        loader_workers=settings.loader_workers or 0,
+        loader_workers=settings.loader_workers,
         attributes=attributes if needs.has_attributes(vars(algorithm.hparams)) else None,
         indexed=needs.index,
         labels=labels or None,

@@ -152,7 +152,7 @@ class Run:
         self.set_aside = self._set_aside()
         """The data of the method's own validation loss."""
         self.batches = batches(spec, self.data, self.names, self.algorithm, settings)
-        self.loader_workers = settings.loader_workers or 0
+        self.loader_workers = settings.loader_workers
         self.step = 0
         self.seconds = self.waited = 0.0
         self.sums: dict[str, float] = {}

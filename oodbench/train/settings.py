@@ -23,9 +23,8 @@ class TrainSettings:
     """Whether a run keeps its checkpoint when it has ended."""
     scratch: bool = False
     """Whether the results are discarded, so that no digests of data files are needed."""
-    loader_workers: int | None = None
-    """Threads of a run that read stored data ahead; 0: the run reads them itself. None: as many as
-    the launcher has cores for, or none without a launcher."""
+    loader_workers: int = 0
+    """Threads of a run that read stored data ahead; a launcher gives each its share of the cores."""
     observers: tuple[str, ...] = ()
     """The observers that follow each run, see `oodbench.train.observers`."""
     vectorize: int | None = None

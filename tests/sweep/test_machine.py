@@ -88,7 +88,7 @@ def test_numbers_that_no_machine_has_are_refused(
 
 
 def test_no_command_starts_a_million_threads() -> None:
-    counts = ("workers", "threads", "loader_workers")
+    counts = ("workers", "threads")
     options = [p for _, command in commands() for p in command.params if p.name in counts]
     most = {getattr(p, "max", None) or p.type.max for p in options}  # of typer, and of click before
     assert len(options) > 8 and most == {MOST_THREADS}

@@ -109,13 +109,12 @@ class Job:
         has_affinity = hasattr(os, "sched_getaffinity")
         cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
         share = cores // max(1, self.at_once)
-        loaders = self.options.loader_workers
         data_dir = self.options.data_dir
         return replace(
             self.options,
             data_dir=data_dir and data_dir.absolute(),  # a plug-in may change the working directory
             device=self.devices[worker % len(self.devices)],
-            loader_workers=max(1, share) if loaders is None else loaders,
+            loader_workers=max(1, share),
             device_share=1 / -(-self.at_once // max(1, len(self.gpus or self.devices))),
         )
 

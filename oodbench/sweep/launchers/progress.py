@@ -1,11 +1,10 @@
 """The progress of a launch: a bar for the sweep and one for each worker.
 
-Where the output is no terminal, a line per ended run with its validation score and the time left.
+Where the output is no terminal, a line per ended run with the time left.
 """
 
 import time
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 from rich.progress import (
@@ -62,7 +61,6 @@ class Display:
         self.specs = job.specs
         self.count = len(job.specs) - len(job.ids)
         self.total = len(job.specs)
-        self.results = job.results
         steps = [job.specs[i].steps for i in job.ids]
         self._left, self._trained, self._since = sum(steps), 0, 0.0
         """Steps that are left, those trained since a worker's first step, and when that was."""
@@ -113,11 +111,9 @@ class Display:
         if state is not State.DONE or not self.console.is_interactive:
             text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
             notes = [message] if message else []
-            if not self.console.is_interactive:
-                notes += self._validation_score(run_id) if state.complete else []
-                if self._trained > 0:
-                    pace = (time.monotonic() - self._since) / self._trained
-                    notes.append(f"about {duration(self._left * pace)} left")
+            if not self.console.is_interactive and self._trained > 0:
+                pace = (time.monotonic() - self._since) / self._trained
+                notes.append(f"about {duration(self._left * pace)} left")
             self.console.say(": ".join([text, ", ".join(notes)]) if notes else text)
 
     def _reached(self, run_id: str, step: int, trained: bool = True) -> None:
@@ -127,22 +123,3 @@ class Display:
         if trained and self._since and (before is not None or step == self.specs[run_id].steps):
             self._trained += step - (before or 0)
         self._at[run_id] = step
-
-    def _validation_score(self, run_id: str) -> list[str]:
-        """Return the validation score of a run's last record: the mean over environments that judge it."""
-        run, spec = self.results.run(run_id), self.specs[run_id]
-        info, records = run.info(), run.records()
-        if info is None or not records:
-            return []
-        context, held_out = info.context, spec.validation_environments
-        names = held_out or context["training_environments"]
-        values = [
-            e["value"]
-            for e in records[-1]["evaluations"]
-            if e["environment"] in names
-            and (held_out or e["split"] == "out")
-            and e["metric"] == context["metric"]
-        ]
-        if not values or None in values:
-            return []
-        return [f"validation {context['metric']} {fmean(values):.4g} at step {records[-1]['step']}"]

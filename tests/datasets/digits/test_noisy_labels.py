@@ -236,17 +236,17 @@ def test_damaged_cifar(cifar_dir: Path) -> None:
         dataset.load(0)
 
 
-def test_verify_takes_the_base(tmp_path: Path, mnist_dir: Path) -> None:
-    def verify(*arguments: object) -> tuple[int, str]:
-        result = CliRunner().invoke(app, ["verify", *map(str, arguments)])
+def test_check_takes_the_base(tmp_path: Path, mnist_dir: Path) -> None:
+    def check(*arguments: object) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["check", *map(str, arguments)])
         return result.exit_code, result.stdout + result.stderr
 
-    right = verify("NoisyLabels", "--data-dir", mnist_dir)
-    assert right == (0, f"NoisyLabels: 4 files in {mnist_dir} are right\n")
-    wrong = verify("NoisyLabels", "--data-dir", tmp_path, "--set", "base=cifar10")
+    right = check("NoisyLabels", "--data-dir", mnist_dir)
+    assert right[0] == 0 and f"NoisyLabels: 4 files in {mnist_dir} are right\n" in right[1]
+    wrong = check("NoisyLabels", "--data-dir", tmp_path, "--set", "base=cifar10")
     assert wrong[0] == 2
     assert "data_batch_1 is missing" in wrong[1] and "get it with `" in wrong[1]
-    unknown = verify("NoisyLabels", "--data-dir", tmp_path, "--set", "base=cifar")
+    unknown = check("NoisyLabels", "--data-dir", tmp_path, "--set", "base=cifar")
     assert unknown[0] == 2 and "did you mean cifar10" in unknown[1]
 
 
