@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,7 +29,6 @@ from oodbench.terminal import (
     terminal,
 )
 from oodbench.train.settings import TrainSettings
-from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:
     from oodbench.sweep.estimate import Forecast
@@ -42,6 +41,7 @@ app = commands(
     no_args_is_help=True,
     renamed={
         "pack": "runs stay folders; put them into one file with your system's `zip`",
+        "launch --resource": "type `--set resources.KEY=VALUE`, which `plan` takes, too",
         "retry": "`sweep launch SWEEP --failed` trains failed, broken and lost runs again",
     },
 )
@@ -49,7 +49,8 @@ app = commands(
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
 Out = Annotated[Path | None, typer.Option(help="The results directory; results/NAME by default.")]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as by resources.gpus=1."),
 ]
 Launcher = Annotated[str, typer.Option(help="local, debug, slurm, or a plug-in's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show a cluster's jobs, submit nothing.")]
@@ -66,12 +67,6 @@ RunTimeout = Annotated[
         min=0.001,
         max=LONGEST,
         help="Seconds after which a run that has not ended counts as failed.",
-    ),
-]
-Resource = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE", help="Override the file's `resources`, as by runs_per_gpu=4 or gpus=1."
     ),
 ]
 KeepPredictions = Annotated[
@@ -171,7 +166,7 @@ def plan(
         f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "
         f"{duration(expected.seconds / count)} with {counted(count, 'worker')}."
     )
-    asked = layered_resources((f"the resources of {parsed.name}", parsed.resources))
+    asked = layered_resources(parsed.name, parsed.resources)
     if shutil.which("sbatch") or asked.keys() - Resources.model_fields:
         of_slurm = SlurmResources.of(asked)
         packs = packed({spec.id: spec for spec in left}, of_slurm, settings, expected)
@@ -233,7 +228,6 @@ def launch(
     vectorize: Vectorize = None,
     run_timeout: RunTimeout = None,
     snapshot: Snapshot = False,
-    resource: Resource = None,
     observe: Observe = None,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -257,7 +251,6 @@ def launch(
         vectorize=vectorize,
         run_timeout=run_timeout,
         snapshot=snapshot,
-        resources=_resources(resource or ()),
         observers=tuple(dict.fromkeys(observe or ())),
     )
     if not way.is_complete(way.launch(parsed, options, terminal())):
@@ -350,18 +343,6 @@ def schema(plugin: Plugins = None) -> None:
 
     load_plugins(plugin or ())
     typer.echo(json.dumps(module.schema(), indent=1))
-
-
-def _resources(given: Sequence[str]) -> dict[str, Any]:
-    """Return the values of --resource, where `slurm.nice=5` is the key `nice` of the mapping `slurm`."""
-    resources: dict[str, Any] = {}
-    for name, value in assignments("--resource", given).items():
-        key, dot, inner = name.partition(".")
-        if dot:
-            resources.setdefault(key, {})[inner] = value
-        else:
-            resources[key] = value
-    return resources
 
 
 def _results(sweep: str, out: Path | None, settings: Sequence[str] | None) -> Results:

@@ -121,9 +121,7 @@ def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> 
         keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
         keep_checkpoints=sweep.keep_checkpoints,
         run_timeout=options.run_timeout or sweep.run_timeout,
-        resources=layered_resources(
-            (f"the resources of {sweep.name}", sweep.resources), ("the flags", options.resources)
-        ),
+        resources=layered_resources(sweep.name, sweep.resources),
     )
 
 

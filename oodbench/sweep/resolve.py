@@ -104,7 +104,7 @@ def resolve(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True
     """
     problems = Problems(sweep.name)
     with problems.noted():
-        layered_resources((f"the resources of {sweep.name}", sweep.resources))
+        layered_resources(sweep.name, sweep.resources)
     methods = _methods(sweep, problems)
     sources = sources_of(sweep, data_dir, problems)
     chosen: Chosen | None = None

@@ -154,7 +154,7 @@ def test_the_help_of_launch_is_plain_text(width: int) -> None:
     arguments = ["sweep", "launch", "--help"]
     text = CliRunner().invoke(main, arguments, env={"COLUMNS": str(width)}).output
     assert max(len(line) for line in text.splitlines()) <= width
-    assert re.search(r"--resource KEY=VALUE .*\s+runs_per_gpu=4", text)
+    assert re.search(r"--set KEY=VALUE .*\s+resources.gpus=1", text)
     assert "<bool>" not in text and re.search("--yes +Do not ask", text)
 
 

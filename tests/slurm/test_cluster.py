@@ -37,7 +37,7 @@ def launch(sweep: Path, out: Path, *more: str, **resources: object) -> Result:
     """Launch a sweep of short runs, each of which has a job unless `runs_per_job` is None or a number."""
     resources = {"runs_per_job": 1} | resources
     asked = {key.replace("__", "."): value for key, value in resources.items() if value is not None}
-    given = [f"--resource={key}={value}" for key, value in asked.items()]
+    given = [f"--set=resources.{key}={value}" for key, value in asked.items()]
     return run("launch", sweep, "--out", out, "--launcher", "slurm", "--yes", *more, *given)
 
 
@@ -250,9 +250,9 @@ def test_a_full_disk(cluster: Cluster, tmp_path: Path) -> None:
         ({"gpus": 3}, "Requested node configuration is not available"),
         ({"partition": "low", "time": "3:00:00"}, "3:00:00 is over the limit of.*'low', 2:00:00"),
         ({"constraint": "fast"}, "nvalid feature"),
-        ({"time": "soon"}, "the flags: time: must be"),
+        ({"time": "soon"}, "the resources of tiny: time: must be"),
         ({"slurm__job-name": "x"}, "job-name is set by the launcher"),
-        ({"tme": 3}, "unknown resource 'tme' in the flags; did you mean time"),
+        ({"tme": 3}, "unknown resource 'tme' in the resources of tiny; did you mean time"),
     ],
 )
 @pytest.mark.usefixtures("cluster")

@@ -68,7 +68,7 @@ ONE = {"algorithms": ["ERM"], "trials": 1, "steps": 20, "evaluate_every": 10}
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--resource", "runs_per_gpu=1000000"), "should be less than or equal to 1024"),
+        (("--set", "resources.runs_per_gpu=1000000"), "should be less than or equal to 1024"),
         (("--run-timeout", "inf"), "'--run-timeout': Input should be less than or equal to 1000"),
         (("--set", "run_timeout=1.0e+300"), "run_timeout must be a number of seconds above 0, up"),
         (("--set", "steps=1000000000", "--set", "evaluate_every=1"), "raise `evaluate_every`"),

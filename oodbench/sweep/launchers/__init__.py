@@ -57,7 +57,7 @@ class LaunchOptions(TrainSettings):
     devices: str = "auto"
     """`auto`, `cpu` or a list such as `cuda:0,cuda:1`."""
     resources: Mapping[str, Any] = field(default_factory=dict)
-    """Values that override the sweep's `resources`; each launcher takes the keys that it knows."""
+    """The sweep's `resources`, which a launch fills in; each launcher takes the keys that it knows."""
     dry_run: bool = False
     """Whether the launcher only shows what it would submit."""
     snapshot: bool = False
@@ -205,11 +205,11 @@ def progress_note(beat: Heartbeat | None) -> str:
     return f"step {beat.step} on {where}, heartbeat {time.time() - beat.time:.0f} s ago"
 
 
-def layered_resources(*layers: tuple[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the user's file and (place, values) layers of resources; later layers take precedence.
+def layered_resources(sweep: str, resources: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the resources of a sweep over those of the user's file.
 
     A mapping such as `slurm` is merged key by key. Raises UserError naming a key that no launcher knows,
     or whose value is wrong, and its place.
     """
     known: Sequence[type[Resources]] = [launchers.get(name).Resources for name in launchers]
-    return merged(known, *layers)
+    return merged(known, sweep, resources)

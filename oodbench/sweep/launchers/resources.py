@@ -108,14 +108,14 @@ def user_file() -> Path:
 
 
 def merged(
-    known: Sequence[type[Resources]], *layers: tuple[str, Mapping[str, Any]]
+    known: Sequence[type[Resources]], sweep: str, resources: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Do what `oodbench.sweep.launchers.layered_resources` says, by the keys of the `known` classes."""
     path = user_file()
     stored = read_yaml(path) if path.is_file() else {}
     keys = dict.fromkeys(key for cls in known for key in cls.model_fields)
     values: dict[str, Any] = {}
-    for place, layer in [(str(path), stored or {}), *layers]:
+    for place, layer in ((str(path), stored or {}), (f"the resources of {sweep}", resources)):
         if not isinstance(layer, Mapping):
             raise UserError(f"{place} must hold keys and values, such as `partition: gpu`")
         for key in layer:

@@ -114,8 +114,8 @@ COMMANDS = """
 from typer.testing import CliRunner
 from oodbench.sweep.cli import app
 launch = ["launch", "tiny.yaml", "--out", "out", "--yes", "--launcher", "spool"]
-for command in ([*launch, "--dry-run"], [*launch, "--resource", "colour=blue"], ["status", "out"],
-                ["cancel", "out"], ["status", "out"], [*launch, "--resource", "color=blue"]):
+for command in ([*launch, "--dry-run"], [*launch, "--set", "resources.colour=blue"], ["status", "out"],
+                ["cancel", "out"], ["status", "out"], [*launch, "--set", "resources.color=blue"]):
     print(CliRunner().invoke(app, command).output)
 """
 
@@ -133,4 +133,4 @@ def test_a_launcher_is_one_file_of_another_package(tmp_path: Path) -> None:
     places = [printed.index(text) for text in told]
     assert places == sorted(places)
     assert "queued" not in printed[places[-1] :]
-    assert "unknown resource 'color' in the flags; did you mean colour" in printed
+    assert "unknown resource 'color' in the resources of tiny; did you mean colour" in printed

@@ -32,7 +32,7 @@ def test_killed_tasks_of_ray_go_on_to_the_bits_of_the_launcher_local(tmp_path: P
     sweep = tiny_file(tmp_path, **CHANGES)
     command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep)]
     command += ["--out", str(out), "--yes", "--launcher", "ray", "--plugin", "ray_launcher"]
-    command += ["--plugin", ODD_METHODS, "--resource", "ray_cpus=0.5"]
+    command += ["--plugin", ODD_METHODS, "--set", "resources.ray_cpus=0.5"]
     path = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "SLOW_SECONDS": "0.01"}
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(

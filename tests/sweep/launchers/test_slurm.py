@@ -89,13 +89,11 @@ def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
 def test_a_dry_run_shows_the_failed_runs_that_would_be_trained_again_and_leaves_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = tiny()
+    plan = tiny(resources={"runs_per_job": 9})
     results = planned(tmp_path, plan)
     lost = next(iter(plan.runs))
     results.run(lost).fail("out of memory", "")
-    options = LaunchOptions(
-        out=tmp_path, launcher="slurm", dry_run=True, failed=True, resources={"runs_per_job": 9}
-    )
+    options = LaunchOptions(out=tmp_path, launcher="slurm", dry_run=True, failed=True)
     assert not launch(plan.sweep, options, terminal())
     shown = capsys.readouterr().out
     assert ": 1 job\n" in shown and "The first job's 4 runs, 1 at a time" in shown
@@ -108,13 +106,13 @@ def test_a_later_layer_goes_over_an_earlier_one(tmp_path: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("account: mine\ntime: 1:30:00\nslurm: {exclude: n1, nice: 5}\n")
     sweep = read_sweep(tiny_file(tmp_path, resources={"time": 20, "slurm": {"nice": 6}})).resources
-    asked = SlurmResources.of(layered_resources(("sweep", sweep), ("flags", {"gpus": 1})))
+    asked = SlurmResources.of(layered_resources("sweep", sweep | {"gpus": 1}))
     assert (asked.account, asked.time, asked.gpus) == ("mine", "20", "1")
     assert asked.slurm == {"exclude": "n1", "nice": 6}
-    assert SlurmResources.of(layered_resources()).time == "1:30:00"
+    assert SlurmResources.of(layered_resources("sweep", {})).time == "1:30:00"
     file.write_text("acount: mine")
     with pytest.raises(UserError, match=r"unknown resource 'acount' in .*yaml; did you mean acc"):
-        layered_resources()
+        layered_resources("sweep", {})
 
 
 @pytest.mark.parametrize(
