@@ -8,7 +8,7 @@ looks up: `label`, `network`, `network_hparams`, `metric`, `higher_is_better`, `
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from oodbench.hparams import defaults
@@ -28,33 +28,6 @@ if TYPE_CHECKING:
 
 NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?%?")
 """The names that are sorted as numbers."""
-
-
-@dataclass(frozen=True)
-class PlanFacts:
-    """The facts about a dataset that the plan of a sweep needs, computed once."""
-
-    network: str
-    network_hparams: Mapping[str, Any]
-    holdout: float
-    has_evaluation_splits: bool
-    trainable: tuple[str, ...]
-    """The environments that are trained on unless they are held out, in the dataset's order."""
-    options: Mapping[bool, dict[str, Any]]
-    """The options of a run, by whether its network is pretrained."""
-
-
-def for_plan(dataset: "Dataset") -> PlanFacts:
-    """Return the facts about a dataset whose data are there; raises UserError for impossible options."""
-    higher_is_better(dataset)
-    return PlanFacts(
-        network=network(dataset),
-        network_hparams=network_hparams(dataset),
-        holdout=holdout(dataset),
-        has_evaluation_splits=bool(evaluation_environments(dataset)),
-        trainable=training_environments(dataset, ()),
-        options={each: run_options(dataset, each) for each in (False, True)},
-    )
 
 
 def label(dataset: "Dataset") -> str:

@@ -155,7 +155,7 @@ def _specs(sweep: Sweep, pair: Pair, tests: tuple[str, ...]) -> list[RunSpec]:
         RunSpec(
             dataset=dataset.name,
             options=identity(
-                type(dataset.options), source.facts.options[network.is_pretrained(network_hparams)]
+                type(dataset.options), source.options[network.is_pretrained(network_hparams)]
             ),
             algorithm=row.name,
             hparams=hparams,
@@ -186,14 +186,14 @@ def _validation(source: Source, tests: tuple[str, ...], trial: int) -> tuple[str
     """Return the environments that a trial's runs hold out for selection besides the test environments."""
     if not isinstance(source.validation, int):
         return tuple(name for name in source.validation if name not in tests)
-    free = [name for name in source.facts.trainable if name not in tests]
+    free = [name for name in source.trainable if name not in tests]
     stream = random.Random(derive("validation", source.dataset.name, tests, trial))
     return tuple(sorted(stream.sample(free, source.validation), key=free.index))
 
 
 def _training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
     """Return the environments that are left to train on; raises UserError if there is none."""
-    names = tuple(name for name in source.facts.trainable if name not in spec.held_out)
+    names = tuple(name for name in source.trainable if name not in spec.held_out)
     if not names:
         held_out = ", ".join((*spec.test_environments, *spec.validation_environments))
         raise UserError(

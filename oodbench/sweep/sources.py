@@ -66,7 +66,6 @@ class Source:
     """A dataset of a sweep, with what the file says of the training on it."""
 
     dataset: Any
-    facts: facts.PlanFacts
     label: str
     """The dataset as tables call it."""
     training: DatasetSettings
@@ -79,6 +78,10 @@ class Source:
     evaluate_every: int
     holdout: float
     trials: Sequence[int]
+    options: Mapping[bool, dict[str, Any]]
+    """The options of a run, by whether its network is pretrained."""
+    trainable: tuple[str, ...]
+    """The environments that are trained on unless they are held out, in the dataset's order."""
     tests: Sequence[tuple[str, ...]] = ()
     """The sets of test environments on which the methods are tried."""
     validation: int | tuple[str, ...] = ()
@@ -153,12 +156,12 @@ def _source(
     """
     from oodbench.networks.base import networks
 
-    known = facts.for_plan(dataset)
+    facts.higher_is_better(dataset)
     named = sweep.network if training.network is None else training.network
     network = Component(name=named) if isinstance(named, str) else named
-    if network.name in ("default", known.network):
-        fixed = {**known.network_hparams, **network.hparams}
-        network = Component(name=known.network, hparams=fixed)
+    if network.name in ("default", usual := facts.network(dataset)):
+        fixed = {**facts.network_hparams(dataset), **network.hparams}
+        network = Component(name=usual, hparams=fixed)
     steps = training.steps or (dataset.metadata.steps if sweep.steps == "default" else sweep.steps)
     every = training.evaluate_every or sweep.evaluate_every
     if every != "default" and int(steps) > MAX_EVALUATIONS * every:
@@ -166,13 +169,15 @@ def _source(
             f"{label}: {int(steps):,} steps with an evaluation every {every} are more than "
             f"{MAX_EVALUATIONS:,} evaluations of a run: raise `evaluate_every`"
         )
-    holdout = sweep.holdout if "holdout" in sweep.model_fields_set else known.holdout
+    holdout = sweep.holdout if "holdout" in sweep.model_fields_set else facts.holdout(dataset)
     return Source(
-        *(dataset, known, label, training, ceiling, network, networks.get(network.name)),
+        *(dataset, label, training, ceiling, network, networks.get(network.name)),
         steps=int(steps),
         evaluate_every=-(-int(steps) // 20) if every == "default" else every,
-        holdout=0.0 if known.has_evaluation_splits else holdout,
+        holdout=0.0 if facts.evaluation_environments(dataset) else holdout,
         trials=trials_of(sweep, training),
+        options={each: facts.run_options(dataset, each) for each in (False, True)},
+        trainable=facts.training_environments(dataset, ()),
     )
 
 
@@ -258,7 +263,7 @@ def _check_environments(
             raise UserError(
                 f"test_environments must be lists of different names, not {short(list(names))}"
             )
-        free = [name for name in source.facts.trainable if name not in names]
+        free = [name for name in source.trainable if name not in names]
         if isinstance(validation, int) and validation >= len(free):
             raise UserError(
                 f"{source.label} has {len(free)} environments besides the test ones: "
