@@ -128,18 +128,14 @@ def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = No
     return leaderboard_of(judged(frames, rule), metric)
 
 
-def leaderboard_of(
-    shown: Judged, metric: str | None = None, others: Mapping[str, Judged] | None = None
-) -> Leaderboard:
-    """Return the leaderboard of judged runs; see `leaderboard`. `others` are those by other rules."""
+def leaderboard_of(shown: Judged, metric: str | None = None) -> Leaderboard:
+    """Return the leaderboard of judged runs; see `leaderboard`."""
     board = leaderboard_by_rule(shown, metric)
     if sees_test(shown.rule):
         return board
-    if others is None:
-        names = [n for n in rule_names() if n != shown.rule and not sees_test(n)]
-        others = judged_by_all(shown.frames, names)
-    fair = [one for name, one in others.items() if name != shown.rule and not sees_test(name)]
-    return with_disagreement(board, [leaderboard_by_rule(one, metric) for one in fair])
+    names = [n for n in rule_names() if n != shown.rule and not sees_test(n)]
+    others = judged_by_all(shown.frames, names).values()
+    return with_disagreement(board, [leaderboard_by_rule(one, metric) for one in others])
 
 
 def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
