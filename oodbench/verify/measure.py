@@ -1,19 +1,19 @@
 """The numbers of an experiment: its sweeps are trained and read, or a function computes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+from oodbench.errors import unknown
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames
 from oodbench.results.load import load_frames
 from oodbench.results.provenance import commit
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
-from oodbench.verify.computations import find_computation
-from oodbench.verify.measured import Measured, read_values, rounded
-from oodbench.verify.targets import Experiment, Target
+from oodbench.verify.measured import Measured, read_values
+from oodbench.verify.targets import Experiment, Values
 from oodbench.version import __version__
 
 
@@ -62,18 +62,20 @@ def measure_experiment(
     experiment: Experiment, frames: Mapping[str, Frames], trials: int
 ) -> Measured:
     """Return our numbers for the targets that have one, from the `frames` of sweeps with results."""
-    values = {}
+    values: Values = {}
     if experiment.compute is not None:
-        computed = find_computation(experiment.compute)(trials, frames)
+        from oodbench.verify.computations import COMPUTATIONS  # brings torch
+
+        if experiment.compute not in COMPUTATIONS:
+            raise unknown("computation", experiment.compute, COMPUTATIONS)
+        computed = COMPUTATIONS[experiment.compute](trials, frames)
         for target in experiment.targets:
             if not target.sweep and target.row in computed:
-                values[target.key] = _scaled(computed[target.row], target)
+                values[target.key] = computed[target.row]
     for target in experiment.targets:
         if target.sweep in frames:
-            values[target.key] = _scaled(read_values(target, frames[target.sweep]), target)
-    return Measured(values=values)
-
-
-def _scaled(values: Sequence[float], target: Target) -> list[float]:
-    """Return our values in the source's unit."""
-    return [rounded(target.scale * value) for value in values]
+            values[target.key] = read_values(target, frames[target.sweep])
+    scales = {key: target.scale for key, target in experiment.by_key.items()}
+    return Measured(  # to 10 digits, so that files do not change with the last bits
+        values={k: [float(f"{scales[k] * v:.10g}") for v in of] for k, of in values.items()}
+    )

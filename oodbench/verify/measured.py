@@ -11,7 +11,7 @@ from oodbench.report.statistics import plain_mean
 from oodbench.results.frames import CELL, Frames
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import candidates, choose
-from oodbench.verify.targets import LAST, ORACLE_LAST, Reading, Target
+from oodbench.verify.targets import LAST, ORACLE_LAST, Target
 
 
 class Measured(BaseModel):
@@ -24,12 +24,11 @@ class Measured(BaseModel):
 
     def text(self) -> str:
         """Return the numbers as JSON, with a line for each target."""
-        lists = {"values": self.values, "provenance": self.provenance}
         items = [
             f' "{name}": {{\n'
             + ",\n".join(f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in each.items())
             + "\n }"
-            for name, each in lists.items()
+            for name, each in self.model_dump().items()
         ]
         return "{\n" + ",\n".join(items) + "\n}\n"
 
@@ -42,7 +41,8 @@ def read_values(target: Target, frames: Frames) -> list[float]:
     """
     runs = _runs(target, frames)
     chosen = _chosen(target, frames, runs)
-    recorded = recorded_values(target, frames, runs).merge(chosen, on=["id", "step"])
+    where = target.metric, target.environment, target.split
+    recorded = recorded_values(frames, runs, *where).merge(chosen, on=["id", "step"])
     if recorded.empty and not chosen.empty:
         raise UserError(
             f"no '{target.metric}' of environment '{target.environment}' ({target.split}) is "
@@ -52,15 +52,18 @@ def read_values(target: Target, frames: Frames) -> list[float]:
     return [float(v) for v in of_runs.groupby("trial").agg(plain_mean)]
 
 
-def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of the runs that a reading refers to: `id`, `step`, `environment`, `value`.
+def recorded_values(
+    frames: Frames, runs: pd.DataFrame, metric: str, named: str | None, split: str
+) -> pd.DataFrame:
+    """Return the records of a metric of some runs: `id`, `step`, `environment`, `value`.
 
-    The last values of a diverged run are NaN, as its accuracy there is no working network's.
+    `named` is as `Target.environment`. The last values of a diverged run are NaN, as its accuracy there is
+    no working network's.
     """
-    metrics = frames.metrics[frames.metrics["metric"] == reading.metric]
+    metrics = frames.metrics[frames.metrics["metric"] == metric]
     names = runs[["id", "training_environments", "test_environments"]]
     recorded = metrics.merge(names, on="id")
-    environments, named = recorded["environment"], reading.environment
+    environments = recorded["environment"]
     if named is None:
         meant = environments.isna()
     elif named in ("training", "test"):
@@ -69,7 +72,7 @@ def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.
     else:
         meant = environments == named
     if named is not None:
-        meant &= recorded["split"] == reading.split
+        meant &= recorded["split"] == split
     diverged = runs.loc[runs["state"] == State.DIVERGED, "id"]
     recorded.loc[recorded["id"].isin(diverged) & at_the_end(recorded), "value"] = math.nan
     result: pd.DataFrame = recorded.loc[meant, ["id", "step", "environment", "value"]]
@@ -123,25 +126,14 @@ def _selected(frames: Frames, rule: str) -> pd.DataFrame:
     return evaluations[at_the_end(evaluations) & evaluations["complete"]].drop_duplicates(CELL)
 
 
-def last_values(reading: Reading, frames: Frames) -> pd.DataFrame:
-    """Return the runs that have ended, with the mean `value` over the environments at the last step."""
-    runs = ended_runs(frames)
-    recorded = recorded_values(reading, frames, runs)
+def last_values(named: str, frames: Frames) -> pd.DataFrame:
+    """Return the ended runs, with the mean accuracy `value` over environments at the last step."""
+    runs = frames.runs[frames.runs["state"].isin(COMPLETE) & ~frames.runs["helper"]]
+    recorded = recorded_values(frames, runs, "accuracy", named, "in")
     last = recorded[at_the_end(recorded)].groupby("id")["value"].agg(plain_mean).reset_index()
     return runs.merge(last, on="id")
-
-
-def ended_runs(frames: Frames) -> pd.DataFrame:
-    """Return the runs of the sweep that are done or diverged, without those that only serve selection."""
-    runs = frames.runs
-    return pd.DataFrame(runs[runs["state"].isin(COMPLETE) & ~runs["helper"]])
 
 
 def at_the_end(recorded: pd.DataFrame) -> pd.Series:
     """Return whether each record is of the last step of its run."""
     return recorded["step"] == recorded.groupby("id", observed=True)["step"].transform("max")
-
-
-def rounded(value: float) -> float:
-    """Return a number rounded to 10 significant digits, so that files do not change with the last bits."""
-    return float(f"{value:.10g}")

@@ -16,6 +16,8 @@ from oodbench.selection import rule_names
 from oodbench.yaml_values import read_yaml
 
 FOLDER = Path(__file__).parent / "papers"
+Values = dict[str, list[float]]
+"""What a computation gives: values by the rows of the targets that name no sweep."""
 
 ErrorKind = Literal[
     "none",
@@ -37,8 +39,8 @@ ORACLE_LAST = "oracle_last"
 """The oracle of arXiv:2007.01434: the draw that is best on the test environment at the last step."""
 
 
-class Reading(BaseModel):
-    """The recorded values that a target refers to."""
+class Target(BaseModel):
+    """A printed number, how the source got it, and how to read ours."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,11 +53,6 @@ class Reading(BaseModel):
     metric: str = "accuracy"
     scale: float = 1.0
     """The factor from our recorded value to the source's unit."""
-
-
-class Target(Reading):
-    """A printed number, how the source got it, and how to read ours."""
-
     source: str = Field(min_length=1)
     """The paper, and the table, figure or file in it."""
     row: str

@@ -7,10 +7,10 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.results.frames import Frames
 from oodbench.results.load import load_frames
-from oodbench.verify.computations import computation, rex
+from oodbench.verify.computations import COMPUTATIONS, rex
 from oodbench.verify.measure import measure_experiment
 from oodbench.verify.measured import Measured, last_values, read_values
-from oodbench.verify.targets import Experiment, Reading, Target
+from oodbench.verify.targets import Experiment, Target
 from tests.helpers.made import Curve as Values
 from tests.helpers.made import Made, flat
 
@@ -72,7 +72,7 @@ def test_a_diverged_trial_has_no_number_and_no_mean_leaves_it_out(made: Made) ->
     assert read_values(target(), frames) == pytest.approx([0.25, math.nan], nan_ok=True)
     assert read_values(target(step=10), frames) == pytest.approx([0.25, 0.5])  # it was well then
     assert read_values(target(test_environments=["a"]), frames) == pytest.approx([0.25, 0.5])
-    ends = last_values(Reading(environment="test"), frames)
+    ends = last_values("test", frames)
     assert ends["value"].isna().tolist() == (ends["state"] == "diverged").tolist()
 
 
@@ -81,7 +81,7 @@ def test_a_metric_that_is_not_finite_is_not_left_out_of_a_mean(made: Made) -> No
     frames = load_frames(made.results)
     assert read_values(target(), frames) == [0.5]
     assert math.isnan(read_values(target(environment="training"), frames)[0])
-    assert math.isnan(last_values(Reading(environment="training"), frames)["value"][0])
+    assert math.isnan(last_values("training", frames)["value"][0])
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_several_draws_need_a_selection(made: Made) -> None:
     )
 
 
-@computation("of a test")
 def computed(trials: int, frames: Mapping[str, Frames]) -> dict[str, list[float]]:
     return {"k": [0.5] * trials, "runs": [float(len(f.runs)) for f in frames.values()]}
 
 
 @pytest.mark.slow
-def test_a_computation_beside_sweeps(frames: Frames) -> None:
+def test_a_computation_beside_sweeps(frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COMPUTATIONS, "of a test", computed)
     targets = (target(sweep="", row="k", scale=100), target(sweep="", row="runs"), target())
     with_both = experiment(*targets, compute="of a test")
     found = measure_experiment(with_both, {"made": frames}, 3)

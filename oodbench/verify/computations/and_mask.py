@@ -30,7 +30,7 @@ from oodbench.sweep.plan import make_plan, single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.verify.computations import Values, computation
+from oodbench.verify.targets import Values
 
 MASKS = {"XORMask": "XOR-mask", "ANDMask": "AND-mask"}
 SIGNALS = {"mechanism": slice(2, None), "shortcut": slice(2)}
@@ -58,7 +58,6 @@ SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
 """The factor that the weight decay of 0.01 leaves of a weight, at rates of 0.3 * 0.9995^k."""
 
 
-@computation("gradient-correlation")
 def gradient_correlation(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return the correlations in the thesis' figure at a few values of tau, of a network for each trial."""
     taus = [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -77,7 +76,6 @@ def gradient_correlation(trials: int, frames: Mapping[str, Frames]) -> Values:
     return values
 
 
-@computation("random-gradients")
 def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return the sizes that figure 4 shows, with random gradients of its own for each trial."""
     taus = {0.6: (5, 10, 20, 50, 100, 200), 1.0: (2, 4, 6, 8)}
@@ -89,7 +87,6 @@ def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Values:
     return values
 
 
-@computation("ilc-linear")
 def ilc_linear(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return the largest difference between our weights and the printed ones by run, for all trials."""
     values: Values = {}

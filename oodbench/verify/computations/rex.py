@@ -18,9 +18,8 @@ from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build
 from oodbench.results.frames import Frames
 from oodbench.tasks import Task
-from oodbench.verify.computations import Values, computation
 from oodbench.verify.measured import last_values
-from oodbench.verify.targets import Reading
+from oodbench.verify.targets import Values
 
 CHANCE = 0.5
 TOY_METHODS: dict[str, dict[str, Any]] = {
@@ -46,7 +45,6 @@ NEAR = 1e-3
 """The distance from equal risks at which the jump at equality is looked at."""
 
 
-@computation("covariate-shift-search")
 def covariate_shift_search(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return whether each run that ended is satisfactory (1 or 0), by row and imbalance.
 
@@ -54,7 +52,7 @@ def covariate_shift_search(trials: int, frames: Mapping[str, Frames]) -> Values:
     """
     values: Values = {}
     for sweep in frames.values():
-        test, training = (last_values(Reading(environment=e), sweep) for e in ("test", "training"))
+        test, training = (last_values(e, sweep) for e in ("test", "training"))
         imbalances = test["options"].map(lambda options: options["imbalance"])
         good = (test["value"] > CHANCE) & (training["value"] > test["value"])
         for (row, imbalance), of_row in good.groupby([test["label"], imbalances]):
@@ -84,7 +82,6 @@ def costly_risk(p: Tensor, q: Tensor) -> Tensor:
     return (1 - p) * (1 - q) * CHEAP + p * q * COSTLY
 
 
-@computation("covariate-shift-toy")
 def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return the p in [0, 1] that each method chooses for each pair of environments; nothing is random."""
     values: Values = {}
@@ -118,7 +115,6 @@ def sem_risks(weights: Tensor, varies: str) -> Tensor:
     return risks
 
 
-@computation("scalar-sem")
 def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return the weights (a, b) that ERM and V-REx choose if one of the noises varies, without chance."""
     values: Values = {}
@@ -141,7 +137,6 @@ def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Values:
     return values
 
 
-@computation("risk-fields")
 def risk_fields(trials: int, frames: Mapping[str, Frames]) -> Values:
     """Return the gradients of the methods' objectives at some pairs of risks."""
     values: Values = {}
