@@ -128,7 +128,8 @@ def _selected(frames: Frames, rule: str) -> pd.DataFrame:
 
 def last_values(named: str, frames: Frames) -> pd.DataFrame:
     """Return the ended runs, with the mean accuracy `value` over environments at the last step."""
-    runs = frames.runs[frames.runs["state"].isin(COMPLETE) & ~frames.runs["helper"]]
+    ended = frames.runs["state"].isin(COMPLETE) & ~frames.runs["helper"]
+    runs: pd.DataFrame = frames.runs[ended]
     recorded = recorded_values(frames, runs, "accuracy", named, "in")
     last = recorded[at_the_end(recorded)].groupby("id")["value"].agg(plain_mean).reset_index()
     return runs.merge(last, on="id")
