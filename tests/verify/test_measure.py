@@ -132,12 +132,10 @@ def test_a_computation_beside_sweeps(frames: Frames, monkeypatch: pytest.MonkeyP
     assert found.values[targets[0].key] == [50.0] * 3
     assert found.values[targets[1].key] == [5.0]
     assert Measured.model_validate_json(found.text()) == found
-    without = measure_experiment(with_both, {}, 3)
-    assert targets[2].key not in without.values
+    assert targets[2].key not in measure_experiment(with_both, {}, 3).values
 
 
 def test_the_oracle_that_sees_the_last_step_only(made: Made) -> None:
-
     def value(draw: int) -> Values:
         def of(environment: str, split: str, step: int) -> float:
             peak = 0.9 if (draw == 0 and step == 20) else 0.0
