@@ -110,12 +110,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_plug_in_is_imported_from_the_working_directory(folder: Path) -> None:
-    (folder / "plugged_in.py").write_text("LOADED = True\n")
-    load_plugins(["plugged_in"])
-    assert sys.modules["plugged_in"].LOADED is True
-
-
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
@@ -178,15 +172,6 @@ def test_a_plugin_that_cannot_be_imported_costs_one_sentence(
     with pytest.raises(UserError, match=f"^plug-in 'broken_plugin'.* {words}") as told:
         load_plugins(["broken_plugin"])
     assert "\n" not in str(told.value) and len(str(told.value)) < 300 + len(str(tmp_path))
-
-
-def test_a_plug_in_that_goes_elsewhere_leaves_the_working_directory(folder: Path) -> None:
-    (folder / "wandering.py").write_text("import os\nos.chdir('/')\nLOADED = True\n")
-    with pytest.warns(
-        UserWarning, match=f"wandering changed the working directory to / .* {folder}"
-    ):
-        load_plugins(["wandering"])
-    assert Path.cwd() == folder and sys.modules["wandering"].LOADED is True
 
 
 def test_a_deleted_working_directory_is_no_obstacle_to_a_plug_in(folder: Path) -> None:

@@ -87,6 +87,7 @@ def test_every_command_prints_names_as_they_are(
         assert SHOWN in text
 
 
+@pytest.mark.slow
 def test_figures_are_made_of_such_names(results: Path, tmp_path: Path) -> None:
     text = output("report", "table", results, tmp_path / NASTY.replace("/", ""))
     assert text.startswith("error: ") and not HIDDEN.search(text)

@@ -11,7 +11,7 @@ from tests.helpers.paths import ROOT
 BOARDS = ROOT / "docs/boards"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # half a minute
 def test_the_page_is_of_the_frozen_runs() -> None:
     page = render(contents(frames_of(["small.v2"])))
     assert page == (BOARDS / "small.v2.html").read_text()

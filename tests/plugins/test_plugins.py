@@ -64,6 +64,7 @@ def test_it_keeps_all_requirements(name: str) -> None:
     check_algorithm(name, lambda line: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOGETHER)
 def test_its_runs_together_are_those_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)

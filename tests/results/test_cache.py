@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 import oodbench
-from oodbench.errors import UserError
 from oodbench.results import read
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames
@@ -203,12 +202,6 @@ def test_records_go_out_as_one_tidy_frame(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(
         back.astype(object), frame.astype(object), check_dtype=False, check_names=False
     )
-
-
-def test_no_sweep_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no sweep"):
-        oodbench.load(tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["what it says of runs", "its rows"])

@@ -25,6 +25,7 @@ def launch(sweep: Path, out: Path, *more: str) -> Result:
     return run("launch", sweep, "--out", out, "--launcher", "debug", "--yes", *more)
 
 
+@pytest.mark.slow
 def test_plan_counts_runs_and_estimates_time(tmp_path: Path) -> None:
     sweep = tiny_file(tmp_path, algorithms=["ERM", "VREx"], test_environments="pairs")
     result = run("plan", sweep)

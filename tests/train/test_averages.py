@@ -233,10 +233,13 @@ def raw_loss(run: Run) -> float:
 @pytest.mark.parametrize(
     ("algorithm", "average"),
     [
-        *itertools.product(("ERM", "Shifted"), AVERAGES),
+        *(("ERM", average) for average in AVERAGES),
         *(
             pytest.param(*pair, marks=pytest.mark.slow)
-            for pair in zip(("ANDMask", "DANN", "IRM", *GROUPS), [*AVERAGES] * 2, strict=True)
+            for pair in (
+                *itertools.product(("Shifted",), AVERAGES),
+                *zip(("ANDMask", "DANN", "IRM", *GROUPS), [*AVERAGES] * 2, strict=True),
+            )
         ),
     ],
 )

@@ -70,6 +70,7 @@ def test_each_run_is_locked_until_its_own_end(tmp_path: Path) -> None:
     assert ended == [s.id for s in specs]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_one_run(tmp_path: Path) -> None:
     for count in (1, 4):
         results, specs = prepared(tmp_path / str(count), trials=count)
@@ -78,7 +79,8 @@ def test_a_checkpoint_holds_one_run(tmp_path: Path) -> None:
     assert max(sizes) < 1.1 * min(sizes)  # some versions of torch pad with a few bytes
 
 
-@pytest.mark.parametrize("size", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_killed_bundle_goes_on_in_any_bundling(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_diverging_run_is_recorded_where_it_would_be_by_itself(tmp_path: Path)
     assert results.run(diverging.id).state() == "diverged"
 
 
+@pytest.mark.slow
 def test_runs_of_other_shapes_make_a_bundle_of_their_own(tmp_path: Path) -> None:
     entry = {"name": "DANN", "hparams": {"discriminator_width": [8, 16]}}
     results, specs = prepared(tmp_path, algorithms=[entry], hparam_draws=2, trials=2)

@@ -29,7 +29,7 @@ from oodbench.data.coinrun.making import (
 from oodbench.datasets import md5
 from oodbench.errors import UserError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 SETTINGS = Settings(levels=3, states=10, test_levels=4, expert="planner")
 FLAGS = ["--set", "levels=3", "--set", "states=10", "--set", "test_levels=4"]
@@ -58,7 +58,6 @@ def test_a_set(coinrun_dir: Path) -> None:
     assert len(seen) == 7
 
 
-@pytest.mark.nightly
 def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "CoinRun"
     command = [sys.executable, "-m", "oodbench.data", "make", "CoinRun", *FLAGS]

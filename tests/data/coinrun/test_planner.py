@@ -35,7 +35,7 @@ def least(game: Simulator, state: bytes) -> int:
         level = following
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_costs_are_near_the_least_ones(planner: Planner) -> None:
     costs, successors = planner.costs(planner.start)
     best = least(planner.simulator, planner.start)
@@ -76,7 +76,7 @@ def test_an_episode_is_a_game_played_by_its_own_distributions(planner: Planner) 
     assert len(again) > 1 and np.array_equal(again[0][1], episode[0][1])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_fall_onto_enemies_is_lost() -> None:
     planner = Planner(1)
     lost = np.zeros(6, bool)
