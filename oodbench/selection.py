@@ -2,9 +2,9 @@
 
 A cell is one trial of one row of a table with one test set; its candidates are its runs (one a
 hparam draw) at every recorded step. A rule is nothing but the records by which a run may be judged,
-its evidence: all others are dropped before anything is computed. How the rules of DomainBed
-differ (arXiv:2007.01434, section 3 and its code): it breaks ties between draws towards the last
-one, and its oracle sees a run's last step only.
+its evidence: all others are dropped before anything is computed. Draws that tie are averaged in
+tables, and the first is the chosen one. How the rules of DomainBed differ (arXiv:2007.01434,
+section 3 and its code): the last draw wins a tie, and its oracle sees a run's last step only.
 """
 
 import math
@@ -308,14 +308,22 @@ class Judged:
 
     @cached_property
     def chosen(self) -> pd.DataFrame:
-        """The chosen run and step of every complete cell: CELL, `id`, `draw`, `step`, `score`.
+        """The chosen run and step of every complete cell: the first of its `tied`."""
+        return self.tied.drop_duplicates(CELL, ignore_index=True)
 
-        They are the first of the cell's `candidates`.
+    @cached_property
+    def tied(self) -> pd.DataFrame:
+        """Every run that has the best score of its complete cell, at its own first step with that score.
+
+        Columns: CELL, `id`, `draw`, `step`, `score`. Tables show the mean over a cell's runs.
         """
         complete = self._ordered[self._cells["complete"].to_numpy()[self._ordered["run"]]]
-        first = complete[~self._cells["cell"].iloc[complete["run"]].duplicated().to_numpy()]
-        chosen = _described(self._cells, first, [*CELL, "id", "draw"])
-        return chosen.sort_values(CELL, ignore_index=True)
+        best = complete.drop_duplicates("run")
+        cell = self._cells["cell"].iloc[best["run"]].set_axis(best.index)
+        is_best = best["score"] == best.groupby(cell)["score"].transform("first")
+        tied = best[is_best | ~cell.duplicated()]  # a NaN is equal to nothing
+        tied = _described(self._cells, tied, [*CELL, "id", "draw"])
+        return tied.sort_values(CELL, kind="stable", ignore_index=True)
 
     @cached_property
     def candidates(self) -> pd.DataFrame:
@@ -332,7 +340,7 @@ class Judged:
     def test_values(
         self, chosen: pd.DataFrame, metric: Mapping[str, str] | None = None
     ) -> pd.DataFrame:
-        """Return the numbers of the benchmark: what the chosen runs reach on their test environments.
+        """Return the numbers of the benchmark: what chosen or tied runs reach on their test environments.
 
         Such a number is the value of a metric (by dataset; each dataset's main one by default) on the
         `in` split of a test environment, recorded by the run `id` at the `step` of a row of `chosen`.
@@ -380,11 +388,6 @@ def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
 def served(frames: Frames) -> list[str]:
     """The names of the rules that can choose among these runs, the one that tables use among them."""
     return list(judged_by_all(frames, dict.fromkeys([*rule_names(), usual(frames)])))
-
-
-def candidates(frames: Frames, rule: str | None = None) -> pd.DataFrame:
-    """Return `Judged.candidates` by a rule; raises as `judged`."""
-    return judged(frames, rule).candidates
 
 
 def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) -> pd.DataFrame:

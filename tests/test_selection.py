@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oodbench.errors import UserError
+from oodbench.report.tables.leaderboard import is_mean, leaderboard_by_rule
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec
-from oodbench.selection import choose, rule_names, usual
+from oodbench.selection import choose, judged, rule_names, usual
 from tests.helpers.made import write_run
 
 ENVIRONMENTS = ("A", "B", "T")
@@ -268,6 +269,29 @@ def test_a_trial_with_a_run_that_has_not_ended_is_missing(tmp_path: Path, state:
     runs[1].state = state
     chosen = choose(load(tmp_path, runs))
     assert chosen["trial"].tolist() == [1]
+
+
+def test_draws_that_tie_are_averaged_and_the_first_is_chosen(tmp_path: Path) -> None:
+    nan = {("A", "out"): math.nan, ("B", "out"): 0.9, ("T", "in"): 0.1}
+
+    def reaching(test: float, score: float = 0.9) -> dict[int, Values]:
+        return {0: out(0.1, 0.1) | {("T", "in"): 0.0}, 5: out(score, score) | {("T", "in"): test}}
+
+    runs = [
+        *(Trained(reaching(t), draw=i) for i, t in enumerate((0.2, 0.6))),
+        Trained(reaching(0.9, score=0.8), draw=2),
+        *(Trained(reaching(0.3), draw=i, label="IRM") for i in range(3)),
+        *(Trained({0: nan}, draw=i, label="VREx", state="diverged") for i in range(2)),
+    ]
+    one = judged(load(tmp_path, runs), "train_val")
+    assert one.tied[["label", "draw", "step"]].to_numpy().tolist() == [
+        ["ERM", 0, 5], ["ERM", 1, 5], ["IRM", 0, 5], ["IRM", 1, 5], ["IRM", 2, 5], ["VREx", 0, 0]
+    ]  # fmt: skip
+    assert one.chosen["draw"].tolist() == [0, 0, 0]
+    board = leaderboard_by_rule(one)
+    means = board.frame[is_mean(board.frame)].set_index("label")["mean"]
+    assert means.to_dict() == {"ERM": pytest.approx(0.4), "IRM": 0.3, "VREx": 0.1}
+    assert any(note.startswith("In 2 of 3 cells draws tie in validation") for note in board.notes)
 
 
 def test_cells_are_apart(tmp_path: Path) -> None:

@@ -9,19 +9,19 @@ import matplotlib.pyplot as plt
 
 from oodbench.datasets import datasets
 from oodbench.report.gaps import BASELINE, gaps_of
+from oodbench.report.sources import frames_of
 from oodbench.report.tables.leaderboard import leaderboard_by_rule
-from oodbench.results.load import frozen
 from oodbench.selection import judged
 
-BOARD, RULE = "small.v2", "val_env"
+BOARD = "small.v2"
 LEAST = -0.5
 COLOURS = {"natural": "#0b7285", "constructed": "#e67700"}
 
 
 def draw(path: Path) -> None:
     """One row of dots a dataset, natural shifts above: 0 is ERM, 1 is the ceiling."""
-    frames = frozen(BOARD)
-    gaps = gaps_of(leaderboard_by_rule(judged(frames, RULE)))
+    frames = frames_of([BOARD])
+    gaps = gaps_of(leaderboard_by_rule(judged(frames)))
     assert gaps is not None
     names = frames.runs.drop_duplicates("dataset_label").set_index("dataset_label")["dataset"]
     halves = {d: datasets.get(names[d]).metadata.half for d in gaps.shares.index}

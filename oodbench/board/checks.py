@@ -14,7 +14,7 @@ from oodbench.algorithms import algorithms
 from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
-from oodbench.report.summary import read_summary
+from oodbench.report.tables.stored import read_summary
 from oodbench.results.boards import ENTRIES_FILE, part_files
 from oodbench.results.directory import Results
 from oodbench.results.load import load_frames

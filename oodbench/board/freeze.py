@@ -42,7 +42,7 @@ from oodbench.results.parts import (
 )
 from oodbench.results.provenance import method_digest
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.selection import candidates, find_rule, rule_names
+from oodbench.selection import find_rule, judged, rule_names
 
 MADE_BY = (
     *("oodbench", "commit", "torch", "python"),
@@ -125,7 +125,7 @@ def _chosen(frames: Frames) -> pd.DataFrame:
         of_dataset = only(frames, [str(dataset)])
         for rule in frozen_rules():
             with suppress(UserError):
-                best = candidates(of_dataset, rule).drop_duplicates("id")
+                best = judged(of_dataset, rule).candidates.drop_duplicates("id")
                 tables.append(best[["id", "step", "score"]].assign(rule=rule))
     if not tables:
         raise UserError("the runs serve no selection rule: nothing can be chosen")

@@ -21,7 +21,7 @@ from oodbench.report.tables.leaderboard import (
     scores,
 )
 from oodbench.report.why import Why, why
-from oodbench.results.frames import Frames, only, subset
+from oodbench.results.frames import CELL, Frames, only, subset
 from oodbench.selection import Judged, judged
 
 ERM = "ERM"
@@ -114,7 +114,7 @@ def figures(
         outside={name: value_of(cell) for name, cell in cells.items()},
         ceilings=ceilings,
         late_gain=late if late is None or higher_is_better else (-late[0], late[1]),
-        tied=_tied(judged(frames), [ERM], higher_is_better),
+        tied=_tied(judged(frames), [ERM]),
     )
 
 
@@ -142,12 +142,12 @@ def figures_of_results(frames: Frames, dataset: str) -> Figures:
     trained = subset(frames, frames.runs[~frames.runs["ceiling"]])
     found = figures(trained, ceilings, metric, board.higher[metric])
     methods = [str(label) for label in means.index[means["kind"] == METHOD]]
-    gains = paired_differences(scores(board), ERM, resamples=0)
+    gains = paired_differences(scores(board), ERM)
     halves = [(d.gain.high - d.gain.low) / 2 for d in gains if not d.equal]
     return replace(
         found,
         outside=outside,
-        tied=_tied(one, methods, board.higher[metric]),
+        tied=_tied(one, methods),
         rows=len(gains),
         equal=float(np.mean([d.equal for d in gains])) if gains else 0.0,
         half_width=float(np.median(halves)) if halves else 0.0,
@@ -155,8 +155,8 @@ def figures_of_results(frames: Frames, dataset: str) -> Figures:
 
 
 def value_of(cell: Why, column: str = "value") -> Value:
-    """Return the mean and error over trials of a column of the chosen runs."""
-    return mean_and_error(cell.runs.loc[cell.runs["chosen"], column])
+    """Return the mean and error over trials of a column of the runs that a table shows."""
+    return mean_and_error(cell.of_trials(column))
 
 
 def _late_gain(frames: Frames) -> Value:
@@ -173,14 +173,10 @@ def _late_gain(frames: Frames) -> Value:
     return mean_and_error(gains)
 
 
-def _tied(one: Judged, rows: list[str], higher_is_better: bool) -> float:
-    """Return the share of trials of these rows in which more than one draw has the best score."""
-    candidates = one.candidates[one.candidates["label"].isin(rows)]
-    best_steps = candidates.drop_duplicates("id").dropna(subset=["score"])
-    cell = [best_steps[name] for name in ("label", "trial")]
-    best = best_steps.groupby(cell)["score"].transform("max" if higher_is_better else "min")
-    ties = (best_steps["score"] == best).groupby(cell).sum()
-    return float(np.mean(ties > 1))
+def _tied(one: Judged, rows: list[str]) -> float:
+    """Return the share of cells of these rows in which more than one draw has the best score."""
+    draws = one.tied[one.tied["label"].isin(rows)].groupby(CELL).size()
+    return float((draws > 1).mean())
 
 
 def checks(f: Figures) -> list[Check]:

@@ -31,7 +31,7 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import Frames
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import CONSTANT, RunSpec
-from oodbench.selection import candidates
+from oodbench.selection import judged
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.sweep.plan import make_plan
@@ -323,7 +323,7 @@ def _on_its_own(frames: Frames, higher_is_better: bool, label: str) -> Value | N
     A draw and step chosen by the trial's own values would make these optimistic.
     """
     try:
-        scores = candidates(frames, "train_val")
+        scores = judged(frames, "train_val").candidates
     except UserError:
         return None
     scores = scores[scores["label"] == label]

@@ -13,18 +13,22 @@ from oodbench.report.gaps import BASELINE, about, gaps_of, headline
 from oodbench.report.numbers import gain
 from oodbench.report.statistics import (
     BAND,
-    FEWEST,
     LEAST,
-    RESAMPLES,
     Difference,
     block_table,
-    holm_against,
     mean_ranks,
     paired_differences,
     ranks,
 )
 from oodbench.report.tables import OWN_ROWS, Block, Sheet
-from oodbench.report.tables.leaderboard import METHOD, leaderboard_of, scores
+from oodbench.report.tables.leaderboard import (
+    METHOD,
+    by_other_rules,
+    leaderboard_by_rule,
+    leaderboard_of,
+    scores,
+    with_disagreement,
+)
 from oodbench.report.tables.sheet import sheet, sheet_of
 from oodbench.report.tables.short import IN_PERCENT, short_sheet
 from oodbench.results.frames import Frames, origins
@@ -33,12 +37,11 @@ from oodbench.selection import judged
 OVERALL = "all datasets"
 ERRORS = (
     "gain_stderr: standard error of the gain over the clusters, which are the datasets, or the trials "
-    "of one dataset (ddof=1); gain_low, gain_high: its 95 % interval by Student's t; bootstrap_low, "
-    "bootstrap_high: the 2.5 % and 97.5 % points of the hierarchical bootstrap; detectable: the "
+    "of one dataset (ddof=1); gain_low, gain_high: its 95 % interval by Student's t; detectable: the "
     "smallest gain that this number of clusters finds with 80 % power at 5 %"
 )
 """The explanation of the errors that each row of a file of gains has."""
-COUNTED = (*("probability", "wins", "ties", "losses", "pairs", "planned", "detectable", "equal"),)
+COUNTED = ("wins", "ties", "losses", "pairs", "planned", "detectable", "equal")
 """The fields of a difference that a file of gains has as they are."""
 
 
@@ -59,7 +62,7 @@ def comparison(
     table = scores(board)
     differences = gains(table, baseline)
     main = sheet(board)
-    blocks = [*main.blocks, *_gain_blocks(differences, table), *_rank_blocks(table, baseline)]
+    blocks = [*main.blocks, *_gain_blocks(differences, table), *_rank_blocks(table)]
     notes = (*main.notes, *_notes(differences, baseline))
     numbers = _frame(differences, one.rule).to_dict("list")
     return Sheet(blocks, notes, main.remarks, numbers, main.marks, _paper(differences, table))
@@ -69,14 +72,14 @@ Gains = list[tuple[str, list[Difference]]]
 """A dataset (or OVERALL) and the difference of every other label to the baseline."""
 
 
-def gains(table: pd.DataFrame, baseline: str, resamples: int = RESAMPLES) -> Gains:
+def gains(table: pd.DataFrame, baseline: str) -> Gains:
     """Return the gains on each dataset; if several are measured in proportions, also over these."""
     parts = [(str(dataset), scored) for dataset, scored in table.groupby("dataset", sort=False)]
     shares = table[table["metric"].map(is_proportion).astype(bool)]
     if shares["dataset"].nunique() > 1:
         parts.append((OVERALL, shares))
     return [
-        (name, paired_differences(scored, baseline, _band(scored), resamples))
+        (name, paired_differences(scored, baseline, _band(scored)))
         for name, scored in parts
         if baseline in set(scored["label"])
     ]
@@ -89,15 +92,7 @@ def _band(scored: pd.DataFrame) -> float:
 
 def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
     metrics = dict(zip(table["dataset"], table["metric"], strict=True)) | {OVERALL: "accuracy"}
-    header = [
-        "algorithm",
-        "gain",
-        "95 % interval",
-        "P(better)",
-        "win/tie/loss",
-        "detectable",
-        "pairs",
-    ]
+    header = ["algorithm", "gain", "95 % interval", "win/tie/loss", "detectable", "pairs"]
     blocks = []
     for dataset, rows in gains:
         metric = metrics[dataset]
@@ -144,28 +139,21 @@ def _gain_row(d: Difference, metric: str) -> list[str]:
     pairs = f"{d.pairs}" if d.pairs == d.planned else f"{d.pairs}/{d.planned}"
     counts = f"{d.wins}/{d.ties}/{d.losses}"
     if d.equal:
-        return [d.label, gain(0.0, metric, ""), "equal", "-", counts, "-", pairs]
+        return [d.label, gain(0.0, metric, ""), "equal", counts, "-", pairs]
     known = not math.isnan(d.gain.low)
     interval = f"[{gain(d.gain.low, metric)}, {gain(d.gain.high, metric)}]" if known else "-"
-    probability = "-" if math.isnan(d.probability) else f"{d.probability:.2f}"
     detectable = gain(d.detectable, metric, "")
-    return [d.label, gain(d.gain.mean, metric), interval, probability, counts, detectable, pairs]
+    return [d.label, gain(d.gain.mean, metric), interval, counts, detectable, pairs]
 
 
-def _rank_blocks(table: pd.DataFrame, baseline: str) -> list[Block]:
+def _rank_blocks(table: pd.DataFrame) -> list[Block]:
     """Return the mean ranks of the complete labels; none below two labels or two blocks."""
     blocks = block_table(table) if len(table) else pd.DataFrame()
     if min(blocks.shape) < 2:
         return []
-    holm = holm_against(blocks, baseline)["holm"].to_dict()
-    rows = [
-        [str(label), f"{rank:.2f}", f"{holm[label]:.3g}" if label in holm else "-"]
-        for label, rank in mean_ranks(blocks).items()
-    ]
+    rows = [[str(label), f"{rank:.2f}"] for label, rank in mean_ranks(blocks).items()]
     title = f"Mean ranks over {len(blocks)} {blocks.index.name}s"
-    return [
-        Block(title, ["algorithm", "mean rank", f"p (Holm) against {baseline}"], rows, len(rows))
-    ]
+    return [Block(title, ["algorithm", "mean rank"], rows, len(rows))]
 
 
 def _notes(gains: Gains, baseline: str) -> tuple[str, ...]:
@@ -180,10 +168,8 @@ def _notes(gains: Gains, baseline: str) -> tuple[str, ...]:
             f"Gain: the paired difference to {baseline}, positive where better.",
         ),
         Note(
-            "Interval: Student's t over the trials of a dataset, or over the datasets. P(better): the "
-            f"share of {RESAMPLES:,} resamples of a bootstrap (dataset, environment, trial) in "
-            f"which the row is better; it needs {FEWEST} pairs. Both need {LEAST} trials or datasets. "
-            "Equal: every pair has two equal values. Win/tie/loss: "
+            "Interval: Student's t over the trials of a dataset, or over the datasets; it needs "
+            f"{LEAST} of them. Equal: every pair has two equal values. Win/tie/loss: "
             f"numbers of pairs; a tie is within {100 * BAND:g} points (for other metrics: equal). "
             "Detectable: the smallest gain that this number of trials or datasets finds with 80 % power "
             "at 5 %.",
@@ -197,7 +183,7 @@ def _frame(gains: Gains, rule: str) -> pd.DataFrame:
     rows = [
         {"dataset": dataset, "label": d.label, "baseline": d.baseline, "gain": d.gain.mean}
         | {f"gain_{name}": getattr(d.gain, name) for name in ("stderr", "low", "high")}
-        | {"clusters": d.gain.n, "bootstrap_low": d.bootstrap[0], "bootstrap_high": d.bootstrap[1]}
+        | {"clusters": d.gain.n}
         | {name: getattr(d, name) for name in COUNTED}
         | {"rule": rule, "errors": ERRORS}
         for dataset, differences in gains
@@ -218,12 +204,14 @@ def board_sheet(
     `short` returns what `short_sheet` keeps of them. Raises UserError as `leaderboard` does.
     """
     one = judged(frames, rule)
-    board = leaderboard_of(one, metric)
+    others = by_other_rules(one, metric)
+    board = with_disagreement(leaderboard_by_rule(one, metric), others)
     tables = sheet_of(board, one, also)
     gaps = gaps_of(board) if not short or len(board.names) > 1 else None
     if gaps is not None:
         note = Note(about(gaps), "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals.")
-        blocks, notes = [*tables.blocks, headline(gaps)], (note, *tables.notes)
+        beside = [g for other in others if (g := gaps_of(other))]
+        blocks, notes = [*tables.blocks, headline(gaps, beside)], (note, *tables.notes)
         tables = replace(tables, blocks=blocks, notes=notes)
     if local := compare_own_rows(scores(board), origins(one.runs)):
         tables = replace(tables, blocks=[*tables.blocks, local])
@@ -283,7 +271,7 @@ def _gain(group: pd.DataFrame, label: str, other: str | None) -> str:
     if other is None or other == label or other not in set(group["label"]):
         return "-"
     both = group[group["label"].isin((label, other))]
-    (difference,) = paired_differences(both, other, resamples=0)
+    (difference,) = paired_differences(both, other)
     return gain_text(difference, str(group["metric"].iloc[0]))
 
 

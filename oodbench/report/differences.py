@@ -15,7 +15,7 @@ from oodbench.notes import Note
 from oodbench.report.statistics import BAND
 from oodbench.results.frames import Frames, only, records_of, subset
 from oodbench.results.provenance import made_by
-from oodbench.selection import candidates
+from oodbench.selection import judged
 from oodbench.terminal import counted
 
 
@@ -78,7 +78,7 @@ def _scores(board: Frames, here: Frames) -> pd.DataFrame:
     for dataset in here.runs["dataset_label"].unique():
         for rule in board.scores["rule"].unique():
             with suppress(UserError):  # a rule that the dataset does not serve
-                ranked = candidates(only(here, [str(dataset)]), rule)
+                ranked = judged(only(here, [str(dataset)]), rule).candidates
                 first = ~ranked["id"].duplicated()
                 tables.append(ranked.assign(rule=rule, same_step=first))
     frozen: pd.DataFrame = board.scores[board.scores["id"].isin(board.runs["id"])]

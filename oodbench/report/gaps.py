@@ -10,7 +10,7 @@ shown, so that places and win rates are those among these rows.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from oodbench.errors import counted
 from oodbench.registry import folder, word, written
 from oodbench.report.statistics import (
     LEAST,
@@ -27,15 +28,27 @@ from oodbench.report.statistics import (
     Numbers,
     drawn_means,
     holm,
+    kendall,
     mean_and_error,
     plain_mean,
 )
 from oodbench.report.tables import GAP_CLOSED, Block
-from oodbench.report.tables.leaderboard import CEILING, TRANSDUCTIVE, Leaderboard, scores
+from oodbench.report.tables.leaderboard import (
+    CEILING,
+    REFERENCE,
+    TRANSDUCTIVE,
+    Leaderboard,
+    leaderboard_by_rule,
+    scores,
+)
+from oodbench.results.frames import Frames
 from oodbench.results.run_spec import CONSTANT
+from oodbench.selection import judged_by_all, rule_names, sees_test
 
 FLOOR = -1.0
 """The lower bound of a dataset's share of the gap in means over datasets."""
+FLOORS = (-0.5, -2.0, -5.0)
+"""Other such bounds, to see what changes with them."""
 BASELINE = "ERM"
 ALL = "all"
 HALVES = ("constructed", "natural")
@@ -89,13 +102,17 @@ def shares(trials: Trials, rooms: pd.DataFrame) -> pd.DataFrame:
     To 12 digits, so that what is equal but for round-off is equal. NaN where a label lacks a trial.
     """
     clear = rooms[rooms["clear"]]
-    means = trials.groupby("dataset", sort=False).agg(plain_mean).reindex(clear.index)
+    means = _means(trials).reindex(clear.index)
     return means.sub(means[BASELINE], axis=0).div(clear["mean"], axis=0).round(12)
 
 
-def bounded_mean(shares: pd.DataFrame) -> "pd.Series[float]":
+def _means(trials: Trials) -> pd.DataFrame:
+    return pd.DataFrame(trials.groupby("dataset", sort=False).agg(plain_mean))
+
+
+def bounded_mean(shares: pd.DataFrame, floor: float = FLOOR) -> "pd.Series[float]":
     """Return the mean over datasets of each label's shares, bounded below; NaN where one is missing."""
-    return shares.clip(lower=FLOOR).mean(skipna=False).round(12)
+    return shares.clip(lower=floor).mean(skipna=False).round(12)
 
 
 @dataclass(frozen=True)
@@ -112,6 +129,12 @@ class Resampled:
     def has_interval(self) -> bool:
         """Whether there are enough units for an interval."""
         return self.units >= LEAST
+
+    @cached_property
+    def better(self) -> dict[str, float]:
+        """The share of the resamples in which each label is better than the baseline; a tie counts half."""
+        shares = ((self.gap > 0) + 0.5 * (self.gap == 0)).mean(axis=0).tolist()
+        return dict(zip(self.labels, shares, strict=True))
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
@@ -174,14 +197,10 @@ class Place:
     low: int
     high: int
     """The 2.5 % and 97.5 % points of the place over the resamples."""
-    first: float
-    """The share of the resamples in which the label is the first; equal labels share it."""
 
-    def texts(self, has_interval: bool) -> tuple[str, str]:
-        """Write the place with its interval, and how often it is the first; neither without an interval."""
-        if not has_interval:
-            return str(self.place), "-"
-        return f"{self.place} [{self.low}, {self.high}]", f"{self.first:.2f}"
+    def text(self, has_interval: bool) -> str:
+        """Write the place, with its interval if there is one."""
+        return f"{self.place} [{self.low}, {self.high}]" if has_interval else str(self.place)
 
 
 def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Place]:
@@ -192,10 +211,9 @@ def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Place]:
     """
     here = scipy.stats.rankdata(-better.to_numpy(), method="min")
     there = scipy.stats.rankdata(-resampled, axis=1, method="min")
-    first = (there == 1) / (there == 1).sum(axis=1, keepdims=True)
     spread = np.quantile(there, _TAILS, axis=0, method="inverted_cdf")
-    columns = zip(better.index, here, *spread, first.mean(axis=0), strict=True)
-    return {str(x): Place(int(p), int(a), int(b), float(f)) for x, p, a, b, f in columns}
+    columns = zip(better.index, here, *spread, strict=True)
+    return {str(x): Place(int(p), int(a), int(b)) for x, p, a, b in columns}
 
 
 def significant(differences: Sequence[Difference]) -> list[int]:
@@ -207,6 +225,14 @@ def significant(differences: Sequence[Difference]) -> list[int]:
     corrected = holm(pd.Series(tests, dtype=float))
     below = corrected.index[corrected < 1 - LEVEL]
     return [int(np.sign(d.gain.mean)) if i in below else 0 for i, d in enumerate(differences)]
+
+
+def left_by_holm(differences: Sequence[Difference]) -> str:
+    """Return the sentence on how many gains and losses Holm's correction over these differences leaves."""
+    signs, tests = significant(differences), sum(not d.equal for d in differences)
+    lost = signs.count(-1)
+    left = f"{counted(signs.count(1), 'gain')} and {lost} loss{'es' * (lost != 1)}"
+    return f"Holm's correction over {counted(tests, 'comparison')} with the baseline leaves {left}."
 
 
 def _p(difference: Difference) -> float:
@@ -231,7 +257,7 @@ class Share:
     high: float
     place: "Place | None" = None
     texts: tuple[str, str, str] = ("-", "-", "-")
-    """The mean and the place with their intervals, and how often the row is the first."""
+    """The mean and the place with their intervals, and how often the row is better than the baseline."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +305,12 @@ class Gaps:
         """The rows that have no place, but for the baseline, by group of datasets."""
         return {group: self._rows(members, apart=True) for group, members in self.subsets.items()}
 
+    def means_over(self, group: str) -> dict[str, str]:
+        """Return the mean share of all rows over a group of datasets, as tables print it."""
+        members = self.subsets.get(group, [])
+        tables = (table.loc[members] for table in (self.apart_shares, self.shares))
+        return {str(x): f"{m:z.2f}" for t in tables for x, m in bounded_mean(t).dropna().items()}
+
     def _rows(self, members: Sequence[str], apart: bool = False) -> list[Share]:
         table = (self.apart_shares if apart else self.shares).loc[list(members)]
         means = _ordered(bounded_mean(table))
@@ -296,8 +328,9 @@ class Gaps:
             if label == BASELINE:
                 low, high, text = math.nan, math.nan, "0"
             place = there.get(label)
-            texts = place.texts(drawn.has_interval) if place else ("-", "-")
-            rows.append(Share(label, mean, low, high, place, (text, *texts)))
+            where = place.text(drawn.has_interval) if place else "-"
+            better = "-" if math.isnan(low) else f"{drawn.better[label]:.2f}"
+            rows.append(Share(label, mean, low, high, place, (text, where, better)))
         return rows
 
 
@@ -321,9 +354,66 @@ def gaps_of(board: Leaderboard) -> Gaps | None:
     if not rooms["clear"].any():
         return None
     baseline = table[table["label"] == BASELINE]
-    apart = [baseline, scores(board, TRANSDUCTIVE), scores(board, CONSTANT)]
+    apart = [baseline, *(scores(board, kind) for kind in (TRANSDUCTIVE, REFERENCE, CONSTANT))]
     others = by_trial(pd.concat([part for part in apart if len(part)]))
     return Gaps(board.rule, trials, others, rooms, _subsets(board.names, rooms))
+
+
+def gaps_by_rule(frames: Frames) -> dict[str, Gaps]:
+    """Compute the gaps of a board's rows by each rule that has some."""
+    boards = map(leaderboard_by_rule, judged_by_all(frames, rule_names()).values())
+    return {board.rule: gaps for board in boards if (gaps := gaps_of(board))}
+
+
+def _lost(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
+    """Return what rows lose to the oracle by each other rule: a share of its head-room, within [-1, 1].
+
+    A label is a row, a dataset that all rules judge a column. Empty without an oracle.
+    """
+    oracle = next((gaps for rule, gaps in by_rule.items() if sees_test(rule)), None)
+    if oracle is None:
+        return {}
+    datasets = [
+        d for d in oracle.shares.index if all(d in g.shares.index for g in by_rule.values())
+    ]
+    best, rooms = _means(oracle.trials), oracle.rooms.loc[datasets, "mean"]
+    return {
+        rule: (best - _means(gaps.trials)).loc[datasets].div(rooms, axis=0).clip(-1, 1).T
+        for rule, gaps in by_rule.items()
+        if not sees_test(rule)
+    }
+
+
+def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
+    """Return what rows lose to the oracle by each other rule, on average over rows and datasets.
+
+    Rules that judge more datasets come first, then those that lose less. Empty without an oracle.
+    """
+    means = {rule: float(table.mean(axis=1).mean()) for rule, table in _lost(by_rule).items()}
+    order = sorted(means, key=lambda rule: (-len(by_rule[rule].rooms), means[rule]))
+    return {rule: means[rule] for rule in order}
+
+
+def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
+    """Return the clause on what rows lose to the oracle by each other rule; empty without an oracle."""
+    most = max((len(gaps.rooms) for gaps in by_rule.values()), default=0)
+    texts: list[str] = []
+    for rule, loss in losses(by_rule).items():
+        few = len(by_rule[rule].rooms)
+        only = f", which judges {few} of {most} datasets" * (few < most)
+        texts.append(f"{loss:z.2f}{' of the gap' * (not texts)} by {rule}{only}")
+    return f"against the oracle rows lose {' and '.join(texts)}" if texts else ""
+
+
+def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
+    """Return a table of what each row loses to the oracle by a rule, and on average by the others."""
+    lost = _lost(by_rule)
+    means = {f"mean by {name}": lost[name].mean(axis=1) for name in losses(by_rule)}
+    table = pd.DataFrame(means).join(lost[rule])
+    table.loc["mean over rows"] = table.mean()
+    texts = table.map(lambda share: f"{share:z.2f}".replace("nan", "-"))
+    rows = [list(map(str, row)) for row in texts.itertuples(name=None)]
+    return Block("What selection costs", ["algorithm", *map(str, table)], rows, len(rows))
 
 
 def _subsets(names: Mapping[str, str], rooms: pd.DataFrame) -> dict[str, list[str]]:
@@ -350,18 +440,47 @@ def _half(name: str) -> str:
     return str(registered.get(name).metadata.half) if name in registered else ""
 
 
-def headline(gaps: Gaps) -> Block:
-    """Return a table of each row's place and mean shares, over all datasets and each half of them."""
+def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
+    """Return a table of each row's place and mean shares, over all datasets and each half of them.
+
+    The means by `others`, the gaps by other rules, stand beside.
+    """
+    beside = {f"by {g.rule} ({len(g.subsets[ALL])})": g.means_over(ALL) for g in others}
     halves = [h for h in HALVES if gaps.subsets.get(h, gaps.subsets[ALL]) != gaps.subsets[ALL]]
     rows = []
     for of_group in (gaps.ranked, gaps.unranked):
         texts = {half: {share.label: share.texts[0] for share in of_group[half]} for half in halves}
         for share in of_group[ALL]:
-            rows.append([share.label, *share.texts, *(texts[half][share.label] for half in halves)])
+            mean, *counts = share.texts
+            other = (means.get(share.label, "-") for means in beside.values())
+            of_halves = (texts[half][share.label] for half in halves)
+            rows.append([share.label, mean, *other, *counts, *of_halves])
     mean, *counts = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *halves))
-    header = ["algorithm", mean, "place", "P(first)", *counts]
+    header = ["algorithm", mean, *beside, "place", "P(better)", *counts]
     title = f"{GAP_CLOSED} {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
     return Block(title, header, rows, len(gaps.means), grey=len(gaps.unranked[ALL]))
+
+
+def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
+    """Return a table of what changes the order of the rows that have a place by a rule."""
+    one = by_rule[rule]
+    usual = one.shares[one.means.index]
+    parts = {f"without {dataset}": usual.drop(dataset) for dataset in usual.index}
+    parts |= {half: usual.loc[one.subsets[half]] for half in HALVES if half in one.subsets}
+    orders = [(f"bounded at {b:g}", one.means, bounded_mean(usual, b)) for b in FLOORS]
+    orders += [(text, one.means, bounded_mean(part)) for text, part in parts.items()]
+    for name, other in by_rule.items():
+        both = usual.index.intersection(other.shares.index)
+        theirs = other.shares.reindex(both, columns=usual.columns)
+        if name != rule:
+            orders.append((f"by {name}", bounded_mean(usual.loc[both]), bounded_mean(theirs)))
+    first, rows = one.means.index[0], []
+    for text, before, after in orders:
+        ranks = after.rank(ascending=False, method="min")
+        place = f"{ranks[first]:.0f}"
+        rows.append([text, f"{kendall(before, after):z.2f}", str(after.idxmax()), place])
+    header = ["changed", "Kendall's tau", "first", f"place of {first}"]
+    return Block("What changes the order of rows", header, rows, len(rows))
 
 
 def about(gaps: Gaps) -> str:
@@ -370,7 +489,8 @@ def about(gaps: Gaps) -> str:
         f"On a dataset (row - {BASELINE}) / (ceiling - {BASELINE}), of means over trials: 0 is {BASELINE}, "
         "1 the ceiling, for accuracies and losses alike. In means over datasets it is bounded below at "
         f"{FLOOR:g}. Brackets: 95 % intervals of a bootstrap ({RESAMPLES:,} resamples) over datasets, then "
-        "their trials, with the same trials for all rows; two datasets give none."
+        "their trials, with the same trials for all rows; two datasets give none. P(better): the share of "
+        f"these resamples in which the row is better than {BASELINE}."
     )
     if gaps.unclear:
         text += (

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from oodbench.errors import UserError
 from oodbench.metrics import of_predictions
 from oodbench.notes import Note
 from oodbench.report.differences import Agreement, Repeats, compared, origin
+from oodbench.report.gaps import gaps_by_rule, losses
+from oodbench.report.tables.stored import StaleSummary, read_summary
 from oodbench.results.boards import board_among, datasets_to_come, find_board
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, completed, only, stacked, stacked_runs, subset
@@ -19,7 +22,7 @@ from oodbench.results.parts import Part
 from oodbench.results.predictions import read_predictions
 from oodbench.results.provenance import method_digest, versions
 from oodbench.results.run_spec import COMPLETE, RunSpec
-from oodbench.selection import choose, served
+from oodbench.selection import judged, served
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric")
 """The columns, besides the environments, in which a dataset's runs must equal the board's."""
@@ -66,7 +69,7 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     Raises UserError for an unknown dataset, for results under another protocol, and for a label that the
     board has for another method.
     """
-    board = only(frozen(name), datasets)
+    board = only(_ranked(find_board(name)), datasets)
     if not directories:
         return replace(board, notes=(*board.notes, *range_notes(board.runs), origin(board.runs)))
     local = joined(directories, allow_mixed=True)  # `_check` compares each with the protocol
@@ -90,6 +93,21 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     metrics = stacked([shown.metrics, local.metrics])
     sentences = (*local.notes, *board.notes, *notes, *repeats.sentences(), made)
     return Frames(completed(runs), metrics, shown.scores, sentences)
+
+
+def _ranked(board: Path) -> Frames:
+    """Return the runs of a board with the rule of its headline as `selection`, if the protocol names none.
+
+    It is the one that loses least to the oracle of those that judge most datasets, which the summary has.
+    """
+    frames = frozen(str(board))
+    if frames.runs["selection"].notna().any():
+        return frames
+    stored = None
+    with suppress(StaleSummary):
+        stored = read_summary(board)
+    rules = stored.numbers["rule"] if stored else [*losses(gaps_by_rule(frames)), None]
+    return replace(frames, runs=frames.runs.assign(selection=rules[0]))
 
 
 def check_planned(specs: Iterable[RunSpec], parts: Sequence[Part], name: str) -> None:
@@ -297,7 +315,7 @@ def range_notes(*tables: pd.DataFrame) -> list[Note]:
 def with_prediction_metrics(
     frames: Frames, rules: Sequence[str | None], metrics: Iterable[str | None]
 ) -> Frames:
-    """Add to the frames of `joined` the metrics that are computed from predictions, at the chosen steps.
+    """Add to the frames of `joined` the metrics that are computed from predictions, of the runs shown.
 
     Runs that recorded a metric keep its values, and a metric that is not computed from predictions
     changes nothing; an environment whose task the metric does not take has no value. Raises UserError
@@ -316,7 +334,8 @@ def _with_metric(frames: Frames, rules: Sequence[str | None], metric: str) -> Fr
     computed = of_predictions(metric)
     if computed is None:
         return frames
-    chosen = pd.concat([choose(frames, rule)[["id", "step"]] for rule in rules]).drop_duplicates()
+    tied = [judged(frames, rule).tied[["id", "step"]] for rule in rules]
+    chosen = pd.concat(tied).drop_duplicates()
     frozen = [] if frames.scores is None else frames.scores["id"].unique()
     chosen = chosen[~chosen["id"].isin([*recorded, *frozen])]
     if chosen.empty:
@@ -339,15 +358,15 @@ def _with_metric(frames: Frames, rules: Sequence[str | None], metric: str) -> Fr
 
 
 def spare(results: Results) -> list[Path]:
-    """The files of predictions that no selection rule chose; none before all runs have ended."""
+    """The files of predictions that no table shows by any rule; none before all runs have ended."""
     files = list(results.path.glob("runs/*/predictions/*.npz"))
     frames = load_frames(results) if files else None
     if frames is None or not frames.runs["state"].isin(COMPLETE).all():
         return []
     chosen: set[tuple[str, str]] = set()
     for rule in served(frames):
-        by_rule = choose(frames, rule)
-        chosen |= set(zip(by_rule["id"], by_rule["step"].map(str), strict=True))
+        tied = judged(frames, rule).tied
+        chosen |= set(zip(tied["id"], tied["step"].map(str), strict=True))
     keys = [(file.parent.parent.name, file.stem) for file in files]
     chosen_runs = {run_id for run_id, _ in chosen}
     return [

@@ -25,8 +25,6 @@ LEAST = 3
 """The fewest trials or datasets that have an error or an interval: two say little of their spread."""
 PLACE = ["dataset", "environment", "trial"]
 """The columns by which values are paired."""
-FEWEST = 5
-"""The fewest pairs for which P(better) is given: fewer have too few different resamples."""
 
 Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -74,11 +72,6 @@ class Difference:
     baseline: str
     gain: Estimate
     """Over clusters: the datasets, or the trials where there is one dataset; by Student's t."""
-    bootstrap: tuple[float, float]
-    """The 2.5 % and 97.5 % points of the bootstrap of the mean gain; NaN below LEAST clusters."""
-    probability: float
-    """The share of the resamples in which the label is better (a tie counts half); NaN below FEWEST
-    pairs, and below LEAST clusters."""
     wins: int
     ties: int
     losses: int
@@ -92,47 +85,25 @@ class Difference:
     """Whether every pair has two equal values: there is nothing to estimate."""
 
 
-def paired_differences(
-    scores: pd.DataFrame, baseline: str, band: float = BAND, resamples: int = RESAMPLES
-) -> list[Difference]:
+def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) -> list[Difference]:
     """The difference of every other label to `baseline`, in the order of the labels.
 
     A mean gain is the mean over datasets of the mean over environments of the mean over trials. All
     datasets must measure in one unit: filter `scores` first. The interval is Student's t over clusters
-    because environments and trials of a dataset share training data, and the percentiles of a
-    bootstrap of few clusters are far too narrow. Without resamples the bootstrap's numbers are NaN.
+    because environments and trials of a dataset share training data.
     """
     pairs = gains(scores, baseline)
     places = dict(iter(pairs.groupby("label", sort=False).indices.items()))
     dataset, environment, trial = (pd.factorize(pairs[name])[0] for name in PLACE)
     gain, nothing = pairs["gain"].to_numpy(float), np.empty(0, int)
     planned = int((scores["label"] == baseline).sum())
-    drawn = _resampled(pairs, resamples) if resamples else {}
     found = []
     for label in map(str, scores["label"].drop_duplicates()):
         if label != baseline:
             rows = places.get(label, nothing)
             clusters = _clusters(dataset[rows], environment[rows], trial[rows], gain[rows])
-            resampled = drawn.get(label, np.empty(0))
-            found.append(
-                _difference(label, baseline, gain[rows], clusters, planned, band, resampled)
-            )
+            found.append(_difference(label, baseline, gain[rows], clusters, planned, band))
     return found
-
-
-def _resampled(pairs: pd.DataFrame, resamples: int) -> dict[str, Numbers]:
-    """Return the resampled mean gains of each label; labels with the same pairs are resampled as one."""
-    pairs = pairs.assign(place=pairs.groupby(PLACE, sort=False).ngroup())
-    alike_labels: dict[frozenset[int], list[object]] = {}
-    for label, of_label in pairs.groupby("label", sort=False)["place"]:
-        alike_labels.setdefault(frozenset(of_label), []).append(label)
-    drawn: dict[str, Numbers] = {}
-    for labels in alike_labels.values():
-        alike = pairs[pairs["label"].isin(labels)]
-        table = alike.pivot(index=PLACE, columns="label", values="gain")
-        means = hierarchical_bootstrap(table, resamples)
-        drawn |= dict(zip(map(str, table), means.T, strict=True))
-    return drawn
 
 
 def gains(scores: pd.DataFrame, baseline: str) -> pd.DataFrame:
@@ -152,14 +123,8 @@ def _difference(
     clusters: Numbers,
     planned: int,
     band: float,
-    resampled: Numbers,
 ) -> Difference:
     mean_gain = estimate(clusters)
-    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    several = len(resampled) > 0 and len(clusters) >= LEAST
-    low, high = np.quantile(resampled, tails) if several else (math.nan, math.nan)
-    better = (resampled > 0) + 0.5 * (resampled == 0)  # a tie counts half
-    enough = several and len(gain) >= FEWEST
     spread = float(clusters.std(ddof=1)) if len(clusters) > 1 else math.nan
     wins = int((gain > band).sum())
     ties = int((np.abs(gain) <= band).sum())
@@ -167,8 +132,6 @@ def _difference(
         label=label,
         baseline=baseline,
         gain=mean_gain,
-        bootstrap=(float(low), float(high)),
-        probability=float(better.mean()) if enough else math.nan,
         wins=wins,
         ties=ties,
         losses=len(gain) - wins - ties,  # a NaN is a loss
@@ -200,31 +163,6 @@ def plain_mean(values: npt.ArrayLike) -> float:
     """The mean, NaN if a value is NaN: by default pandas would leave that value out."""
     v = np.asarray(values, dtype=float)
     return float(v.mean()) if len(v) else math.nan
-
-
-def hierarchical_bootstrap(gains: pd.DataFrame, resamples: int = RESAMPLES) -> Numbers:
-    """Return mean gains (resamples, labels) when datasets, environments and trials are resampled.
-
-    `gains` is indexed by dataset, environment and trial, a label a column. Resampling the lower levels too
-    counts their noise twice (Davison and Hinkley 1997, section 3.8), and few clusters count it too little:
-    the percentiles are no confidence interval.
-    """
-    nested = [
-        [values.to_numpy(float) for _, values in of_dataset.groupby("environment", sort=False)]
-        for _, of_dataset in gains.groupby("dataset", sort=False)
-    ]
-    rng = np.random.default_rng(0)
-    total = np.zeros((resamples, gains.shape[1]))
-    for _ in nested:
-        dataset = rng.integers(len(nested), size=resamples)
-        for d, environments in enumerate(nested):
-            rows = np.flatnonzero(dataset == d)
-            for _ in environments:
-                environment = rng.integers(len(environments), size=len(rows))
-                for e, values in enumerate(environments):
-                    here = rows[environment == e]
-                    total[here] += drawn_means(values, len(here), rng) / len(environments)
-    return total / len(nested)
 
 
 def drawn_means(
@@ -279,23 +217,6 @@ def ranks(table: pd.DataFrame) -> pd.DataFrame:
 def mean_ranks(table: pd.DataFrame) -> "pd.Series[float]":
     """The mean rank of every label over the blocks, the best first."""
     return ranks(table).mean().sort_values(kind="stable")
-
-
-def holm_against(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Test every other label against the baseline by mean rank (Demšar 2006, section 3.2.2).
-
-    Returns a row for each label, the smallest p first: `p`, and `holm`, p after Holm's step-down
-    correction; none if the baseline has no rank.
-    """
-    if baseline not in table:
-        return pd.DataFrame({"p": [], "holm": []})
-    blocks, labels = table.shape
-    mean = mean_ranks(table)
-    difference = (mean - mean[baseline]).drop(baseline)
-    z = difference / math.sqrt(labels * (labels + 1) / (6 * blocks))
-    p = pd.Series(2 * scipy.special.ndtr(-z.abs().to_numpy()), index=z.index)
-    frame = pd.DataFrame({"p": p}).sort_values("p")
-    return frame.assign(holm=holm(frame["p"]))
 
 
 def holm(p: "pd.Series[float]") -> "pd.Series[float]":

@@ -14,8 +14,9 @@ from oodbench.metrics import is_proportion
 from oodbench.report.numbers import number
 from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet
+from oodbench.report.tables.leaderboard import over_ties
 from oodbench.results.directory import Results, kept_weights
-from oodbench.results.frames import CELL, Frames, plugins_of
+from oodbench.results.frames import Frames, plugins_of
 from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import choose, find_rule, judged, usual
 from oodbench.terminal import Terminal
@@ -38,10 +39,16 @@ class Why:
     runs: pd.DataFrame
     """One run in each row, by trial and then best first: `trial`, `draw`, `id`, `state`, `hparams`, `step`
     (the run's best by the rule), `score`, `value` (mean over the test environments' `in` splits at that
-    step) and `chosen`. Scores and values are NaN where a run cannot be judged, and values of a metric
-    that is computed from kept predictions where the run is not chosen."""
+    step), `chosen`, and `tied` where it is chosen or has the chosen one's score. Scores and values are NaN
+    where a run cannot be judged, and values of a metric that is computed from kept predictions where the
+    run is not tied."""
     directory: str | None = None
     """The results directory that all chosen runs are in, if they are in one."""
+
+    def of_trials(self, column: str) -> "pd.Series[float]":
+        """Return the mean `score` or `value` of the tied runs of each trial that has a chosen one."""
+        of_tied = self.runs.loc[self.runs["tied"], ["trial", column]]
+        return over_ties(of_tied.rename(columns={column: "value"}), ["trial"])["value"]
 
     @property
     def waiting(self) -> list[int]:
@@ -79,7 +86,8 @@ def why(
     for (column, what, name), option in zip(places, options, strict=True):
         runs = runs[runs[column] == _one(what, option, name, runs[column])]
     of_cell = by_rule.candidates[by_rule.candidates["id"].isin(runs["id"])].drop_duplicates("id")
-    of_cell["chosen"] = of_cell["complete"] & ~of_cell.duplicated(CELL)
+    of_cell["chosen"] = of_cell["id"].isin(by_rule.chosen["id"])
+    of_cell["tied"] = of_cell["id"].isin(by_rule.tied["id"])
     first = runs.iloc[0]
     metrics, classes = runs["metric"].dropna(), runs["classes"].dropna()
     usual_metric = str(metrics.iloc[0]) if len(metrics) else ""
@@ -90,10 +98,10 @@ def why(
     values = by_rule.test_values(of_cell[["id", "step"]], shown).groupby("id")["value"]
     of_cell["value"] = of_cell["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
     table = runs[["trial", "draw", "id", "state", "hparams"]].merge(
-        of_cell[["id", "step", "score", "value", "chosen"]], on="id", how="left"
+        of_cell[["id", "step", "score", "value", "chosen", "tied"]], on="id", how="left"
     )
     place = pd.Series(range(len(of_cell)), index=of_cell["id"])
-    table["chosen"] = table["chosen"].eq(True)
+    table[["chosen", "tied"]] = table[["chosen", "tied"]].eq(True)
     table = table.assign(place=table["id"].map(place)).sort_values(
         ["trial", "place", "draw"], ignore_index=True
     )
@@ -158,7 +166,7 @@ def show(cell: Why, console: Terminal) -> None:
     console.say(f"{cell.rule}: {find_rule(cell.rule).description}.")
     console.say(
         "In each trial the run and step with the best score is chosen; ties go to the lowest draw, "
-        "then to the earliest step."
+        "then to the earliest step. Draws that tie count with the mean of their values."
     )
     console.print()
     console.print(console.tables(HEADER, _rows(cell), keys=2), soft_wrap=True)
@@ -186,7 +194,7 @@ def _rows(cell: Why) -> list[list[str]]:
         known = judged and not (other and pd.isna(run["value"]))
         value = number(run["value"], nan, cell.metric) if known else "-"
         step = str(int(run["step"])) if judged else "-"
-        choice = "yes" if run["chosen"] else ""
+        choice = "yes" if run["chosen"] else "tie" * run["tied"]
         rows.append(
             [
                 str(run["trial"]),
@@ -203,7 +211,7 @@ def _rows(cell: Why) -> list[list[str]]:
 
 
 def _mean(cell: Why) -> str:
-    values = cell.runs.loc[cell.runs["chosen"], "value"].to_numpy(float)
+    values = cell.of_trials("value").to_numpy(float)
     if not len(values):
         return "No trial is complete."
     mean, error = mean_and_error(values, LEAST)

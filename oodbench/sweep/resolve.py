@@ -23,7 +23,7 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, plugins_of
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import CONSTANT, RunSpec
-from oodbench.selection import candidates, find_rule, sees_test, usual
+from oodbench.selection import find_rule, judged, sees_test, usual
 from oodbench.sweep.file import KIND, Row, Sweep, short
 from oodbench.sweep.launchers import layered_resources
 from oodbench.sweep.sources import Problems, Source, ceiling_of, indices, measured, sources_of
@@ -369,7 +369,7 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
 
 def _best_runs(frames: Frames, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
     """Return the id of a run with the best setting for each place whose trials are all complete."""
-    table = candidates(frames, rule)
+    table = judged(frames, rule).candidates
     best_steps = table[table["complete"]].drop_duplicates("id")
     columns = ["hparams", "network_hparams", "adapt"]
     settings = [json.dumps(row, sort_keys=True) for row in runs[columns].to_numpy().tolist()]
@@ -378,8 +378,8 @@ def _best_runs(frames: Frames, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
     known = runs[["id"]].assign(setting=settings, higher=higher)
     planned = runs[~runs["helper"]].groupby(CHOSEN_FOR)["trial"].nunique().rename("planned")
     chosen: dict[Any, str] = {}
-    judged = best_steps.merge(known, on="id").join(planned, on=CHOSEN_FOR)
-    for place, group in judged.groupby(CHOSEN_FOR, sort=False):
+    places = best_steps.merge(known, on="id").join(planned, on=CHOSEN_FOR)
+    for place, group in places.groupby(CHOSEN_FOR, sort=False):
         if group["trial"].nunique() < group["planned"].iloc[0]:
             continue
         sign = -1 if group["higher"].iloc[0] else 1

@@ -22,7 +22,7 @@ from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import RunDirectory
 from oodbench.results.frames import Frames, origins
 from oodbench.results.load import frozen, joined, load_frames
-from oodbench.selection import candidates, choose
+from oodbench.selection import judged
 from tests.helpers.boards import ONE_RUN, SEM, new_board, trained
 from tests.helpers.made import Made, rising
 from tests.helpers.sweeps import edited
@@ -47,7 +47,7 @@ def split(board: Path, mine: Path) -> Frames:
 @pytest.mark.parametrize("rule", RULES)
 def test_half_of_it_frozen_a_sweep_has_equal_cells(split: Frames, whole: Path, rule: str) -> None:
     joint = together(whole)
-    pd.testing.assert_frame_equal(choose(split, rule), choose(joint, rule))
+    pd.testing.assert_frame_equal(judged(split, rule).tied, judged(joint, rule).tied)
     ours, theirs = leaderboard(split, rule), leaderboard(joint, rule)
     pd.testing.assert_frame_equal(
         ours.frame.drop(columns="from"), theirs.frame.drop(columns="from", errors="ignore")
@@ -72,8 +72,8 @@ def test_half_of_it_frozen_a_comparison_prints_the_same(
 
 def test_a_frozen_run_has_one_candidate_by_each_rule(board: Path, half: Path) -> None:
     for rule in RULES:
-        best = candidates(joined([half]), rule).drop_duplicates("id", ignore_index=True)
-        pd.testing.assert_frame_equal(candidates(beside_board(str(board), []), rule), best)
+        best = judged(joined([half]), rule).candidates.drop_duplicates("id", ignore_index=True)
+        pd.testing.assert_frame_equal(judged(beside_board(str(board), []), rule).candidates, best)
 
 
 def test_a_board_holds_several_test_environments_out_at_once(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from oodbench.report.cli import ALL
 from oodbench.report.comparison import board_sheet
 from oodbench.report.sources import beside_board
-from oodbench.report.summary import read_summary, write_summary
+from oodbench.report.summary import write_summary
 from oodbench.report.tables import FORMATS, to_terminal
+from oodbench.report.tables.stored import read_summary
 from oodbench.results.boards import board_names, find_board, part_files
 from oodbench.results.parts import read_parts
 from tests.helpers.boards import invoke, remove_part

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
 
 from oodbench.report import gaps as gap_tables
 from oodbench.report.gaps import Gaps, gaps_of
-from oodbench.report.html.contents import datasets_agree, rules_agree
 from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import leaderboard_by_rule
 from oodbench.results.frames import Frames, subset
@@ -111,23 +111,61 @@ def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
     assert fewer.ranked["all"][0] == gaps.ranked["all"][0]
 
 
-def test_agreement_of_datasets_is_kendalls_tau(runs: pd.DataFrame, gaps: Gaps) -> None:
-    table = cells(datasets_agree(gaps))
-    for one, other in (("alpha", "beta"), ("beta", "gamma")):
-        labels = [x for x in ("ERM", "A", "B", "C") if {one, other} <= datasets_of(x)]
-        orders = ([share(runs, d, x) for x in labels] for d in (one, other))
-        assert table[one][other] == f"{scipy.stats.kendalltau(*orders).statistic:z.2f}"
+def test_selection_costs_a_share_of_the_oracles_head_room(
+    runs: pd.DataFrame, frames: Frames
+) -> None:
+    by_rule = gap_tables.gaps_by_rule(frames)
+    table = cells(gap_tables.selection_costs(by_rule, "val_env"))
+
+    def lost(dataset: str, label: str, rule: str = "val_env") -> float:
+        best, own = (mean(runs, dataset, label, r) for r in ("oracle", rule))
+        erm, top = (mean(runs, dataset, x, "oracle") for x in ("ERM", "ceiling"))
+        return min(max((best - own) / (top - erm), -1), 1)
+
+    labels = ("ERM", "A", "B", "C")
+    for label in labels:
+        there = [d for d in CLEAR if label in MEANS[d]]
+        assert [table[label][d] for d in there] == [f"{lost(d, label):z.2f}" for d in there]
+    means = {
+        rule: np.mean([np.mean([lost(d, x, rule) for d in datasets_of(x)]) for x in labels])
+        for rule in ("val_env", "train_val")
+    }
+    assert gap_tables.losses(by_rule) == pytest.approx(means)
+    assert next(iter(gap_tables.losses(by_rule))) == min(means, key=lambda rule: means[rule])
+    for rule, value in means.items():
+        assert table["mean over rows"][f"mean by {rule}"] == f"{value:z.2f}"
+        assert f"by {rule}" in gap_tables.selection_cost(by_rule)
 
 
-def datasets_of(label: str) -> set[str]:
-    return {dataset for dataset, rows in MEANS.items() if label in rows}
+def datasets_of(label: str) -> list[str]:
+    return [dataset for dataset in CLEAR if label in MEANS[dataset]]
 
 
-def test_rules_agree_over_the_datasets_that_both_judge(frames: Frames) -> None:
-    rules = ("val_env", "train_val", "oracle")
-    boards = {rule: leaderboard_by_rule(judged(frames, rule)) for rule in rules}
-    by_rule = {rule: gaps for rule, board in boards.items() if (gaps := gaps_of(board))}
-    assert cells(rules_agree(by_rule))["val_env"]["oracle"].endswith("(3 datasets)")
+def test_the_order_is_compared_with_that_of_other_datasets_bounds_and_rules(
+    runs: pd.DataFrame, frames: Frames
+) -> None:
+    table = cells(gap_tables.orders(gap_tables.gaps_by_rule(frames), "val_env"))
+    assert list(table) == [
+        *("bounded at -0.5", "bounded at -2", "bounded at -5"),
+        *("without alpha", "without beta", "without gamma"),
+        *("constructed", "natural", "by train_val", "by oracle"),
+    ]
+
+    def means(datasets: list[str], rule: str = "val_env", floor: float = -1.0) -> list[float]:
+        shares = (
+            [max(share(runs, d, x, rule), floor) for d in datasets] for x in ("ERM", "A", "B")
+        )
+        return [sum(of_label) / len(datasets) for of_label in shares]
+
+    for name, other in (
+        ("without alpha", means(CLEAR[1:])),
+        ("bounded at -5", means(CLEAR, floor=-5.0)),
+        ("by oracle", means(CLEAR, "oracle")),
+    ):
+        tau = scipy.stats.kendalltau(means(CLEAR), other).statistic
+        place = 1 + sum(value > other[1] for value in other)
+        first = ("ERM", "A", "B")[other.index(max(other))]
+        assert list(table[name].values())[1:] == [f"{tau:z.2f}", first, str(place)]
 
 
 def test_the_headline_stands_in_the_table(made: Path) -> None:

@@ -45,6 +45,8 @@ def test_it_lists_the_runs_best_first_and_marks_the_chosen(made: Made) -> None:
     assert (cell.dataset, cell.label, cell.test_environments) == ("D", "ERM", ("a",))
     assert list(runs["trial"]) == [0, 0, 1, 1] and list(runs["draw"]) == [1, 0, 0, 1]
     assert list(runs["chosen"]) == [True, False, True, False]
+    assert list(runs["tied"]) == [True, False, True, True]
+    assert list(cell.of_trials("value")) == pytest.approx([0.26, 0.27])
     assert list(runs["step"]) == [20] * 4
     assert list(runs["score"]) == pytest.approx([0.6, 0.5, 0.7, 0.7])
     assert list(runs["value"]) == pytest.approx([0.26, 0.25, 0.27, 0.27])
@@ -64,7 +66,7 @@ def test_its_mean_is_that_of_the_table(made: Made) -> None:
     assert "n = 2 of 2" in told and "ties go to the lowest draw" in told
     for run_id in made.runs:
         assert f"runs/{run_id}" in told
-    assert len(re.findall("yes +done", told)) == 2
+    assert len(re.findall("yes +done", told)) == 2 and len(re.findall("tie +done", told)) == 1
 
 
 def test_a_missing_run_is_named_as_the_reason(made: Made) -> None:

@@ -5,7 +5,6 @@ Rows and datasets are given by their places in `rows` and `datasets`.
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import PurePath
 from typing import Any
 
@@ -14,15 +13,15 @@ import pandas as pd
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import gain_text
-from oodbench.report.gaps import BASELINE, Gaps, bounded_mean
+from oodbench.report.gaps import BASELINE, Gaps, losses, orders, selection_cost, selection_costs
 from oodbench.report.html.views import Numbers, numbers_by, views
 from oodbench.report.numbers import gain, number
 from oodbench.report.sources import with_prediction_metrics
-from oodbench.report.statistics import Difference, kendall
+from oodbench.report.statistics import Difference
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import METHOD
+from oodbench.report.tables.leaderboard import METHOD, over_ties
 from oodbench.report.tables.remarks import number_of_trials
-from oodbench.results.frames import Frames, plugins_of
+from oodbench.results.frames import CELL, Frames, plugins_of
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import find_rule, rule_names, sees_test, served, usual
 from oodbench.terminal import counted
@@ -52,8 +51,8 @@ def contents(frames: Frames, baseline: str = BASELINE, metric: str | None = None
         raise UserError(errors[usual(frames)])
     kinds = _kinds(by_rule.values(), labels)
     datasets = [str(d) for d in runs["dataset_label"].unique()]
-    rules = {name: _rule(one, runs, datasets, list(kinds)) for name, one in by_rule.items()}
     gaps = {name: one.gaps for name, one in by_rule.items() if one.gaps is not None}
+    rules = {name: _rule(one, gaps, datasets, list(kinds)) for name, one in by_rule.items()}
     return {
         "title": _title(runs),
         "source": " ".join(map(str, runs["directory"].unique())),
@@ -63,14 +62,9 @@ def contents(frames: Frames, baseline: str = BASELINE, metric: str | None = None
         "rows": [{"label": x, "kind": k, "own": int(x in _own(runs))} for x, k in kinds.items()],
         "rule": usual(frames) if usual(frames) in rules else next(iter(rules), ""),
         "rules": rules,
+        "cost": selection_cost(gaps),
         "errors": errors,
-        "tables": [
-            _table(*shown)
-            for shown in (
-                *_selection_costs(by_rule, usual(frames)),
-                *_tables(runs, gaps, usual(frames), baseline),
-            )
-        ],
+        "tables": _tables(gaps, usual(frames)),
         "states": {str(k): int(v) for k, v in runs["state"].value_counts().items()},
         "unfinished": _unfinished(runs),
     }
@@ -113,24 +107,26 @@ def _dataset(name: str, runs: pd.DataFrame, by_rule: Mapping[str, Numbers]) -> d
 
 def _rule(
     one: Numbers,
-    runs: pd.DataFrame,
+    gaps: Mapping[str, Gaps],
     datasets: Sequence[str],
     labels: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the part of a page that depends on the selection rule."""
+    """Return the part of a page that depends on the selection rule, given the gaps by all rules."""
     chosen = _chosen(one)
     board = one.board
+    others = [g for name, g in gaps.items() if name != one.rule and not sees_test(name)]
     return {
-        "asked": _asked(one, runs),
+        "asked": _asked(one),
         "notes": [str(note) for note in (*board.findings, *board.notes, *board.remarks)],
-        "views": [view.tree(labels, datasets) for view in views(one)],
+        "views": [view.tree(labels, datasets) for view in views(one, others)],
         "cells": [_cells(one, dataset, labels, chosen) for dataset in datasets],
         "environments": [_environments(one, dataset, labels) for dataset in datasets],
     }
 
 
-def _asked(one: Numbers, runs: pd.DataFrame) -> str:
+def _asked(one: Numbers) -> str:
     """Say which question the runs answer, and how many they are."""
+    runs = one.judged.runs
     runs = runs[runs["dataset_label"].isin(one.board.frame["dataset"])]
     methods = set(one.board.frame.loc[one.board.frame["kind"] == METHOD, "label"])
     counts = [counted(len(methods), "row"), counted(runs["dataset_label"].nunique(), "dataset")]
@@ -144,19 +140,20 @@ def _asked(one: Numbers, runs: pd.DataFrame) -> str:
 
 
 def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
-    """List chosen runs by dataset and label: test sets if several, trials, draws, steps, scores, values."""
-    chosen = one.judged.chosen.copy()
+    """List chosen runs by dataset and label: test sets if several, how many draws tie if some do, trials,
+    draws, steps, scores, values.
+    """
     metrics = dict(zip(one.board.frame["dataset"], one.board.frame["metric"], strict=True))
-    tested = one.judged.test_values(chosen[["id", "step"]], metrics)
-    means = tested["value"].fillna(-math.inf).groupby(tested["id"], sort=False).mean()
-    chosen["value"] = chosen["id"].map(means)
+    cells = one.judged.tied.groupby(CELL, sort=False)
+    values = over_ties(one.judged.test_values(one.judged.tied, metrics), CELL)
+    chosen = one.judged.chosen.merge(values, on=CELL).merge(cells.size().rename("ties"), on=CELL)
     found: dict[Any, list[list[Any]]] = {}
     for key, group in chosen.groupby(["dataset_label", "label"], sort=False):
-        counts = [[int(v) for v in group[name]] for name in ("trial", "draw", "step")]
-        tests = list(group["test_environments"].map("+".join))
+        tests, ties = list(group["test_environments"].map("+".join)), list(map(int, group["ties"]))
         found[key] = [
             tests if len(set(tests)) > 1 else [],
-            *counts,
+            ties if max(ties) > 1 else [],
+            *([int(v) for v in group[name]] for name in ("trial", "draw", "step")),
             _significant(group["score"]),
             _significant(group["value"]),
         ]
@@ -243,83 +240,22 @@ def _text(row: Mapping[Any, Any] | None) -> str:
     return number(row["mean"], row["stderr"], row["metric"]) if row and row["n"] else "-"
 
 
-def _tables(
-    runs: pd.DataFrame, gaps: Mapping[str, Gaps], rule: str, baseline: str
-) -> list[tuple[str, Block]]:
-    """List the tables that do not depend on the rule, each with its note."""
-    about = "Kendall's tau of the orders of rows by the share of the gap; 1 is the same order."
-    shown = [(about, block) for block in agreement_tables(gaps, rule)]
-    cost = _costs(runs, baseline)
-    return [*shown, cost] if cost[1].rows else shown
-
-
-def _selection_costs(by_rule: Mapping[str, Numbers], rule: str) -> list[tuple[str, Block]]:
-    """Return a table of what rows lose to the oracle by `rule`, and on average by the others; or none."""
-    fair = sorted((name for name in by_rule if not sees_test(name)), key=lambda name: name != rule)
-    oracles = [one for name, one in by_rule.items() if sees_test(name)]
-    if not oracles or rule not in fair:
-        return []
-    lost = {name: _lost(by_rule[name], oracles[0]) for name in fair}
-    shown, one = lost[rule], by_rule[rule]
-    shares = {n: [d for d in map(str, t) if is_proportion(one.metric(d))] for n, t in lost.items()}
-    means = pd.DataFrame(
-        {name: lost[name][shares[name]].mean(axis=1) for name in fair if shares[name]}
-    )
-    table = means.rename(columns="mean by {}".format).join(shown)
-    table.loc["mean over rows"] = table.mean()
-    rows = [[str(x), *(_points(v) for v in values)] for x, *values in table.itertuples(name=None)]
-    note = (
-        f"How much better a row's value by {oracles[0].rule} is than by {rule}, in points or the dataset's "
-        "metric. Means are over the datasets that are measured in proportions."
-    )
-    header = ["algorithm", *map(str, table.columns)]
-    return [(note, Block("What selection costs", header, rows, len(rows)))]
-
-
-def _lost(one: Numbers, oracle: Numbers) -> pd.DataFrame:
-    """Return how much better each method is by the oracle than by a rule, by label and dataset."""
-    methods = one.means[one.means["kind"] == METHOD].reset_index()
-    own, best = (
-        means.pivot(index="label", columns="dataset", values="mean")
-        for means in (methods, oracle.means.reset_index())
-    )
-    datasets = [str(d) for d in methods["dataset"].unique() if d in best]
-    signs = {d: one.scale(d) * (1 if one.higher(d) else -1) for d in datasets}
-    lost = (best - own).reindex(methods["label"].unique())[datasets]
-    return lost * pd.Series(signs)
-
-
-def _points(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:z.1f}" if abs(value) >= 1 else f"{value:z.2f}"
-
-
-def _costs(runs: pd.DataFrame, baseline: str) -> tuple[str, Block]:
-    """Compare the seconds a step of each row's fastest run with the baseline's, if that was run."""
-    timed = runs[(runs["last_step"].astype(float) > 0) & runs["training_seconds"].notna()]
-    pace = timed["training_seconds"].astype(float) / timed["last_step"].astype(float)
-    places = [timed["label"], timed["dataset_label"]]
-    table = pace.groupby(places, sort=False).min().unstack()
-    seconds = timed["training_seconds"].astype(float).groupby(timed["label"]).sum().to_dict()
-    is_ratio = baseline in table.index
-    shown = table / table.loc[baseline] if is_ratio else 1000 * table
-    rows = [
-        [str(x), f"{v.median():.2f}", f"{seconds[x] / 3600:.2g}", *map(_ratio, v)]
-        for x, v in shown.iterrows()
-    ]
-    what = f"Times the seconds of {baseline}" if is_ratio else "Milliseconds a step"
-    note = (
-        f"{what}, of each row's fastest run with its evaluations; the median over datasets, and each. Runs "
-        "that are trained as one program share its time. Hours: of all runs."
-    )
-    return note, Block("Cost", ["algorithm", "median", "hours", *map(str, table)], rows, len(rows))
-
-
-def _ratio(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2f}"
-
-
-def _table(note: str, block: Block) -> dict[str, Any]:
-    return {"title": block.title, "note": note, "header": block.header, "rows": block.rows}
+def _tables(gaps: Mapping[str, Gaps], rule: str) -> list[dict[str, Any]]:
+    """List the folded tables, which do not depend on the rule that is shown."""
+    shown: list[tuple[str, Block]] = []
+    if rule in losses(gaps):
+        about = (
+            f"How much better a row is by the oracle than by {rule}, as a share of the gap between "
+            f"{BASELINE} and the ceiling by the oracle."
+        )
+        shown.append((about, selection_costs(gaps, rule)))
+    if rule in gaps and len(gaps[rule].shares) > 1:
+        about = (
+            "Kendall's tau of the order of rows by the mean share of the gap with the usual order: 1 is "
+            "the same. By another rule it is over the datasets that both judge."
+        )
+        shown.append((about, orders(gaps, rule)))
+    return [{"title": b.title, "note": n, "header": b.header, "rows": b.rows} for n, b in shown]
 
 
 def _unfinished(runs: pd.DataFrame) -> list[list[str]]:
@@ -340,42 +276,3 @@ def _reason(state: str, error: object, step: float) -> str:
     if state == State.DIVERGED:
         return f"the loss was not finite at step {step:.0f}"
     return "launching the sweep again continues it" if state == State.LOST else ""
-
-
-def agreement_tables(gaps: Mapping[str, Gaps], rule: str) -> list[Block]:
-    """Return the tables of the agreement of datasets by a rule, and of rules."""
-    shown = [datasets_agree(gaps[rule])] if rule in gaps and len(gaps[rule].shares) > 1 else []
-    return [*shown, rules_agree(gaps)] if len(gaps) > 1 else shown
-
-
-def datasets_agree(gaps: Gaps) -> Block:
-    """Return a table of Kendall's tau of the orders of rows on two datasets, and on one and the others."""
-    table = gaps.shares
-    known = {dataset: shares.dropna() for dataset, shares in table.iterrows()}
-    taus = {(a, b): kendall(known[a], known[b]) for a, b in combinations(known, 2)}
-    taus |= {(b, a): tau for (a, b), tau in taus.items()}
-    rows = []
-    for dataset, here in known.items():
-        cells = ["" if d == dataset else _tau(taus[dataset, d]) for d in known]
-        rest = bounded_mean(table.drop(dataset)).dropna()
-        rows.append([str(dataset), *cells, _tau(kendall(here, rest))])
-    header = ["dataset", *map(str, table.index), "mean of the others"]
-    return Block("Datasets: Kendall's tau of the orders of rows", header, rows, len(rows))
-
-
-def rules_agree(gaps: Mapping[str, Gaps]) -> Block:
-    """Kendall's tau between the rows' mean shares by each two rules, over the datasets that both judge."""
-    rows = []
-    for rule, one in gaps.items():
-        cells = []
-        for other in gaps.values():
-            both = one.shares.index.intersection(other.shares.index)
-            a, b = (bounded_mean(g.shares.loc[both]).dropna() for g in (one, other))
-            tau = f"{_tau(kendall(a, b))} ({counted(len(both), 'dataset')})"
-            cells.append("" if one is other else tau)
-        rows.append([rule, *cells])
-    return Block("Rules: Kendall's tau of the orders of rows", ["rule", *gaps], rows, len(rows))
-
-
-def _tau(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:z.2f}"

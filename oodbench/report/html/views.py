@@ -12,7 +12,7 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import OVERALL, gain_text, gains
-from oodbench.report.gaps import ALL, BASELINE, HALVES, Gaps, gaps_of, significant
+from oodbench.report.gaps import ALL, BASELINE, HALVES, Gaps, gaps_of, left_by_holm, significant
 from oodbench.report.numbers import gain
 from oodbench.report.statistics import Difference, block_table, estimate, mean_ranks
 from oodbench.report.tables.leaderboard import (
@@ -32,7 +32,7 @@ from oodbench.terminal import counted
 
 BY = "by a 95 % interval"
 """How rows are compared over several datasets."""
-SHOWN = 20
+SHOWN = 10
 """The number of best rows whose intervals the picture's axis spans."""
 TICKS = 5
 """About how many ticks an axis has."""
@@ -68,7 +68,7 @@ class Numbers:
         several = self.gaps is None
         return {
             (dataset, d.label): d
-            for dataset, differences in gains(self.scores, self.baseline, 0)
+            for dataset, differences in gains(self.scores, self.baseline)
             if several or dataset != OVERALL
             for d in differences
         }
@@ -133,11 +133,14 @@ class View:
     picture: str
     """The title of the picture: what its numbers are."""
     finding: str
+    """The sentence above it."""
     head: list[str]
     """The titles of the columns of texts, the first being the number of the picture."""
     rows: list["Row"]
     marks: dict[str, float]
     """Lines in the picture by name, such as the baseline at 0."""
+    note: str = ""
+    """Sentences below the picture."""
 
     def tree(self, labels: Sequence[str], datasets: Sequence[str]) -> dict[str, Any]:
         """Return the view as plain values, with rows and datasets by their places in these lists."""
@@ -148,6 +151,7 @@ class View:
             "datasets": [datasets.index(d) for d in self.datasets],
             "picture": self.picture,
             "finding": self.finding,
+            "note": self.note,
             "head": self.head,
             "axis": _axis([*ends, *(v for v in self.marks.values() if math.isfinite(v))]),
             "marks": [[name, v] for name, v in self.marks.items() if math.isfinite(v)],
@@ -170,36 +174,43 @@ class Row:
     ranked: bool
 
 
-def views(one: Numbers) -> list[View]:
-    """Make the presets of a page: all datasets, each half of them, and each dataset alone."""
+def views(one: Numbers, others: Sequence[Gaps] = ()) -> list[View]:
+    """Make the presets of a page: all datasets, each half of them, and each dataset alone.
+
+    Mean shares by `others`, the gaps by other rules, stand beside those by this one.
+    """
     datasets = [str(d) for d in one.board.frame["dataset"].unique()]
     several: list[View] = []
     if len(datasets) > 1 and one.gaps is not None:
         groups = [ALL, *(h for h in HALVES if 0 < len(one.gaps.subsets.get(h, ())) < len(datasets))]
-        several = [_of_gaps(one, one.gaps, group) for group in groups]
+        several = [_of_gaps(one, one.gaps, others, group) for group in groups]
     elif len(datasets) > 1:
         several = [_of_ranks(one, datasets)]
     return [*several, *(_of_dataset(one, dataset) for dataset in datasets)]
 
 
-def _of_gaps(one: Numbers, gaps: Gaps, group: str) -> View:
+def _of_gaps(one: Numbers, gaps: Gaps, others: Sequence[Gaps], group: str) -> View:
     """Make the view of the mean share of the gap over the datasets of a group."""
-    members = gaps.subsets[group]
-    rows = [
-        Row(share.label, share.mean, share.low, share.high, list(share.texts), share.place is not None)
-        for share in (*gaps.ranked[group], *gaps.unranked[group])
-    ]  # fmt: skip
+    members, means = gaps.subsets[group], [other.means_over(group) for other in others]
+    rows = []
+    for share in (*gaps.ranked[group], *gaps.unranked[group]):
+        mean, place, better = share.texts
+        texts = [mean, *(known.get(share.label, "-") for known in means), place, better]
+        ranked = share.place is not None
+        rows.append(Row(share.label, share.mean, share.low, share.high, texts, ranked))
+    head = ["mean share of the gap", *(f"by {g.rule}" for g in others), "place", "P(better)"]
     known = {row.label for row in rows}
-    rows += [_no_row(x, 3) for x in dict.fromkeys(one.board.frame["label"]) if x not in known]
+    rows += [
+        _no_row(x, len(head)) for x in dict.fromkeys(one.board.frame["label"]) if x not in known
+    ]
     over = f"{counted(len(members), 'dataset')}{'' if group == ALL else ', ' + group}"
     picture = f"Share of the gap closed: 0 is {BASELINE}, 1 the ceiling; a mean over {over}, 95 % intervals"
     finding = _finding_of_gaps([row for row in rows if row.ranked], len(members))
+    note = left_by_holm([d for (dataset, _), d in one.differences.items() if dataset in members])
     if gaps.unclear and group == ALL:
-        finding += (
-            f" No share is given where the head-room is not clear: {', '.join(gaps.unclear)}."
-        )
-    head = ["mean share of the gap", "place", "P(first)"]
-    return View(group, members, picture, finding, head, rows, {BASELINE: 0.0, "ceiling": 1.0})
+        note += f" No share is given where the head-room is not clear: {', '.join(gaps.unclear)}."
+    marks = {BASELINE: 0.0, "ceiling": 1.0}
+    return View(group, members, picture, finding, head, rows, marks, note)
 
 
 def _no_row(label: str, texts: int) -> Row:
@@ -211,18 +222,20 @@ def _finding_of_gaps(rows: Sequence[Row], datasets: int) -> str:
     if not others:
         return "No method has all datasets yet."
     best = others[0]
-    first = f"{best.label} has the highest mean, {best.texts[0]} of the gap to the ceiling"
+    first = f"the first, {best.label}, closes {best.texts[0]} of the gap to the ceiling"
     if math.isnan(best.low):
-        return f"{first}. Two {'datasets' if datasets > 1 else 'trials'} give no interval."
+        few = "datasets" if datasets > 1 else "trials"
+        return f"Of {counted(len(others), 'row')} {first}; two {few} give no interval."
     above = sum(round(r.low, 2) > 0 for r in others)  # as tables print it
     below = sum(round(r.high, 2) < 0 for r in others)
-    return f"{_verdict(above, below, len(others), BASELINE, BY)} {first}, and the place {best.texts[1]}."
+    verdict = _verdict(above, below, len(others), BASELINE, BY)
+    return f"{verdict}; {first}, and its place is {best.texts[-2]}."
 
 
 def _verdict(up: int, down: int, of: int, than: str, how: str) -> str:
     """Say how many rows are better and worse than another."""
-    better = f"{up or 'none'} {'are' if up > 1 else 'is'} better than {than} {how}"
-    return f"Of {counted(of, 'row')}, {better}, and {down or 'none'} worse."
+    better, worse = (f"{n or 'none'} {'are' if n > 1 else 'is'}" for n in (up, down))
+    return f"Of {counted(of, 'row')}, {better} better than {than} {how} and {worse} worse"
 
 
 def _of_ranks(one: Numbers, datasets: list[str]) -> View:
@@ -339,12 +352,12 @@ def _finding_of_gains(one: Numbers, dataset: str, own: Mapping[str, Difference],
     signs = [one.signs[dataset, d.label] if sure else _sign(d) for d in whole]
     how = "after Holm's correction" if sure else BY
     up, down = signs.count(1), signs.count(-1)
-    text = f"The first, {best.label}, gains {gain_text(best, metric)} {unit}."
+    text = f"the first, {best.label}, gains {gain_text(best, metric)} {unit}"
     if math.isnan(best.gain.low):
         over = "dataset" if dataset == OVERALL else "trial"
-        several = f"Two {over}s give" if best.gain.n > 1 else f"One {over} gives"
-        return f"{text} {several} no interval."
-    return f"{_verdict(up, down, len(whole), f'{one.baseline} {where}', how)} {text}"
+        several = f"two {over}s give" if best.gain.n > 1 else f"one {over} gives"
+        return f"Of {counted(len(whole), 'row')} {text}; {several} no interval."
+    return f"{_verdict(up, down, len(whole), f'{one.baseline} {where}', how)}; {text}."
 
 
 def _sign(d: Difference) -> int:

@@ -131,11 +131,16 @@ def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = No
 def leaderboard_of(shown: Judged, metric: str | None = None) -> Leaderboard:
     """Return the leaderboard of judged runs; see `leaderboard`."""
     board = leaderboard_by_rule(shown, metric)
+    return with_disagreement(board, by_other_rules(shown, metric))
+
+
+def by_other_rules(shown: Judged, metric: str | None = None) -> list[Leaderboard]:
+    """Return the leaderboards by the other rules, if neither rule sees the test environments."""
     if sees_test(shown.rule):
-        return board
+        return []
     names = [n for n in rule_names() if n != shown.rule and not sees_test(n)]
     others = judged_by_all(shown.frames, names).values()
-    return with_disagreement(board, [leaderboard_by_rule(one, metric) for one in others])
+    return [leaderboard_by_rule(one, metric) for one in others]
 
 
 def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
@@ -171,7 +176,7 @@ def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
         frame[PRETRAINING] = [weights.get(row, "") for row in named]
     description = find_rule(rule, plugins=plugins_of(frames)).description
     declared = [column.note for column in COLUMNS if column.needs in frame]
-    caption = (*notes(frames.runs, rule, description, higher), *filter(None, declared))
+    caption = (*notes(frames.runs, rule, description, higher), *_ties(one), *filter(None, declared))
     findings = (*frames.notes, *beside_constant(frame), *equal_rows(values))
     tests["kind"] = kinds(runs, tests["dataset_label"], tests["label"])
     firsts = runs.drop_duplicates("dataset_label")
@@ -301,13 +306,13 @@ def reported_metrics(
 def _cells(one: Judged, runs: pd.DataFrame) -> pd.DataFrame:
     """Return every cell that a table of these runs has a place for, in the order of the sweep.
 
-    The columns are CELL, the `id` of the chosen run, and whether the cell is `complete`: has one.
+    The columns are CELL, and whether the cell is `complete`: has a chosen run.
     """
     shown = runs[~runs["helper"]]
     tests = shown[["dataset_label", "test_environments", "trial"]].drop_duplicates()
     grid = shown[["dataset_label", "label"]].drop_duplicates().merge(tests, on="dataset_label")
     cells = grid.merge(one.chosen[[*CELL, "id"]], on=CELL, how="left")
-    return cells.assign(complete=cells["id"].notna())
+    return cells.assign(complete=cells.pop("id").notna())
 
 
 def _per_trial(one: Judged, cells: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
@@ -318,10 +323,11 @@ def _per_trial(one: Judged, cells: pd.DataFrame, tests: pd.DataFrame) -> pd.Data
     """
     of_no_environment = one.frames.metrics[one.frames.metrics["environment"].isna()]
     known = replace(one.frames, metrics=of_no_environment)
-    records = records_at(known, one.chosen[["id", "step", "dataset_label"]])
+    records = records_at(known, one.tied[["step", "id", *CELL]])
     names = records[["dataset_label", "metric"]].drop_duplicates()
     predictor = cells.merge(names, on="dataset_label")
-    predictor = predictor.merge(records[["id", "metric", "value"]], on=["id", "metric"], how="left")
+    means = over_ties(records, [*CELL, "metric"])
+    predictor = predictor.merge(means, on=[*CELL, "metric"], how="left")
     parts = [
         tests.assign(test_environments=tests["test_environments"].map("+".join)),
         _over_tests(tests.assign(environment=MEAN)),
@@ -332,11 +338,27 @@ def _per_trial(one: Judged, cells: pd.DataFrame, tests: pd.DataFrame) -> pd.Data
 
 def _of_tests(one: Judged, cells: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
     """Return the cells with `environment`, `metric` and `value`, a row for each test environment."""
-    scored = one.test_values(one.chosen[["id", "step"]], reported)
+    key = [*CELL, "environment"]
+    means = over_ties(one.test_values(one.tied, reported), key)
     tests = cells.assign(environment=cells["test_environments"]).explode("environment")
     tests["metric"] = tests["dataset_label"].map(reported)
-    key = ["id", "environment"]
-    return tests.merge(scored[[*key, "value"]], on=key, how="left")
+    return tests.merge(means, on=key, how="left")
+
+
+def _ties(one: Judged) -> list[str]:
+    """Return a sentence on the cells in which several draws have the best score, if there are any."""
+    draws = one.tied.groupby(CELL).size()
+    several, cells = (draws > 1).sum(), counted(len(draws), "cell")
+    text = f"In {several} of {cells} draws tie in validation: the value is their mean."
+    return [text] * bool(several)
+
+
+def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return the mean `value` of each `key`, over the draws that tie; exact where all are equal."""
+    made, places = _groups(values, key)
+    numbers = values["value"].to_numpy(float)
+    firsts = numbers[[of_group[0] for of_group in places]]
+    return made.assign(value=firsts + [plain_mean(numbers[p] - numbers[p[0]]) for p in places])
 
 
 def _over_tests(values: pd.DataFrame) -> pd.DataFrame:

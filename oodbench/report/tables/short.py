@@ -12,8 +12,8 @@ IN_PERCENT = "datasets in %"
 """The name in tables of the mean over all datasets whose metric is a proportion."""
 MEANS = ("mean", "mean (%)", "mean rank")
 """The columns that rows are ranked by; a table without one is ranked by its second column."""
-KEPT = (*MEANS, "place", "P(first)", "n", "from")
-"""The columns that are kept."""
+KEPT = (*MEANS, "place", "P(better)", "n", "from")
+"""The columns that are kept, beside those by other rules."""
 
 
 def short_sheet(tables: Sheet) -> Sheet:
@@ -50,6 +50,10 @@ def _summed_up(local: Block) -> Block:
     return replace(local.part(rows, columns), title=f"{labels.pop()} beside the board", keys=1)
 
 
+def _kept(header: list[str]) -> list[int]:
+    return [c for c, name in enumerate(header) if name in KEPT or name.startswith("by ")]
+
+
 def _among_best(block: Block, own: list[str]) -> Block:
     """Cut a table to its best rows, the first of one's own, the baseline, the constant and few columns."""
     wanted = {"ERM", "constant", "ceiling", *own[:BEST]}
@@ -57,5 +61,5 @@ def _among_best(block: Block, own: list[str]) -> Block:
         r for r, row in enumerate(block.rows) if r < min(BEST, block.ranked) or row[0] in wanted
     ]
     second = [1] * (not set(MEANS) & set(block.header))
-    columns = [0, *second, *(c for c, name in enumerate(block.header) if name in KEPT)]
+    columns = [0, *second, *_kept(block.header)]
     return block.part(rows, columns)

@@ -37,6 +37,7 @@ def board(kinds: tuple[Frames, pd.DataFrame], tmp_path_factory: pytest.TempPathF
 def opened(browser: Any, path: Path) -> Iterator[Seen]:
     """A page, which says nothing to the console and asks for nothing."""
     page = Seen(browser, path.as_uri(), viewport={"width": 1400, "height": 900})
+    page.page.evaluate("document.getElementById('choose').open = true")
     yield page
     assert page.problems == []
     assert set(page.asked) == {page.asked[0]} and page.asked[0].startswith("file:")
@@ -58,14 +59,20 @@ def rows(seen: Seen) -> list[str]:
     return names
 
 
-def test_the_first_screen_has_question_finding_and_picture(seen: Seen) -> None:
-    page = seen.page
+def test_the_first_screen_has_a_sentence_a_picture_and_a_table(shown: Seen, seen: Seen) -> None:
+    for page in (shown.page, seen.page):
+        page.locator("#choose summary").click()
+        assert not page.locator("#controls").is_visible()
+        assert len(re.findall(r"\.(?: |$)", page.locator("#finding").inner_text())) == 1
+        for part in ("#picture", "#table .scroll"):
+            box = page.locator(part).bounding_box()
+            assert box is not None and box["y"] + box["height"] < 900
+    told = shown.page.locator("#table").inner_text()
+    assert "Selected by val_env: against the oracle rows lose" in told
     assert page.locator("h1").inner_text().startswith("made")
     assert "Which of 3 rows does best" in page.locator("#asked").inner_text()
-    assert "Two datasets give no interval" in page.locator("#finding").inner_text()
+    assert "two datasets give no interval" in page.locator("#finding").inner_text()
     assert page.locator("#picture .dot").count() == 3
-    box = page.locator("#picture").bounding_box()
-    assert box is not None and box["y"] + box["height"] < 900
     assert page.locator("#runs").inner_text().count("64 done, 4 diverged") == 1
 
 
@@ -166,7 +173,7 @@ def test_a_board_shows_shares_by_preset(shown: Seen, kinds: tuple[Frames, pd.Dat
             assert texts[names[r]][: len(wanted)] == wanted
     page.select_option("#view", "all")
     heads = page.locator("#table thead th").all_inner_texts()
-    assert heads[4:] == list(KINDS)[:3]
+    assert heads[5:] == list(KINDS)[:3]
     page.select_option("#cells", label="share of the gap")
     share = tree["rules"]["train_val"]["cells"][0][names.index("A")][1]
     assert page.locator("#table tr[data-label=A] td.cell").first.inner_text() == share
@@ -207,6 +214,7 @@ def test_dark_and_light_are_readable(browser: Any, board: Path, scheme: str) -> 
     for selector in ("h1", "#asked", ".note", ".ticks", "summary", "tr.base th"):
         assert contrast(page, selector) >= 4.5, selector
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.locator("#choose summary").click()
     page.select_option("#theme", "light" if scheme == "dark" else "dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
     assert contrast(page, "h1") >= 4.5

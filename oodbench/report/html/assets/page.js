@@ -1,7 +1,7 @@
 "use strict";
 // Draws the numbers of the page; everything that is computed was computed before, in Python.
 const D = JSON.parse(document.getElementById("data").textContent);
-const state = { rule: D.rule, view: "", count: "20", filter: "", cells: "", sort: "" };
+const state = { rule: D.rule, view: "", count: "10", filter: "", cells: "", sort: "" };
 const VALUE = 0, SHARE = 1, GAIN = 2, COLOUR = 3, SIGN = 4, FACTS = 5, RUNS = 6;
 
 const byId = (id) => document.getElementById(id);
@@ -73,7 +73,7 @@ const number = (text) => (text === "equal" ? 0 : text.includes("∞") ? -Infinit
 function columns() {
   const v = view(), alone = v.datasets.length === 1;
   const first = [{ key: "name", text: "algorithm", of: (row) => label(row.r) }];
-  const texts = v.head.map((title, i) => ({ key: title, text: title, of: (row) => row.texts[i], down: i === 0 || title === "P(first)" }));
+  const texts = v.head.map((title, i) => ({ key: title, kind: !i && v.picture ? "drawn" : "", text: title, of: (row) => row.texts[i], down: !["place", "mean rank"].includes(title) }));
   const cells = v.datasets.map((d) => ({ key: `d${d}`, text: alone ? D.datasets[d].metric : D.datasets[d].name, d, of: (row) => cellText(d, row.r), down: Number(state.cells) !== VALUE || D.datasets[d].higher }));
   const environments = alone ? rule().environments[v.datasets[0]] : [];
   const tests = environments.map((e, i) => ({ key: `e${i}`, text: e.name, of: (row) => e.texts[row.r], down: D.datasets[v.datasets[0]].higher }));
@@ -99,17 +99,19 @@ function sorted(rows, all) {
 
 function showTable() {
   const all = columns(), alone = view().datasets.length === 1, rows = sorted(shownRows(), all);
-  const head = all.map((c) => el("th", { scope: "col", class: c.d === undefined ? "" : "dataset", "aria-sort": { [c.key]: "ascending", [`-${c.key}`]: "descending" }[state.sort] }, sorter(c)));
+  const head = all.map((c) => el("th", { scope: "col", class: c.d === undefined ? c.kind : "dataset", "aria-sort": { [c.key]: "ascending", [`-${c.key}`]: "descending" }[state.sort] }, sorter(c)));
   const body = rows.map((row) => {
     const kind = isBase(row.r) ? "base" : D.rows[row.r].own ? "own" : row.ranked ? "" : "apart";
-    const cells = all.slice(1).map((c) => (c.d === undefined ? el("td", {}, c.of(row)) : drawCell(row.r, c.d, alone)));
+    const cells = all.slice(1).map((c) => (c.d === undefined ? el("td", { class: c.kind }, c.of(row)) : drawCell(row.r, c.d, alone)));
     return el("tr", { class: kind, "data-label": label(row.r) }, el("th", { scope: "row" }, name(row.r)), cells);
   });
   const hidden = view().rows.length - rows.length;
   const more = hidden && !state.filter ? button(`Show all ${view().rows.length} rows`, () => change("count", "all")) : null;
   const grey = "Grey rows have no place: they lack runs, see test inputs, or are no methods. ";
-  const note = `${alone ? "" : "Blue is better than the baseline, orange worse. "}Bold and underlined: also after Holm's correction over all rows and datasets. ${grey}${view().head.includes("P(first)") ? "Place: the rank by mean, with its 95 % interval. P(first): in how many of the resamples a row is first. " : ""}A number opens its runs.`;
-  return [el("h2", {}, alone ? `Results on ${view().name}` : "Results"), el("p", { class: "note" }, note), scrolled("wide", head, body), more];
+  const terms = view().head.includes("P(better)") ? `Place: the rank by mean, with its 95 % interval. P(better): in how many of the resamples a row is better than ${D.baseline}. ` : "";
+  const note = `${terms}${alone ? "" : "Blue is better than the baseline, orange worse. "}Bold and underlined: also after Holm's correction over all rows and datasets. ${view().note} ${grey}A number opens its runs.`;
+  const selected = `Selected by ${state.rule}${D.cost ? `: ${D.cost}` : ""}.`;
+  return [el("h2", {}, alone ? `Results on ${view().name}` : "Results"), el("p", { class: "note" }, selected), scrolled("wide", head, body), more, el("p", { class: "note" }, note)];
 }
 function sorter(column) {
   const next = state.sort === (column.down ? `-${column.key}` : column.key) ? (column.down ? column.key : `-${column.key}`) : (column.down ? `-${column.key}` : column.key);
@@ -146,12 +148,13 @@ function openCell(r, d) {
   if (!cell) return open(title, el("p", {}, "No run is complete."));
   const facts = [[dataset.metric, cell[VALUE]], ["share of the gap", cell[SHARE]], [`gain over ${D.baseline}`, cell[GAIN]], ...cell[FACTS]];
   const list = el("dl", {}, facts.filter(([, text]) => text).map(([key, text]) => [el("dt", {}, key), el("dd", {}, text)]));
-  const [tests, trials, draws, steps, scores, values] = cell[RUNS].length ? cell[RUNS] : [[], [], [], [], [], []];
+  const [tests, ties, trials, draws, steps, scores, values] = cell[RUNS].length ? cell[RUNS] : [[], [], [], [], [], [], []];
   const shown = (value) => (missing(value) ? "-" : dataset.percent ? (100 * value).toFixed(1) : String(value));
-  const rows = trials.map((trial, i) => [String(trial), String(draws[i]), String(steps[i]), shown(scores[i]), shown(values[i]), ...(tests.length ? [tests[i]] : [])]);
+  const drawn = (i) => (ties[i] > 1 ? `${draws[i]} (+${ties[i] - 1})` : String(draws[i]));
+  const rows = trials.map((trial, i) => [String(trial), drawn(i), String(steps[i]), shown(scores[i]), shown(values[i]), ...(tests.length ? [tests[i]] : [])]);
   const command = `python -m oodbench.report why ${D.source} --dataset '${dataset.name}' --algorithm '${label(r)}' --rule ${state.rule}`;
   const more = [el("p", { class: "note" }, "All runs, their hyperparameters and ids: "), el("code", {}, command)];
-  return open(title, list, rows.length ? [el("p", { class: "note" }, `The runs that ${state.rule} chose; value: on the test environments.`), table(["trial", "draw", "step", "score", "value", ...(tests.length ? ["test environment"] : [])], rows), more] : null);
+  return open(title, list, rows.length ? [el("p", { class: "note" }, `The runs that ${state.rule} chose; value: on the test environments.${ties.length ? " Behind +: the draws with an equal score; the value is the mean of all." : ""}`), table(["trial", "draw", "step", "score", "value", ...(tests.length ? ["test environment"] : [])], rows), more] : null);
 }
 function openRow(r) {
   const rows = view().datasets.filter((d) => rule().cells[d][r]).map((d) => {
