@@ -69,7 +69,7 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     Raises UserError for an unknown dataset, for results under another protocol, and for a label that the
     board has for another method.
     """
-    board = only(_ranked(find_board(name)), datasets)
+    board = only(_ranked(name), datasets)
     if not directories:
         return replace(board, notes=(*board.notes, *range_notes(board.runs), origin(board.runs)))
     local = joined(directories, allow_mixed=True)  # `_check` compares each with the protocol
@@ -95,17 +95,17 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     return Frames(completed(runs), metrics, shown.scores, sentences)
 
 
-def _ranked(board: Path) -> Frames:
+def _ranked(name: str) -> Frames:
     """Return the runs of a board with the rule of its headline as `selection`, if the protocol names none.
 
     It is the one that loses least to the oracle of those that judge most datasets, which the summary has.
     """
-    frames = frozen(str(board))
+    frames = frozen(name)
     if frames.runs["selection"].notna().any():
         return frames
     stored = None
     with suppress(StaleSummary):
-        stored = read_summary(board)
+        stored = read_summary(find_board(name))
     rules = stored.numbers["rule"] if stored else [*losses(gaps_by_rule(frames)), None]
     return replace(frames, runs=frames.runs.assign(selection=rules[0]))
 

@@ -24,13 +24,22 @@ def lock(board: Path) -> FileLock:
 
 def find_board(name: str) -> Path:
     """Return the folder of a board, given by its name or as a path; raises UserError."""
-    path = Path(name)
-    if path.is_dir() and (path / PROTOCOL_FILE).is_file():
-        return path
-    known = board_names()
-    if name not in known:
-        raise unknown("board", name, known)
-    return frozen_folder() / name
+    if _has_package(name):
+        return frozen_folder() / name
+    if (Path(name) / PROTOCOL_FILE).is_file():
+        return Path(name)
+    raise unknown("board", name, board_names())
+
+
+def _has_package(name: str) -> bool:
+    """Return whether the package has a board of this name; raises UserError if it is a folder's here, too."""
+    if name not in board_names():
+        return False
+    if Path(name).is_dir():
+        raise UserError(
+            f"{name} is a board and a folder here: type ./{name} for the folder, and the board's name elsewhere"
+        )
+    return True
 
 
 def called(board: Path) -> str:
@@ -57,7 +66,7 @@ def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
     boards, directories = [], []
     for source in sources:
         path = Path(source)
-        if (path / PROTOCOL_FILE).is_file() or (source in board_names() and not path.is_dir()):
+        if _has_package(source) or (path / PROTOCOL_FILE).is_file():
             boards.append(source)
         elif path.is_dir():
             directories.append(path)

@@ -175,6 +175,18 @@ def test_an_unknown_board_is_one_sentence(board: Path, monkeypatch: pytest.Monke
     assert "unknown board or results directory 'tiny.v2'; did you mean tiny.v1" in text
 
 
+def test_a_folder_does_not_take_the_place_of_a_board(
+    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oodbench.results.boards.frozen_folder", lambda: board.parent)
+    shutil.copytree(board, tmp_path / board.name)
+    monkeypatch.chdir(tmp_path)
+    for command in ("table", "validate"):
+        text = invoke(command, board.name, code=2)
+        assert f"is a board and a folder here: type ./{board.name}" in text
+        invoke(command, f"./{board.name}")
+
+
 def test_a_board_as_csv_says_where_rows_are_from(board: Path, mine: Path) -> None:
     lines = invoke("table", board, mine, "--format", "csv").splitlines()
     found = pd.read_csv(io.StringIO("\n".join(lines)))
