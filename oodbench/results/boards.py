@@ -32,12 +32,12 @@ def find_board(name: str) -> Path:
 
 
 def _has_package(name: str) -> bool:
-    """Return whether the package has a board of this name; raises UserError if it is a folder's here, too."""
+    """Return whether the package has a board of this name; raises UserError if a folder has it, too."""
     if name not in board_names():
         return False
     if Path(name).is_dir():
         raise UserError(
-            f"{name} is a board and a folder here: type ./{name} for the folder, and the board's name elsewhere"
+            f"{name} is a board and a folder here: type ./{name} for the folder, or go elsewhere"
         )
     return True
 
