@@ -83,20 +83,26 @@ def read_budget() -> dict[str, dict[str, int]]:
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
-def write_budget(sizes: Sizes) -> None:
-    """Make the budget these sizes."""
-    rooms = [
-        "".join([f"[{room}]\n", *(f"{kind} = {size}\n" for kind, size in sizes[room].items())])
-        for room in sorted(sizes)
-    ]
-    FILE.write_text("\n".join([HEAD, *rooms]), encoding="utf-8")
+def written(sizes: Sizes, before: str) -> str:
+    """Return the budget that has these sizes, with the comments beside numbers that it has before."""
+    comments, room = {}, ""
+    for line in before.splitlines():
+        entry, mark, comment = line.partition("  # ")
+        room = entry.strip("[]") if entry.startswith("[") else room
+        if mark:
+            comments[room, entry.partition(" ")[0]] = mark + comment
+    lines = [HEAD.rstrip()]
+    for room in sorted(sizes):
+        lines += ["", f"[{room}]"]
+        lines += [f"{k} = {n}{comments.get((room, k), '')}" for k, n in sizes[room].items()]
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:
     """Print the rooms beside their budget, the largest first; with `write`, write the budget."""
     sizes = measured()
     if sys.argv[1:] == ["write"]:
-        write_budget(sizes)
+        FILE.write_text(written(sizes, FILE.read_text(encoding="utf-8")), encoding="utf-8")
     budget = read_budget() if FILE.is_file() else {}
     rows = [
         [room, *(f"{of_room.get(k, 0)} / {budget.get(room, {}).get(k, 0)}" for k in KINDS)]

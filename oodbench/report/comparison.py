@@ -1,26 +1,40 @@
-"""What a reviewer asks beside a leaderboard: gains over a baseline, ranks, one's own rows on a board."""
+"""Tables that compare rows: gains over a baseline, ranks, the gap closed, what changes the order."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
 
-from oodbench.errors import unknown
+from oodbench.errors import counted, unknown
 from oodbench.metrics import is_proportion
 from oodbench.notes import Note
-from oodbench.report.gaps import BASELINE, about, gaps_of, headline
+from oodbench.report.gaps import (
+    ALL,
+    BASELINE,
+    CLEAR,
+    FLOOR,
+    HALVES,
+    Gaps,
+    bounded_mean,
+    gaps_of,
+    losses,
+    lost_to_oracle,
+)
 from oodbench.report.numbers import gain
 from oodbench.report.statistics import (
     BAND,
     LEAST,
+    RESAMPLES,
     Difference,
     block_table,
+    kendall,
     mean_ranks,
     paired_differences,
     ranks,
+    significant,
 )
-from oodbench.report.tables import OWN_ROWS, Block, Sheet
+from oodbench.report.tables import GAP_CLOSED, OWN_ROWS, Block, Sheet
 from oodbench.report.tables.leaderboard import (
     METHOD,
     by_other_rules,
@@ -41,6 +55,8 @@ ERRORS = (
     "smallest gain that this number of clusters finds with 80 % power at 5 %"
 )
 """The explanation of the errors that each row of a file of gains has."""
+FLOORS = (-0.5, -2.0, -5.0)
+"""Other bounds of a share than `FLOOR`, to see what changes with them."""
 COUNTED = ("wins", "ties", "losses", "pairs", "planned", "detectable", "equal")
 """The fields of a difference that a file of gains has as they are."""
 
@@ -201,7 +217,7 @@ def board_sheet(
 ) -> Sheet:
     """Return the leaderboard of `beside_board`'s frames, the gap closed, and the rows trained here.
 
-    `short` returns what `short_sheet` keeps of them. Raises UserError as `leaderboard` does.
+    `short` returns what `short_sheet` keeps of them. Raises UserError for an unknown rule or metric.
     """
     one = judged(frames, rule)
     others = by_other_rules(one, metric)
@@ -218,6 +234,96 @@ def board_sheet(
     return short_sheet(tables) if short else tables
 
 
+def about(gaps: Gaps) -> str:
+    """The note that explains the shares, their means and their intervals."""
+    text = (
+        f"On a dataset (row - {BASELINE}) / (ceiling - {BASELINE}), of means over trials: 0 is {BASELINE}, "
+        "1 the ceiling, for accuracies and losses alike. In means over datasets it is bounded below at "
+        f"{FLOOR:g}. Brackets: 95 % intervals of a bootstrap ({RESAMPLES:,} resamples) over datasets, then "
+        "their trials, with the same trials for all rows; two datasets give none. P(better): the share of "
+        f"these resamples in which the row is better than {BASELINE}."
+    )
+    if gaps.unclear:
+        text += (
+            f" The head-room of {'; '.join(gaps.unclear)} is not clear (more than {CLEAR:g} of its "
+            "standard errors), and no share of it is given."
+        )
+    return text
+
+
+def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
+    """Return a table of each row's place and mean shares, over all datasets and each half of them.
+
+    The means by `others`, the gaps by other rules, stand beside.
+    """
+    beside = {f"by {g.rule} ({len(g.subsets[ALL])})": g.means_over(ALL) for g in others}
+    halves = [h for h in HALVES if gaps.subsets.get(h, gaps.subsets[ALL]) != gaps.subsets[ALL]]
+    rows = []
+    for of_group in (gaps.ranked, gaps.unranked):
+        texts = {half: {share.label: share.texts[0] for share in of_group[half]} for half in halves}
+        for share in of_group[ALL]:
+            mean, *counts = share.texts
+            other = (means.get(share.label, "-") for means in beside.values())
+            of_halves = (texts[half][share.label] for half in halves)
+            rows.append([share.label, mean, *other, *counts, *of_halves])
+    mean, *counts = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *halves))
+    header = ["algorithm", mean, *beside, "place", "P(better)", *counts]
+    title = f"{GAP_CLOSED} {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
+    return Block(title, header, rows, len(gaps.means), grey=len(gaps.unranked[ALL]))
+
+
+def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
+    """Return the clause on what rows lose to the oracle by each other rule; empty without an oracle."""
+    most = max((len(gaps.rooms) for gaps in by_rule.values()), default=0)
+    texts: list[str] = []
+    for rule, loss in losses(by_rule).items():
+        few = len(by_rule[rule].rooms)
+        only = f", which judges {few} of {most} datasets" * (few < most)
+        texts.append(f"{loss:z.2f}{' of the gap' * (not texts)} by {rule}{only}")
+    return f"against the oracle rows lose {' and '.join(texts)}" if texts else ""
+
+
+def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
+    """Return a table of what each row loses to the oracle by a rule, and on average by the others."""
+    lost = lost_to_oracle(by_rule)
+    means = {f"mean by {name}": lost[name].mean(axis=1) for name in losses(by_rule)}
+    table = pd.DataFrame(means).join(lost[rule])
+    table.loc["mean over rows"] = table.mean()
+    texts = table.map(lambda share: f"{share:z.2f}".replace("nan", "-"))
+    rows = [list(map(str, row)) for row in texts.itertuples(name=None)]
+    return Block("What selection costs", ["algorithm", *map(str, table)], rows, len(rows))
+
+
+def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
+    """Return a table of what changes the order of the rows that have a place by a rule."""
+    one = by_rule[rule]
+    usual = one.shares[one.means.index]
+    parts = {f"without {dataset}": usual.drop(dataset) for dataset in usual.index}
+    parts |= {half: usual.loc[one.subsets[half]] for half in HALVES if half in one.subsets}
+    orders = [(f"bounded at {b:g}", one.means, bounded_mean(usual, b)) for b in FLOORS]
+    orders += [(text, one.means, bounded_mean(part)) for text, part in parts.items()]
+    for name, other in by_rule.items():
+        both = usual.index.intersection(other.shares.index)
+        theirs = other.shares.reindex(both, columns=usual.columns)
+        if name != rule:
+            orders.append((f"by {name}", bounded_mean(usual.loc[both]), bounded_mean(theirs)))
+    first, rows = one.means.index[0], []
+    for text, before, after in orders:
+        ranks = after.rank(ascending=False, method="min")
+        place = f"{ranks[first]:.0f}"
+        rows.append([text, f"{kendall(before, after):z.2f}", str(after.idxmax()), place])
+    header = ["changed", "Kendall's tau", "first", f"place of {first}"]
+    return Block("What changes the order of rows", header, rows, len(rows))
+
+
+def left_by_holm(differences: Sequence[Difference]) -> str:
+    """Return the sentence on how many gains and losses Holm's correction over these differences leaves."""
+    signs, tests = significant(differences), sum(not d.equal for d in differences)
+    lost = signs.count(-1)
+    left = f"{counted(signs.count(1), 'gain')} and {lost} loss{'es' * (lost != 1)}"
+    return f"Holm's correction over {counted(tests, 'comparison')} with the baseline leaves {left}."
+
+
 def compare_own_rows(table: pd.DataFrame, places: Mapping[str, str]) -> Block | None:
     """Return a table of the rows trained here: rank, gains over the baseline and the best frozen row.
 
@@ -232,8 +338,7 @@ def compare_own_rows(table: pd.DataFrame, places: Mapping[str, str]) -> Block | 
     rows = []
     for dataset, group in groups:
         best = _best(group, frozen)
-        there = set(group["label"])
-        rows += [_row(dataset, group, x, best) for x in local if x in there]
+        rows += [_row(dataset, group, x, best) for x in local if x in set(group["label"])]
     header = ["dataset", "algorithm", "rank"]
     header += [f"gain over {BASELINE} [95 %]", "best of the board", "gain over it [95 %]"]
     return Block(OWN_ROWS, header, rows, len(rows), keys=2) if rows else None

@@ -10,7 +10,7 @@ shown, so that places and win rates are those among these rows.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -18,21 +18,16 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from oodbench.errors import counted
 from oodbench.registry import folder, word, written
 from oodbench.report.statistics import (
     LEAST,
     LEVEL,
     RESAMPLES,
-    Difference,
     Numbers,
     drawn_means,
-    holm,
-    kendall,
     mean_and_error,
     plain_mean,
 )
-from oodbench.report.tables import GAP_CLOSED, Block
 from oodbench.report.tables.leaderboard import (
     CEILING,
     REFERENCE,
@@ -47,8 +42,6 @@ from oodbench.selection import judged_by_all, rule_names, sees_test
 
 FLOOR = -1.0
 """The lower bound of a dataset's share of the gap in means over datasets."""
-FLOORS = (-0.5, -2.0, -5.0)
-"""Other such bounds, to see what changes with them."""
 BASELINE = "ERM"
 ALL = "all"
 HALVES = ("constructed", "natural")
@@ -216,34 +209,6 @@ def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Place]:
     return {str(x): Place(int(p), int(a), int(b)) for x, p, a, b in columns}
 
 
-def significant(differences: Sequence[Difference]) -> list[int]:
-    """1 for a gain, -1 for a loss, 0 for neither, after Holm's correction over all these differences.
-
-    By the paired t-test over clusters at 5 %; differences of equal values are no tests.
-    """
-    tests = {i: _p(d) for i, d in enumerate(differences) if not d.equal and d.gain.n >= LEAST}
-    corrected = holm(pd.Series(tests, dtype=float))
-    below = corrected.index[corrected < 1 - LEVEL]
-    return [int(np.sign(d.gain.mean)) if i in below else 0 for i, d in enumerate(differences)]
-
-
-def left_by_holm(differences: Sequence[Difference]) -> str:
-    """Return the sentence on how many gains and losses Holm's correction over these differences leaves."""
-    signs, tests = significant(differences), sum(not d.equal for d in differences)
-    lost = signs.count(-1)
-    left = f"{counted(signs.count(1), 'gain')} and {lost} loss{'es' * (lost != 1)}"
-    return f"Holm's correction over {counted(tests, 'comparison')} with the baseline leaves {left}."
-
-
-def _p(difference: Difference) -> float:
-    """Return the two-sided p of the t-test of a gain; 1 where it has no error that is a number."""
-    gain = difference.gain
-    if not math.isfinite(gain.stderr):
-        return 1.0
-    t = abs(gain.mean) / gain.stderr if gain.stderr else math.inf
-    return float(2 * scipy.special.stdtr(gain.n - 1, -t))
-
-
 _TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
 
@@ -365,7 +330,7 @@ def gaps_by_rule(frames: Frames) -> dict[str, Gaps]:
     return {board.rule: gaps for board in boards if (gaps := gaps_of(board))}
 
 
-def _lost(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
+def lost_to_oracle(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
     """Return what rows lose to the oracle by each other rule: a share of its head-room, within [-1, 1].
 
     A label is a row, a dataset that all rules judge a column. Empty without an oracle.
@@ -389,31 +354,11 @@ def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
 
     Rules that judge more datasets come first, then those that lose less. Empty without an oracle.
     """
-    means = {rule: float(table.mean(axis=1).mean()) for rule, table in _lost(by_rule).items()}
+    means = {
+        rule: float(table.mean(axis=1).mean()) for rule, table in lost_to_oracle(by_rule).items()
+    }
     order = sorted(means, key=lambda rule: (-len(by_rule[rule].rooms), means[rule]))
     return {rule: means[rule] for rule in order}
-
-
-def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
-    """Return the clause on what rows lose to the oracle by each other rule; empty without an oracle."""
-    most = max((len(gaps.rooms) for gaps in by_rule.values()), default=0)
-    texts: list[str] = []
-    for rule, loss in losses(by_rule).items():
-        few = len(by_rule[rule].rooms)
-        only = f", which judges {few} of {most} datasets" * (few < most)
-        texts.append(f"{loss:z.2f}{' of the gap' * (not texts)} by {rule}{only}")
-    return f"against the oracle rows lose {' and '.join(texts)}" if texts else ""
-
-
-def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
-    """Return a table of what each row loses to the oracle by a rule, and on average by the others."""
-    lost = _lost(by_rule)
-    means = {f"mean by {name}": lost[name].mean(axis=1) for name in losses(by_rule)}
-    table = pd.DataFrame(means).join(lost[rule])
-    table.loc["mean over rows"] = table.mean()
-    texts = table.map(lambda share: f"{share:z.2f}".replace("nan", "-"))
-    rows = [list(map(str, row)) for row in texts.itertuples(name=None)]
-    return Block("What selection costs", ["algorithm", *map(str, table)], rows, len(rows))
 
 
 def _subsets(names: Mapping[str, str], rooms: pd.DataFrame) -> dict[str, list[str]]:
@@ -438,63 +383,3 @@ def _half(name: str) -> str:
     from oodbench.datasets import datasets as registered  # brings torch
 
     return str(registered.get(name).metadata.half) if name in registered else ""
-
-
-def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
-    """Return a table of each row's place and mean shares, over all datasets and each half of them.
-
-    The means by `others`, the gaps by other rules, stand beside.
-    """
-    beside = {f"by {g.rule} ({len(g.subsets[ALL])})": g.means_over(ALL) for g in others}
-    halves = [h for h in HALVES if gaps.subsets.get(h, gaps.subsets[ALL]) != gaps.subsets[ALL]]
-    rows = []
-    for of_group in (gaps.ranked, gaps.unranked):
-        texts = {half: {share.label: share.texts[0] for share in of_group[half]} for half in halves}
-        for share in of_group[ALL]:
-            mean, *counts = share.texts
-            other = (means.get(share.label, "-") for means in beside.values())
-            of_halves = (texts[half][share.label] for half in halves)
-            rows.append([share.label, mean, *other, *counts, *of_halves])
-    mean, *counts = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *halves))
-    header = ["algorithm", mean, *beside, "place", "P(better)", *counts]
-    title = f"{GAP_CLOSED} {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
-    return Block(title, header, rows, len(gaps.means), grey=len(gaps.unranked[ALL]))
-
-
-def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
-    """Return a table of what changes the order of the rows that have a place by a rule."""
-    one = by_rule[rule]
-    usual = one.shares[one.means.index]
-    parts = {f"without {dataset}": usual.drop(dataset) for dataset in usual.index}
-    parts |= {half: usual.loc[one.subsets[half]] for half in HALVES if half in one.subsets}
-    orders = [(f"bounded at {b:g}", one.means, bounded_mean(usual, b)) for b in FLOORS]
-    orders += [(text, one.means, bounded_mean(part)) for text, part in parts.items()]
-    for name, other in by_rule.items():
-        both = usual.index.intersection(other.shares.index)
-        theirs = other.shares.reindex(both, columns=usual.columns)
-        if name != rule:
-            orders.append((f"by {name}", bounded_mean(usual.loc[both]), bounded_mean(theirs)))
-    first, rows = one.means.index[0], []
-    for text, before, after in orders:
-        ranks = after.rank(ascending=False, method="min")
-        place = f"{ranks[first]:.0f}"
-        rows.append([text, f"{kendall(before, after):z.2f}", str(after.idxmax()), place])
-    header = ["changed", "Kendall's tau", "first", f"place of {first}"]
-    return Block("What changes the order of rows", header, rows, len(rows))
-
-
-def about(gaps: Gaps) -> str:
-    """The note that explains the shares, their means and their intervals."""
-    text = (
-        f"On a dataset (row - {BASELINE}) / (ceiling - {BASELINE}), of means over trials: 0 is {BASELINE}, "
-        "1 the ceiling, for accuracies and losses alike. In means over datasets it is bounded below at "
-        f"{FLOOR:g}. Brackets: 95 % intervals of a bootstrap ({RESAMPLES:,} resamples) over datasets, then "
-        "their trials, with the same trials for all rows; two datasets give none. P(better): the share of "
-        f"these resamples in which the row is better than {BASELINE}."
-    )
-    if gaps.unclear:
-        text += (
-            f" The head-room of {'; '.join(gaps.unclear)} is not clear (more than {CLEAR:g} of its "
-            "standard errors), and no share of it is given."
-        )
-    return text

@@ -17,14 +17,14 @@ from oodbench.report.differences import origin
 from oodbench.report.html.contents import contents
 from oodbench.report.sources import beside_board, range_notes
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import leaderboard, scores
+from oodbench.report.tables.leaderboard import scores
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import RunDirectory
 from oodbench.results.frames import Frames, origins
 from oodbench.results.load import frozen, joined, load_frames
 from oodbench.selection import judged
 from tests.helpers.boards import ONE_RUN, SEM, new_board, trained
-from tests.helpers.made import Made, rising
+from tests.helpers.made import Made, leaderboard, rising
 from tests.helpers.sweeps import edited
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from oodbench.board.quickstart import BOARD, DATASET, ROWS
-from oodbench.report.comparison import gains
-from oodbench.report.gaps import BASELINE, HALVES, gaps_of, left_by_holm
+from oodbench.report.comparison import gains, left_by_holm
+from oodbench.report.gaps import BASELINE, HALVES, gaps_of
 from oodbench.report.numbers import number
 from oodbench.report.sources import frames_of
 from oodbench.report.tables.leaderboard import Leaderboard, leaderboard_by_rule, scores

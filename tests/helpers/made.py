@@ -9,11 +9,13 @@ from typer.testing import CliRunner
 
 from oodbench.report.cli import app
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import Leaderboard, leaderboard
+from oodbench.report.tables.leaderboard import Leaderboard, leaderboard_of
 from oodbench.report.tables.sheet import blocks
 from oodbench.results.directory import Results
+from oodbench.results.frames import Frames
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.selection import judged
 from oodbench.version import __version__
 
 Curve = Callable[[str, str, int], float]
@@ -56,6 +58,11 @@ def write_run(
         directory.fail(error, "trace")
     elif state == "running":
         directory.beat(spec.steps)
+
+
+def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = None) -> Leaderboard:
+    """Return the leaderboard by a rule, the sweep's by default; raises as `leaderboard_of` does."""
+    return leaderboard_of(judged(frames, rule), metric)
 
 
 class Made:

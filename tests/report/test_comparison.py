@@ -9,10 +9,10 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.report.comparison import OVERALL, comparison
 from oodbench.report.tables import FORMATS, Block, Sheet
-from oodbench.report.tables.leaderboard import leaderboard, scores
+from oodbench.report.tables.leaderboard import scores
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.load import joined
-from tests.helpers.made import CODE, OneStep, report, spec
+from tests.helpers.made import CODE, OneStep, leaderboard, report, spec
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from typer.testing import CliRunner
 
 from oodbench.report.cli import app
 from oodbench.report.tables.domainbed import tables
-from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.results.directory import Results
 from oodbench.results.domainbed import import_sweep
 from oodbench.results.load import load_frames
 from oodbench.selection import choose
 from tests.helpers.domainbed import STEPS, Accuracies, sweep, write
+from tests.helpers.made import leaderboard
 
 
 def by_hand(made: dict[Any, Accuracies], test: int, trial: int) -> list[float]:

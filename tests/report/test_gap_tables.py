@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from oodbench.report import gaps as gap_tables
-from oodbench.report.gaps import Gaps, gaps_of
+from oodbench.report import comparison
+from oodbench.report.gaps import Gaps, gaps_by_rule, gaps_of, losses
 from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import leaderboard_by_rule
 from oodbench.results.frames import Frames, subset
@@ -77,8 +77,8 @@ def cells(block: Block) -> dict[str, dict[str, str]]:
 def test_the_headline_is_the_bounded_mean_over_datasets_with_clear_head_room(
     runs: pd.DataFrame, gaps: Gaps
 ) -> None:
-    table = cells(gap_tables.headline(gaps))
-    assert gaps.unclear == ["delta"] and "delta" in gap_tables.about(gaps)
+    table = cells(comparison.headline(gaps))
+    assert gaps.unclear == ["delta"] and "delta" in comparison.about(gaps)
     groups = {"all (3)": CLEAR, "constructed (2)": CLEAR[:2], "natural (1)": CLEAR[2:]}
     for label in ("A", "B", "T", "C"):
         for group, datasets in groups.items():
@@ -114,8 +114,8 @@ def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
 def test_selection_costs_a_share_of_the_oracles_head_room(
     runs: pd.DataFrame, frames: Frames
 ) -> None:
-    by_rule = gap_tables.gaps_by_rule(frames)
-    table = cells(gap_tables.selection_costs(by_rule, "val_env"))
+    by_rule = gaps_by_rule(frames)
+    table = cells(comparison.selection_costs(by_rule, "val_env"))
 
     def lost(dataset: str, label: str, rule: str = "val_env") -> float:
         best, own = (mean(runs, dataset, label, r) for r in ("oracle", rule))
@@ -130,11 +130,11 @@ def test_selection_costs_a_share_of_the_oracles_head_room(
         rule: np.mean([np.mean([lost(d, x, rule) for d in datasets_of(x)]) for x in labels])
         for rule in ("val_env", "train_val")
     }
-    assert gap_tables.losses(by_rule) == pytest.approx(means)
-    assert next(iter(gap_tables.losses(by_rule))) == min(means, key=lambda rule: means[rule])
+    assert losses(by_rule) == pytest.approx(means)
+    assert next(iter(losses(by_rule))) == min(means, key=lambda rule: means[rule])
     for rule, value in means.items():
         assert table["mean over rows"][f"mean by {rule}"] == f"{value:z.2f}"
-        assert f"by {rule}" in gap_tables.selection_cost(by_rule)
+        assert f"by {rule}" in comparison.selection_cost(by_rule)
 
 
 def datasets_of(label: str) -> list[str]:
@@ -144,7 +144,7 @@ def datasets_of(label: str) -> list[str]:
 def test_the_order_is_compared_with_that_of_other_datasets_bounds_and_rules(
     runs: pd.DataFrame, frames: Frames
 ) -> None:
-    table = cells(gap_tables.orders(gap_tables.gaps_by_rule(frames), "val_env"))
+    table = cells(comparison.orders(gaps_by_rule(frames), "val_env"))
     assert list(table) == [
         *("bounded at -0.5", "bounded at -2", "bounded at -5"),
         *("without alpha", "without beta", "without gamma"),

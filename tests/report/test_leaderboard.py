@@ -9,10 +9,10 @@ from oodbench.errors import UserError
 from oodbench.report.comparison import comparison
 from oodbench.report.html.contents import contents
 from oodbench.report.tables import FORMATS
-from oodbench.report.tables.leaderboard import CEILING, COLUMNS, Column, leaderboard, scores
+from oodbench.report.tables.leaderboard import CEILING, COLUMNS, Column, scores
 from oodbench.report.tables.sheet import blocks, sheet
 from oodbench.results.load import joined, load_frames
-from tests.helpers.made import Curve, Made, flat
+from tests.helpers.made import Curve, Made, flat, leaderboard
 
 
 def shortcut(rise: float) -> Curve:

@@ -1,6 +1,5 @@
 import itertools
 import math
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,6 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 from oodbench.report import statistics as st
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what scikit-posthocs imports is not ours
 
 
 def scores(
@@ -150,6 +146,21 @@ def test_mean_ranks_are_those_of_scipy() -> None:
 def test_holm_is_that_of_statsmodels() -> None:
     p = pd.Series(np.random.default_rng(3).uniform(0, 0.1, size=9))
     assert st.holm(p).tolist() == pytest.approx(multipletests(p, method="holm")[1].tolist())
+
+
+def test_gains_and_losses_are_those_that_holm_leaves() -> None:
+    noise = np.random.default_rng(16).normal(size=(5, 4))
+    gains = np.array([9.0, -9.0, 2.0, -2.0, 0.0])[:, None] + noise
+    p = scipy.stats.ttest_1samp(gains, 0, axis=1).pvalue
+    holm, strict = (np.asarray(multipletests(p, method=m)[0]) for m in ("holm", "bonferroni"))
+    assert strict.sum() < holm.sum() < np.sum(p < 0.05)
+    rows = (np.zeros(4), *gains)
+    differences = [
+        st.Difference("A", "ERM", st.estimate(row), 0, 0, 0, 4, 4, 0.0, not row.any())
+        for row in rows
+    ]
+    wanted = [0, *np.where(holm, np.sign(gains.mean(axis=1)), 0).tolist()]
+    assert st.significant(differences) == wanted and {-1, 0, 1} == set(wanted)
 
 
 def test_blocks_hold_complete_labels_and_put_divergence_last() -> None:

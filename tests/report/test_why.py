@@ -9,11 +9,10 @@ from typer.testing import CliRunner
 from oodbench.errors import PLUGIN_HINT, UserError
 from oodbench.report.cli import app
 from oodbench.report.numbers import number
-from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.report.why import Why, show, why
 from oodbench.results.load import load_frames
 from oodbench.terminal import Terminal
-from tests.helpers.made import Made, flat
+from tests.helpers.made import Made, flat, leaderboard
 
 
 def text(cell: Why) -> str:

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.results.load import joined, load_frames
-from tests.helpers.made import Made, flat
+from tests.helpers.made import Made, flat, leaderboard
 
 
 def half(path: Path, trials: tuple[int, ...]) -> Made:

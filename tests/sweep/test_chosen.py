@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.results.directory import Results
 from oodbench.results.load import joined
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.stored import store_plan
-from tests.helpers.made import write_run
+from tests.helpers.made import leaderboard, write_run
 from tests.helpers.sweeps import TINY, tiny
 
 ERRORS = {

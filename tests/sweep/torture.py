@@ -32,7 +32,6 @@ import psutil
 import torch
 
 from oodbench.report.tables import FORMATS
-from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.load import load_frames
@@ -44,6 +43,7 @@ from oodbench.train.execute import execute
 from oodbench.train.loop import begin
 from oodbench.train.settings import TrainSettings
 from tests.helpers.disks import mounted, remount
+from tests.helpers.made import leaderboard
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import outcome, records_of, tiny, tiny_file
 

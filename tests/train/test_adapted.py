@@ -13,7 +13,6 @@ from torch import Tensor
 import oodbench
 from oodbench.adaptations import adaptations
 from oodbench.errors import UserError
-from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.results.load import load_frames
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import BEFORE, RunSpec
@@ -26,6 +25,7 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
+from tests.helpers.made import leaderboard
 from tests.helpers.sweeps import DIGITS, SPIRALS, ended, tiny, trained
 
 CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}

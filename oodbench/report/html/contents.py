@@ -12,8 +12,8 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
-from oodbench.report.comparison import gain_text
-from oodbench.report.gaps import BASELINE, Gaps, losses, orders, selection_cost, selection_costs
+from oodbench.report.comparison import gain_text, orders, selection_cost, selection_costs
+from oodbench.report.gaps import BASELINE, Gaps, losses
 from oodbench.report.html.views import Numbers, numbers_by, views
 from oodbench.report.numbers import gain, number
 from oodbench.report.sources import with_prediction_metrics

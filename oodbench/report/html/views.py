@@ -11,10 +11,10 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
-from oodbench.report.comparison import OVERALL, gain_text, gains
-from oodbench.report.gaps import ALL, BASELINE, HALVES, Gaps, gaps_of, left_by_holm, significant
+from oodbench.report.comparison import OVERALL, gain_text, gains, left_by_holm
+from oodbench.report.gaps import ALL, BASELINE, HALVES, Gaps, gaps_of
 from oodbench.report.numbers import gain
-from oodbench.report.statistics import Difference, block_table, estimate, mean_ranks
+from oodbench.report.statistics import Difference, block_table, estimate, mean_ranks, significant
 from oodbench.report.tables.leaderboard import (
     CEILING,
     METHOD,
@@ -201,7 +201,9 @@ def _of_gaps(one: Numbers, gaps: Gaps, others: Sequence[Gaps], group: str) -> Vi
     head = ["mean share of the gap", *(f"by {g.rule}" for g in others), "place", "P(better)"]
     known = {row.label for row in rows}
     rows += [
-        _no_row(x, len(head)) for x in dict.fromkeys(one.board.frame["label"]) if x not in known
+        Row(x, math.nan, math.nan, math.nan, ["-"] * len(head), False)
+        for x in dict.fromkeys(one.board.frame["label"])
+        if x not in known
     ]
     over = f"{counted(len(members), 'dataset')}{'' if group == ALL else ', ' + group}"
     picture = f"Share of the gap closed: 0 is {BASELINE}, 1 the ceiling; a mean over {over}, 95 % intervals"
@@ -211,10 +213,6 @@ def _of_gaps(one: Numbers, gaps: Gaps, others: Sequence[Gaps], group: str) -> Vi
         note += f" No share is given where the head-room is not clear: {', '.join(gaps.unclear)}."
     marks = {BASELINE: 0.0, "ceiling": 1.0}
     return View(group, members, picture, finding, head, rows, marks, note)
-
-
-def _no_row(label: str, texts: int) -> Row:
-    return Row(label, math.nan, math.nan, math.nan, ["-"] * texts, False)
 
 
 def _finding_of_gaps(rows: Sequence[Row], datasets: int) -> str:

@@ -1,6 +1,6 @@
 """From a results directory's frames to the numbers of a leaderboard.
 
-`leaderboard` has a mean and its error in each row, `scores` the single values behind the means.
+`Leaderboard.frame` has a mean and its error in each row, `scores` the single values behind the means.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ from oodbench.report.statistics import LEAST, half_width, mean_and_error, plain_
 from oodbench.report.tables.remarks import notes, remarks
 from oodbench.results.frames import CELL, Frames, origins, plugins_of, pretraining, records_at
 from oodbench.results.run_spec import BEFORE, CONSTANT
-from oodbench.selection import Judged, find_rule, judged, judged_by_all, rule_names, sees_test
+from oodbench.selection import Judged, find_rule, judged_by_all, rule_names, sees_test
 from oodbench.terminal import counted
 
 COLUMN = ["test_environments", "environment", "metric"]
@@ -118,18 +118,12 @@ class Leaderboard:
         return [*self.also, *(column for column in COLUMNS if column.needs in self.frame)]
 
 
-def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = None) -> Leaderboard:
-    """Return the `metric` on the `in` splits of the test environments, at the runs and steps `rule` chose.
-
-    `rule` is the sweep's by default (`selection.usual`), `metric` each dataset's own; a metric never
-    changes what is chosen. A finding says where another rule would have given other numbers. Raises
-    UserError for an unknown rule or metric.
-    """
-    return leaderboard_of(judged(frames, rule), metric)
-
-
 def leaderboard_of(shown: Judged, metric: str | None = None) -> Leaderboard:
-    """Return the leaderboard of judged runs; see `leaderboard`."""
+    """Return the `metric` on the `in` splits of the test environments, at the chosen runs and steps.
+
+    `metric` is each dataset's own by default, and never changes what is chosen. A finding says where
+    another rule would have given other numbers. Raises UserError for an unknown metric.
+    """
     board = leaderboard_by_rule(shown, metric)
     return with_disagreement(board, by_other_rules(shown, metric))
 
@@ -144,7 +138,7 @@ def by_other_rules(shown: Judged, metric: str | None = None) -> list[Leaderboard
 
 
 def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
-    """Return the leaderboard by one rule alone, without a look at others; raises as `leaderboard` does."""
+    """Return the leaderboard by one rule alone, without others; raises as `leaderboard_of`."""
     frames, runs, rule = one.frames, one.runs, one.rule
     reported, directions = reported_metrics(frames, runs, metric)
     cells = _cells(one, runs)

@@ -50,10 +50,6 @@ def _summed_up(local: Block) -> Block:
     return replace(local.part(rows, columns), title=f"{labels.pop()} beside the board", keys=1)
 
 
-def _kept(header: list[str]) -> list[int]:
-    return [c for c, name in enumerate(header) if name in KEPT or name.startswith("by ")]
-
-
 def _among_best(block: Block, own: list[str]) -> Block:
     """Cut a table to its best rows, the first of one's own, the baseline, the constant and few columns."""
     wanted = {"ERM", "constant", "ceiling", *own[:BEST]}
@@ -61,5 +57,6 @@ def _among_best(block: Block, own: list[str]) -> Block:
         r for r, row in enumerate(block.rows) if r < min(BEST, block.ranked) or row[0] in wanted
     ]
     second = [1] * (not set(MEANS) & set(block.header))
-    columns = [0, *second, *_kept(block.header)]
+    kept = [c for c, name in enumerate(block.header) if name in KEPT or name.startswith("by ")]
+    columns = [0, *second, *kept]
     return block.part(rows, columns)

@@ -15,10 +15,10 @@ from PIL import Image
 from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.results.load import joined
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
+from tests.helpers.made import leaderboard
 
 IMAGES = {
     "SubpopWaterbirds": ("waterbirds", "metadata_waterbirds.csv", 2),

@@ -22,7 +22,6 @@ from oodbench.errors import MissingError, UserError
 from oodbench.metrics import values_of_examples
 from oodbench.networks.base import build
 from oodbench.report import cli as report
-from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.results import predictions
 from oodbench.results.directory import Results
 from oodbench.results.load import load_frames
@@ -30,6 +29,7 @@ from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan, single
+from tests.helpers.made import leaderboard
 from tests.helpers.sweeps import ended
 from tests.helpers.transformers_copies import small_distilbert
 from tests.helpers.wilds_copies import COPIES, SMALL, TEXT, opened, right, rows

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.report import gaps as gap_tables
+from oodbench.report import comparison
 from oodbench.report.gaps import gaps_of
 from oodbench.report.html import render
 from oodbench.report.html.contents import contents
@@ -126,7 +126,7 @@ def test_a_board_has_the_shares_of_the_headline(
     for rule in ("val_env", "train_val", "oracle"):
         gaps = gaps_of(leaderboard_by_rule(judged(kinds[0], rule)))
         assert gaps is not None
-        block = gap_tables.headline(gaps)
+        block = comparison.headline(gaps)
         groups = {"all": 1, "constructed": block.header.index("constructed (2)"), "natural": -1}
         for name, column in groups.items():
             shown = view(board, name, rule)["rows"]
