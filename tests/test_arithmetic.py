@@ -46,6 +46,7 @@ def test_twenty_short_runs_have_the_same_bits_on_every_x86_64_processor() -> Non
     assert "20 of 20 runs equal" in made.stdout, made.stdout + made.stderr
 
 
+@pytest.mark.nightly
 def test_importing_the_package_changes_nothing_and_a_run_there_warns_once_and_records_it() -> None:
     told = python(
         "import glob, json, os, tempfile\n"
@@ -59,6 +60,7 @@ def test_importing_the_package_changes_nothing_and_a_run_there_warns_once_and_re
     assert told.stderr.count("this process computes with native arithmetic") == 1
 
 
+@pytest.mark.nightly
 def test_what_comes_too_late_is_not_called_portable() -> None:
     code = "import torch; torch.ones(9, 9) @ torch.ones(9, 9); torch.ones(99).sqrt()\n"
     code += "from oodbench import arithmetic; arithmetic.prepare(); print(arithmetic.why_native())"

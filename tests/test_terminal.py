@@ -219,7 +219,7 @@ def oodbench(
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_launch_asks_nothing_of_a_closed_stdin(tmp_path: Path) -> None:
     tiny_file(tmp_path, algorithms=["ERM"], trials=1, steps=4, evaluate_every=2)
     launch = ("sweep", "launch", "tiny.yaml", "--workers", "1")
@@ -273,7 +273,7 @@ def test_an_error_without_utf_8_is_one_sentence(foreign: Path) -> None:
     assert r"did you mean B\xfchne \u65e5\u672c?" in text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_pipe_that_takes_colours_gets_no_progress_bar(tmp_path: Path) -> None:
     """Notebooks set FORCE_COLOR."""
     tiny_file(tmp_path, trials=2, steps=4, evaluate_every=2)

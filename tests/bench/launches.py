@@ -134,7 +134,7 @@ def memory_row(folder: Path) -> Row:
     code = (
         "import resource, sys; from pathlib import Path; from oodbench.results.directory import Results;"
         "import pyarrow.compute, pyarrow.ipc, oodbench.selection as s;"
-        "from oodbench.results.frames import load_frames;"
+        "from oodbench.results.load import load_frames;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; base = peak();"
         "f = load_frames(Results(Path(sys.argv[1]))); s.choose(f); print(len(f.runs), base, peak())"
     )

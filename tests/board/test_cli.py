@@ -106,6 +106,7 @@ def test_a_frozen_run_with_another_number_is_off(copy: Path) -> None:
     assert "1 off" in text
 
 
+@pytest.mark.nightly
 def test_runs_of_named_rows_alone_are_trained_again(board: Path) -> None:
     dataset = ("rerun", board, "--sample", 40, "--workers", 1)
     assert "Of 32 runs" in invoke(*dataset, "--algorithm", "IRM")
@@ -196,6 +197,7 @@ def test_a_board_as_csv_says_where_rows_are_from(board: Path, mine: Path) -> Non
     }
 
 
+@pytest.mark.nightly
 def test_rows_beside_a_board_are_compared_with_a_baseline(board: Path, mine: Path) -> None:
     arguments = (board, mine, "--dataset", "digits", "--metric", "loss", "--format", "csv")
     gains = pd.read_csv(io.StringIO(invoke("compare", *arguments)))
@@ -276,6 +278,7 @@ def test_a_dataset_without_its_package_is_left_out_unless_it_is_named(
     assert "digits needs the package digits-of-a-package" in text
 
 
+@pytest.mark.nightly
 def test_a_board_may_be_trained_dataset_by_dataset(
     board: Path, half: Path, tmp_path: Path, folder: Path
 ) -> None:

@@ -75,6 +75,7 @@ def test_a_part_has_the_chosen_step_score_and_values(board: Path, half: Path, ru
                 assert frozen[own if own in frozen else f"count/{test}"] == entry["count"]
 
 
+@pytest.mark.nightly
 def test_a_row_that_adapts_keeps_the_draws_of_its_adaptation(tmp_path: Path) -> None:
     rows = {"algorithms": ["ERM", {"name": "ERM", "adapt": "T3A"}], "trials": 2}
     small = {"datasets": [PROTOCOL["datasets"][1]], "hparam_draws": 3, **rows}
@@ -205,6 +206,7 @@ def test_the_parts_of_a_dataset_take_less_in_one_file(board: Path, tmp_path: Pat
         assert path.stat().st_size < 0.7 * size < 15_000  # of 32 runs
 
 
+@pytest.mark.nightly
 def test_a_dataset_of_a_board_may_have_more_trials(tmp_path: Path) -> None:
     sem = SEM | {"training": {"trials": 3}}
     small = {"algorithms": ["ERM", "IRM"], "hparam_draws": 2, "trials": 2}
@@ -225,6 +227,7 @@ def test_a_dataset_of_a_board_may_have_more_trials(tmp_path: Path) -> None:
     assert "IRM on SEM: trial 2 missing (3 are planned)" in invoke("validate", board, code=1)
 
 
+@pytest.mark.nightly
 def test_a_board_that_is_frozen_in_part_says_what_is_to_come(copy: Path, tmp_path: Path) -> None:
     dataset_file(copy, "digits").unlink()
     assert "Not frozen yet: digits" in invoke("table", copy, "--notes")
@@ -247,6 +250,7 @@ def test_results_of_what_is_not_frozen_yet_are_left_out(copy: Path, mine: Path) 
     assert f"`python -m oodbench.report.summary {copy}` writes it again" in text
 
 
+@pytest.mark.nightly
 def test_notes_are_on_the_datasets_that_are_shown(copy: Path, tmp_path: Path) -> None:
     run = ("run", copy, "--algorithm", "VREx", "--workers", 1, "--out", tmp_path / "out")
     invoke(*run, "--dataset", "SEM")

@@ -28,6 +28,7 @@ def test_the_protocol_of_the_board_plans_the_runs_that_are_frozen(dataset: str) 
     assert set(plan.runs) == {k for k, spec in frozen.items() if spec.trial == 0}
 
 
+@pytest.mark.nightly
 def test_what_is_trained_here_stands_among_the_best_of_the_board(
     board: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +47,7 @@ def test_what_is_trained_here_stands_among_the_best_of_the_board(
     assert (ROOT / following.rpartition(" ")[2]).is_file()
 
 
+@pytest.mark.nightly
 def test_where_all_runs_are_the_boards_three_notes_say_all(
     board: Path, folder: Path, tmp_path: Path
 ) -> None:

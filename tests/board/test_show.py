@@ -146,6 +146,7 @@ def test_nothing_trained_here_has_no_table_of_its_own(board: Path) -> None:
     assert own_rows(beside_board(str(board), [])) is None
 
 
+@pytest.mark.nightly
 def test_fewer_trials_and_draws_cut_all_rows_and_say_so(board: Path, tmp_path: Path) -> None:
     part = trained(tmp_path, "part", algorithms=["VREx"], trials=2, hparam_draws=3)
     frames = beside_board(str(board), [part])
@@ -157,6 +158,7 @@ def test_fewer_trials_and_draws_cut_all_rows_and_say_so(board: Path, tmp_path: P
     assert set(table["n"]) == {2}
 
 
+@pytest.mark.nightly
 def test_own_rows_of_different_size_are_cut_to_what_they_share(
     board: Path, half: Path, tmp_path: Path
 ) -> None:

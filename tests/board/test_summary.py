@@ -42,6 +42,7 @@ def test_a_board_alone_is_shown_without_a_look_into_its_parts() -> None:
     assert "ERM" in shown.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("damage", ["part removed", "protocol", "number", "torn", "empty", "older"])
 def test_a_stale_or_damaged_summary_is_named_and_not_used(copy: Path, damage: str) -> None:
     file = copy / "summary.json"

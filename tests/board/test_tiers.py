@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow
 LITE = "lite: {datasets: [SEM], draws: 2, trials: 3}\n"
 
 
+@pytest.mark.nightly
 def test_a_tier_is_trained_and_shown_beside_as_much_of_the_board(
     copy: Path, tmp_path: Path
 ) -> None:

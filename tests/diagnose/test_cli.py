@@ -33,6 +33,7 @@ def test_what_is_gone_says_what_to_type(name: str) -> None:
     assert result.exit_code == 2 and f"{name} is gone: " in result.stderr
 
 
+@pytest.mark.nightly
 def test_a_dataset_is_judged_by_the_runs_of_a_board() -> None:
     result = call("dataset", "flights", "--results", "small.v2")
     assert result.exit_code == 0 and "rows equal to ERM" in result.stdout

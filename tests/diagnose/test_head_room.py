@@ -92,7 +92,7 @@ def test_a_dataset_is_on_the_line_where_the_correlation_is_surely_positive(
     assert verdicts(room)[-1].endswith(words)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_erm_is_compared_with_three_others_and_goes_on_where_it_was(tmp_path: Path) -> None:
     options = LaunchOptions(out=tmp_path, launcher="debug")
     room = head_room("CityWeather", CITIES, options, steps=10, draws=3, trials=2, references=False)

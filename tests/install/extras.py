@@ -7,7 +7,6 @@ import argparse
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from dataclasses import dataclass
 from importlib.metadata import distribution
@@ -143,7 +142,7 @@ def share(folder: Path, site: Path) -> None:
                 (folder / top).symlink_to(Path(str(found.locate_file(top))))
 
 
-def row(name: str, shared: bool, first: list[str]) -> str:
+def row(name: str, shared: bool) -> str:
     """Install an extra into a new environment, use it, and return its row of the table."""
     use = USES[name]
     with tempfile.TemporaryDirectory(prefix="extra-") as made:
@@ -151,15 +150,10 @@ def row(name: str, shared: bool, first: list[str]) -> str:
         (folder / "data").mkdir()
         call(folder, sys.executable, "-m", "venv", "venv")
         python = str(folder / "venv" / "bin" / "python")
-        start = time.monotonic()
         (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
         if shared:
             share(folder / "shared", site)
-        install = [python, "-m", "pip", "install", "--quiet", "--no-compile"]
-        if first:
-            call(folder, *install, *first)
-        call(folder, *install, f"{ROOT}[{name}]")
-        installed = time.monotonic()
+        call(folder, python, *"-m pip install --quiet --no-compile".split(), f"{ROOT}[{name}]")
         call(folder, python, "-m", "pip", "check")
         if use.copy:
             call(folder, python, "-c", use.copy, checkout=True)
@@ -168,12 +162,8 @@ def row(name: str, shared: bool, first: list[str]) -> str:
         (folder / "small.yaml").write_text(yaml.safe_dump(SMALL | use.sweep))
         launch = "oodbench.sweep launch small.yaml --yes --data-dir data --workers 1"
         call(folder, python, "-m", *launch.split())
-        ended = time.monotonic()
-        asked = ("numpy", "pyarrow", "torch", use.package)
-        code = f"from importlib.metadata import version as v; print(*map(v, {asked!r}))"
-        versions = call(folder, python, "-c", code).split()
-    cells = [name, *versions[:3], f"{use.package} {versions[3]}"]
-    return f"| {' | '.join(cells)} | {installed - start:.0f} | {ended - installed:.0f} |"  # seconds
+        code = f"from importlib.metadata import version; print(version({use.package!r}))"
+        return f"| {name} | {use.package} {call(folder, python, '-c', code).strip()} |"
 
 
 def main() -> None:
@@ -181,22 +171,14 @@ def main() -> None:
     assert set(project()["optional-dependencies"]) == set(USES)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(USES)}; or all")
-    parser.add_argument(
-        "--share",
-        action="store_true",
-        help="link what oodbench itself requires from this interpreter's packages: takes less time",
-    )
-    parser.add_argument(
-        "--first", nargs="+", default=[], metavar="PACKAGE", help="what is installed first"
-    )
+    parser.add_argument("--share", action="store_true", help="link this interpreter's packages")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(USES))
     if unknown:
         parser.error(f"no extra {', '.join(unknown)}; there are {', '.join(USES)}")
-    print("| extra | numpy | pyarrow | torch | its package | installing, s | using, s |")
-    print("| --- | --- | --- | --- | --- | ---: | ---: |")
+    print("| extra | its package |\n| --- | --- |")
     for name in arguments.names or USES:
-        print(row(name, arguments.share, arguments.first), flush=True)
+        print(row(name, arguments.share), flush=True)
 
 
 if __name__ == "__main__":

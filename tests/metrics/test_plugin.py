@@ -89,6 +89,7 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(report.app, list(arguments))
 
 
+@pytest.mark.nightly
 def test_a_plugins_metrics_are_recorded_shown_and_judge(out: Path) -> None:
     for metric, rises in (("confidence", True), ("group_gap", False), ("mean_output", True)):
         shown = invoke("table", str(out), "--metric", metric, "--notes", *OWN)
@@ -106,6 +107,7 @@ def test_a_plugins_metrics_are_recorded_shown_and_judge(out: Path) -> None:
         assert f"Selection train_val:{metric}" in " ".join(judged.stdout.split())
 
 
+@pytest.mark.nightly
 def test_every_command_computes_a_plugins_metric_of_predictions(out: Path) -> None:
     flags = ["--metric", "mean_output", *OWN]
     for command in ("compare", "why"):

@@ -100,6 +100,7 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
         detector(weights=str(other), body="resnet50")
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:the gradients of")  # of layers that are not ours
 def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path: Path) -> None:
     from torchvision.models.detection import FasterRCNN

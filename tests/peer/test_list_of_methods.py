@@ -10,8 +10,6 @@ DOMAINBED = """
     EQRM RDM ADRMX URM
 """.split()
 """The names in `ALGORITHMS` of domainbed/algorithms.py at b93c22a."""
-
-
 ELSEWHERE = ("ERMPlusPlus", "TRM", "Transfer")
 """Those whose comparison stands in docs/findings/sources.md."""
 

@@ -82,6 +82,7 @@ def test_a_rule_may_judge_by_the_worst_group(kept: Results) -> None:
     assert chosen["score"].tolist() == pytest.approx([means.max()])
 
 
+@pytest.mark.nightly
 def test_the_commands(tmp_path: Path) -> None:
     run = CliRunner().invoke
     file = str(tiny_file(tmp_path, **COLOURS))

@@ -295,7 +295,7 @@ def answers(healthy: Healthy, folder: Path, name: str, damage: str) -> dict[str,
     return said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*the run starts anew")
 @pytest.mark.parametrize(("name", "damage"), [*zip(FILES, cycle(DAMAGES), strict=False)][1::2])
 def test_every_command_answers_whatever_is_damaged(

@@ -14,6 +14,8 @@ from oodbench.sweep.cli import app as sweep
 from tests.helpers.disks import mounted, remount
 from tests.helpers.made import Made, flat
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
@@ -34,7 +36,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(str(error))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -52,7 +53,6 @@ def test_reports_of_results_that_cannot_be_written_to(
     assert (folder / "cache.arrow").read_bytes() == b"torn"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["clean", "--yes"], ["html"]])
 def test_what_would_write_there_says_so_in_one_sentence(folder: Path, arguments: list[str]) -> None:
     verb, *options = arguments
@@ -63,7 +63,6 @@ def test_what_would_write_there_says_so_in_one_sentence(folder: Path, arguments:
     assert "Read-only file system" in line
 
 
-@pytest.mark.slow
 def test_status_of_results_that_cannot_be_written_to(folder: Path) -> None:
     result = CliRunner().invoke(sweep, ["status", str(folder)])
     assert result.exit_code == 0 and "broken: " in result.output

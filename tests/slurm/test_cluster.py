@@ -52,6 +52,7 @@ def provenance(results: Results) -> list[dict[str, Any]]:
     return [dict(info.provenance) for info in infos if info is not None]
 
 
+@pytest.mark.nightly
 def test_a_dry_run_shows_what_is_then_submitted(cluster: Cluster, tmp_path: Path) -> None:
     sweep, out = tiny_file(tmp_path, **SHORT, resources={"time": "0:10:00"}), tmp_path / "out"
     asked = {"partition": "low", "gpus": 1, "cpus": 2, "memory": "512M", "parallel": 3}
@@ -109,6 +110,7 @@ def test_status_cancel_and_failed_runs_again(cluster: Cluster, tmp_path: Path) -
     assert [(results.run(i).path / "done.json").stat().st_mtime_ns for i in done] == before
 
 
+@pytest.mark.nightly
 def test_each_run_sees_the_gpu_that_it_was_given(cluster: Cluster, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     sweep = tiny_file(tmp_path, **SHORT, trials=2)
@@ -120,6 +122,7 @@ def test_each_run_sees_the_gpu_that_it_was_given(cluster: Cluster, tmp_path: Pat
     assert {p["gpus"] for p in found} == {"0", "1"} and len({p["slurm_job"] for p in found}) == 1
 
 
+@pytest.mark.nightly
 def test_the_code_that_runs_is_the_code_that_was_submitted(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +162,7 @@ def test_the_code_that_runs_is_the_code_that_was_submitted(
     assert re.search("edited since .* 1 run with other code refused", log.read_text())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "export", ["NONE", *(pytest.param(e, marks=pytest.mark.nightly) for e in ("NIL", "HOME"))]
 )

@@ -104,7 +104,7 @@ def test_a_row_that_has_not_ended_has_no_choice(tmp_path: Path) -> None:
         again(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_table_says_what_its_error_leaves_out(tmp_path: Path) -> None:
     before = tmp_path / "tuned"
     tuned(before)

@@ -16,6 +16,8 @@ from oodbench.sweep.cli import app
 from oodbench.sweep.stored import check_rules
 from tests.helpers.sweeps import tiny, tiny_file
 
+pytestmark = pytest.mark.slow
+
 SHORT: dict[str, Any] = {"algorithms": ["ERM"], "trials": 2, "steps": 10, "evaluate_every": 5}
 
 
@@ -29,7 +31,6 @@ def files(out: Path) -> set[str]:
     return {path.name.rpartition("-")[0] for path in out.glob("runs/*/weights/*.safetensors")}
 
 
-@pytest.mark.slow
 def test_launch_status_and_clean(tmp_path: Path) -> None:
     file, out = str(tiny_file(tmp_path, **SHORT)), tmp_path / "out"
     launch = ["launch", file, "--out", str(out), "--launcher", "debug", "--yes"]
@@ -47,7 +48,6 @@ def test_launch_status_and_clean(tmp_path: Path) -> None:
     assert "Kept weights" not in invoke("status", str(out))
 
 
-@pytest.mark.slow
 def test_runs_that_ended_without_weights_are_counted_and_not_trained_again(tmp_path: Path) -> None:
     file, out = str(tiny_file(tmp_path, **SHORT)), tmp_path / "out"
     launch = ["launch", file, "--out", str(out), "--launcher", "debug", "--yes"]
@@ -59,7 +59,6 @@ def test_runs_that_ended_without_weights_are_counted_and_not_trained_again(tmp_p
     assert {path: path.stat().st_mtime_ns for path in ends} == ends and not files(out)
 
 
-@pytest.mark.slow
 def test_the_sweep_may_name_them_and_the_option_goes_before(tmp_path: Path) -> None:
     file, out = str(tiny_file(tmp_path, **SHORT, keep_weights="oracle, last")), tmp_path / "out"
     launch = ["launch", file, "--launcher", "debug", "--yes", "--out"]
@@ -91,7 +90,6 @@ class OfColumn(Rule):
         return records_on(runs[runs[self.name].notna()], "training_environments", "in")
 
 
-@pytest.mark.slow
 def test_a_rule_of_ones_own_judges_a_run_alone_by_every_field_of_its_spec() -> None:
     specs = list(tiny(**SHORT).runs.values())
     for name in {field.name for field in fields(RunSpec)} - {"average", "adapt"}:

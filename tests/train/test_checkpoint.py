@@ -155,6 +155,7 @@ def forms() -> dict[str, Callable[[dict[str, Any]], Any]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(forms()))
 def test_a_checkpoint_of_another_form_starts_the_run_anew(
     directory: RunDirectory, undisturbed: list[dict[str, Any]], name: str

@@ -48,6 +48,7 @@ def average(results: Results, *arguments: str, code: int = 0) -> str:
     return printed.output
 
 
+@pytest.mark.nightly
 def test_the_uniform_average_is_scored_as_the_mean_of_the_kept_weights(tmp_path: Path) -> None:
     results = launched(tmp_path)
     before = specs(results)

@@ -79,7 +79,7 @@ def test_a_checkpoint_holds_one_run(tmp_path: Path) -> None:
     assert max(sizes) < 1.1 * min(sizes)  # some versions of torch pad with a few bytes
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_killed_bundle_goes_on_in_any_bundling(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch

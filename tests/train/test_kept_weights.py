@@ -140,7 +140,7 @@ def test_a_run_that_starts_anew_forgets_the_weights_of_another_time(
     assert contents(run) == contents(kept.run(spec.id))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_vectorized_runs_keep_theirs(tmp_path: Path) -> None:
     results = Results(tmp_path)
     runs = [(spec, results.run(spec.id)) for spec in noisy().runs.values()]

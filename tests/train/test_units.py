@@ -112,7 +112,7 @@ def launched(folder: Path, algorithms: list[str]) -> Results:
     return Results(folder / "out")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_records_predictions_and_loaded_models_are_in_the_users_units(tmp_path: Path) -> None:
     results = launched(tmp_path, ["ERM", "IRM", "LeastSquares"])
     targets = pd.read_csv(tmp_path / "h.csv").query("environment != 'd'")["target"]

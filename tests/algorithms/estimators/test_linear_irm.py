@@ -76,7 +76,7 @@ def test_the_gradient_is_autograds(name: str, values: dict[str, Any], risk_weigh
     torch.testing.assert_close(torch.from_numpy(found), wanted, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["LinearIRM", "LinearVREx"])
 def test_compiled_updates_are_those_of_torchs_adam_on_the_examples(name: str) -> None:
     batch = data(2)

@@ -20,7 +20,7 @@ def raw(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(images).reshape(-1, 28, 28), np.concatenate(digits)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_image_is_in_one_environment(mnist_dir: Path) -> None:
     images, digits = raw(mnist_dir)
     environments = make("DomainBedColoredMNIST", {}, mnist_dir).load(0)
@@ -34,7 +34,7 @@ def test_every_image_is_in_one_environment(mnist_dir: Path) -> None:
     assert [len(e.y) for e in rotated.values()] == [11667] * 4 + [11666] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rotations_are_torchvisions(mnist_dir: Path) -> None:
     dataset = make("RotatedMNIST", {}, mnist_dir)
     environments = dataset.load(3)
@@ -72,7 +72,7 @@ def test_labels_and_colours_have_domainbeds_probabilities(mnist_dir: Path) -> No
     assert environment.x.shape[1:] == dataset.input_shape and environment.y.dtype == torch.int64
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_trials_differ_and_repeat(mnist_dir: Path) -> None:
     dataset = make("DomainBedColoredMNIST", {}, mnist_dir)
     first, same, other = (dataset.load(trial)["+90%"] for trial in (0, 0, 1))

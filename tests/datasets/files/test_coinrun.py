@@ -18,6 +18,8 @@ from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {"levels": 3, "states": 10, "test_levels": 4}
 DATASET = {"name": "CoinRun", **OPTIONS}
 NETWORK = {"name": "ConvNet", "hparams": {"width": 4, "depth": 4}}
@@ -30,7 +32,6 @@ def copy(coinrun_dir: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 def test_environments(coinrun_dir: Path) -> None:
     dataset = make("CoinRun", OPTIONS, coinrun_dir)
     facts.check(dataset)
@@ -52,7 +53,6 @@ def test_environments(coinrun_dir: Path) -> None:
     torch.testing.assert_close(x[0, :, 10, 20] * 255, pixel.float())
 
 
-@pytest.mark.slow
 def test_fewer_than_were_made(coinrun_dir: Path) -> None:
     whole = make("CoinRun", OPTIONS, coinrun_dir).load(0)
     options = {"levels": 2, "states": 5, "test_levels": 3}
@@ -67,7 +67,6 @@ def test_fewer_than_were_made(coinrun_dir: Path) -> None:
     assert torch.equal(found["level1"].x.read(index), whole["level1"].x.read(index))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ERM", "TemporalANDMask"])
 def test_training_on_it(algorithm: str, coinrun_dir: Path, tmp_path: Path) -> None:
     row = {"name": algorithm, "hparams": {"batch_size": 8, "lr": 0.003, "weight_decay": 0.0}}
@@ -84,7 +83,7 @@ def test_training_on_it(algorithm: str, coinrun_dir: Path, tmp_path: Path) -> No
     assert first["train"]["loss"] > last["train"]["loss"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_papers_sweep(coinrun_dir: Path) -> None:
     sweep = read_sweep(find_sweep("coinrun"), [f"datasets={json.dumps([DATASET])}", "steps=2"])
     plan = make_plan(sweep, coinrun_dir)
@@ -96,7 +95,6 @@ def test_the_papers_sweep(coinrun_dir: Path) -> None:
     assert run.run_steps(2) is None
 
 
-@pytest.mark.slow
 def test_loss_is_the_divergence_from_the_expert(coinrun_dir: Path) -> None:
     dataset = make("CoinRun", OPTIONS, coinrun_dir)
     expert = dataset.load(0)["level0"].y
@@ -130,7 +128,6 @@ def test_data_that_are_not_there(tmp_path: Path) -> None:
         assert f"--set {sizes} --set test_levels=4`" in sentence
 
 
-@pytest.mark.slow
 def test_a_set_with_less(copy: Path) -> None:
     manifest = copy / "CoinRun" / "manifest.json"
     assert problem(copy, levels=4) == f"{manifest}: the set has levels 3, not 4"
@@ -138,7 +135,6 @@ def test_a_set_with_less(copy: Path) -> None:
     assert "the set has expert 'planner', not 'policy 1'" in problem(copy, expert="policy 1")
 
 
-@pytest.mark.slow
 def test_an_unfinished_set(copy: Path) -> None:
     manifest = copy / "CoinRun" / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"checksums": {}}))
@@ -147,7 +143,6 @@ def test_an_unfinished_set(copy: Path) -> None:
     assert problem(copy) == f"{manifest} is damaged: it is not the manifest of a set"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["images", "actions"])
 def test_damaged_files(kind: str, copy: Path) -> None:
     file = copy / "CoinRun" / "training" / f"00001.{kind}.npy"
@@ -162,7 +157,6 @@ def test_damaged_files(kind: str, copy: Path) -> None:
     assert problem(copy).startswith(f"CoinRun: {file} is missing; get it with `python")
 
 
-@pytest.mark.slow
 def test_shards_that_do_not_belong_together(copy: Path) -> None:
     folder = copy / "CoinRun"
     shutil.copy(folder / "unseen" / "00001.actions.npy", folder / "training" / "00001.actions.npy")

@@ -209,6 +209,7 @@ def test_mistakes_are_named(options: dict[str, object], tmp_path: Path) -> None:
     refused("needs --data-dir", None, settings=[f"root={tmp_path / 'set'}"])
 
 
+@pytest.mark.nightly
 def test_features_of_any_dataset_of_images_keep_what_it_says_of_its_examples(
     options: dict[str, object], tmp_path: Path
 ) -> None:
@@ -255,6 +256,7 @@ def planned(file: Path, network: str = "ResNet18", **options: Any) -> RunSpec:
     return single({"name": "FrozenFeatures", **data}, {"name": "ERM"}, file.parent, steps=4)
 
 
+@pytest.mark.nightly
 def test_features_of_a_resnet_are_known_by_the_checksum_where_that_is_given(tmp_path: Path) -> None:
     file = resnet_file(tmp_path / "a.pth")
     by_path, first = planned(file), planned(file, sha256=sha256(file))
@@ -264,6 +266,7 @@ def test_features_of_a_resnet_are_known_by_the_checksum_where_that_is_given(tmp_
     assert planned(moved, sha256=first.options["sha256"]).id == first.id != by_path.id
 
 
+@pytest.mark.nightly
 def test_a_run_is_known_by_the_weights_not_by_their_place(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     from tests.networks.test_timm import file_of

@@ -154,7 +154,7 @@ def test_a_spawrious_that_lacks_files_is_refused(tmp_path: Path) -> None:
         facts.check(make("Spawrious", {}, tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_suite_trains_from_files_and_from_the_cache_to_the_same_records(tmp_path: Path) -> None:
     lay_out(tmp_path, "PACS", 3)
     options = SMALL | {"size": 32}

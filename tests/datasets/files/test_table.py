@@ -142,7 +142,7 @@ def test_splits_and_groups_of_the_file(tmp_path: Path) -> None:
     assert north.clusters is not None and north.clusters.tolist() == [i // 2 for i in range(20)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
     table(tmp_path, frame(90))
     sweep = {
@@ -248,7 +248,7 @@ def test_environments_are_named_as_the_file_has_them(tmp_path: Path, name: str) 
     assert {run.test_environments for run in plan.runs.values()} == {(name,)}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_cannot_be_right_is_said_before_and_after_training(tmp_path: Path) -> None:
     data = frame(90)
     data.loc[data["environment"] == "west", "target"] = "maybe"

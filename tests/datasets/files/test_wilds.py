@@ -247,6 +247,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:the gradients of")  # of layers that are not ours
 @pytest.mark.parametrize("name", ["Py150", pytest.param("GlobalWheat", marks=pytest.mark.slow)])
 def test_what_can_be_trained_on_tokens_and_boxes(
@@ -288,7 +289,7 @@ SWEEP: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(SWEEP))
     out = tmp_path / "out"

@@ -161,6 +161,7 @@ def test_the_keyboard_reaches_everything(seen: Seen) -> None:
     assert page.evaluate(f"{unnamed}.map(n => n.outerHTML)") == []
 
 
+@pytest.mark.nightly
 def test_a_board_shows_shares_by_preset(shown: Seen, kinds: tuple[Frames, pd.DataFrame]) -> None:
     page, tree = shown.page, contents(kinds[0])
     names = [row["label"] for row in tree["rows"]]

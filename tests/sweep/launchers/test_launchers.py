@@ -40,7 +40,7 @@ def train(request: pytest.FixtureRequest) -> Train:
     return wait
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_launchers_give_the_same_records(
     train: Train, tmp_path: Path, undisturbed: Results
 ) -> None:
@@ -51,7 +51,7 @@ def test_all_launchers_give_the_same_records(
     assert all(info is not None and info.provenance["vectorized"] for info in infos)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_failed_run_does_not_stop_the_others(train: Train, tmp_path: Path) -> None:
     load_plugins([ODD_METHODS])
     plan = tiny(algorithms=["Raising", "Exploding", "ERM"], trials=2)
@@ -60,7 +60,7 @@ def test_a_failed_run_does_not_stop_the_others(train: Train, tmp_path: Path) -> 
     assert by_label == {("Raising", "failed"), ("Exploding", "diverged"), ("ERM", "done")}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_another_process_holds_is_left_to_it(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +120,7 @@ for command in ([*launch, "--dry-run"], [*launch, "--set", "resources.colour=blu
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_launcher_is_one_file_of_another_package(tmp_path: Path) -> None:
     (tmp_path / "spool.py").write_text(SPOOL)
     installed(tmp_path, "launchers", "spool")

@@ -27,6 +27,7 @@ def local(job: Job) -> dict[str, State]:
     return Local().launch(job)
 
 
+@pytest.mark.nightly
 def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     load_plugins([ODD_METHODS])
     plan = tiny(algorithms=["Dying", "ERM"], trials=2)
@@ -71,6 +72,7 @@ def test_a_worker_that_is_asked_to_end_gives_its_run_back(
     assert set(states.values()) == {"done"} and (tmp_path / "left").exists()
 
 
+@pytest.mark.nightly
 def test_the_runs_of_a_worker_that_dies_are_tried_in_halves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +83,7 @@ def test_the_runs_of_a_worker_that_dies_are_tried_in_halves(
     assert set(local(asked).values()) == {"done"} and (tmp_path / "died").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("vectorize", [1, 64])
 def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
     tmp_path: Path, vectorize: int
@@ -103,6 +106,7 @@ def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
         assert not directory.stack.exists() and directory.state() == "failed"
 
 
+@pytest.mark.nightly
 def test_what_a_method_does_to_its_worker_touches_no_other_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,6 +211,7 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
     return tiny_file(folder, **changes), Results(folder / "reference")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
 )
@@ -233,6 +238,7 @@ def test_a_killed_launch_is_continued_to_the_same_end(
     assert outcome(Results(out)) == outcome(reference)
 
 
+@pytest.mark.nightly
 def test_nothing_is_left_of_a_launch_that_is_killed_while_it_plans(tmp_path: Path) -> None:
     process = launch(tiny_file(tmp_path), tmp_path / "out")
     deadline = time.monotonic() + 60
@@ -245,6 +251,7 @@ def test_nothing_is_left_of_a_launch_that_is_killed_while_it_plans(tmp_path: Pat
     wait_for_the_end_of(process.pid)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
 )

@@ -44,7 +44,7 @@ def test_who_is_trained_alone(changes: dict[str, Any], reason: str | None) -> No
     assert found is None if reason is None else found is not None and reason in found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("dataset", [{"name": "Spirals"}, DIGITS])
 def test_it_is_told_of_every_method_and_changes_nothing(dataset: dict[str, Any]) -> None:
     network = {"name": "MLP", "hparams": {"width": 8}}
