@@ -1,8 +1,8 @@
 """Changes one comparison, operator, constant or connective at a time: do the tests notice?
 
 `python -m tests.mutants --count 200` draws the mutants, runs for each the quick tests of its module,
-then those of the rooms that rest on it, and prints which lived. A mutant that only a time limit ends
-counts as killed. The tree that is mutated is a copy.
+those of the rooms that rest on it, then the slow ones of all these, and prints which lived. A mutant
+that only a time limit ends counts as killed. The tree that is mutated is a copy.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import contextlib
 import copy
 import importlib
 import io
+import itertools
 import multiprocessing
 import os
 import random
@@ -234,7 +235,7 @@ def run_pytest(tree: Path, arguments: list[str], limit_s: int) -> None:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not nightly"]
+            options = ["-x", "-q", "-p", "no:cacheprovider"]
             options += ["--basetemp", str(tree.parent / "tests")]  # pytest clears it up
             status = pytest.main([*options, *arguments])
     os._exit(int(status))
@@ -265,8 +266,9 @@ def lives(tree: Path, stages: list[list[str]], limit_s: int) -> bool:
         pytest could not be called as asked (its status 4).
     """
     fork = multiprocessing.get_context("fork")
-    for stage in stages:
-        process = fork.Process(target=run_pytest, args=(tree, stage, limit_s))
+    for mark, stage in itertools.product(("not slow", "slow"), stages):
+        chosen = [*stage, "-m", f"{mark} and not nightly"]
+        process = fork.Process(target=run_pytest, args=(tree, chosen, limit_s))
         process.start()
         if not ends(process):
             with contextlib.suppress(ProcessLookupError):
@@ -294,9 +296,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--skip", type=int, default=0, help="leave out the first SKIP of those drawn"
-    )
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first SKIP drawn")
     parser.add_argument("--only", default="", help="only files whose path contains this")
     parser.add_argument("--limit", type=int, default=200, help="CPU seconds that a stage may take")
     asked = parser.parse_args()

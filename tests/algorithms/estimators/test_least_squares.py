@@ -16,24 +16,24 @@ from oodbench.train.settings import TrainSettings
 LEAST_SQUARES: Any = algorithms.get("LeastSquares")
 
 
-def fitted(x: torch.Tensor, y: torch.Tensor) -> Any:
+def fitted(x: torch.Tensor, y: torch.Tensor, intercept: bool = False) -> Any:
     """After one update on (E, B, D) and (E, B, C)."""
-    problem = Problem(
-        (x.shape[2],), Task("regression", y.shape[2]), tuple(map(str, range(len(x)))), 1
-    )
+    problem = Problem((x.shape[2],), Task("regression", y.shape[2]), tuple("abcd"[: len(x)]), 1)
     network = build("Linear", {}, problem.input_shape, y.shape[2], 0)
-    algorithm = LEAST_SQUARES(network, problem, LEAST_SQUARES.Hparams(intercept=False))
+    algorithm = LEAST_SQUARES(network, problem, LEAST_SQUARES.Hparams(intercept=intercept))
     update(algorithm, Batch(x, y), 0)
     return algorithm
 
 
-def test_the_residuals_are_orthogonal_to_the_inputs() -> None:
+@pytest.mark.parametrize("intercept", [False, True])
+def test_the_residuals_are_orthogonal_to_the_inputs(intercept: bool) -> None:
     torch.manual_seed(0)
-    x, y = torch.randn(3, 50, 4).double(), torch.randn(3, 50, 2).double()
-    algorithm = fitted(x, y)
+    x, y = torch.randn(3, 50, 4).double() + 2, torch.randn(3, 50, 2).double() - 1
+    algorithm = fitted(x, y, intercept)
     residual = y.flatten(0, 1) - algorithm.predict(x.flatten(0, 1))
     orthogonal = x.flatten(0, 1).T @ residual
     assert orthogonal.abs().max() < 1e-10
+    assert (residual.mean(0).abs().max() < 1e-10) == intercept
     loss = update(algorithm, Batch(x, y), 1)["loss"]
     torch.testing.assert_close(loss, residual.square().mean())
 
@@ -58,9 +58,8 @@ def test_training_by_gradients_ends_there() -> None:
 def test_weights_of_a_large_sample_are_those_of_the_closed_form(variant: str, error: float) -> None:
     dataset = make("LinearSEM", {"variant": variant, "num_examples": 100_000})
     environments = list(dataset.load(0).values())
-    algorithm = fitted(
-        torch.stack([e.x for e in environments]), torch.stack([e.y for e in environments])
-    )
+    x, y = (torch.stack([getattr(e, name) for e in environments]) for name in "xy")
+    algorithm = fitted(x, y)
     found = facts.predictor_metrics(dataset, algorithm.predict, 0)
     assert found["causal_error"] == pytest.approx(error, abs=2e-3)
     assert found["noncausal_error"] == pytest.approx(error, abs=2e-3)

@@ -1,0 +1,17 @@
+import pandas as pd
+
+from oodbench.results.frames import pretraining
+
+
+def test_weights_are_named_by_model_or_by_file_and_checksum() -> None:
+    rows = [
+        ("a", "ERM", {"weights": "none"}, {}),
+        ("a", "CLIP", {"weights": "cached", "model": "ViT-B-32"}, {}),
+        ("a", "timm", {"weights": "DIR/net.pth", "model": "resnet", "sha256": "0123456789"}, {}),
+        ("b", "ERM", {}, {"weights": "cached", "file": "DIR/features.npy"}),
+    ]
+    runs = pd.DataFrame(rows, columns=["dataset_label", "label", "network_hparams", "options"])
+    names = ["", "ViT-B-32", "net.pth (01234567)", "features.npy"]
+    assert pretraining(runs) == dict(zip((row[:2] for row in rows), names, strict=True))
+    assert pretraining(runs.drop(columns="options"))["b", "ERM"] == ""
+    assert pretraining(runs[:1]) == pretraining(runs[["dataset_label", "label"]]) == {}
