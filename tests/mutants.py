@@ -66,6 +66,7 @@ TARGETS = {
     "oodbench/train/vectorized/*.py": ["tests/train/vectorized", "tests/train/test_execute.py"],
     "algorithms/*.py": [
         "tests/test_hparams.py",
+        "tests/test_algorithms.py",
         "tests/algorithms",
         "tests/conformance",
         "tests/train/vectorized",

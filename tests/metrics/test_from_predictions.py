@@ -42,6 +42,10 @@ def test_the_worst_group_is_the_worst_class() -> None:
     rng = np.random.default_rng(1)
     logits, targets = rng.normal(size=(60, 3)), rng.integers(3, size=60)
     p = predictions(logits, targets)
+    soft = 0.4 * np.eye(3)[targets] + 0.2  # probabilities, of which the largest says the class
+    assert metric("worst_group_accuracy", predictions(logits, soft)) == metric(
+        "worst_group_accuracy", p
+    )
     guess = p.logits.argmax(axis=1)
     wanted = min(accuracy_score(targets[targets == c], guess[targets == c]) for c in range(3))
     assert metric("worst_group_accuracy", p) == pytest.approx(wanted)

@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_scor
 from torch import Tensor
 
 from oodbench.datasets import Dataset, Environment
-from oodbench.metrics import NAMED
+from oodbench.metrics import NAMED, is_higher_better
 from oodbench.tasks import Task
 from oodbench.train.evaluate import evaluate, evaluate_vectorized
 from oodbench.train.loading import groups_of
@@ -79,6 +79,7 @@ def test_balanced_accuracy_and_groups_are_scikit_learns() -> None:
         assert got["worst_group_accuracy"][0] == min(value for value, _ in each.values())
         mean = sum(value for value, _ in each.values()) / len(each)
         assert got["adjusted_accuracy"][0] == pytest.approx(mean, abs=1e-12)
+        assert all(is_higher_better(name) for name in got if "accuracy" in name)
         recalls = recall_score(y, guess, average=None)
         assert got["worst_class_accuracy"][0] == pytest.approx(recalls.min(), abs=1e-12)
 

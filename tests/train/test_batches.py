@@ -7,6 +7,9 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from oodbench.train.batches import Batches
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+from tests.helpers.sweeps import DIGITS, first
 
 
 def data(*sizes: int) -> list[tuple[Tensor, Tensor]]:
@@ -169,3 +172,16 @@ def test_views_have_draws_of_their_own_and_leave_the_inputs_as_they_are() -> Non
 def test_views_without_an_augmentation_are_copies() -> None:
     batch = Batches(data(20, 20), 0, 0, views=1)[3]
     assert batch.views is not None and torch.equal(batch.views[:, :, 0], batch.x)
+
+
+def test_rwy_draws_classes_and_rwg_groups_equally_often() -> None:
+    agree = {}
+    for sampling in ("rwy", "rwg"):
+        entry = {"name": "ERM", "hparams": {"sampling": sampling, "batch_size": 64}}
+        batches = Run(first(datasets=[DIGITS], algorithms=[entry]), TrainSettings()).batches
+        drawn = [batches[step] for step in range(60)]
+        y = torch.cat([batch.y for batch in drawn], 1)
+        red, green = torch.cat([batch.x.flatten(3).sum(3) for batch in drawn], 1).unbind(2)
+        assert abs(y.mean() - 0.5) < 0.02
+        agree[sampling] = ((green > red) == (y > 0.5)).float().mean()
+    assert abs(agree["rwg"] - 0.5) < 0.02 and abs(agree["rwy"] - 0.5) > 0.1
