@@ -1,1 +1,1 @@
-"""Named here, as an installed package may have a `tests` of its own."""
+"""README.md says what stands where. A package, as an installed one may have a `tests` of its own."""

@@ -103,7 +103,7 @@ def main() -> None:
     sizes = measured()
     if sys.argv[1:] == ["write"]:
         FILE.write_text(written(sizes, FILE.read_text(encoding="utf-8")), encoding="utf-8")
-    budget = read_budget() if FILE.is_file() else {}
+    budget = read_budget()
     rows = [
         [room, *(f"{of_room.get(k, 0)} / {budget.get(room, {}).get(k, 0)}" for k in KINDS)]
         for room, of_room in sorted(sizes.items(), key=lambda each: -each[1]["lines"])

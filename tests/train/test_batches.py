@@ -167,6 +167,8 @@ def test_views_have_draws_of_their_own_and_leave_the_inputs_as_they_are() -> Non
             assert not torch.equal(whole[:, :, i], whole[:, :, j])
     views = Batches(data(20, 20), 5, 0, transform=noisy, views=2)[7].views
     assert views is not None and torch.equal(views, whole[:, :, 1:])
+    several = [(x, torch.stack([y, y], 1)) for x, y in data(20, 20)]  # targets of an example
+    assert torch.equal(Batches(several, 5, 0, transform=noisy)[7].x, plain[7].x)
 
 
 def test_views_without_an_augmentation_are_copies() -> None:

@@ -25,7 +25,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return Results(out)
 
 
-@pytest.fixture(params=["debug", "local", "slurm"])
+@pytest.fixture(params=["debug", "local", pytest.param("slurm", marks=pytest.mark.nightly)])
 def train(request: pytest.FixtureRequest) -> Train:
     """Every launcher; what a cluster has queued is waited for."""
     launcher = launchers.get(request.param)()
@@ -40,7 +40,7 @@ def train(request: pytest.FixtureRequest) -> Train:
     return wait
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_all_launchers_give_the_same_records(
     train: Train, tmp_path: Path, undisturbed: Results
 ) -> None:
@@ -51,7 +51,7 @@ def test_all_launchers_give_the_same_records(
     assert all(info is not None and info.provenance["vectorized"] for info in infos)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_failed_run_does_not_stop_the_others(train: Train, tmp_path: Path) -> None:
     load_plugins([ODD_METHODS])
     plan = tiny(algorithms=["Raising", "Exploding", "ERM"], trials=2)
@@ -60,7 +60,7 @@ def test_a_failed_run_does_not_stop_the_others(train: Train, tmp_path: Path) -> 
     assert by_label == {("Raising", "failed"), ("Exploding", "diverged"), ("ERM", "done")}
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_run_that_another_process_holds_is_left_to_it(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

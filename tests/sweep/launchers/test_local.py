@@ -27,7 +27,6 @@ def local(job: Job) -> dict[str, State]:
     return Local().launch(job)
 
 
-@pytest.mark.nightly
 def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     load_plugins([ODD_METHODS])
     plan = tiny(algorithms=["Dying", "ERM"], trials=2)
@@ -211,7 +210,6 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
     return tiny_file(folder, **changes), Results(folder / "reference")
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
 )
@@ -251,7 +249,6 @@ def test_nothing_is_left_of_a_launch_that_is_killed_while_it_plans(tmp_path: Pat
     wait_for_the_end_of(process.pid)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
 )
