@@ -125,7 +125,8 @@ def _dataset_blocks(dataset: str, frame: pd.DataFrame, board: Leaderboard) -> li
     if len(apart):
         tables.append(_block(f"{title}, {APART}", tested, apart, grey[:0], frame, board))
     if of_predictor := [place for place in places if not place[1]]:
-        grey = grey[grey.index.isin(frame.loc[frame["environment"] == "", "label"])]
+        own = frame["environment"].eq("") & frame["mean"].notna()  # a forest has no such metrics
+        grey = grey[grey.index.isin(frame.loc[own, "label"])]
         title = f"{dataset}: of the predictor itself"
         rows = pd.concat([methods, apart])
         tables.append(_block(title, of_predictor, rows, grey, frame, board))
