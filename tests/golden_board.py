@@ -1,4 +1,4 @@
-"""Forty runs of the board small.v2, and digests of all their numbers to the last bit.
+"""Forty runs of the board small.v3, and digests of all their numbers to the last bit.
 
 `python -m tests.golden_board DIR ... > tests/golden/board_runs.json` takes them from results directories,
 a run of each row first; `python -m tests.golden_board` trains them again and says which differ, whatever
@@ -30,7 +30,7 @@ from oodbench.results.run_spec import COMPLETE
 from oodbench.sweep.launch import LaunchOptions
 from oodbench.sweep.plan import make_plan
 
-BOARD, COUNT = "small.v2", 40
+BOARD, COUNT = "small.v3", 40
 GOLDEN = Path(__file__).parent / "golden" / "board_runs.json"
 
 

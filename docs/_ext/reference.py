@@ -18,7 +18,7 @@ from oodbench.list.details import details, registered_entries
 from oodbench.report.summary import whole_board
 from oodbench.results.boards import PROTOCOL_FILE, find_board
 
-BOARD = "small.v2"
+BOARD = "small.v3"
 GREY = ("constant", "ceiling")
 KINDS = {
     "algorithm": "Algorithms",

@@ -13,7 +13,7 @@ from oodbench.report.sources import frames_of
 from oodbench.report.tables.leaderboard import leaderboard_by_rule
 from oodbench.selection import judged
 
-BOARD = "small.v2"
+BOARD = "small.v3"
 LEAST = -0.5
 COLOURS = {"natural": "#0b7285", "constructed": "#e67700"}
 
@@ -21,10 +21,10 @@ COLOURS = {"natural": "#0b7285", "constructed": "#e67700"}
 def draw(path: Path) -> None:
     """One row of dots a dataset, natural shifts above: 0 is ERM, 1 is the ceiling."""
     frames = frames_of([BOARD])
-    gaps = gaps_of(leaderboard_by_rule(judged(frames)))
+    board = leaderboard_by_rule(judged(frames))
+    gaps = gaps_of(board)
     assert gaps is not None
-    names = frames.runs.drop_duplicates("dataset_label").set_index("dataset_label")["dataset"]
-    halves = {d: datasets.get(names[d]).metadata.half for d in gaps.shares.index}
+    halves = {d: datasets.get(board.names[d]).metadata.half for d in gaps.shares.index}
     order = sorted(halves, key=lambda dataset: halves[dataset] == "natural")
     plt.rcParams.update({"svg.hashsalt": BOARD, "svg.fonttype": "none", "font.size": 9})
     figure, axes = plt.subplots(figsize=(7.6, 0.9 + 0.36 * len(order)), layout="constrained")

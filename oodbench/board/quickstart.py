@@ -11,8 +11,8 @@ from oodbench.results.frames import Frames, origins
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import judged
 
-BOARD, DATASET = "small.v2", "desert rodents"
-ROWS = ("ERM", "BSoftmax", "GroupDRO", "VREx")
+BOARD, DATASET = "small.v3", "SEM, FOU"
+ROWS = ("ERM", "VREx", "GroupDRO", "CVaR")
 """Rows that differ on DATASET, and are trained many runs at once."""
 
 

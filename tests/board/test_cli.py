@@ -307,11 +307,11 @@ def test_a_board_may_be_trained_dataset_by_dataset(
     ("arguments", "now"),
     [
         (("freeze", "results", "--as", "mine.v1"), "`freeze RESULTS NAME`"),
-        (("validate", "results", "--board", "small.v2"), "`validate RESULTS NAME`"),
+        (("validate", "results", "--board", "small.v3"), "`validate RESULTS NAME`"),
         (("submit", "results"), "an entry is a pull request"),
-        (("show", "small.v2"), "`report table BOARD DIR`"),
-        (("html", "small.v2"), "`report html BOARD DIR`"),
-        (("rerun", "small.v2", "--anyway"), "whatever version trained them"),
+        (("show", "small.v3"), "`report table BOARD DIR`"),
+        (("html", "small.v3"), "`report html BOARD DIR`"),
+        (("rerun", "small.v3", "--anyway"), "whatever version trained them"),
     ],
 )
 def test_an_option_that_is_gone_says_what_to_type(arguments: tuple[str, ...], now: str) -> None:

@@ -167,9 +167,9 @@ def test_a_label_of_another_method_is_still_refused_of_the_same_version(
     assert "give yours another `label`" in invoke("table", board, other, code=2)
 
 
-@pytest.mark.parametrize("dataset", ["colored digits", "SEM, FOU", "unit test 3", "spirals"])
+@pytest.mark.parametrize("dataset", ["colored digits", "SEM, FOU", "SEM, PES", "city weather"])
 def test_the_data_of_the_packages_board_are_those_of_today(dataset: str) -> None:
-    parts = read_file(dataset_file(find_board("small.v2"), dataset))
+    parts = read_file(dataset_file(find_board("small.v3"), dataset))
     (part,) = (part for part in parts if part.label == "ERM")
     assert changed_data([part], None) == []
 

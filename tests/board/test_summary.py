@@ -37,7 +37,7 @@ def test_a_board_alone_is_shown_without_a_look_into_its_parts() -> None:
         "import sys; from oodbench.report.cli import app; app(sys.argv[1:], standalone_mode=False); "
         "sys.exit(f'{slow}' if (slow := {'pandas', 'pyarrow', 'scipy', 'torch'} & {*sys.modules}) else 0)"
     )
-    shown = run([sys.executable, "-c", code, "table", "small.v2"], capture_output=True, text=True)
+    shown = run([sys.executable, "-c", code, "table", "small.v3"], capture_output=True, text=True)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "ERM" in shown.stdout
 

@@ -35,7 +35,7 @@ def test_what_is_gone_says_what_to_type(name: str) -> None:
 
 @pytest.mark.nightly
 def test_a_dataset_is_judged_by_the_runs_of_a_board() -> None:
-    result = call("dataset", "flights", "--results", "small.v2")
+    result = call("dataset", "city weather", "--results", "small.v3")
     assert result.exit_code == 0 and "rows equal to ERM" in result.stdout
-    result = call("dataset", "flight", "--results", "small.v2")
-    assert result.exit_code == 2 and "did you mean flights" in result.stderr
+    result = call("dataset", "city wether", "--results", "small.v3")
+    assert result.exit_code == 2 and "did you mean city weather" in result.stderr

@@ -15,8 +15,8 @@ STEPS = ROOT / "docs" / "tutorials"
 LEFT_OUT = ("git ", "make ", "python -m pytest")
 """What needs a repository or takes long; the copy has neither history nor an environment of its own."""
 SHORTER = {
-    "board run small.v2 --algorithm RiskRange --out": (
-        "board run small.v2 --algorithm RiskRange --dataset 'SEM, PES' --out"
+    "board run small.v3 --algorithm RiskRange --out": (
+        "board run small.v3 --algorithm RiskRange --dataset 'SEM, FOU' --out"
     )
 }
 
@@ -70,8 +70,8 @@ def test_the_steps_add_a_method_that_enters_the_board(copy: Path) -> None:
         assert {line.rstrip(",") for line in text.splitlines()} < lines
     printed = follow("enter_the_board", copy)
     assert "results/enter is as it must be." in printed
-    assert "New in small.v2: 1 part" in printed
-    assert re.search("Of 20 runs of small.v2 .*: 20 equal bit for bit", printed)
+    assert "New in small.v3: 1 part" in printed
+    assert re.search("Of 20 runs of small.v3 .*: 20 equal bit for bit", printed)
 
 
 @pytest.mark.nightly

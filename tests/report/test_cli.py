@@ -273,7 +273,7 @@ def test_a_mistake_is_one_sentence(sweep: OneStep, arguments: list[str], message
     [
         (["watch", "results"], "watch is gone: `report html` writes the page"),
         (["figure", "--columns", "2"], "--columns is gone: a figure is two columns wide"),
-        (["table", "--board=small.v2"], "--board is gone: type `report table BOARD DIR`"),
+        (["table", "--board=small.v3"], "--board is gone: type `report table BOARD DIR`"),
     ],
 )
 def test_what_is_gone_is_told_in_a_sentence(arguments: list[str], message: str) -> None:

@@ -66,7 +66,7 @@ def test_a_wrong_value_is_refused_by_schema_and_reader(
 @pytest.mark.parametrize("key", ["name", "datasets", "algorithms"])
 def test_a_missing_key_is_refused_unless_a_protocol_has_it(key: str) -> None:
     assert not SCHEMA.is_valid({k: v for k, v in TINY.items() if k != key})
-    assert SCHEMA.is_valid({"name": "mine", "protocol": "small.v2"})
+    assert SCHEMA.is_valid({"name": "mine", "protocol": "small.v3"})
 
 
 def test_the_shipped_schema_is_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:

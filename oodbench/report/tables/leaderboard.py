@@ -103,7 +103,7 @@ class Leaderboard:
     rule: str
     """The selection rule."""
     names: Mapping[str, str]
-    """The registered name of each dataset."""
+    """The registered name of each dataset; of features, that of the dataset whose they are."""
     values: pd.DataFrame
     """The values behind the means: CELL, `environment`, `metric`, `value`, whether the trial is `complete`,
     and `kind`, of each row in each trial on each test environment."""
@@ -173,14 +173,14 @@ def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
     caption = (*notes(frames.runs, rule, description, higher), *_ties(one), *filter(None, declared))
     findings = (*frames.notes, *beside_constant(frame), *equal_rows(values))
     tests["kind"] = kinds(runs, tests["dataset_label"], tests["label"])
-    firsts = runs.drop_duplicates("dataset_label")
+    firsts = runs.drop_duplicates("dataset_label").to_dict("records")
     return Leaderboard(
         frame=frame,
         higher=higher,
         notes=caption,
         remarks=remarks(runs),
         rule=rule,
-        names=dict(zip(firsts["dataset_label"], firsts["dataset"], strict=True)),
+        names={r["dataset_label"]: r["options"].get("of", r["dataset"]) for r in firsts},
         values=tests,
         findings=findings,
     )

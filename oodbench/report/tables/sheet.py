@@ -112,8 +112,7 @@ def _dataset_blocks(dataset: str, frame: pd.DataFrame, board: Leaderboard) -> li
     metric = str(methods["metric"].iloc[0])
     order: Any = {"ascending": not board.higher.get(metric, True), "key": lambda m: m.map(_rounded)}
     methods = methods.sort_values("mean", kind="stable", **order)
-    apart = _means(frame[frame["kind"] == TRANSDUCTIVE])
-    apart = apart.sort_values("mean", kind="stable", **order)
+    apart = _means(frame[frame["kind"] == TRANSDUCTIVE]).sort_values("mean", kind="stable", **order)
     grey = _means(frame[~frame["kind"].isin((METHOD, TRANSDUCTIVE))])
     places = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
     tested = [place for place in places if place[1]]

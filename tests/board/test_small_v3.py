@@ -1,0 +1,40 @@
+"""small.v3: one range on all datasets, for all rows; runs have the same bits anywhere."""
+
+import pytest
+
+from oodbench.board.protocol import protocol_of, restricted
+from oodbench.report.gaps import gaps_of
+from oodbench.report.sources import frames_of
+from oodbench.report.tables.leaderboard import leaderboard_by_rule
+from oodbench.results.boards import find_board
+from oodbench.selection import judged
+from oodbench.sweep.plan import make_plan
+from tests.helpers.commands import python
+from tests.helpers.paths import GOLDEN, ROOT
+
+RUNS = GOLDEN / "board_runs.json"
+DATASETS = ["SEM, FOU", "colored digits", "city weather"]
+"""One of each kind of data of which ranges could depend on it, and that needs no file."""
+FEATURES = "letters, features"
+
+
+@pytest.mark.slow
+def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows_but_references() -> None:
+    protocol = protocol_of(find_board("small.v3"))
+    sweep = restricted(protocol, ["all"], trials=1, draws=3, datasets=DATASETS)
+    runs = make_plan(sweep, to_train=False).runs.values()
+    trained = [r for r in runs if not r.reference]
+    assert len({(r.draw, r.hparams["lr"], r.hparams["weight_decay"]) for r in trained}) == 3
+    assert {r.hparams["batch_size"] for r in trained} == {32}
+    assert {r.label for r in runs if r.ceiling and r.reference} == {"Forest ceiling"}
+
+
+def test_features_count_to_the_half_of_the_pictures_that_they_are_of() -> None:
+    gaps = gaps_of(leaderboard_by_rule(judged(frames_of(["small.v3"], [FEATURES]))))
+    assert gaps and gaps.subsets["natural"] == [FEATURES]
+
+
+@pytest.mark.nightly
+def test_forty_runs_have_the_bits_that_they_have_where_the_board_is_trained() -> None:
+    made = python(ROOT, "-m", "tests.golden_board")
+    assert "40 of 40 runs equal" in made.stdout, made.stdout + made.stderr
