@@ -5,6 +5,7 @@ import pytest
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.report.gaps import gaps_of
 from oodbench.report.sources import frames_of
+from oodbench.report.summary import table
 from oodbench.report.tables.leaderboard import leaderboard_by_rule
 from oodbench.results.boards import find_board
 from oodbench.selection import judged
@@ -32,6 +33,12 @@ def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows_but_references() ->
 def test_features_count_to_the_half_of_the_pictures_that_they_are_of() -> None:
     gaps = gaps_of(leaderboard_by_rule(judged(frames_of(["small.v3"], [FEATURES]))))
     assert gaps and gaps.subsets["natural"] == [FEATURES]
+
+
+def test_a_forest_has_no_row_among_the_metrics_of_a_predictor() -> None:
+    tables = {block.title: block for block in table("small.v3", datasets=["SEM, FOU"]).blocks}
+    rows = [row[0] for row in tables["SEM, FOU: of the predictor itself"].rows]
+    assert "ceiling" in rows and not {"Forest", "Forest ceiling"} & {*rows}
 
 
 @pytest.mark.nightly

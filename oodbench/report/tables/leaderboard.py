@@ -103,7 +103,7 @@ class Leaderboard:
     rule: str
     """The selection rule."""
     names: Mapping[str, str]
-    """The registered name of each dataset; of features, that of the dataset whose they are."""
+    """The registered name of each dataset; for features that of the pictures' dataset."""
     values: pd.DataFrame
     """The values behind the means: CELL, `environment`, `metric`, `value`, whether the trial is `complete`,
     and `kind`, of each row in each trial on each test environment."""
