@@ -92,7 +92,7 @@ class RunSpec:
     its hyperparameters (see `oodbench.adaptations`), or None. No update depends on it."""
     test_order: str = field(default="stored", metadata={"later": True})
     """The order in which a transductive method sees the inputs of an evaluation: `random`, drawn by the
-    trial, or `stored` (see `oodbench.train.adapted`); of other methods it is `stored`."""
+    trial (see `oodbench.train.adapted`); `stored` of other methods, and of runs of before 0.4.0."""
     precision: str = field(default="float32", metadata={"later": True, "option": True})
     """`float32`, `tf32` or `bfloat16`, see `oodbench.train.process`."""
     channels_last: bool = field(default=False, metadata={"later": True, "option": True})

@@ -65,9 +65,11 @@ Place = tuple[str | int, ...]
 """The keys and indices that lead to a value of a file."""
 Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]
 Count = Annotated[int, Field(ge=1, le=MAX_INDEX)]
+Share = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_from_text)]
 Names = list[str | int | float]
 COUNTED = "a number from 1 on, or a list of different numbers from 0 on"
 TestSets = Literal["default", "each", "pairs"] | Annotated[list[Names], MinLen(1)]
+SHARE = "a share from 0 to below 1"
 TEST_SETS = "default, each, pairs, or a list of lists of names"
 
 
@@ -102,6 +104,8 @@ class DatasetSettings(BaseModel):
     """The sets of test environments of this dataset."""
     trials: Count | list[Index] | None = Field(default=None, description=COUNTED)
     """The trials of this dataset, such as more where they differ much."""
+    holdout: Share | None = Field(default=None, description=SHARE)
+    """The share of its `out` splits, such as more where draws tie in validation."""
 
 
 class Row(Component):
@@ -182,18 +186,11 @@ class Sweep(BaseModel):
     autocast while it is trained, and optimizers, masks and evaluations stay in float32."""
     channels_last: bool = Field(default=False, description="true or false")
     """Whether images lie in memory with their channels side by side, which suits tensor cores."""
-    test_order: Literal["random", "stored"] = Field(
-        default="random", description="random or stored"
-    )
-    """The order in which methods that see test inputs do so; `stored`, for boards of before 0.4.0, depends
-    on the files and the device."""
     arithmetic: Literal["portable", "native"] = Field(
         default="portable", description="portable or native"
     )
     """Whether runs on a CPU have the same bits on every x86-64 processor, or use all that theirs can do."""
-    holdout: Annotated[float, BeforeValidator(_from_text)] = Field(
-        default=0.2, ge=0, lt=1, description="a share from 0 to below 1"
-    )
+    holdout: Share = Field(default=0.2, description=SHARE)
     selection: str | None = Field(default=None, description="the name of a selection rule")
     """The selection rule of its tables; None: `val_env` where validation environments are held out,
     else `train_val`."""

@@ -171,7 +171,7 @@ def _specs(sweep: Sweep, pair: Pair, tests: tuple[str, ...]) -> list[RunSpec]:
             holdout=source.holdout,
             average=row.average if isinstance(row.average, dict) else None,
             adapt=adapt,
-            test_order=sweep.test_order if algorithm.transductive else "stored",
+            test_order="random" if algorithm.transductive else "stored",
             dataset_label=source.label,
             ceiling=row.ceiling,
             transductive=algorithm.transductive or adapt is not None,

@@ -59,7 +59,8 @@ def schema() -> dict[str, Any]:
     keys["network"]["anyOf"][0] = _proposed(["default", *networks])
     keys["name"]["pattern"] = NAME
     keys["keep_weights"] = {**keys["keep_weights"], "type": ["array", "string"]}
-    keys["holdout"] = {"anyOf": [keys["holdout"], NUMBER_AS_TEXT]}
+    for of in (keys, models["DatasetSettings"]["properties"]):
+        of["holdout"] = {"anyOf": [of["holdout"], NUMBER_AS_TEXT]}
     required = root.pop("required")
     root["anyOf"] = [{"required": required}, {"required": ["name", "protocol"]}]
     return {

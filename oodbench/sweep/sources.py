@@ -169,7 +169,9 @@ def _source(
             f"{label}: {int(steps):,} steps with an evaluation every {every} are more than "
             f"{MAX_EVALUATIONS:,} evaluations of a run: raise `evaluate_every`"
         )
-    holdout = sweep.holdout if "holdout" in sweep.model_fields_set else facts.holdout(dataset)
+    holdout = training.holdout
+    if holdout is None:
+        holdout = sweep.holdout if "holdout" in sweep.model_fields_set else facts.holdout(dataset)
     return Source(
         *(dataset, label, training, ceiling, network, networks.get(network.name)),
         steps=int(steps),

@@ -21,8 +21,7 @@ FEATURES = "letters, features"
 
 @pytest.mark.slow
 def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows_but_references() -> None:
-    protocol = protocol_of(find_board("small.v3"))
-    sweep = restricted(protocol, ["all"], trials=1, draws=3, datasets=DATASETS)
+    sweep = restricted(protocol_of(find_board("small.v3")), ["all"], 1, 3, DATASETS)
     runs = make_plan(sweep, to_train=False).runs.values()
     trained = [r for r in runs if not r.reference]
     assert len({(r.draw, r.hparams["lr"], r.hparams["weight_decay"]) for r in trained}) == 3

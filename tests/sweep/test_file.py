@@ -189,12 +189,15 @@ def test_an_odd_value_beside_a_protocol_costs_one_short_sentence(tmp_path: Path,
     assert "\n" not in str(told.value) and len(str(told.value)) <= 300 + len(str(tmp_path))
 
 
-def test_the_listed_dataset_with_one_example_an_environment_is_planned_by_default() -> None:
+def test_the_holdout_is_that_of_the_dataset_its_training_or_the_sweep() -> None:
     values = {"name": "four", "datasets": ["FourPoints"], "algorithms": ["ERM"], "trials": 1}
     (run,) = make_plan(validate(values, "here")).runs.values()
     assert run.holdout == 0
     with pytest.raises(UserError, match="no example to train on"):
         make_plan(validate(values | {"holdout": 0.2}, "here"))
+    values["datasets"] = ["Spirals", {"name": "LinearSEM", "training": {"holdout": "4e-1"}}]
+    runs = make_plan(validate(values | {"holdout": 0.1}, "here")).runs.values()
+    assert {run.dataset: run.holdout for run in runs} == {"Spirals": 0.1, "LinearSEM": 0.4}
 
 
 def test_names_are_written_with_hyphens_and_are_those_in_the_files() -> None:
