@@ -253,7 +253,7 @@ def quickstart(
 ) -> None:
     """Train four methods again, in about a minute, and print them among the board's rows."""
     from oodbench.board.protocol import protocol_of, restricted
-    from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines, quickstart_sheet
+    from oodbench.board.quickstart import BOARD, DATASET, ROWS, TRIALS, next_lines, quickstart_sheet
     from oodbench.report.html import write
     from oodbench.report.sources import beside_board
     from oodbench.report.tables import print_sheet
@@ -261,7 +261,7 @@ def quickstart(
     from oodbench.sweep.stored import choice
 
     protocol = protocol_of(find_board(BOARD))
-    sweep = restricted(protocol, ROWS, datasets=[DATASET])
+    sweep = restricted(protocol, ROWS, TRIALS, datasets=[DATASET])
     stale = choice(retrain_stale, keep_stale)
     options = LaunchOptions(out=out, workers=workers, table=False, failed=True, stale=stale)
     counts = launch(sweep, options, terminal())
