@@ -14,7 +14,7 @@ from oodbench.report.gaps import (
     BASELINE,
     CLEAR,
     FLOOR,
-    HALVES,
+    GROUPS,
     Gaps,
     bounded_mean,
     gaps_of,
@@ -252,21 +252,21 @@ def about(gaps: Gaps) -> str:
 
 
 def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
-    """Return a table of each row's place and mean shares, over all datasets and each half of them.
+    """Return a table of each row's place and mean shares, over all datasets and groups of them.
 
     The means by `others`, the gaps by other rules, stand beside.
     """
     beside = {f"by {g.rule} ({len(g.subsets[ALL])})": g.means_over(ALL) for g in others}
-    halves = [h for h in HALVES if gaps.subsets.get(h, gaps.subsets[ALL]) != gaps.subsets[ALL]]
+    groups = [g for g in GROUPS if gaps.subsets.get(g, gaps.subsets[ALL]) != gaps.subsets[ALL]]
     rows = []
     for of_group in (gaps.ranked, gaps.unranked):
-        texts = {half: {share.label: share.texts[0] for share in of_group[half]} for half in halves}
+        texts = {g: {share.label: share.texts[0] for share in of_group[g]} for g in groups}
         for share in of_group[ALL]:
             mean, *counts = share.texts
             other = (means.get(share.label, "-") for means in beside.values())
-            of_halves = (texts[half][share.label] for half in halves)
-            rows.append([share.label, mean, *other, *counts, *of_halves])
-    mean, *counts = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *halves))
+            of_groups = (texts[g][share.label] for g in groups)
+            rows.append([share.label, mean, *other, *counts, *of_groups])
+    mean, *counts = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *groups))
     header = ["algorithm", mean, *beside, "place", "P(better)", *counts]
     title = f"{GAP_CLOSED} {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
     return Block(title, header, rows, len(gaps.means), grey=len(gaps.unranked[ALL]))
@@ -299,7 +299,7 @@ def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
     one = by_rule[rule]
     usual = one.shares[one.means.index]
     parts = {f"without {dataset}": usual.drop(dataset) for dataset in usual.index}
-    parts |= {half: usual.loc[one.subsets[half]] for half in HALVES if half in one.subsets}
+    parts |= {group: usual.loc[one.subsets[group]] for group in GROUPS if group in one.subsets}
     orders = [(f"bounded at {b:g}", one.means, bounded_mean(usual, b)) for b in FLOORS]
     orders += [(text, one.means, bounded_mean(part)) for text, part in parts.items()]
     for name, other in by_rule.items():

@@ -30,6 +30,7 @@ from oodbench.report.statistics import (
 )
 from oodbench.report.tables.leaderboard import (
     CEILING,
+    PRETRAINING,
     REFERENCE,
     TRANSDUCTIVE,
     Leaderboard,
@@ -44,7 +45,8 @@ FLOOR = -1.0
 """The lower bound of a dataset's share of the gap in means over datasets."""
 BASELINE = "ERM"
 ALL = "all"
-HALVES = ("constructed", "natural")
+HALVES, PRETRAINED = ("constructed", "natural"), "pretrained"
+GROUPS = (*HALVES, PRETRAINED)
 CLEAR = 2.0
 """A head-room is clear if it is larger than this number of its standard errors."""
 
@@ -237,7 +239,7 @@ class Gaps:
     rooms: pd.DataFrame
     """The head-room of each dataset; see `head_rooms`."""
     subsets: Mapping[str, list[str]]
-    """The datasets over which shares are averaged, by name: all, each half."""
+    """The datasets over which shares are averaged, by name: all, and those of `GROUPS`."""
 
     @cached_property
     def shares(self) -> pd.DataFrame:
@@ -278,13 +280,11 @@ class Gaps:
 
     def _rows(self, members: Sequence[str], apart: bool = False) -> list[Share]:
         table = (self.apart_shares if apart else self.shares).loc[list(members)]
-        means = _ordered(bounded_mean(table))
+        means = _ordered(bounded_mean(table)).drop([BASELINE] * apart)
         drawn = resampled(self.apart if apart else self.trials, self.rooms, members)
         there = {} if apart else places(means[drawn.labels], drawn.gap)
         rows = []
         for label, mean in zip(map(str, means.index), means.tolist(), strict=True):
-            if apart and label == BASELINE:
-                continue
             if math.isnan(mean):
                 rows.append(Share(label, mean, math.nan, math.nan))
                 continue
@@ -321,7 +321,7 @@ def gaps_of(board: Leaderboard) -> Gaps | None:
     baseline = table[table["label"] == BASELINE]
     apart = [baseline, *(scores(board, kind) for kind in (TRANSDUCTIVE, REFERENCE, CONSTANT))]
     others = by_trial(pd.concat([part for part in apart if len(part)]))
-    return Gaps(board.rule, trials, others, rooms, _subsets(board.names, rooms))
+    return Gaps(board.rule, trials, others, rooms, _subsets(board, rooms))
 
 
 def gaps_by_rule(frames: Frames) -> dict[str, Gaps]:
@@ -338,9 +338,8 @@ def lost_to_oracle(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
     oracle = next((gaps for rule, gaps in by_rule.items() if sees_test(rule)), None)
     if oracle is None:
         return {}
-    datasets = [
-        d for d in oracle.shares.index if all(d in g.shares.index for g in by_rule.values())
-    ]
+    every = [gaps.shares.index for gaps in by_rule.values()]
+    datasets = [d for d in oracle.shares.index if all(d in index for index in every)]
     best, rooms = _means(oracle.trials), oracle.rooms.loc[datasets, "mean"]
     return {
         rule: (best - _means(gaps.trials)).loc[datasets].div(rooms, axis=0).clip(-1, 1).T
@@ -354,18 +353,18 @@ def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
 
     Rules that judge more datasets come first, then those that lose less. Empty without an oracle.
     """
-    means = {
-        rule: float(table.mean(axis=1).mean()) for rule, table in lost_to_oracle(by_rule).items()
-    }
+    lost = lost_to_oracle(by_rule)
+    means = {rule: float(table.mean(axis=1).mean()) for rule, table in lost.items()}
     order = sorted(means, key=lambda rule: (-len(by_rule[rule].rooms), means[rule]))
     return {rule: means[rule] for rule in order}
 
 
-def _subsets(names: Mapping[str, str], rooms: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the datasets with a clear head-room: all, and each half as datasets declare it."""
-    clear = [str(dataset) for dataset in rooms.index[rooms["clear"]]]
-    halves = {dataset: _half(names[dataset]) for dataset in clear}
-    groups = {ALL: clear} | {h: [d for d in clear if halves[d] == h] for h in HALVES}
+def _subsets(board: Leaderboard, rooms: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the datasets with a clear head-room: all, each declared half, and those of pretrained rows."""
+    clear, frame = [str(d) for d in rooms.index[rooms["clear"]]], board.frame
+    groups = {ALL: clear} | {h: [d for d in clear if _half(board.names[d]) == h] for h in HALVES}
+    begun = set(frame.loc[frame[PRETRAINING].ne(""), "dataset"]) if PRETRAINING in frame else ()
+    groups[PRETRAINED] = [d for d in clear if d in begun]
     return {group: members for group, members in groups.items() if members}
 
 

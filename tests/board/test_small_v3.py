@@ -31,7 +31,7 @@ def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows_but_references() ->
 
 def test_features_count_to_the_half_of_the_pictures_that_they_are_of() -> None:
     gaps = gaps_of(leaderboard_by_rule(judged(frames_of(["small.v3"], [FEATURES]))))
-    assert gaps and gaps.subsets["natural"] == [FEATURES]
+    assert gaps and gaps.subsets["natural"] == gaps.subsets["pretrained"] == [FEATURES]
 
 
 def test_a_forest_has_no_row_among_the_metrics_of_a_predictor() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oodbench.board.quickstart import BOARD, DATASET, ROWS, TRIALS
+from oodbench.board.quickstart import BOARD, ROWS
 from oodbench.report.comparison import gains, left_by_holm
 from oodbench.report.gaps import BASELINE, HALVES, gaps_of
 from oodbench.report.numbers import number
@@ -56,10 +56,9 @@ def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_its_leaderboard_is_the_boards(frames: Frames) -> None:
     (shown,) = blocks("text")
-    board = leaderboard_by_rule(judged(subset(frames, frames.runs.query("trial < @TRIALS"))))
-    found = board.frame
-    own = found["environment"].eq("mean") & found["dataset"].eq(DATASET)
-    found = found[own].set_index("label")
+    trained = frames.runs.query("trial < @TRIALS and dataset_label == @DATASET")
+    board = leaderboard_by_rule(judged(subset(frames, trained)))
+    found = board.frame.query("environment == 'mean'").set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
     known = dict(zip(found.index, cells, strict=True))
     table = shown.partition("─\n")[2]

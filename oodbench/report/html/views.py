@@ -12,7 +12,7 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import OVERALL, gain_text, gains, left_by_holm
-from oodbench.report.gaps import ALL, BASELINE, HALVES, Gaps, gaps_of
+from oodbench.report.gaps import ALL, BASELINE, GROUPS, Gaps, gaps_of
 from oodbench.report.numbers import gain
 from oodbench.report.statistics import Difference, block_table, estimate, mean_ranks, significant
 from oodbench.report.tables.leaderboard import (
@@ -175,14 +175,14 @@ class Row:
 
 
 def views(one: Numbers, others: Sequence[Gaps] = ()) -> list[View]:
-    """Make the presets of a page: all datasets, each half of them, and each dataset alone.
+    """Make the presets of a page: all datasets, groups of them, and each dataset alone.
 
     Mean shares by `others`, the gaps by other rules, stand beside those by this one.
     """
     datasets = [str(d) for d in one.board.frame["dataset"].unique()]
     several: list[View] = []
     if len(datasets) > 1 and one.gaps is not None:
-        groups = [ALL, *(h for h in HALVES if 0 < len(one.gaps.subsets.get(h, ())) < len(datasets))]
+        groups = [ALL, *(g for g in GROUPS if 0 < len(one.gaps.subsets.get(g, ())) < len(datasets))]
         several = [_of_gaps(one, one.gaps, others, group) for group in groups]
     elif len(datasets) > 1:
         several = [_of_ranks(one, datasets)]
