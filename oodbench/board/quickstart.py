@@ -11,7 +11,7 @@ from oodbench.results.frames import Frames, origins
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import judged
 
-BOARD, DATASET, TRIALS = "small.v3", "SEM, FOU", 10
+BOARD, DATASET, TRIALS = "small.v3", "SEM, FOU", 8
 ROWS = ("ERM", "VREx", "GroupDRO", "CVaR")
 """Rows that differ on DATASET, and are trained many runs at once."""
 

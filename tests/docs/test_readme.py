@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oodbench.board.quickstart import BOARD, ROWS
+from oodbench.board.quickstart import BOARD, DATASET, ROWS, TRIALS
 from oodbench.report.comparison import gains, left_by_holm
 from oodbench.report.gaps import BASELINE, HALVES, gaps_of
 from oodbench.report.numbers import number
@@ -56,7 +56,7 @@ def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_its_leaderboard_is_the_boards(frames: Frames) -> None:
     (shown,) = blocks("text")
-    trained = frames.runs.query("trial < @TRIALS and dataset_label == @DATASET")
+    trained = frames.runs.query(f"trial < {TRIALS} and dataset_label == '{DATASET}'")
     board = leaderboard_by_rule(judged(subset(frames, trained)))
     found = board.frame.query("environment == 'mean'").set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
