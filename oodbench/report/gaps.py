@@ -360,11 +360,12 @@ def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
 
 
 def _subsets(board: Leaderboard, rooms: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the datasets with a clear head-room: all, each declared half, and those of pretrained rows."""
+    """Return the datasets with a clear head-room: all, each declared half, and of a pretrained baseline."""
     clear, frame = [str(d) for d in rooms.index[rooms["clear"]]], board.frame
     groups = {ALL: clear} | {h: [d for d in clear if _half(board.names[d]) == h] for h in HALVES}
-    begun = set(frame.loc[frame[PRETRAINING].ne(""), "dataset"]) if PRETRAINING in frame else ()
-    groups[PRETRAINED] = [d for d in clear if d in begun]
+    begun = frame[PRETRAINING].ne("") if PRETRAINING in frame else False
+    seen = set(frame.loc[frame["label"].eq(BASELINE) & begun, "dataset"])
+    groups[PRETRAINED] = [d for d in clear if d in seen]
     return {group: members for group, members in groups.items() if members}
 
 

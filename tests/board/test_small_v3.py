@@ -14,14 +14,13 @@ from tests.helpers.commands import python
 from tests.helpers.paths import GOLDEN, ROOT
 
 RUNS = GOLDEN / "board_runs.json"
-DATASETS = ["SEM, FOU", "colored digits", "city weather"]
-"""One of each kind of data of which ranges could depend on it, and that needs no file."""
 FEATURES = "letters, features"
 
 
 @pytest.mark.slow
 def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows_but_references() -> None:
-    sweep = restricted(protocol_of(find_board("small.v3")), ["all"], 1, 3, DATASETS)
+    each_kind = ["SEM, FOU", "colored digits", "city weather"]
+    sweep = restricted(protocol_of(find_board("small.v3")), ["all"], 1, 3, each_kind)
     runs = make_plan(sweep, to_train=False).runs.values()
     trained = [r for r in runs if not r.reference]
     assert len({(r.draw, r.hparams["lr"], r.hparams["weight_decay"]) for r in trained}) == 3
@@ -29,9 +28,10 @@ def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows_but_references() ->
     assert {r.label for r in runs if r.ceiling and r.reference} == {"Forest ceiling"}
 
 
-def test_features_count_to_the_half_of_the_pictures_that_they_are_of() -> None:
-    gaps = gaps_of(leaderboard_by_rule(judged(frames_of(["small.v3"], [FEATURES]))))
-    assert gaps and gaps.subsets["natural"] == gaps.subsets["pretrained"] == [FEATURES]
+def test_features_count_to_the_half_of_their_pictures_and_as_pretrained() -> None:
+    gaps = gaps_of(leaderboard_by_rule(judged(frames_of(["small.v3"], ["letters", FEATURES]))))
+    assert gaps and gaps.subsets["natural"] == ["letters", FEATURES]
+    assert gaps.subsets["pretrained"] == [FEATURES]
 
 
 def test_a_forest_has_no_row_among_the_metrics_of_a_predictor() -> None:
