@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.errors import UserError
 from oodbench.report.cli import app as report
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
@@ -32,7 +31,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             (disk / "out" / "cache.arrow").write_bytes(b"torn")
             remount(disk, "ro")
             yield disk / "out"
-    except UserError as error:
+    except PermissionError as error:
         pytest.skip(str(error))
 
 
