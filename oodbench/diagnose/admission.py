@@ -122,14 +122,14 @@ def figures_of_results(frames: Frames, dataset: str) -> Figures:
     """Return the figures of a dataset, by its label, from the runs of a sweep that has ERM and other rows.
 
     Rows are methods and references; the ceiling is the best of the rows that the sweep marks as such.
-    Raises UserError for an unknown dataset, and if ERM is not among the rows.
+    Raises UserError for an unknown dataset, and if no run of ERM has ended.
     """
     frames = only(frames, [dataset])
-    if ERM not in set(frames.runs["label"]):
-        raise UserError(f"there are no runs of {ERM} on {dataset}")
     one = judged(frames)
     board = leaderboard_by_rule(one)
-    means = board.frame[is_mean(board.frame)].set_index("label")
+    means = board.frame[is_mean(board.frame)].dropna(subset=["mean"]).set_index("label")
+    if ERM not in means.index:
+        raise UserError(f"there are no runs of {ERM} on {dataset} that have ended")
     values = {
         kind: {
             str(label): (float(mean), float(error))

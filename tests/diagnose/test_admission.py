@@ -118,3 +118,6 @@ def test_figures_of_results_are_those_of_all_their_rows(tmp_path: Path) -> None:
         figures_of_results(frames, "F")
     with pytest.raises(UserError, match="no runs of ERM on D"):
         figures_of_results(only(frames, [], ["VREx"]), "D")
+    missing = replace(frames, runs=frames.runs.assign(state="missing"))
+    with pytest.raises(UserError, match="no runs of ERM on D that have ended"):
+        figures_of_results(missing, "D")
