@@ -176,14 +176,12 @@ class FileDataset(Dataset):
 
     def file(self, path: str) -> Path:
         """Return the data file `path` under the data directory; raises MissingError if it is not there."""
+        command = self.command(self.data_dir or "DIR")
         if self.data_dir is None:
-            command = self.command("DIR")
             raise MissingError(
                 f"{self.name} needs --data-dir DIR; get the data with `{command}`", command
             )
-        file = self.data_dir / path
-        if not file.is_file():
-            command = self.command(self.data_dir)
+        if not (file := self.data_dir / path).is_file():
             raise MissingError(f"{self.name}: {file} is missing; get it with `{command}`", command)
         return file
 
@@ -196,7 +194,7 @@ class FileDataset(Dataset):
         """Raise UserError if a file of the data is missing or damaged; the plan of a sweep asks."""
         for path, checksum in self.checksums.items():
             file = self.file(path)
-            if md5(file) != checksum:
+            if _known_md5(file, file.stat().st_mtime_ns) != checksum:
                 raise UserError(
                     f"{self.name}: {file} is damaged (its md5 is not {checksum}); "
                     f"`{self.command(self.data_dir)}` replaces it"
@@ -250,3 +248,6 @@ def md5(file: Path) -> str:
     """Return the md5 of a file, as `Metadata.checksums` holds it: of what a .gz file unpacks to."""
     with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stream:
         return hashlib.file_digest(stream, "md5").hexdigest()
+
+
+_known_md5 = lru_cache(lambda file, changed_at: md5(file))  # plans of one process ask several times

@@ -244,8 +244,7 @@ def _known_shares(values: Tensor, targets: Tensor) -> Tensor:
 
 
 def _each_label(logits: Tensor, targets: Tensor) -> Tensor:
-    labels = targets.nan_to_num()
-    return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    return F.binary_cross_entropy_with_logits(logits, targets.nan_to_num(), reduction="none")
 
 
 def _classes(targets: Tensor) -> Tensor:
