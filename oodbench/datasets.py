@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from oodbench.errors import MissingError, UserError
+from oodbench.files import stamp
 from oodbench.hparams import checked, defaults
 from oodbench.registry import Registry, folder
 from oodbench.seeds import derive
@@ -178,9 +179,8 @@ class FileDataset(Dataset):
         """Return the data file `path` under the data directory; raises MissingError if it is not there."""
         command = self.command(self.data_dir or "DIR")
         if self.data_dir is None:
-            raise MissingError(
-                f"{self.name} needs --data-dir DIR; get the data with `{command}`", command
-            )
+            needs = f"{self.name} needs --data-dir DIR; get the data with `{command}`"
+            raise MissingError(needs, command)
         if not (file := self.data_dir / path).is_file():
             raise MissingError(f"{self.name}: {file} is missing; get it with `{command}`", command)
         return file
@@ -194,7 +194,7 @@ class FileDataset(Dataset):
         """Raise UserError if a file of the data is missing or damaged; the plan of a sweep asks."""
         for path, checksum in self.checksums.items():
             file = self.file(path)
-            if _known_md5(file, file.stat().st_mtime_ns) != checksum:
+            if md5(file) != checksum:
                 raise UserError(
                     f"{self.name}: {file} is damaged (its md5 is not {checksum}); "
                     f"`{self.command(self.data_dir)}` replaces it"
@@ -245,9 +245,11 @@ def make(name: str, options: Mapping[str, object], data_dir: Path | None = None)
 
 
 def md5(file: Path) -> str:
-    """Return the md5 of a file, as `Metadata.checksums` holds it: of what a .gz file unpacks to."""
+    """Return a file's md5, of what it unpacks to if it is a .gz; it is read once unless it changes."""
+    return _md5(file, stamp(file))
+
+
+@lru_cache
+def _md5(file: Path, stamp: tuple[int, int]) -> str:
     with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stream:
         return hashlib.file_digest(stream, "md5").hexdigest()
-
-
-_known_md5 = lru_cache(lambda file, changed_at: md5(file))  # plans of one process ask several times

@@ -85,9 +85,7 @@ def unknown(
 
 def wrong_result(hook: str, who: str, wanted: str, given: object) -> UserError:
     """Return the error for a hook of a user's class, `who`, that returns something else than `wanted`."""
-    shown = repr(given)
-    if len(shown) > LONGEST_NAME:
-        shown = f"a {type(given).__name__}"
+    shown = text if len(text := repr(given)) <= LONGEST_NAME else f"a {type(given).__name__}"
     return UserError(f"`{hook}` of {who} must return {wanted}, not {shown}")
 
 

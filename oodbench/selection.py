@@ -438,8 +438,7 @@ def _judged_by(metric: str, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     is_main = runs["metric"] == metric
     if is_main[runs["metric"].notna()].all():
         return runs
-    rises = known_direction(metric, plugins_of(frames))
-    higher = runs["higher_is_better"].where(is_main, rises)
+    higher = runs["higher_is_better"].where(is_main, known_direction(metric, plugins_of(frames)))
     return runs.assign(metric=metrics, higher_is_better=higher)
 
 

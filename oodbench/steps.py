@@ -337,8 +337,7 @@ def risk_gradients(algorithm: Algorithm, out: Outputs) -> dict[str, Tensor]:
     buffers = {n: b.expand(count, *b.shape).clone() for n, b in network.named_buffers()}
 
     def risk(parameters: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
-        logits = functional_call(network, {**parameters, **buffers}, (x,))
-        return task.losses(logits, y).mean()
+        return task.losses(functional_call(network, {**parameters, **buffers}, (x,)), y).mean()
 
     each = vmap(grad(risk), in_dims=(None, 0, 0, 0), randomness="different")
     with twice_differentiable():

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.errors import UserError
+from oodbench.files import stamp
 
 PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
 """The weights that torchvision has published: our names of them, and torchvision's."""
@@ -75,7 +76,7 @@ def weights_file(model: str, weights: str) -> Path:
 
 def sha256(file: Path) -> str:
     """Return the SHA-256 of a file, which is read once in a process unless it changes."""
-    return _sha256(file, _stamp(file))
+    return _sha256(file, stamp(file))
 
 
 def require_sha256(file: Path | None, wanted: str) -> None:
@@ -83,12 +84,6 @@ def require_sha256(file: Path | None, wanted: str) -> None:
     if wanted and (file is None or sha256(file) != wanted):
         place = "`weights: none`" if file is None else file
         raise UserError(f"{place} is not the file of weights with SHA-256 {wanted}")
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    """Return the size and the time of change of a file, which differ when its contents do."""
-    facts = file.stat()
-    return facts.st_size, facts.st_mtime_ns
 
 
 @lru_cache
@@ -103,7 +98,7 @@ def read_weights(file: Path) -> Mapping[str, Tensor]:
     Training scripts wrap it in a dictionary, under one of `WRAPPERS`. Raises UserError for other
     and for truncated files. The state_dict of the last file stays in memory.
     """
-    return _read_weights(file, _stamp(file))
+    return _read_weights(file, stamp(file))
 
 
 @lru_cache(maxsize=1)
