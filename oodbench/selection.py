@@ -23,7 +23,7 @@ from oodbench.blame import described
 from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.metrics import known_direction, sees_attributes
 from oodbench.registry import Registry
-from oodbench.results.frames import CELL, KINDS, Frames, plugins_of, records_at
+from oodbench.results.tables import CELL, KINDS, Tables, plugins_of, records_at
 from oodbench.results.run_spec import COMPLETE, RunSpec
 
 Integers = npt.NDArray[np.int64]
@@ -87,7 +87,7 @@ class Rule(ABC):
 
         `runs` has a row for each run, with the columns `id`, the fields of `RunSpec` and
         `training_environments`. Where `judges_alone` is False, it is always the whole sweep, with the
-        other columns of `Frames.runs`, too; else it may be a single run that has not ended.
+        other columns of `Tables.runs`, too; else it may be a single run that has not ended.
         """
 
     @classmethod
@@ -228,7 +228,7 @@ class Oracle(Rule):
 def _frame(
     specs: Sequence[RunSpec], training_environments: Sequence[Sequence[str]]
 ) -> pd.DataFrame:
-    """Return the columns of `Frames.runs` that are known of runs before they have started."""
+    """Return the columns of `Tables.runs` that are known of runs before they have started."""
     rows = [vars(spec) | {"id": spec.id, "dataset_label": spec.dataset_name} for spec in specs]
     return pd.DataFrame(rows).assign(training_environments=pd.Series([*training_environments]))
 
@@ -280,7 +280,7 @@ def sees_test(name: str) -> bool:
     return base in selection_rules and selection_rules.get(base).sees_test
 
 
-def usual(frames: Frames) -> str:
+def usual(frames: Tables) -> str:
     """Return the rule that tables use by default.
 
     It is the one that the sweep names (its key `selection`); else the one that is usual for such runs,
@@ -297,7 +297,7 @@ def usual(frames: Frames) -> str:
 class Judged:
     """The runs of a sweep as one rule judges them: what every table of them is made from."""
 
-    frames: Frames
+    frames: Tables
     rule: str
     runs: pd.DataFrame
     """The runs, with the kinds of rows as `judged` has them."""
@@ -358,7 +358,7 @@ class Judged:
         return wanted.astype({"metric": object}).merge(values, on=key, how="left")
 
 
-def judged(frames: Frames, rule: str | None = None) -> Judged:
+def judged(frames: Tables, rule: str | None = None) -> Judged:
     """Return the runs as a rule judges them, the `usual` one if none is given.
 
     Transductive and reference rows that no other rows stand beside are ranked like methods. Raises
@@ -371,7 +371,7 @@ def judged(frames: Frames, rule: str | None = None) -> Judged:
     return Judged(frames, name, runs, *_ordered(frames, name, runs.copy()))
 
 
-def judged_by_all(frames: Frames, names: Iterable[str]) -> dict[str, Judged]:
+def judged_by_all(frames: Tables, names: Iterable[str]) -> dict[str, Judged]:
     """Return the runs as each of these rules judges them, without the rules that the sweep cannot serve."""
     found = {}
     for name in names:
@@ -380,12 +380,12 @@ def judged_by_all(frames: Frames, names: Iterable[str]) -> dict[str, Judged]:
     return found
 
 
-def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
+def choose(frames: Tables, rule: str | None = None) -> pd.DataFrame:
     """Return `Judged.chosen` by a rule; raises as `judged`."""
     return judged(frames, rule).chosen
 
 
-def served(frames: Frames) -> list[str]:
+def served(frames: Tables) -> list[str]:
     """The names of the rules that can choose among these runs, the one that tables use among them."""
     return list(judged_by_all(frames, dict.fromkeys([*rule_names(), usual(frames)])))
 
@@ -396,7 +396,7 @@ def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) ->
     return table.assign(step=ordered["step"].to_numpy(), score=ordered["score"].to_numpy())
 
 
-def _ordered(frames: Frames, name: str, runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _ordered(frames: Tables, name: str, runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return these runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
     judge = find_rule(name, plugins=plugins_of(frames))
     if judge.metric is not None:
@@ -412,7 +412,7 @@ def _ordered(frames: Frames, name: str, runs: pd.DataFrame) -> tuple[pd.DataFram
     ready = runs["id"].isin((ended & set(evidence["id"])) - waiting)
     runs["cell"] = runs.groupby(CELL).ngroup()
     runs["complete"] = ready.groupby(runs["cell"]).transform("all")
-    table = _scores(frames.metrics, evidence, runs)
+    table = _scores(frames.records, evidence, runs)
     if frames.scores is not None:
         table = _with_frozen(table, frames.scores, runs, name)
     table = table[(ready & ~runs["helper"]).to_numpy()[table["run"]]]
@@ -424,14 +424,14 @@ def _ordered(frames: Frames, name: str, runs: pd.DataFrame) -> tuple[pd.DataFram
     return runs, table.iloc[order]
 
 
-def _judged_by(metric: str, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
+def _judged_by(metric: str, frames: Tables, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs judged by another `metric`.
 
     Raises UserError for a dataset that did not record it, and as `known_direction` does.
     """
-    recorded = frames.metrics.loc[frames.metrics["metric"] == metric, "id"].unique()
+    recorded = frames.records.loc[frames.records["metric"] == metric, "id"].unique()
     metrics = runs["metric"].where(runs["metric"].isna(), metric)
-    started = runs[runs["id"].isin(frames.metrics["id"].unique())]
+    started = runs[runs["id"].isin(frames.records["id"].unique())]
     for dataset, of_dataset in started.groupby("dataset_label", sort=False):
         if not of_dataset["id"].isin(recorded).any():
             raise UserError(f"selection by {metric}: the runs of {dataset} have not recorded it")

@@ -37,7 +37,7 @@ TARGETS = {
     "oodbench/report/statistics.py": ["tests/report/test_comparison.py"],
     "oodbench/results/directory.py": ["tests/results", "tests/train/test_execute.py"],
     "oodbench/results/read.py": ["tests/results", "tests/test_selection.py"],
-    "oodbench/results/frames.py": [
+    "oodbench/results/tables.py": [
         "tests/test_selection.py",
         "tests/results",
         "tests/report/test_leaderboard.py",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oodbench.errors import UserError
 from oodbench.report.tables.leaderboard import is_mean, leaderboard_by_rule
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import choose, judged, rule_names, usual
@@ -58,7 +58,7 @@ class Trained:
         )
 
 
-def load(path: Path, runs: list[Trained]) -> Frames:
+def load(path: Path, runs: list[Trained]) -> Tables:
     """Write a results directory as sweeps do, and read it."""
     results = Results(path)
     results.write_plan("test", {}, {run.spec.id: run.spec for run in runs})
@@ -87,7 +87,7 @@ def load(path: Path, runs: list[Trained]) -> Frames:
     return load_frames(results)
 
 
-def picks(frames: Frames, rule: str) -> list[tuple[int, int]]:
+def picks(frames: Tables, rule: str) -> list[tuple[int, int]]:
     """(draw, step) of every chosen cell."""
     chosen = choose(frames, rule)
     return list(zip(chosen["draw"], chosen["step"], strict=True))
@@ -120,7 +120,7 @@ def full(seed: int) -> Values:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Frames:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Tables:
     """Every environment alone and in pairs, with random values."""
     sets: list[tuple[str, ...]] = [("T",), ("A",), ("B",), ("T", "A"), ("B", "T"), ("A", "B")]
     runs = []
@@ -306,11 +306,11 @@ def test_cells_are_apart(tmp_path: Path) -> None:
     assert cells == [["D", "ERM", 0, 0], ["D", "ERM", 1, 5], ["D", "IRM", 0, 5], ["E", "ERM", 0, 5]]
 
 
-def allowed(frames: Frames, rule: str) -> pd.Series:
+def allowed(frames: Tables, rule: str) -> pd.Series:
     """Whether the rule may see a row, by the words of its definition."""
     runs = frames.runs.set_index("id")
     seen = []
-    for row in frames.metrics.itertuples():
+    for row in frames.records.itertuples():
         run = runs.loc[row.id]
         pair = len(run["test_environments"]) == 2
         seen.append(
@@ -324,13 +324,13 @@ def allowed(frames: Frames, rule: str) -> pd.Series:
             }[rule]
             and row.metric == "accuracy"
         )
-    return pd.Series(seen, index=frames.metrics.index)
+    return pd.Series(seen, index=frames.records.index)
 
 
 @pytest.mark.parametrize("rule", rule_names())
 @pytest.mark.parametrize("poison", [math.nan, 1e9, -1e9])
 def test_a_rule_sees_nothing_but_its_splits(
-    whole: Frames, tmp_path: Path, rule: str, poison: float
+    whole: Tables, tmp_path: Path, rule: str, poison: float
 ) -> None:
     frames = whole
     if rule == "val_env":
@@ -343,12 +343,12 @@ def test_a_rule_sees_nothing_but_its_splits(
     assert len(before)
     seen = allowed(frames, rule)
     assert 0 < seen.sum() < len(seen) / 2
-    hidden = frames.metrics.assign(value=frames.metrics["value"].where(seen, poison))
-    pd.testing.assert_frame_equal(choose(Frames(frames.runs, hidden), rule), before)
-    shown = frames.metrics.assign(
-        value=frames.metrics["value"].where(~seen, -frames.metrics["value"])
+    hidden = frames.records.assign(value=frames.records["value"].where(seen, poison))
+    pd.testing.assert_frame_equal(choose(Tables(frames.runs, hidden), rule), before)
+    shown = frames.records.assign(
+        value=frames.records["value"].where(~seen, -frames.records["value"])
     )
-    assert not choose(Frames(frames.runs, shown), rule).equals(before)
+    assert not choose(Tables(frames.runs, shown), rule).equals(before)
 
 
 @pytest.mark.slow
@@ -356,11 +356,11 @@ def test_a_rule_sees_nothing_but_its_splits(
 @given(
     seed=st.integers(0, 2**32 - 1), rule=st.sampled_from(["train_val", "leave_one_out", "oracle"])
 )
-def test_the_order_of_rows_changes_nothing(whole: Frames, seed: int, rule: str) -> None:
-    metrics = whole.metrics.assign(value=whole.metrics["value"].round(1))  # many ties
+def test_the_order_of_rows_changes_nothing(whole: Tables, seed: int, rule: str) -> None:
+    metrics = whole.records.assign(value=whole.records["value"].round(1))  # many ties
     runs = whole.runs.sample(frac=1, random_state=seed)
-    other = choose(Frames(runs, metrics.sample(frac=1, random_state=seed)), rule)
-    pd.testing.assert_frame_equal(other, choose(Frames(whole.runs, metrics), rule))
+    other = choose(Tables(runs, metrics.sample(frac=1, random_state=seed)), rule)
+    pd.testing.assert_frame_equal(other, choose(Tables(whole.runs, metrics), rule))
 
 
 @pytest.mark.parametrize(

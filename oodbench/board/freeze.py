@@ -19,7 +19,7 @@ from oodbench.errors import UserError
 from oodbench.report.summary import write_summary
 from oodbench.results.boards import PROTOCOL_FILE, dataset_file, lock
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, only, records_of
+from oodbench.results.tables import Tables, only, records_of
 from oodbench.results.load import load_frames
 from oodbench.results.parts import (
     ADAPT,
@@ -106,17 +106,17 @@ def parts_of(results: Path, board: Path, data_dir: Path | None = None) -> list[P
     return [part.with_data(digests.of(part.specs().values())) for part in made]
 
 
-def made_of(frames: Frames) -> list[Part]:
+def made_of(frames: Tables) -> list[Part]:
     """Return the part of each row of each dataset, without digests of the data."""
     chosen, made = _chosen(frames), []
     for _, runs in frames.runs.groupby(["dataset_label", "label"], sort=False):
         ids = runs["id"]
-        row = Frames(runs, records_of(frames.metrics, ids))
+        row = Tables(runs, records_of(frames.records, ids))
         made.append(part_of(row, chosen[chosen["id"].isin(ids)], _provenance(runs)))
     return made
 
 
-def _chosen(frames: Frames) -> pd.DataFrame:
+def _chosen(frames: Tables) -> pd.DataFrame:
     """Return the `id`, `rule`, `step` and `score` of each run's candidate by each rule that its dataset
     serves.
     """
@@ -147,7 +147,7 @@ def _provenance(runs: pd.DataFrame) -> PartProvenance:
     return cast(PartProvenance, {name: v for name, v in known.items() if v is not None})
 
 
-def part_of(frames: Frames, chosen: pd.DataFrame, provenance: PartProvenance) -> Part:
+def part_of(frames: Tables, chosen: pd.DataFrame, provenance: PartProvenance) -> Part:
     """Make a part from the runs of one row on one dataset, all of which have ended.
 
     `chosen` has the `id`, `rule`, `step` and `score` of each run's candidate by each rule.
@@ -163,9 +163,9 @@ def part_of(frames: Frames, chosen: pd.DataFrame, provenance: PartProvenance) ->
     for rule in chosen["rule"].drop_duplicates():
         scores, missing = table["score", rule].to_numpy(float), table["there", rule].isna()
         columns[f"{SCORE}{rule}"] = _floats(scores, missing.to_numpy())
-    records = frames.metrics
+    records = frames.records
     kept = records["metric"].isin(kept_metrics([first["metric"]])) | records["environment"].isna()
-    columns |= _value_arrays(Frames(frames.runs, records[kept]), table.index)
+    columns |= _value_arrays(Tables(frames.runs, records[kept]), table.index)
     spec = asdict(spec_of(first))
     known = {name: first[name] for name in CONTEXT if name in runs}
     context: Any = {name: _plain(v) for name, v in known.items() if not _is_missing(v)}
@@ -209,7 +209,7 @@ def _floats(values: "np.ndarray[Any, Any]", missing: "np.ndarray[Any, Any]") -> 
 
 
 def spec_of(run: "pd.Series[Any]") -> RunSpec:
-    """Return the spec of a row of `Frames.runs`; a field that an older plan lacks is missing there."""
+    """Return the spec of a row of `Tables.runs`; a field that an older plan lacks is missing there."""
     return RunSpec.from_json(
         {str(k): _plain(v) for k, v in run.items() if v is None or not _is_missing(v)}
     )
@@ -225,10 +225,10 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _value_arrays(frames: Frames, places: "pd.Index[Any]") -> dict[str, pa.Array]:
+def _value_arrays(frames: Tables, places: "pd.Index[Any]") -> dict[str, pa.Array]:
     """Return the columns of values and counts at these places, each an (id, step)."""
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    records = frames.metrics.astype(names)
+    records = frames.records.astype(names)
     tests = records["id"].map(frames.runs.set_index("id")["test_environments"])
     rows = zip(records["environment"], records["split"], tests, strict=True)
     records = records[[e is None or e != e or (s == "in" and e in test) for e, s, test in rows]]

@@ -7,7 +7,7 @@ from oodbench.report.comparison import board_sheet
 from oodbench.report.numbers import number
 from oodbench.report.tables import Sheet
 from oodbench.report.tables.leaderboard import METHOD, is_mean, leaderboard_by_rule
-from oodbench.results.frames import Frames, origins
+from oodbench.results.tables import Tables, origins
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import judged
 
@@ -16,7 +16,7 @@ ROWS = ("ERM", "VREx", "GroupDRO", "CVaR")
 """Rows that differ on DATASET, and are trained many runs at once."""
 
 
-def quickstart_sheet(frames: Frames) -> Sheet:
+def quickstart_sheet(frames: Tables) -> Sheet:
     """Return the tables of the quickstart, with three notes alone where all runs equal the board's."""
     tables = board_sheet(frames, short=True)
     places = origins(frames.runs)
@@ -28,7 +28,7 @@ def quickstart_sheet(frames: Frames) -> Sheet:
     return replace(tables, notes=(*tables.notes[:2], equal))
 
 
-def next_lines(frames: Frames, page: Path) -> list[str]:
+def next_lines(frames: Tables, page: Path) -> list[str]:
     """Return the quickstart's last lines: what its runs show, where the page is, what to type next."""
     return [
         f"What this shows: {_best_by_rules(frames)}",
@@ -37,7 +37,7 @@ def next_lines(frames: Frames, page: Path) -> list[str]:
     ]
 
 
-def _best_by_rules(frames: Frames) -> str:
+def _best_by_rules(frames: Tables) -> str:
     """Return the best row by each of two rules, beside ERM and the constant answer."""
     clauses = []
     for rule in ("train_val", "val_env"):

@@ -14,7 +14,7 @@ from oodbench.board.protocol import name_of, possible, protocol_of
 from oodbench.errors import unknown
 from oodbench.report.differences import Agreement, compared, distance, named, origin, outcome
 from oodbench.results.directory import Results
-from oodbench.results.frames import subset
+from oodbench.results.tables import subset
 from oodbench.results.load import board_frames, load_frames
 from oodbench.results.parts import Part, read_parts
 from oodbench.results.run_spec import RunSpec

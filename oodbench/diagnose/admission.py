@@ -21,7 +21,7 @@ from oodbench.report.tables.leaderboard import (
     scores,
 )
 from oodbench.report.why import Why, why
-from oodbench.results.frames import CELL, Frames, only, subset
+from oodbench.results.tables import CELL, Tables, only, subset
 from oodbench.selection import Judged, judged
 
 ERM = "ERM"
@@ -94,13 +94,13 @@ class Figures:
 
 
 def figures(
-    frames: Frames, ceilings: Mapping[str, Value], metric: str, higher_is_better: bool
+    frames: Tables, ceilings: Mapping[str, Value], metric: str, higher_is_better: bool
 ) -> Figures:
     """Return the figures of the runs of ERM and the references, given the values of their ceilings."""
     labels = set(frames.runs["label"])
     rows = [name for name in (ERM, *REFERENCES) if name in labels]
     cells = {name: why(frames, label=name) for name in rows}
-    has_out = bool(frames.metrics["split"].eq("out").any())
+    has_out = bool(frames.records["split"].eq("out").any())
     inside = (
         {n: value_of(why(frames, label=n, rule="train_val"), "score") for n in rows}
         if has_out
@@ -118,7 +118,7 @@ def figures(
     )
 
 
-def figures_of_results(frames: Frames, dataset: str) -> Figures:
+def figures_of_results(frames: Tables, dataset: str) -> Figures:
     """Return the figures of a dataset, by its label, from the runs of a sweep that has ERM and other rows.
 
     Rows are methods and references; the ceiling is the best of the rows that the sweep marks as such.
@@ -159,7 +159,7 @@ def value_of(cell: Why, column: str = "value") -> Value:
     return mean_and_error(cell.of_trials(column))
 
 
-def _late_gain(frames: Frames) -> Value:
+def _late_gain(frames: Tables) -> Value:
     """Return by how much the chosen runs' score in distribution rises after LATE of their steps."""
     scores = judged(frames, "train_val").candidates
     scores = scores[scores["id"].isin(frames.runs.loc[frames.runs["label"] == ERM, "id"])]

@@ -28,7 +28,7 @@ from oodbench.report.statistics import mean_and_error
 from oodbench.report.tables.leaderboard import constant_values, reported_metrics
 from oodbench.report.why import why
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.selection import judged
@@ -262,8 +262,8 @@ def _like_test(dataset: Dataset) -> dict[str, Any]:
 def _compared(
     dataset: Dataset,
     budget: Mapping[str, Any],
-    frames: Frames,
-    own: Frames | None,
+    frames: Tables,
+    own: Tables | None,
     rows: Sequence[str],
 ) -> HeadRoom:
     cell = why(frames, label=ERM)
@@ -299,13 +299,13 @@ def _compared(
     )
 
 
-def _raise_for_failed(frames: Frames) -> None:
+def _raise_for_failed(frames: Tables) -> None:
     failed = frames.runs[frames.runs["state"].map(lambda state: not state.complete)]
     if len(failed):
         raise UserError(f"{counted(len(failed), 'run')} failed: {failed['error'].iloc[0]}")
 
 
-def _spearman(frames: Frames) -> Value | None:
+def _spearman(frames: Tables) -> Value | None:
     """Return the correlation of scores in distribution with values out of it, over the runs of ERM."""
     try:
         runs = why(frames, label=ERM, rule="train_val").runs[["score", "value"]].dropna()
@@ -317,7 +317,7 @@ def _spearman(frames: Frames) -> Value | None:
     return float(result.statistic), float(result.pvalue)
 
 
-def _on_its_own(frames: Frames, higher_is_better: bool, label: str) -> Value | None:
+def _on_its_own(frames: Tables, higher_is_better: bool, label: str) -> Value | None:
     """Return a row's mean `out` value over trials, at the draw and step that the other trials choose.
 
     A draw and step chosen by the trial's own values would make these optimistic.

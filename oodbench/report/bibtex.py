@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from oodbench.registry import bases_of, checkout, folder, word, written
-from oodbench.results.frames import Frames, plugins_of
+from oodbench.results.tables import Tables, plugins_of
 
 ARXIV = re.compile(r"(?<!\d)\d{4}\.\d{4,5}(?!\d)")
 COLUMNS = ("algorithm", "dataset", "network")
@@ -56,7 +56,7 @@ def _numbers(cls: ast.ClassDef) -> str:
     return " ".join(ARXIV.findall(ast.get_docstring(cls) or "")[:1])
 
 
-def bibtex(frames: Frames) -> tuple[list[str], list[str]]:
+def bibtex(frames: Tables) -> tuple[list[str], list[str]]:
     """The entries of the runs' methods, datasets and networks, and the names that have no entry."""
     named = {str(name) for column in COLUMNS for name in frames.runs[column].dropna()}
     known = papers([*own_files(), *_sources(plugins_of(frames))])

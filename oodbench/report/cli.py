@@ -85,7 +85,7 @@ app = commands(
 )
 
 if TYPE_CHECKING:
-    from oodbench.results.frames import Frames
+    from oodbench.results.tables import Tables
 
 ALL = "`--notes` prints all rows, and these lines in full."
 """The line below what of a board fits one screen."""
@@ -266,7 +266,7 @@ def why(
     _say(frames.notes)
 
 
-def frames_of(sources: Sequence[str], *restricted: Any, **options: Any) -> "Frames":
+def frames_of(sources: Sequence[str], *restricted: Any, **options: Any) -> "Tables":
     """Return the runs of some sources; see `oodbench.report.sources.frames_of`."""
     from oodbench.report import sources as room  # brings pandas, which takes half a second
 

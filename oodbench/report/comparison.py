@@ -45,7 +45,7 @@ from oodbench.report.tables.leaderboard import (
 )
 from oodbench.report.tables.sheet import sheet, sheet_of
 from oodbench.report.tables.short import IN_PERCENT, short_sheet
-from oodbench.results.frames import Frames, origins
+from oodbench.results.tables import Tables, origins
 from oodbench.selection import judged
 
 OVERALL = "all datasets"
@@ -62,7 +62,7 @@ COUNTED = ("wins", "ties", "losses", "pairs", "planned", "detectable", "equal")
 
 
 def comparison(
-    frames: Frames, baseline: str, rule: str | None = None, metric: str | None = None
+    frames: Tables, baseline: str, rule: str | None = None, metric: str | None = None
 ) -> Sheet:
     """Return the leaderboard, then the gains over the baseline and the ranks.
 
@@ -209,7 +209,7 @@ def _frame(gains: Gains, rule: str) -> pd.DataFrame:
 
 
 def board_sheet(
-    frames: Frames,
+    frames: Tables,
     rule: str | None = None,
     metric: str | None = None,
     also: Sequence[str] = (),

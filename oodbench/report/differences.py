@@ -13,7 +13,7 @@ from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.notes import Note
 from oodbench.report.statistics import BAND
-from oodbench.results.frames import Frames, only, records_of, subset
+from oodbench.results.tables import Tables, only, records_of, subset
 from oodbench.results.provenance import made_by
 from oodbench.selection import judged
 from oodbench.terminal import counted
@@ -30,10 +30,10 @@ class Agreement(StrEnum):
     MISSING = "without a result"
 
 
-def compared(board: Frames, here: Frames) -> pd.DataFrame:
+def compared(board: Tables, here: Tables) -> pd.DataFrame:
     """Compare the runs of `board` with those of `here` that have the same ids.
 
-    Returns a row for each run of `board`: its columns in `Frames.runs`, its `agreement` and, for its
+    Returns a row for each run of `board`: its columns in `Tables.runs`, its `agreement` and, for its
     dataset's metric at the frozen steps, the means `frozen` and `here`, the largest difference `gap`
     (infinite where one side has no number) and the largest `share`, a difference over max(1, |value|).
     """
@@ -62,16 +62,16 @@ def compared(board: Frames, here: Frames) -> pd.DataFrame:
     return runs.assign(agreement=list(map(Agreement, agreement)), **of_main.reindex(runs.index))
 
 
-def _values(board: Frames, here: Frames) -> pd.DataFrame:
+def _values(board: Tables, here: Tables) -> pd.DataFrame:
     """Return the values on test environments at the frozen steps: `id`, `metric`, `value`, `value_here`."""
     key = ["id", "step", "environment", "split", "metric"]
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    frozen: pd.DataFrame = records_of(board.metrics, board.runs["id"]).astype(names)
-    again = records_of(here.metrics, board.runs["id"]).astype(names)[[*key, "value"]]
+    frozen: pd.DataFrame = records_of(board.records, board.runs["id"]).astype(names)
+    again = records_of(here.records, board.runs["id"]).astype(names)[[*key, "value"]]
     return frozen.merge(again, on=key, how="left", suffixes=("", "_here"), indicator=True)
 
 
-def _scores(board: Frames, here: Frames) -> pd.DataFrame:
+def _scores(board: Tables, here: Tables) -> pd.DataFrame:
     """Return the scores of the frozen candidates; `same_step`: whether the rule chooses that step here."""
     tables = []
     here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])

@@ -22,7 +22,7 @@ from oodbench.files import whole_file
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import gains
 from oodbench.report.tables.leaderboard import leaderboard_by_rule, scores
-from oodbench.results.frames import CELL, Frames, records_at, records_of
+from oodbench.results.tables import CELL, Tables, records_at, records_of
 from oodbench.selection import judged, usual
 from oodbench.terminal import printable
 
@@ -95,7 +95,7 @@ class Panel:
 
 def plot(
     name: str,
-    frames: Frames,
+    frames: Tables,
     rule: str | None = None,
     baseline: str = "ERM",
 ) -> Figure:
@@ -121,7 +121,7 @@ def save(figure: Figure, out: Path) -> None:
         figure.savefig(file, format=out.suffix[1:], dpi=300, metadata=date[out.suffix])
 
 
-def _curves(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
+def _curves(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     """The chosen runs' mean over trials, with its standard error, at every evaluation."""
     labels = _labels(frames)
     for panel, axes in _panels(figure, frames, rule):
@@ -140,7 +140,7 @@ def _curves(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     _legend(figure, labels, markers=False)
 
 
-def _scatter(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
+def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     """Each run at its best step by the rule: in-distribution against test, and the diagonal.
 
     Chosen runs are rings, which hide nothing; others are faint dots below them.
@@ -171,7 +171,7 @@ def _scatter(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     _legend(figure, labels, markers=True)
 
 
-def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
+def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     """The paired gain of each row over the baseline with its 95 % interval, a panel a dataset."""
     table = scores(leaderboard_by_rule(judged(frames, rule)))
     if baseline not in set(table["label"]):
@@ -209,7 +209,7 @@ def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
         _widen(axes, "x", scale)
 
 
-FIGURES: Mapping[str, Callable[[Figure, Frames, str, str], None]] = {
+FIGURES: Mapping[str, Callable[[Figure, Tables, str, str], None]] = {
     "curves": _curves,
     "scatter": _scatter,
     "gains": _gains,
@@ -217,7 +217,7 @@ FIGURES: Mapping[str, Callable[[Figure, Frames, str, str], None]] = {
 """The functions that plot the figures, by name."""
 
 
-def _panels(figure: Figure, frames: Frames, rule: str) -> Iterator[tuple[Panel, Axes]]:
+def _panels(figure: Figure, frames: Tables, rule: str) -> Iterator[tuple[Panel, Axes]]:
     """Yield each dataset that has judged runs with its axes, which have a title if there are several."""
     panels = _judged(frames, rule)
     if not panels:
@@ -250,14 +250,14 @@ def _grid(figure: Figure, panels: int, height: float, above: float = 0.0) -> lis
     return list(axes[:panels])
 
 
-def _judged(frames: Frames, rule: str) -> list[Panel]:
+def _judged(frames: Tables, rule: str) -> list[Panel]:
     one = judged(frames, rule)
     best = one.candidates.drop_duplicates("id")
     best = best.assign(chosen=best["complete"] & ~best.duplicated(CELL))
     records = records_at(frames, best[["id", "step"]])
     points = best.merge(_inside_and_test(records, one.runs), on=["id", "step"], how="left")
     chosen = one.runs[["id"]].merge(best.loc[best["chosen"], [*CELL, "id"]], on="id")
-    curves = _inside_and_test(records_of(frames.metrics, chosen["id"]), one.runs)
+    curves = _inside_and_test(records_of(frames.records, chosen["id"]), one.runs)
     curves = chosen.merge(curves, on="id")
     metrics = one.runs.dropna(subset=["metric"]).groupby("dataset_label")["metric"].first()
     return [
@@ -289,7 +289,7 @@ def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(wide).reset_index()
 
 
-def _labels(frames: Frames) -> list[str]:
+def _labels(frames: Tables) -> list[str]:
     return [str(label) for label in frames.runs["label"].unique()]
 
 

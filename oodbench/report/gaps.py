@@ -37,7 +37,7 @@ from oodbench.report.tables.leaderboard import (
     leaderboard_by_rule,
     scores,
 )
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import judged_by_all, rule_names, sees_test
 
@@ -324,7 +324,7 @@ def gaps_of(board: Leaderboard) -> Gaps | None:
     return Gaps(board.rule, trials, others, rooms, _subsets(board, rooms))
 
 
-def gaps_by_rule(frames: Frames) -> dict[str, Gaps]:
+def gaps_by_rule(frames: Tables) -> dict[str, Gaps]:
     """Compute the gaps of a board's rows by each rule that has some."""
     boards = map(leaderboard_by_rule, judged_by_all(frames, rule_names()).values())
     return {board.rule: gaps for board in boards if (gaps := gaps_of(board))}

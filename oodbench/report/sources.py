@@ -16,7 +16,7 @@ from oodbench.report.gaps import gaps_by_rule, losses
 from oodbench.report.tables.stored import StaleSummary, read_summary
 from oodbench.results.boards import board_among, datasets_to_come, find_board
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, completed, only, stacked, stacked_runs, subset
+from oodbench.results.tables import Tables, completed, only, stacked, stacked_runs, subset
 from oodbench.results.load import board_frames, frozen, joined, load_frames
 from oodbench.results.parts import Part
 from oodbench.results.predictions import read_predictions
@@ -48,7 +48,7 @@ def frames_of(
     rows: Sequence[str] = (),
     baseline: str | None = None,
     allow_mixed: bool = False,
-) -> Frames:
+) -> Tables:
     """Return the runs of some sources as those of one sweep, restricted as `only` does.
 
     Raises UserError as `board_among`, `beside_board` and `joined` do, and for unknown datasets or rows.
@@ -59,7 +59,7 @@ def frames_of(
     return only(beside_board(board, directories, datasets), (), rows, baseline)
 
 
-def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str] = ()) -> Frames:
+def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str] = ()) -> Tables:
     """Return the frames of a board and of results directories under its protocol, on `datasets` or all.
 
     Results on datasets of which nothing is frozen yet are left out. All rows are cut to the datasets that
@@ -90,12 +90,12 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     runs = stacked_runs([shown.runs, local.runs]).sort_values(
         "dataset_label", key=lambda labels: labels.map(order), kind="stable", ignore_index=True
     )
-    metrics = stacked([shown.metrics, local.metrics])
+    metrics = stacked([shown.records, local.records])
     sentences = (*local.notes, *board.notes, *notes, *repeats.sentences(), made)
-    return Frames(completed(runs), metrics, shown.scores, sentences)
+    return Tables(completed(runs), metrics, shown.scores, sentences)
 
 
-def _ranked(name: str) -> Frames:
+def _ranked(name: str) -> Tables:
     """Return the runs of a board with the rule of its headline as `selection`, if the protocol names none.
 
     It is the one that loses least to the oracle of those that judge most datasets, which the summary has.
@@ -170,7 +170,7 @@ def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
     ]
 
 
-def _cut(local: Frames, board: Frames, here: str, title: str) -> tuple[Frames, Frames, list[str]]:
+def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, Tables, list[str]]:
     """Restrict both to the datasets with results here and to the trials and draws of all local rows.
 
     The last value returned holds a note on what is left out, if anything is. Raises UserError if the local
@@ -209,8 +209,8 @@ def _cut(local: Frames, board: Frames, here: str, title: str) -> tuple[Frames, F
 
 
 def _beside_frozen(
-    local: Frames, board: Frames, here: str, title: str
-) -> tuple[Frames, Frames, Repeats]:
+    local: Tables, board: Tables, here: str, title: str
+) -> tuple[Tables, Tables, Repeats]:
     """Drop local rows that equal frozen ones, and relabel the other repeated rows '(here)'.
 
     The frozen runs of a row that is shown twice get other ids. Also returns the repeated rows, see
@@ -262,14 +262,14 @@ def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, her
         )
 
 
-def _renamed(board: Frames, ids: set[str]) -> Frames:
+def _renamed(board: Tables, ids: set[str]) -> Tables:
     """Give these frozen runs, which were also trained here, ids of their own."""
     new = {run_id: f"{run_id}@board" for run_id in ids}
-    metrics, scores = board.metrics, board.scores
+    metrics, scores = board.records, board.scores
     return replace(
         board,
         runs=board.runs.assign(id=board.runs["id"].replace(new)),
-        metrics=metrics.assign(id=metrics["id"].cat.rename_categories(new)),
+        records=metrics.assign(id=metrics["id"].cat.rename_categories(new)),
         scores=scores.assign(id=scores["id"].replace(new)),
     )
 
@@ -313,8 +313,8 @@ def range_notes(*tables: pd.DataFrame) -> list[Note]:
 
 
 def with_prediction_metrics(
-    frames: Frames, rules: Sequence[str | None], metrics: Iterable[str | None]
-) -> Frames:
+    frames: Tables, rules: Sequence[str | None], metrics: Iterable[str | None]
+) -> Tables:
     """Add to the frames of `joined` the metrics that are computed from predictions, of the runs shown.
 
     Runs that recorded a metric keep its values, and a metric that is not computed from predictions
@@ -327,9 +327,9 @@ def with_prediction_metrics(
     return frames
 
 
-def _with_metric(frames: Frames, rules: Sequence[str | None], metric: str) -> Frames:
-    recorded = frames.metrics.loc[frames.metrics["metric"] == metric, "id"].unique()
-    if len(recorded) == frames.metrics["id"].nunique():
+def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Tables:
+    recorded = frames.records.loc[frames.records["metric"] == metric, "id"].unique()
+    if len(recorded) == frames.records["id"].nunique():
         return frames
     computed = of_predictions(metric)
     if computed is None:
@@ -352,9 +352,9 @@ def _with_metric(frames: Frames, rules: Sequence[str | None], metric: str) -> Fr
                     )
                     value, count = computed.of_predictions(subset), int(mask.sum())
                     rows.append((str(run_id), int(step), environment, split, metric, value, count))
-    values = pd.DataFrame(rows, columns=list(Frames.METRIC_COLUMNS))
+    values = pd.DataFrame(rows, columns=list(Tables.RECORD_COLUMNS))
     names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
-    return replace(frames, metrics=stacked([frames.metrics, values.astype(names)]))
+    return replace(frames, records=stacked([frames.records, values.astype(names)]))
 
 
 def spare(results: Results) -> list[Path]:

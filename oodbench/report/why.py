@@ -16,7 +16,7 @@ from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet
 from oodbench.report.tables.leaderboard import over_ties
 from oodbench.results.directory import Results, kept_weights
-from oodbench.results.frames import Frames, plugins_of
+from oodbench.results.tables import Tables, plugins_of
 from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import choose, find_rule, judged, usual
 from oodbench.terminal import Terminal
@@ -58,7 +58,7 @@ class Why:
 
 
 def why(
-    frames: Frames,
+    frames: Tables,
     dataset: str | None = None,
     label: str | None = None,
     test: str | None = None,
@@ -91,7 +91,7 @@ def why(
     first = runs.iloc[0]
     metrics, classes = runs["metric"].dropna(), runs["classes"].dropna()
     usual_metric = str(metrics.iloc[0]) if len(metrics) else ""
-    known = sorted(frames.metrics["metric"].cat.categories)
+    known = sorted(frames.records["metric"].cat.categories)
     if metric is not None and metric not in known:
         raise unknown("metric", metric, known, hint=PLUGIN_HINT)
     shown = {str(first["dataset_label"]): metric or usual_metric}
@@ -228,7 +228,7 @@ def _mean(cell: Why) -> str:
 TRIED_HEADER = ["dataset", "algorithm", "hyperparameter", "default", "tried", "chosen"]
 
 
-def hparams_sheet(frames: Frames, rule: str | None = None) -> Sheet:
+def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
     """Return a table of the values of every varied hyperparameter that draws tried, and of those chosen.
 
     Numbers are `lowest to highest`, and for the chosen runs in brackets after the median; others are lists.

@@ -1,4 +1,4 @@
-"""Whatever runs are in, as `Frames`: a results directory, several as one, or a board.
+"""Whatever runs are in, as `Tables`: a results directory, several as one, or a board.
 
 What is compared must have been made alike: sweeps that differ in protocol or code are refused
 unless the user says that the difference is meant.
@@ -18,7 +18,7 @@ from oodbench.errors import UserError
 from oodbench.notes import Note
 from oodbench.results.boards import PROTOCOL_FILE, datasets_to_come, find_board, to_come
 from oodbench.results.directory import Results
-from oodbench.results.frames import CELL, Frames, completed, records_of, stacked, stacked_runs
+from oodbench.results.tables import CELL, Tables, completed, records_of, stacked, stacked_runs
 from oodbench.results.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_parts
 from oodbench.results.provenance import code
 from oodbench.results.read import COSTS, read_frames
@@ -33,16 +33,16 @@ PROTOCOL = (
 """The columns in which a dataset's runs must agree between directories; `draws` is how many a cell has."""
 
 
-def load_frames(results: Results, runs: Mapping[str, RunSpec] | None = None) -> Frames:
+def load_frames(results: Results, runs: Mapping[str, RunSpec] | None = None) -> Tables:
     """Return the planned runs, or these (by id), and their records.
 
     Raises UserError if there is no sweep, it plans no run, or a line of JSON is no record.
     """
-    frames = Frames(*read_frames(results, runs))
+    frames = Tables(*read_frames(results, runs))
     return replace(frames, runs=completed(frames.runs))
 
 
-def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
+def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Tables:
     """Return the runs of all directories as if they were one sweep; a run that is in several counts once.
 
     The runs' column `directory` has the one that a run is read from. A label that means other runs
@@ -60,11 +60,11 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
         _check(runs)
     runs["label"] = _labels(runs)
     metrics = [
-        records_of(frame.metrics, runs.loc[runs["directory"] == str(d), "id"])
+        records_of(frame.records, runs.loc[runs["directory"] == str(d), "id"])
         for frame, d in zip(frames, directories, strict=True)
     ]
     runs = completed(runs)
-    return Frames(runs, stacked(metrics), notes=stale_notes(runs))
+    return Tables(runs, stacked(metrics), notes=stale_notes(runs))
 
 
 def _labels(runs: pd.DataFrame) -> "pd.Series[str]":
@@ -135,7 +135,7 @@ def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
             )
 
 
-def frozen(name: str) -> Frames:
+def frozen(name: str) -> Tables:
     """Return the frames of a board alone; raises UserError as `find_board` and `read_parts` do."""
     path = find_board(name)
     frames = board_frames(_in_order(read_parts(path), path))
@@ -147,10 +147,10 @@ def frozen(name: str) -> Frames:
     return replace(frames, runs=runs, notes=(note,) * bool(coming))
 
 
-def board_frames(parts: Sequence[Part]) -> Frames:
-    """Return the runs of parts in the form of `oodbench.results.frames`.
+def board_frames(parts: Sequence[Part]) -> Tables:
+    """Return the runs of parts in the form of `oodbench.results.tables`.
 
-    The records are those of the chosen steps on the test environments alone. `Frames.scores` has the
+    The records are those of the chosen steps on the test environments alone. `Tables.scores` has the
     validation scores, by which selection rules choose. The column `frozen` of the runs is true.
     """
     tables = [_run_columns(part) for part in parts]
@@ -166,7 +166,7 @@ def board_frames(parts: Sequence[Part]) -> Frames:
     ids = pd.Index(runs["id"])
     judged = scores.frame(ids).rename(columns={"value": "score"})
     judged = judged.astype({"id": object, "rule": object})[["id", "rule", "step", "score"]]
-    return Frames(completed(runs), records.frame(ids)[list(Frames.METRIC_COLUMNS)], judged)
+    return Tables(completed(runs), records.frame(ids)[list(Tables.RECORD_COLUMNS)], judged)
 
 
 class _Stack:
@@ -218,7 +218,7 @@ def _stack_numbers(part: Part, first: int, records: _Stack, scores: _Stack) -> N
 
 
 def _run_columns(part: Part) -> dict[str, list[Any]]:
-    """Return the columns of `Frames.runs` for a part."""
+    """Return the columns of `Tables.runs` for a part."""
     about, runs = part.about, part.run_columns()
     vectorized, diverged, seconds = (runs.pop(n) for n in ("vectorized", "diverged", "seconds"))
     shared: dict[str, Any] = {

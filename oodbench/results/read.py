@@ -72,7 +72,7 @@ class ParsedRuns:
 def read_frames(
     results: Results, runs: Mapping[str, RunSpec] | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the planned runs and their records; see `oodbench.results.frames`."""
+    """Return the planned runs and their records; see `oodbench.results.tables`."""
     with _no_collection():
         if runs is not None:
             specs = {i: asdict(spec) for i, spec in runs.items()}

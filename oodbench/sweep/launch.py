@@ -19,7 +19,7 @@ from oodbench.arithmetic import lost_here
 from oodbench.errors import MOST_THREADS, PLUGIN_HINT, UserError, whole_number, wrong_result
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
-from oodbench.results.frames import tidy
+from oodbench.results.tables import tidy
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import Sweep, validate

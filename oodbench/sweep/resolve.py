@@ -20,7 +20,7 @@ from oodbench.hparams import drawn_values, rates_family
 from oodbench.metrics import known_direction
 from oodbench.registry import CHANGES
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, plugins_of
+from oodbench.results.tables import Tables, plugins_of
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.selection import find_rule, judged, sees_test, usual
@@ -367,7 +367,7 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
     return Chosen(about | {"trials": before}, specs)
 
 
-def _best_runs(frames: Frames, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
+def _best_runs(frames: Tables, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
     """Return the id of a run with the best setting for each place whose trials are all complete."""
     table = judged(frames, rule).candidates
     best_steps = table[table["complete"]].drop_duplicates("id")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oodbench.errors import unknown
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
 from oodbench.results.provenance import commit
 from oodbench.sweep.file import find_sweep, read_sweep
@@ -34,12 +34,12 @@ def train(experiment: Experiment, out: Path, trials: int | None, options: Launch
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
     """Return an experiment's numbers, from its results directories under `out` or from its computation."""
     started = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
-    frames: Mapping[str, Frames] = {name: load_frames(Results(out / name)) for name in started}
+    frames: Mapping[str, Tables] = {name: load_frames(Results(out / name)) for name in started}
     measured = measure_experiment(experiment, frames, trials or experiment.trials)
     return measured.model_copy(update={"provenance": _provenance(experiment, frames)})
 
 
-def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[str, list[str]]:
+def _provenance(experiment: Experiment, frames: Mapping[str, Tables]) -> dict[str, list[str]]:
     """Return protocols, code, libraries and data behind the numbers."""
     from oodbench.datasets import datasets
 
@@ -59,7 +59,7 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[st
 
 
 def measure_experiment(
-    experiment: Experiment, frames: Mapping[str, Frames], trials: int
+    experiment: Experiment, frames: Mapping[str, Tables], trials: int
 ) -> Measured:
     """Return our numbers for the targets that have one, from the `frames` of sweeps with results."""
     values: Values = {}

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from oodbench.errors import UserError
 from oodbench.report.statistics import plain_mean
-from oodbench.results.frames import CELL, Frames
+from oodbench.results.tables import CELL, Tables
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import choose, judged
 from oodbench.verify.targets import LAST, ORACLE_LAST, Target
@@ -33,7 +33,7 @@ class Measured(BaseModel):
         return "{\n" + ",\n".join(items) + "\n}\n"
 
 
-def read_values(target: Target, frames: Frames) -> list[float]:
+def read_values(target: Target, frames: Tables) -> list[float]:
     """Return a value of each trial whose runs have all ended, in order; NaN if one diverged.
 
     Raises UserError if the sweep has no such row, environment or metric, or cannot serve the
@@ -53,14 +53,14 @@ def read_values(target: Target, frames: Frames) -> list[float]:
 
 
 def recorded_values(
-    frames: Frames, runs: pd.DataFrame, metric: str, named: str | None, split: str
+    frames: Tables, runs: pd.DataFrame, metric: str, named: str | None, split: str
 ) -> pd.DataFrame:
     """Return the records of a metric of some runs: `id`, `step`, `environment`, `value`.
 
     `named` is as `Target.environment`. The last values of a diverged run are NaN, as its accuracy there is
     no working network's.
     """
-    metrics = frames.metrics[frames.metrics["metric"] == metric]
+    metrics = frames.records[frames.records["metric"] == metric]
     names = runs[["id", "training_environments", "test_environments"]]
     recorded = metrics.merge(names, on="id")
     environments = recorded["environment"]
@@ -80,7 +80,7 @@ def recorded_values(
     return result
 
 
-def _runs(target: Target, frames: Frames) -> pd.DataFrame:
+def _runs(target: Target, frames: Tables) -> pd.DataFrame:
     """Return the runs of a target's row; none if its runs may not have started.
 
     A dataset's name in tables is only known from runs that have.
@@ -99,14 +99,14 @@ def _runs(target: Target, frames: Frames) -> pd.DataFrame:
     return pd.DataFrame(runs[of_row & ~runs["helper"]])
 
 
-def _chosen(target: Target, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
+def _chosen(target: Target, frames: Tables, runs: pd.DataFrame) -> pd.DataFrame:
     """Return `id`, `step` and `trial` of the chosen runs in complete trials."""
     if target.selection == LAST:
         if runs["draw"].nunique() > 1:
             raise UserError(
                 f"{target.sweep} has several hparam draws: {target.key} must select one"
             )
-        steps = frames.metrics[["id", "step"]].drop_duplicates()
+        steps = frames.records[["id", "step"]].drop_duplicates()
         if target.step is not None:
             steps = steps[steps["step"] <= target.step]
         last = steps.groupby("id", observed=True)["step"].max().reset_index()
@@ -119,14 +119,14 @@ def _chosen(target: Target, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     return chosen[whole]
 
 
-def _selected(frames: Frames, rule: str) -> pd.DataFrame:
+def _selected(frames: Tables, rule: str) -> pd.DataFrame:
     if rule != ORACLE_LAST:
         return choose(frames, rule)
     evaluations = judged(frames, "oracle").candidates
     return evaluations[at_the_end(evaluations) & evaluations["complete"]].drop_duplicates(CELL)
 
 
-def last_values(named: str, frames: Frames) -> pd.DataFrame:
+def last_values(named: str, frames: Tables) -> pd.DataFrame:
     """Return the ended runs, with the mean accuracy `value` over environments at the last step."""
     ended = frames.runs["state"].isin(COMPLETE) & ~frames.runs["helper"]
     runs: pd.DataFrame = frames.runs[ended]

@@ -20,7 +20,7 @@ from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import scores
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import RunDirectory
-from oodbench.results.frames import Frames, origins
+from oodbench.results.tables import Tables, origins
 from oodbench.results.load import frozen, joined, load_frames
 from oodbench.selection import judged
 from tests.helpers.boards import ONE_RUN, SEM, new_board, trained
@@ -32,20 +32,20 @@ pytestmark = pytest.mark.slow
 RULES = ["train_val", "val_env", "oracle"]
 
 
-def together(results: Path) -> Frames:
+def together(results: Path) -> Tables:
     """The runs of a sweep, with what is told of its rows' ranges and what trained them beside a board."""
     frames = joined([results])
     return replace(frames, notes=(*range_notes(frames.runs), origin(frames.runs)))
 
 
 @pytest.fixture(scope="module")
-def split(board: Path, mine: Path) -> Frames:
+def split(board: Path, mine: Path) -> Tables:
     """Two rows that are frozen, and the third beside them."""
     return beside_board(str(board), [mine])
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_half_of_it_frozen_a_sweep_has_equal_cells(split: Frames, whole: Path, rule: str) -> None:
+def test_half_of_it_frozen_a_sweep_has_equal_cells(split: Tables, whole: Path, rule: str) -> None:
     joint = together(whole)
     pd.testing.assert_frame_equal(judged(split, rule).tied, judged(joint, rule).tied)
     ours, theirs = leaderboard(split, rule), leaderboard(joint, rule)
@@ -57,7 +57,7 @@ def test_half_of_it_frozen_a_sweep_has_equal_cells(split: Frames, whole: Path, r
 
 @pytest.mark.parametrize("rule", RULES)
 def test_half_of_it_frozen_a_comparison_prints_the_same(
-    split: Frames, whole: Path, rule: str
+    split: Tables, whole: Path, rule: str
 ) -> None:
     ours = comparison(split, "ERM", rule)
     theirs = comparison(together(whole), "ERM", rule)
@@ -92,7 +92,7 @@ def test_a_board_holds_several_test_environments_out_at_once(tmp_path: Path) -> 
     assert shown.header[1:6] == ["0.2", "1", "2", "5", "mean"]
 
 
-def test_rows_say_where_they_are_from(split: Frames) -> None:
+def test_rows_say_where_they_are_from(split: Tables) -> None:
     found = sheet(leaderboard(split))
     (place,) = {block.header.index("from") for block in found.blocks[:1]}
     assert {row[0]: row[place] for row in found.blocks[0].rows} == {
@@ -100,11 +100,11 @@ def test_rows_say_where_they_are_from(split: Frames) -> None:
     }
 
 
-def own_rows(frames: Frames, rule: str | None = None) -> Block | None:
+def own_rows(frames: Tables, rule: str | None = None) -> Block | None:
     return compare_own_rows(scores(leaderboard(frames, rule)), origins(frames.runs))
 
 
-def test_what_is_trained_here_has_its_rank_and_its_gains(split: Frames) -> None:
+def test_what_is_trained_here_has_its_rank_and_its_gains(split: Tables) -> None:
     found = own_rows(split, "val_env")
     assert found is not None
     gains = comparison(split, "ERM", "val_env").frame.set_index(["dataset", "label"])["gain"]
@@ -300,7 +300,7 @@ def test_results_under_another_protocol_are_refused(
         beside_board(str(board), [other])
 
 
-def test_the_page_knows_the_rows_that_are_trained_here(split: Frames, mine: Path) -> None:
+def test_the_page_knows_the_rows_that_are_trained_here(split: Tables, mine: Path) -> None:
     tree = contents(split)
     assert [row["label"] for row in tree["rows"] if row["own"]] == ["VREx"]
     assert not any(row["own"] for row in contents(joined([mine]), "VREx")["rows"])

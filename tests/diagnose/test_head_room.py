@@ -112,7 +112,7 @@ def test_erm_is_compared_with_three_others_and_goes_on_where_it_was(tmp_path: Pa
     erm = {i: s for i, s in specs.items() if len(s.test_environments) == 1 and not s.ceiling}
     frames = load_frames(results, erm)
     tied = judged(frames, "train_val").tied
-    values = frames.metrics.astype({"id": object}).merge(tied[["id", "step", "trial"]])
+    values = frames.records.astype({"id": object}).merge(tied[["id", "step", "trial"]])
     at = values[(values["environment"] == "Mumbai") & (values["split"] == "in")]
     of_trials = at[at["metric"] == "accuracy"].groupby("trial")["value"].mean()
     assert room.erm[0] == pytest.approx(of_trials.mean())

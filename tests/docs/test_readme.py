@@ -13,7 +13,7 @@ from oodbench.report.gaps import BASELINE, HALVES, gaps_of
 from oodbench.report.numbers import number
 from oodbench.report.sources import frames_of
 from oodbench.report.tables.leaderboard import leaderboard_by_rule, scores
-from oodbench.results.frames import Frames, subset
+from oodbench.results.tables import Tables, subset
 from oodbench.selection import judged
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
@@ -32,7 +32,7 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def frames() -> Frames:
+def frames() -> Tables:
     return frames_of([BOARD])
 
 
@@ -48,7 +48,7 @@ def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(make_plan(sweep).runs) == 3 * 3
 
 
-def test_its_leaderboard_is_the_boards(frames: Frames) -> None:
+def test_its_leaderboard_is_the_boards(frames: Tables) -> None:
     (shown,) = blocks("text")
     trained = frames.runs.query(f"trial < {TRIALS} and dataset_label == '{DATASET}'")
     board = leaderboard_by_rule(judged(subset(frames, trained)))
@@ -74,7 +74,7 @@ def test_its_leaderboard_is_what_quickstart_prints(tmp_path: Path) -> None:
     assert [line for line in shown.splitlines() if line.split() not in printed] == []
 
 
-def test_what_it_says_of_the_board_is_so(frames: Frames) -> None:
+def test_what_it_says_of_the_board_is_so(frames: Tables) -> None:
     numbers = "zero one two three four five six seven eight nine ten eleven twelve".split()
     runs = frames.runs
     of_rows = runs[~runs["ceiling"].eq(True)].groupby("label")["dataset_label"].nunique()
@@ -85,7 +85,7 @@ def test_what_it_says_of_the_board_is_so(frames: Frames) -> None:
     assert told and told.groups() == counts
 
 
-def test_what_it_says_of_holms_correction_is_so(frames: Frames) -> None:
+def test_what_it_says_of_holms_correction_is_so(frames: Tables) -> None:
     board = leaderboard_by_rule(judged(frames))
     gaps, texts = gaps_of(board), {}
     assert gaps
@@ -101,7 +101,7 @@ def test_what_it_says_of_holms_correction_is_so(frames: Frames) -> None:
     assert f"{natural}, {other}." in " ".join(README.split())
 
 
-def test_its_picture_is_what_is_drawn_now(frames: Frames, tmp_path: Path) -> None:
+def test_its_picture_is_what_is_drawn_now(frames: Tables, tmp_path: Path) -> None:
     draw = runpy.run_path(str(ROOT / "docs/pictures/gap_closed.py"))["draw"]
     draw.__globals__["frames_of"] = lambda boards: frames  # which takes seconds to read again
     draw(tmp_path / "now.svg")

@@ -12,7 +12,7 @@ from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import Leaderboard, leaderboard_of
 from oodbench.report.tables.sheet import blocks
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import judged
@@ -60,7 +60,7 @@ def write_run(
         directory.beat(spec.steps)
 
 
-def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = None) -> Leaderboard:
+def leaderboard(frames: Tables, rule: str | None = None, metric: str | None = None) -> Leaderboard:
     """Return the leaderboard by a rule, the sweep's by default; raises as `leaderboard_of` does."""
     return leaderboard_of(judged(frames, rule), metric)
 

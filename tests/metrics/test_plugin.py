@@ -98,7 +98,7 @@ def test_a_plugins_metrics_are_recorded_shown_and_judge(out: Path) -> None:
         assert direction in " ".join(shown.stdout.split())
     assert "confidence (%)" in invoke("table", str(out), "--metric", "confidence", *OWN).stdout
     frames = joined([out])
-    records = frames.metrics.astype({"metric": object, "environment": object, "split": object})
+    records = frames.records.astype({"metric": object, "environment": object, "split": object})
     for metric, best in (("confidence", "max"), ("group_gap", "min")):
         chosen = choose(frames, f"train_val:{metric}")
         own = records.query(f"metric == '{metric}' and split == 'out' and environment != '0.9'")

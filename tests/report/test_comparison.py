@@ -111,7 +111,7 @@ def test_directories_become_one(mine: OneStep, theirs: OneStep) -> None:
     filled(theirs, {"ERM": 0.5, "DANN": 0.4})  # the same runs of ERM
     frames = joined([mine.results.path, theirs.results.path])
     assert sorted(frames.runs["label"].unique()) == ["DANN", "ERM", "IRM"]
-    assert len(frames.runs) == 3 * 12 and frames.metrics["id"].nunique() == 36
+    assert len(frames.runs) == 3 * 12 and frames.records["id"].nunique() == 36
     table = scores(leaderboard(frames))
     assert len(table) == 36 and table["environment"].unique().tolist() == ["t", "u"]
 

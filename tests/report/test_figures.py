@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.report.cli import app
 from oodbench.report.figures import FIGURES, SUFFIXES, WIDTHS, plot, save
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
 from tests.helpers.made import Made, rising
 
@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture(scope="module")
-def frames(made: Made) -> Frames:
+def frames(made: Made) -> Tables:
     return load_frames(made.results)
 
 
@@ -65,7 +65,7 @@ def test_fonts_are_embedded(made: Made, tmp_path: Path) -> None:
     assert rows and all("TrueType" in row and " yes " in row for row in rows)
 
 
-def test_curves_are_means_with_their_errors(frames: Frames) -> None:
+def test_curves_are_means_with_their_errors(frames: Tables) -> None:
     axes = plot("curves", frames).axes[0]
     assert [np.size(line.get_xdata()) for line in axes.get_lines()] == [3, 3, 3]
     erm = axes.get_lines()[0]
@@ -74,7 +74,7 @@ def test_curves_are_means_with_their_errors(frames: Frames) -> None:
     assert len([c for c in axes.collections if isinstance(c, PolyCollection)]) == 3
 
 
-def test_a_scatter_shows_every_run_once_and_the_diagonal(frames: Frames) -> None:
+def test_a_scatter_shows_every_run_once_and_the_diagonal(frames: Tables) -> None:
     axes = plot("scatter", frames).axes[0]
     *points, diagonal = axes.get_lines()
     assert sum(np.size(line.get_xdata()) for line in points) == 3 * 3 * 2
@@ -116,7 +116,7 @@ def test_long_names_leave_room_for_the_axes(tmp_path: Path, kind: str, datasets:
     assert all(axes.get_position().width > 0.3 / datasets for axes in figure.axes)
 
 
-def test_a_mistake_is_one_sentence(frames: Frames, made: Made, tmp_path: Path) -> None:
+def test_a_mistake_is_one_sentence(frames: Tables, made: Made, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown figure 'scater'; did you mean scatter"):
         plot("scater", frames)
     with pytest.raises(UserError, match="unknown baseline 'EMR'; did you mean ERM"):

@@ -11,7 +11,7 @@ from oodbench.report import comparison
 from oodbench.report.gaps import Gaps, gaps_by_rule, gaps_of, losses
 from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import leaderboard_by_rule
-from oodbench.results.frames import Frames, subset
+from oodbench.results.tables import Tables, subset
 from oodbench.results.load import frozen
 from oodbench.selection import judged
 from tests.helpers.boards import invoke
@@ -47,12 +47,12 @@ def runs(made: Path) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def frames(made: Path, runs: pd.DataFrame) -> Frames:
+def frames(made: Path, runs: pd.DataFrame) -> Tables:
     return frozen(str(made))
 
 
 @pytest.fixture(scope="module")
-def gaps(frames: Frames) -> Gaps:
+def gaps(frames: Tables) -> Gaps:
     by_rule = gaps_of(leaderboard_by_rule(judged(frames, "val_env")))
     assert by_rule is not None
     return by_rule
@@ -101,7 +101,7 @@ def test_the_headline_is_the_bounded_mean_over_datasets_with_clear_head_room(
 
 
 def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
-    frames: Frames, gaps: Gaps
+    frames: Tables, gaps: Gaps
 ) -> None:
     table = frames.runs
     few = table[~(table["label"].eq("A") & table["dataset_label"].eq("delta"))]
@@ -112,7 +112,7 @@ def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
 
 
 def test_selection_costs_a_share_of_the_oracles_head_room(
-    runs: pd.DataFrame, frames: Frames
+    runs: pd.DataFrame, frames: Tables
 ) -> None:
     by_rule = gaps_by_rule(frames)
     table = cells(comparison.selection_costs(by_rule, "val_env"))
@@ -142,7 +142,7 @@ def datasets_of(label: str) -> list[str]:
 
 
 def test_the_order_is_compared_with_that_of_other_datasets_bounds_and_rules(
-    runs: pd.DataFrame, frames: Frames
+    runs: pd.DataFrame, frames: Tables
 ) -> None:
     table = cells(comparison.orders(gaps_by_rule(frames), "val_env"))
     assert list(table) == [

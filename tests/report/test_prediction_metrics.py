@@ -37,7 +37,7 @@ def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
         def of_predictions(self, p: Predictions) -> float:
             return float(((p.logits[:, 0] > 0) == (p.targets > 0.5)).mean())
 
-    wide = with_prediction_metrics(joined([kept.path]), [None], ["again"]).metrics
+    wide = with_prediction_metrics(joined([kept.path]), [None], ["again"]).records
     wide = wide.astype({"metric": object, "environment": object, "split": object, "id": object})
     table = wide.pivot_table("value", ["id", "step", "environment", "split"], "metric")
     both = table.dropna(subset=["again"])
@@ -56,7 +56,7 @@ def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
 def test_a_page_has_a_metric_that_some_runs_recorded_and_others_kept(tmp_path: Path) -> None:
     plan = tiny(**COLOURS | {"datasets": ["ColoredDigits", SPIRALS]})
     trained(tmp_path, plan, keep_predictions=True)
-    recorded = joined([tmp_path]).metrics
+    recorded = joined([tmp_path]).records
     recorded = recorded.loc[recorded["metric"] == "worst_group_accuracy", "id"]
     assert recorded.nunique() == 1
     tree = contents(joined([tmp_path]), metric="worst_group_accuracy")
@@ -76,7 +76,7 @@ def test_a_rule_may_judge_by_the_worst_group(kept: Results) -> None:
     named = replace(frames, runs=frames.runs.assign(selection=rule))
     assert usual(named) == rule
     chosen = choose(named)
-    records = frames.metrics[frames.metrics["metric"] == "worst_group_accuracy"]
+    records = frames.records[frames.records["metric"] == "worst_group_accuracy"]
     own = records[(records["split"] == "out") & (records["environment"] != "0.9")]
     means = own.astype({"id": object}).groupby(["id", "step"])["value"].mean()
     assert chosen["score"].tolist() == pytest.approx([means.max()])

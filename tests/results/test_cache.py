@@ -15,7 +15,7 @@ import pytest
 import oodbench
 from oodbench.results import read
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
 from oodbench.results.read import COSTS
 from oodbench.results.run_spec import RunSpec, State
@@ -54,14 +54,14 @@ def add(results: Results, run_id: str, step: int, value: float) -> None:
     )
 
 
-def same(a: Frames, b: Frames) -> None:
+def same(a: Tables, b: Tables) -> None:
     pd.testing.assert_frame_equal(a.runs, b.runs)
     names = {name: object for name in ("id", "environment", "split", "metric")}
     pd.testing.assert_frame_equal(a.metrics.astype(names), b.metrics.astype(names))
 
 
-def values(frames: Frames) -> list[float]:
-    return [float(v) for v in frames.metrics["value"]]
+def values(frames: Tables) -> list[float]:
+    return [float(v) for v in frames.records["value"]]
 
 
 def test_a_second_reading_gives_the_same_from_the_cache(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_cache_holds_ended_runs_alone_and_sees_their_files_change(tmp_path: 
     results.run(ids[0]).finish(State.DIVERGED, 20, 1.0)
     assert load_frames(results).runs["state"].tolist()[0] == "diverged"
     frames = load_frames(results)
-    assert list(frames.metrics["id"].drop_duplicates()) == ids  # in the order of the plan
+    assert list(frames.records["id"].drop_duplicates()) == ids  # in the order of the plan
 
 
 def test_a_run_that_is_trained_anew_is_read_anew(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_readers_at_once_disturb_nobody(tmp_path: Path) -> None:
     results, _ = sweep(tmp_path, 40)
     wanted = load_frames(results)
     (tmp_path / "cache.arrow").unlink()
-    found: list[Frames] = []
+    found: list[Tables] = []
     readers = [
         threading.Thread(target=lambda: found.append(load_frames(results))) for _ in range(8)
     ]
@@ -170,16 +170,16 @@ def test_torn_and_foreign_lines(tmp_path: Path) -> None:
     text.write_text(text.read_text()[:-9])
     assert values(load_frames(results))[::2] == [0.0, 0.1, 0.2, 0.3, 0.4]
     text.write_text(whole + "}{\n" + whole)  # what follows a torn line is not trusted
-    assert len(load_frames(results).metrics) == 10
+    assert len(load_frames(results).records) == 10
     text.write_text(whole + '{"step": 3}\n')
-    assert len(load_frames(results).metrics) == 10
+    assert len(load_frames(results).records) == 10
 
 
 def test_a_sweep_that_has_not_started(tmp_path: Path) -> None:
     results = Results(tmp_path)
     results.write_plan("s", {}, {spec(0).id: spec(0)})
     frames = load_frames(results)
-    assert frames.metrics.empty and frames.runs["state"].tolist() == ["planned"]
+    assert frames.records.empty and frames.runs["state"].tolist() == ["planned"]
     assert oodbench.load(tmp_path).empty
 
 

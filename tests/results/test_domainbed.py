@@ -24,7 +24,7 @@ def test_a_folder_becomes_a_results_directory(tmp_path: Path) -> None:
     assert run["test_environments"] == ("L",) and run["training_environments"] == ("C", "S", "V")
     assert (run["steps"], run["holdout"], run["state"]) == (601, 0.2, "done")
     assert run["hparams"] == {"lr": 0.1} and run["training_seconds"] == pytest.approx(300.5)
-    last = frames.metrics[frames.metrics["step"] == 600]
+    last = frames.records[frames.records["step"] == 600]
     assert list(zip(last["environment"], last["split"], last["value"], strict=True))[:3] == [
         ("C", "in", 0.1),
         ("C", "out", 0.2),
@@ -40,7 +40,7 @@ def test_torn_foreign_double_and_missing_records(tmp_path: Path) -> None:
     file, text = path / "results.jsonl", (path / "results.jsonl").read_text()
     file.write_text(text[:-40])
     import_sweep(tmp_path / "in", tmp_path / "torn")
-    assert load_frames(Results(tmp_path / "torn")).metrics["step"].max() == 300
+    assert load_frames(Results(tmp_path / "torn")).records["step"].max() == 300
     with pytest.raises(UserError, match="is not empty"):
         import_sweep(tmp_path / "in", tmp_path / "torn")
     file.write_text('{"step": 3}\n' + text)
@@ -121,7 +121,7 @@ def test_of_equal_runs_in_two_folders_the_longer_one_counts(tmp_path: Path) -> N
     (tmp_path / "in" / "A" / "results.jsonl").write_text(lines[0])
     imported = import_sweep(tmp_path / "in", tmp_path / "out")
     assert imported.runs == 1 and "A/results.jsonl holds the run of" in imported.left_out[0]
-    assert load_frames(Results(tmp_path / "out")).metrics["step"].max() == 600
+    assert load_frames(Results(tmp_path / "out")).records["step"].max() == 600
 
 
 def test_settings_that_share_seeds_are_not_what_collect_results_prints(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.report.cli import app as report
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import State
@@ -37,20 +37,20 @@ def flip(file: Path, bit: int) -> None:
     file.write_bytes(data)
 
 
-def spoken_of(out: Path, frames: Frames, wanted: Frames) -> bool:
+def spoken_of(out: Path, frames: Tables, wanted: Tables) -> bool:
     """Whether the runs that are done have the numbers wanted, and the table says how many they are."""
     done = frames.runs["state"].eq(State.DONE).to_numpy()
     columns = [name for name in wanted.runs if name not in ("error", "state")]
     known, before = (f.runs.loc[done, columns].astype(object) for f in (frames, wanted))
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    of_known = wanted.metrics[wanted.metrics["id"].isin(known["id"])].reset_index(drop=True)
-    if not known.equals(before) or not frames.metrics.astype(names).equals(of_known.astype(names)):
+    of_known = wanted.records[wanted.records["id"].isin(known["id"])].reset_index(drop=True)
+    if not known.equals(before) or not frames.records.astype(names).equals(of_known.astype(names)):
         return False
     table = CliRunner().invoke(report, ["table", str(out)]).output
     return re.search(rf"Runs: {done.sum()} done, \d \w+", table) is not None and done.sum() < 4
 
 
-def silent(out: Path, wanted: Frames) -> bool:
+def silent(out: Path, wanted: Tables) -> bool:
     """Whether the directory has other numbers than those wanted, and no command says why."""
     try:
         frames = load_frames(Results(out))
@@ -59,7 +59,7 @@ def silent(out: Path, wanted: Frames) -> bool:
                 read_predictions(Results(out).run(run_id), 4)
     except UserError:
         return False
-    same = frames.runs.equals(wanted.runs) and frames.metrics.equals(wanted.metrics)
+    same = frames.runs.equals(wanted.runs) and frames.records.equals(wanted.records)
     return not same and not spoken_of(out, frames, wanted)
 
 

@@ -43,7 +43,7 @@ def test_runs_of_several_parts_keep_their_own_records(
     results, ids = sweep(tmp_path)
     whole = parse_runs(results, ids, {})
     monkeypatch.setattr(read, "CHUNK", 2)
-    assert parse_runs(results, ids, {}).metrics.to_pylist() == whole.metrics.to_pylist()
+    assert parse_runs(results, ids, {}).metrics.to_pylist() == whole.records.to_pylist()
     add(results, ids[1], 20, 0.9)
     with (results.run(ids[1]).path / "metrics.jsonl").open("a") as file:
         file.write('{"step')

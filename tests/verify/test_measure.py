@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
 from oodbench.verify.computations import COMPUTATIONS, rex
 from oodbench.verify.measure import measure_experiment
@@ -31,7 +31,7 @@ def made(tmp_path: Path) -> Made:
 
 
 @pytest.fixture
-def frames(made: Made) -> Frames:
+def frames(made: Made) -> Tables:
     """Two test sets and two trials; values name environment, split, step and trial."""
 
     def value(trial: int) -> Values:
@@ -50,7 +50,7 @@ def frames(made: Made) -> Frames:
     return load_frames(made.results)
 
 
-def test_the_last_step_of_every_trial_that_is_complete(frames: Frames) -> None:
+def test_the_last_step_of_every_trial_that_is_complete(frames: Tables) -> None:
     assert read_values(target(), frames) == pytest.approx([0.18, 0.19])
     assert read_values(target(test_environments=["a"]), frames) == pytest.approx([0.13, 0.14])
     assert read_values(target(environment="training"), frames) == pytest.approx([0.255, 0.265])
@@ -58,7 +58,7 @@ def test_the_last_step_of_every_trial_that_is_complete(frames: Frames) -> None:
     assert found == pytest.approx([0.5, 0.5])
 
 
-def test_a_step_and_a_selection_rule(frames: Frames) -> None:
+def test_a_step_and_a_selection_rule(frames: Tables) -> None:
     assert read_values(target(step=10), frames) == pytest.approx([0.16, 0.17])
     assert read_values(target(selection="train_val"), frames) == pytest.approx([0.17, 0.17])
 
@@ -94,7 +94,7 @@ def test_a_metric_that_is_not_finite_is_not_left_out_of_a_mean(made: Made) -> No
         ({"environment": None}, "environment 'None'"),
     ],
 )
-def test_what_is_not_recorded(fields: dict[str, object], message: str, frames: Frames) -> None:
+def test_what_is_not_recorded(fields: dict[str, object], message: str, frames: Tables) -> None:
     with pytest.raises(UserError, match=message):
         read_values(target(**fields), frames)
 
@@ -119,12 +119,12 @@ def test_several_draws_need_a_selection(made: Made) -> None:
     )
 
 
-def computed(trials: int, frames: Mapping[str, Frames]) -> dict[str, list[float]]:
+def computed(trials: int, frames: Mapping[str, Tables]) -> dict[str, list[float]]:
     return {"k": [0.5] * trials, "runs": [float(len(f.runs)) for f in frames.values()]}
 
 
 @pytest.mark.slow
-def test_a_computation_beside_sweeps(frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_computation_beside_sweeps(frames: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(COMPUTATIONS, "of a test", computed)
     targets = (target(sweep="", row="k", scale=100), target(sweep="", row="runs"), target())
     with_both = experiment(*targets, compute="of a test")

@@ -12,7 +12,7 @@ from typing import Any
 
 from oodbench.files import write_whole
 from oodbench.report.html.contents import contents
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.terminal import printable, printable_json
 
 ASSETS = Path(__file__).resolve().parent / "assets"
@@ -23,7 +23,7 @@ POLICY = (
 """The content policy: the browser may use this script and this style, and load nothing."""
 
 
-def write(frames: Frames, out: Path, baseline: str = "ERM", metric: str | None = None) -> None:
+def write(frames: Tables, out: Path, baseline: str = "ERM", metric: str | None = None) -> None:
     """Write the page of these runs; raises UserError as `contents.contents` does."""
     write_whole(out, render(contents(frames, baseline, metric)))
 

@@ -21,14 +21,14 @@ from oodbench.report.statistics import Difference
 from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import METHOD, over_ties
 from oodbench.report.tables.remarks import number_of_trials
-from oodbench.results.frames import CELL, Frames, plugins_of
+from oodbench.results.tables import CELL, Tables, plugins_of
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import find_rule, rule_names, sees_test, served, usual
 from oodbench.terminal import counted
 from oodbench.version import __version__
 
 
-def contents(frames: Frames, baseline: str = BASELINE, metric: str | None = None) -> dict[str, Any]:
+def contents(frames: Tables, baseline: str = BASELINE, metric: str | None = None) -> dict[str, Any]:
     """Return everything on the page of these runs.
 
     `metric` is shown instead of the datasets' own, and never changes what is chosen; one that is computed

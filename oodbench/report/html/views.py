@@ -25,7 +25,7 @@ from oodbench.report.tables.leaderboard import (
     leaderboard_by_rule,
     scores,
 )
-from oodbench.results.frames import Frames, subset
+from oodbench.results.tables import Tables, subset
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import Judged, judged
 from oodbench.terminal import counted
@@ -103,7 +103,7 @@ class Numbers:
         return "points" if is_proportion(metric) else metric
 
 
-def _serving(frames: Frames, rule: str) -> Frames:
+def _serving(frames: Tables, rule: str) -> Tables:
     """Return the frames of the datasets on which a rule can choose; those of a sweep as they are."""
     if frames.scores is None:
         return frames
@@ -113,7 +113,7 @@ def _serving(frames: Frames, rule: str) -> Frames:
     return frames if kept.all() else subset(frames, runs[kept])
 
 
-def numbers_by(frames: Frames, rule: str, baseline: str, metric: str | None) -> Numbers:
+def numbers_by(frames: Tables, rule: str, baseline: str, metric: str | None) -> Numbers:
     """Compute the numbers by a rule; raises UserError where the sweep cannot serve it."""
     frames = _serving(frames, rule)
     if frames.runs.empty:

@@ -16,7 +16,7 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.report.tables import Block, Sheet
 from oodbench.results.domainbed import ENVIRONMENTS
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 
 ALGORITHMS = (
     *("ERM", "ERMPlusPlus", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN"),
@@ -87,7 +87,7 @@ METHODS: Sequence[tuple[str, Callable[[Accuracies, Any], Choice | None]]] = (
 CELL_COLUMNS = ("label", "environment", "trial", "value")
 
 
-def tables(frames: Frames) -> Sheet:
+def tables(frames: Tables) -> Sheet:
     """Return DomainBed's tables by its three rules.
 
     The frame has a row for each of their cells: `rule`, `dataset`, `label`, `environment`, `mean`, `error`
@@ -156,12 +156,12 @@ def _sorted(datasets: Iterable[str]) -> list[str]:
     return sorted(datasets, key=lambda d: ([*ENVIRONMENTS, d].index(d), d))
 
 
-def _sweep(frames: Frames, runs: pd.DataFrame, dataset: str) -> Accuracies:
+def _sweep(frames: Tables, runs: pd.DataFrame, dataset: str) -> Accuracies:
     trained = runs[runs["dataset_label"] == dataset]
     tests = trained["test_environments"]
     trained = trained.assign(test=tests.map(lambda t: t[0] if len(t) == 1 else ""))
     trained = trained[tests.map(len) <= 2]
-    metrics = frames.metrics
+    metrics = frames.records
     mine = metrics["id"].isin(trained["id"]) & (metrics["metric"] == "accuracy")
     rows = metrics[mine & metrics["split"].isin(("in", "out"))]
     rows = rows.astype(dict.fromkeys(("id", "environment", "split"), object))

@@ -16,7 +16,7 @@ from oodbench.notes import Note
 from oodbench.report.numbers import number
 from oodbench.report.statistics import LEAST, half_width, mean_and_error, plain_mean
 from oodbench.report.tables.remarks import notes, remarks
-from oodbench.results.frames import CELL, Frames, origins, plugins_of, pretraining, records_at
+from oodbench.results.tables import CELL, Tables, origins, plugins_of, pretraining, records_at
 from oodbench.results.run_spec import BEFORE, CONSTANT
 from oodbench.selection import Judged, find_rule, judged_by_all, rule_names, sees_test
 from oodbench.terminal import counted
@@ -270,7 +270,7 @@ def _places(values: pd.DataFrame) -> "pd.Series[str]":
 
 
 def reported_metrics(
-    frames: Frames, runs: pd.DataFrame, metric: str | None
+    frames: Tables, runs: pd.DataFrame, metric: str | None
 ) -> tuple[dict[str, str], dict[str, bool]]:
     """Return the metric shown for each dataset; and whether higher is better, by metric, shown or a
     dataset's own.
@@ -284,7 +284,7 @@ def reported_metrics(
     }
     datasets = runs.set_index("id")["dataset_label"]
     if metric is not None:
-        scored = frames.metrics[frames.metrics["environment"].notna()]
+        scored = frames.records[frames.records["environment"].notna()]
         pairs = scored[["id", "metric"]].drop_duplicates().astype(object)
         known = pairs["metric"].groupby(pairs["id"].map(datasets)).unique()
         for dataset in main:
@@ -315,8 +315,8 @@ def _per_trial(one: Judged, cells: pd.DataFrame, tests: pd.DataFrame) -> pd.Data
     These are the values on test environments, `tests`, then their means, then the metrics of the
     predictor itself.
     """
-    of_no_environment = one.frames.metrics[one.frames.metrics["environment"].isna()]
-    known = replace(one.frames, metrics=of_no_environment)
+    of_no_environment = one.frames.records[one.frames.records["environment"].isna()]
+    known = replace(one.frames, records=of_no_environment)
     records = records_at(known, one.tied[["step", "id", *CELL]])
     names = records[["dataset_label", "metric"]].drop_duplicates()
     predictor = cells.merge(names, on="dataset_label")

@@ -9,7 +9,7 @@ import pandas as pd
 
 from oodbench.notes import Note
 from oodbench.report.statistics import LEAST
-from oodbench.results.frames import CELL
+from oodbench.results.tables import CELL
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.terminal import counted

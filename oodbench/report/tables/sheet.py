@@ -24,7 +24,7 @@ from oodbench.report.tables.leaderboard import (
     leaderboard_by_rule,
     leaderboard_of,
 )
-from oodbench.results.frames import Frames, subset
+from oodbench.results.tables import Tables, subset
 from oodbench.selection import Judged, judged
 
 APART = "of transductive methods"
@@ -52,7 +52,7 @@ def sheet(board: Leaderboard) -> Sheet:
 
 
 def leaderboard_sheet(
-    frames: Frames, rule: str | None = None, metric: str | None = None, also: Sequence[str] = ()
+    frames: Tables, rule: str | None = None, metric: str | None = None, also: Sequence[str] = ()
 ) -> Sheet:
     """Return the leaderboard of the runs of `joined`, with columns of the metrics `also`.
 
@@ -301,7 +301,7 @@ def with_further_metrics(shown: Leaderboard, one: Judged, metrics: Sequence[str]
     A cell has the row's mean over test environments; datasets that lack the metric have none. Raises
     UserError for a metric that no dataset has.
     """
-    runs, recorded = one.runs, one.frames.metrics[["id", "metric"]].astype(object)
+    runs, recorded = one.runs, one.frames.records[["id", "metric"]].astype(object)
     frame, notes, also = shown.frame, list(shown.notes), list(shown.also)
     for metric in metrics:
         ids = recorded.loc[recorded["metric"] == metric, "id"].unique()

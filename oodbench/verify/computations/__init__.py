@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.verify.computations import and_mask, rex
 from oodbench.verify.targets import Values
 
-COMPUTATIONS: dict[str, Callable[[int, Mapping[str, Frames]], Values]] = {
+COMPUTATIONS: dict[str, Callable[[int, Mapping[str, Tables]], Values]] = {
     "covariate-shift-search": rex.covariate_shift_search,
     "covariate-shift-toy": rex.covariate_shift,
     "gradient-correlation": and_mask.gradient_correlation,

@@ -22,7 +22,7 @@ from torch import Tensor
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.gradients.backward import stacked_gradients
 from oodbench.networks.base import build
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.seeds import derive
 from oodbench.steps import units
 from oodbench.sweep.file import find_sweep, read_sweep
@@ -58,7 +58,7 @@ SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
 """The factor that the weight decay of 0.01 leaves of a weight, at rates of 0.3 * 0.9995^k."""
 
 
-def gradient_correlation(trials: int, frames: Mapping[str, Frames]) -> Values:
+def gradient_correlation(trials: int, frames: Mapping[str, Tables]) -> Values:
     """Return the correlations in the thesis' figure at a few values of tau, of a network for each trial."""
     taus = [0.0, 0.25, 0.5, 0.75, 1.0]
     measured = np.stack([correlations({**PAPER}, taus, trial) for trial in range(trials)])
@@ -76,7 +76,7 @@ def gradient_correlation(trials: int, frames: Mapping[str, Frames]) -> Values:
     return values
 
 
-def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Values:
+def random_gradients(trials: int, frames: Mapping[str, Tables]) -> Values:
     """Return the sizes that figure 4 shows, with random gradients of its own for each trial."""
     taus = {0.6: (5, 10, 20, 50, 100, 200), 1.0: (2, 4, 6, 8)}
     values: Values = {}
@@ -87,7 +87,7 @@ def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Values:
     return values
 
 
-def ilc_linear(trials: int, frames: Mapping[str, Frames]) -> Values:
+def ilc_linear(trials: int, frames: Mapping[str, Tables]) -> Values:
     """Return the largest difference between our weights and the printed ones by run, for all trials."""
     values: Values = {}
     for spec in make_plan(read_sweep(find_sweep("ilc-linear"), ["trials=1"])).runs.values():

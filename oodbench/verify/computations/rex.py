@@ -16,7 +16,7 @@ from torch import Tensor
 from oodbench.algorithms import Outputs, Problem, algorithms
 from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.tasks import Task
 from oodbench.verify.measured import last_values
 from oodbench.verify.targets import Values
@@ -45,7 +45,7 @@ NEAR = 1e-3
 """The distance from equal risks at which the jump at equality is looked at."""
 
 
-def covariate_shift_search(trials: int, frames: Mapping[str, Frames]) -> Values:
+def covariate_shift_search(trials: int, frames: Mapping[str, Tables]) -> Values:
     """Return whether each run that ended is satisfactory (1 or 0), by row and imbalance.
 
     It is if its test accuracy at the last step is above chance and below its training accuracy.
@@ -82,7 +82,7 @@ def costly_risk(p: Tensor, q: Tensor) -> Tensor:
     return (1 - p) * (1 - q) * CHEAP + p * q * COSTLY
 
 
-def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Values:
+def covariate_shift(trials: int, frames: Mapping[str, Tables]) -> Values:
     """Return the p in [0, 1] that each method chooses for each pair of environments; nothing is random."""
     values: Values = {}
     for domain, pair in DOMAINS.items():
@@ -115,7 +115,7 @@ def sem_risks(weights: Tensor, varies: str) -> Tensor:
     return risks
 
 
-def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Values:
+def scalar_sem(trials: int, frames: Mapping[str, Tables]) -> Values:
     """Return the weights (a, b) that ERM and V-REx choose if one of the noises varies, without chance."""
     values: Values = {}
     for varies in ("2", "Y"):
@@ -137,7 +137,7 @@ def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Values:
     return values
 
 
-def risk_fields(trials: int, frames: Mapping[str, Frames]) -> Values:
+def risk_fields(trials: int, frames: Mapping[str, Tables]) -> Values:
     """Return the gradients of the methods' objectives at some pairs of risks."""
     values: Values = {}
     for name in FIELD_METHODS:

@@ -305,7 +305,7 @@ def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
         dataset = opened(spec["dataset"], wilds_dir, **spec["options"])
         kept = predictions.read_predictions(results.run(run_id), 2)
         assert set(kept) == set(dataset.evaluation_environments)
-        own = frames.metrics[(frames.metrics["id"] == run_id) & (frames.metrics["step"] == 2)]
+        own = frames.records[(frames.records["id"] == run_id) & (frames.records["step"] == 2)]
         for split in dataset.evaluation_environments:
             seen = torch.from_numpy(kept[split].logits).float()
             wanted = dataset.split_metrics(split, torch.arange(len(seen)), seen)
@@ -319,7 +319,7 @@ def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
     methods = board.frame[board.frame["label"] != "constant"]
     for row in methods[methods["environment"] == "test"].itertuples():
         cell = chosen[(chosen["dataset_label"] == row.dataset) & (chosen["label"] == row.label)]
-        values = frames.metrics[frames.metrics["id"] == cell["id"].iloc[0]]
+        values = frames.records[frames.records["id"] == cell["id"].iloc[0]]
         for split, value in (("test", row.mean), ("val", cell["score"].iloc[0])):
             there = (values["environment"] == split) & (values["metric"] == row.metric)
             there &= values["step"] == cell["step"].iloc[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.load import frozen
 from tests.helpers.browser import browser as browser
 from tests.helpers.made import Made, rising
@@ -50,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Frames, pd.DataFrame]:
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, pd.DataFrame]:
     """A board with every kind of row, and its runs as a plain table."""
     folder: Path = tmp_path_factory.mktemp("board") / "kinds.v1"
     runs = made_board(

@@ -14,7 +14,7 @@ from oodbench.report.html.contents import contents
 from oodbench.report.numbers import number
 from oodbench.report.statistics import paired_differences
 from oodbench.report.tables.leaderboard import is_mean, leaderboard_by_rule, scores
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.load import joined, load_frames
 from oodbench.results.run_spec import State
 from oodbench.selection import choose, judged
@@ -55,7 +55,7 @@ def tree(made: Made) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def board(kinds: tuple[Frames, pd.DataFrame]) -> dict[str, Any]:
+def board(kinds: tuple[Tables, pd.DataFrame]) -> dict[str, Any]:
     return contents(kinds[0])
 
 
@@ -121,7 +121,7 @@ def test_without_ceilings_datasets_are_averaged_as_gains(tree: dict[str, Any]) -
 
 @pytest.mark.slow
 def test_a_board_has_the_shares_of_the_headline(
-    kinds: tuple[Frames, pd.DataFrame], board: dict[str, Any]
+    kinds: tuple[Tables, pd.DataFrame], board: dict[str, Any]
 ) -> None:
     for rule in ("val_env", "train_val", "oracle"):
         gaps = gaps_of(leaderboard_by_rule(judged(kinds[0], rule)))
@@ -172,7 +172,7 @@ def test_rows_without_a_place_stand_apart(board: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_runs_give_the_same_page(kinds: tuple[Frames, pd.DataFrame]) -> None:
+def test_the_same_runs_give_the_same_page(kinds: tuple[Tables, pd.DataFrame]) -> None:
     assert json.dumps(contents(kinds[0])) == json.dumps(contents(kinds[0]))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from oodbench.report.html import render, write
 from oodbench.report.html.contents import contents
-from oodbench.results.frames import Frames
+from oodbench.results.tables import Tables
 from oodbench.results.load import joined
 from tests.helpers.browser import Seen
 from tests.helpers.made import Made
@@ -28,7 +28,7 @@ def path(made: Made) -> Path:
 
 
 @pytest.fixture(scope="module")
-def board(kinds: tuple[Frames, pd.DataFrame], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def board(kinds: tuple[Tables, pd.DataFrame], tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "board.html"
     write(kinds[0], file)
     return file
@@ -162,7 +162,7 @@ def test_the_keyboard_reaches_everything(seen: Seen) -> None:
 
 
 @pytest.mark.nightly
-def test_a_board_shows_shares_by_preset(shown: Seen, kinds: tuple[Frames, pd.DataFrame]) -> None:
+def test_a_board_shows_shares_by_preset(shown: Seen, kinds: tuple[Tables, pd.DataFrame]) -> None:
     page, tree = shown.page, contents(kinds[0])
     names = [row["label"] for row in tree["rows"]]
     for view in tree["rules"]["train_val"]["views"]:

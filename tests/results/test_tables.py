@@ -1,6 +1,6 @@
 import pandas as pd
 
-from oodbench.results.frames import origins, pretraining
+from oodbench.results.tables import origins, pretraining
 
 
 def test_weights_are_named_by_model_or_by_file_and_checksum() -> None:

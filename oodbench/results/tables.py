@@ -12,10 +12,10 @@ from oodbench.errors import UserError, unknown
 
 
 @dataclass(frozen=True)
-class Frames:
+class Tables:
     """A results directory in memory."""
 
-    METRIC_COLUMNS = ("id", "step", "environment", "split", "metric", "value", "count")
+    RECORD_COLUMNS = ("id", "step", "environment", "split", "metric", "value", "count")
 
     runs: Any
     """The planned runs, one a row: `id`, the fields of `RunSpec`, `state`, `provenance`, KINDS, and the
@@ -26,8 +26,8 @@ class Frames:
     `evaluation_seconds` and `memory_mb` as recorded up to then; `selection` (the rule that the sweep
     names for its tables; missing if it names none) and `plugins` (the modules that the sweep imports;
     missing of frozen runs)."""
-    metrics: Any
-    """Evaluations, one a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
+    records: Any
+    """Evaluations, one a row: RECORD_COLUMNS; `environment` and `split` are None for the predictor's own;
     a value that was not finite is NaN. `id` and the three names are categorical."""
     scores: Any = None
     """The validation scores of frozen runs (those in a column `frozen` of the runs), whose other
@@ -43,7 +43,7 @@ CELL = ["dataset_label", "label", "test_environments", "trial"]
 """The columns of a run that make its cell."""
 
 
-def plugins_of(frames: Frames) -> list[str]:
+def plugins_of(frames: Tables) -> list[str]:
     """Return the plug-ins of these runs' sweeps; they may define rules or metrics not known here."""
     if "plugins" not in frames.runs:
         return []
@@ -52,7 +52,7 @@ def plugins_of(frames: Frames) -> list[str]:
 
 
 def completed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the planned runs with all columns of `Frames.runs`.
+    """Return the planned runs with all columns of `Tables.runs`.
 
     Raises UserError if no run is planned.
     """
@@ -133,11 +133,11 @@ def _weights(values: object) -> str:
 
 
 def only(
-    frames: Frames,
+    frames: Tables,
     datasets: Sequence[str] = (),
     rows: Sequence[str] = (),
     baseline: str | None = None,
-) -> Frames:
+) -> Tables:
     """Return the runs and records of these datasets and rows, by their labels; of all where none is given.
 
     A text of `rows` may hold several labels with commas. The baseline and ceilings stay. Raises UserError
@@ -161,13 +161,13 @@ def only(
     return subset(frames, runs)
 
 
-def subset(frames: Frames, runs: pd.DataFrame) -> Frames:
+def subset(frames: Tables, runs: pd.DataFrame) -> Tables:
     """Return the frames, restricted to these runs."""
     ids, scores = runs["id"], frames.scores
     if scores is not None:
         scores = scores[scores["id"].isin(ids)]
-    metrics = records_of(frames.metrics, ids)
-    return replace(frames, runs=runs.reset_index(drop=True), metrics=metrics, scores=scores)
+    metrics = records_of(frames.records, ids)
+    return replace(frames, runs=runs.reset_index(drop=True), records=metrics, scores=scores)
 
 
 def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
@@ -185,7 +185,7 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate tables of metrics; the names stay categorical."""
     columns: dict[str, Any] = {}
     filled = [frame for frame in metrics if len(frame)] or metrics  # an empty one has no types
-    for name in Frames.METRIC_COLUMNS:
+    for name in Tables.RECORD_COLUMNS:
         columns_of = [frame[name] for frame in filled]
         categorical = name in ("id", "environment", "split", "metric")
         columns[name] = (
@@ -194,10 +194,10 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def records_at(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
+def records_at(frames: Tables, chosen: pd.DataFrame) -> pd.DataFrame:
     """Return the records at the `id` and `step` of each row of `chosen`, with its other columns."""
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    of_chosen = records_of(frames.metrics, chosen["id"]).astype(names)
+    of_chosen = records_of(frames.records, chosen["id"]).astype(names)
     records: pd.DataFrame = of_chosen.merge(chosen, on=["id", "step"])
     return records
 
@@ -209,7 +209,7 @@ RUN_COLUMNS = (
 )
 
 
-def tidy(frames: Frames) -> pd.DataFrame:
+def tidy(frames: Tables) -> pd.DataFrame:
     """Return all records as one table with an evaluation a row; see `oodbench.load`."""
     tests = frames.runs["test_environments"].map("+".join)
     runs = frames.runs.assign(dataset=frames.runs["dataset_label"], test_environments=tests)
@@ -220,11 +220,11 @@ def tidy(frames: Frames) -> pd.DataFrame:
         values = table[name]
         mixed = values.map(lambda v: isinstance(v, list | tuple | dict)).any()
         table[name] = (values.map(str) if mixed else values).astype("category")
-    metrics = frames.metrics
+    metrics = frames.records
     index_of = pd.Index(runs["id"]).get_indexer(metrics["id"].cat.categories)
     rows = index_of[metrics["id"].cat.codes]
     wide = table.iloc[rows].reset_index(drop=True)
-    names = list(Frames.METRIC_COLUMNS)
+    names = list(Tables.RECORD_COLUMNS)
     values = metrics.reset_index(drop=True)
     columns = [values[["id"]], wide[list(RUN_COLUMNS)], values[names[1:]], wide[list(hparams)]]
     joined: pd.DataFrame = pd.concat(columns, axis=1)
