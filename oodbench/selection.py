@@ -23,8 +23,8 @@ from oodbench.blame import described
 from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.metrics import known_direction, sees_attributes
 from oodbench.registry import Registry
-from oodbench.results.tables import CELL, KINDS, Tables, plugins_of, records_at
 from oodbench.results.run_spec import COMPLETE, RunSpec
+from oodbench.results.tables import CELL, KINDS, Tables, plugins_of, records_at
 
 Integers = npt.NDArray[np.int64]
 

@@ -1,35 +1,34 @@
 """Checks of results before they are frozen, and of a board's files."""
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from oodbench.algorithms import algorithms
 from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
-from oodbench.report.tables.stored import read_summary
-from oodbench.results.boards import ENTRIES_FILE, part_files
+from oodbench.results.boards import ENTRIES_FILE, RECORDS_FILE, RUNS_FILE
 from oodbench.results.directory import Results
-from oodbench.results.load import load_frames
-from oodbench.results.parts import COUNT, SCORE, Part, read_file, value_column
+from oodbench.results.parquet import specs_of
 from oodbench.results.provenance import code, method_digest
+from oodbench.results.read import read_board, read_results
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import DamagedFile
 from oodbench.results.stale import stale_runs
+from oodbench.results.tables import Tables
 from oodbench.selection import sees_test
 from oodbench.sweep.file import Component, DatasetSettings, Row, Sweep, training_of
 from oodbench.sweep.plan import make_plan
 from oodbench.sweep.sources import indices, trials_of
 
 LARGEST = 10 * 2**20
-"""The most bytes that the parts of a board may have."""
+"""The most bytes of a board's two tables."""
 
 ENTRY = ("row", "author", "date", "paper", "pretraining")
 """The columns of a board's entries.csv."""
@@ -52,14 +51,14 @@ def planned_rows(
     rows: Rows = {}
     chosen = restricted(protocol, labels, datasets=datasets)
     plan = make_plan(chosen, data_dir, to_train=False)
-    for spec in plan.runs.values():
+    for spec in plan.rows:
         rows.setdefault((spec.dataset_name, spec.label), {})[spec.id] = spec
     return rows
 
 
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
     """Return the reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
-    runs = load_frames(Results(results)).runs.assign(directory=str(results))
+    runs = read_results(Results(results)).runs.assign(directory=str(results))
     labels = [str(label) for label in runs["label"].unique()]
     entries = {name_of(entry) for entry in protocol.datasets}  # others may lack their data here
     trained = [str(name) for name in runs["dataset_label"].unique() if name in entries]
@@ -106,7 +105,8 @@ def _differing(run: "pd.Series[Any]", planned: Iterable[RunSpec]) -> list[str]:
     """Return the keys of a run's spec that differ from the planned one closest to it, with both values."""
 
     def unlike(spec: RunSpec) -> list[str]:
-        return [name for name, value in vars(spec).items() if name in run and run[name] != value]
+        values = {f.name: getattr(spec, f.name) for f in fields(spec)}
+        return [name for name, value in values.items() if name in run and run[name] != value]
 
     closest = min(planned, key=lambda spec: len(unlike(spec)))
     return [f"{name} is {run[name]}, not {getattr(closest, name)}" for name in unlike(closest)]
@@ -130,30 +130,114 @@ def _missing(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]
 def wrong_board(board: Path) -> list[str]:
     """Return the mistakes in a board, a sentence each; raises UserError if its protocol cannot be read.
 
-    A board is compared with its protocol's file and its parts' records, not with this version's ranges,
+    A board is compared with its protocol's file and its own records, not with this version's ranges,
     defaults and data: the version that trained it may have had others.
     """
-    files: dict[Path, list[Part]] = {}
-    wrong: list[str] = []
-    for path in part_files(board):
-        try:
-            files[path] = read_file(path)
-        except DamagedFile as error:
-            wrong.append(str(error))
-    if not files:
-        return [*wrong, f"{board} has no part that can be read"]
-    size = sum(path.stat().st_size for path in part_files(board))
-    if size > LARGEST:
-        most = f"a board has at most {LARGEST / 2**20:.0f}"
-        wrong.append(f"the parts have {size / 2**20:.1f} MB; {most}")
-    protocol = protocol_of(board)
-    for path, parts in files.items():
-        wrong += [f"{path}: {text}" for text in _wrong_parts(parts, protocol)]
-    wrong += _wrong_entries(board, {part.label for parts in files.values() for part in parts})
+    files = [board / name for name in (RUNS_FILE, RECORDS_FILE)]
     try:
-        read_summary(board)
-    except UserError as error:
-        wrong.append(str(error))
+        tables = read_board(board)
+    except DamagedFile as error:
+        return [str(error)]
+    wrong: list[str] = []
+    if (size := sum(path.stat().st_size for path in files)) > LARGEST:
+        most = f"a board has at most {LARGEST / 2**20:.0f}"
+        wrong.append(f"the tables have {size / 2**20:.1f} MB; {most}")
+    protocol = protocol_of(board)
+    for _, runs in tables.runs.groupby("dataset_label", sort=False):
+        wrong += _wrong_dataset(runs, tables, protocol)
+    return wrong + _wrong_entries(board, set(tables.runs["label"]))
+
+
+def _wrong_dataset(runs: pd.DataFrame, tables: Tables, protocol: Sweep) -> list[str]:
+    """Return the mistakes, a sentence each, of a dataset's rows under a protocol."""
+    wrong: list[str] = []
+    rules = tables.scores[tables.scores["id"].isin(runs["id"])]
+    trials = {name_of(entry): trials_of(protocol, _training(entry)) for entry in protocol.datasets}
+    sets = list(runs["test_environments"].unique())
+    for (dataset, label), row in runs.groupby(["dataset_label", "label"], sort=False):
+        beside = runs[runs["ceiling"] == row["ceiling"].iloc[0]]
+        first = beside[beside["label"] == beside["label"].iloc[0]]
+        unlike = _wrong_ids(row) + _wrong_numbers(row, tables)
+        unlike += _wrong_row_beside(row, first, rules) + _unlike_protocol(row, protocol)
+        wrong += [f"{label} on {dataset}: {text}" for text in unlike]
+        if dataset in trials:
+            draws = indices(protocol.hparam_draws, "hparam_draws")
+            planned = list(itertools.product(trials[dataset], draws, sets))
+            wrong += _wrong_cells(f"{label} on {dataset}", row, planned)
+    return wrong
+
+
+def _wrong_ids(row: pd.DataFrame) -> list[str]:
+    """Return a sentence on the first run whose id is not that of its spec."""
+    for run_id, spec in zip(row["id"], specs_of(row), strict=True):
+        try:
+            found = spec.id
+        except (TypeError, ValueError, AttributeError, RecursionError) as error:
+            return [f"run {run_id} has no spec that can be: {error}"]
+        if found != run_id.partition("@")[0]:
+            return [f"run {run_id} has the spec of {found}"]
+    return []
+
+
+def _wrong_numbers(row: pd.DataFrame, tables: Tables) -> list[str]:
+    """Return what is missing, or stands twice, in the numbers of a row."""
+    wrong: list[str] = []
+
+    def note(text: str, off: "pd.Series[bool]") -> None:
+        """Add a mistake with the run of the first row that is off, if any is."""
+        if off.any():
+            wrong.append(f"{text}, first run {row['id'].iloc[int(np.argmax(off))]}")
+
+    scores = tables.scores[tables.scores["id"].isin(row["id"])]
+    for rule, of_rule in scores.groupby("rule", sort=False):
+        given = row["id"].map(of_rule.groupby("id").size())
+        note(f"has not one score by {rule} of each run", given.ne(1))
+    records = tables.records[tables.records["id"].isin(row["id"])].astype({"id": object})
+    key = ["id", "step", "environment", "split", "metric"]
+    note("has a value twice", row["id"].isin(records.loc[records.duplicated(key), "id"]))
+    main = records[records["metric"].astype(object) == str(row["metric"].iloc[0])]
+    there = main.groupby("id")["environment"].agg(set)
+    pairs = zip(row["id"].map(there), row["test_environments"], strict=True)
+    missing = [not (isinstance(names, set) and names.issuperset(t)) for names, t in pairs]
+    note("has runs without a value on each test environment", pd.Series(missing, row.index))
+    seconds = row["training_seconds"]
+    note("has seconds that cannot be", ~(np.isfinite(seconds) & (seconds >= 0)))
+    return wrong
+
+
+def _wrong_row_beside(row: pd.DataFrame, first: pd.DataFrame, scores: pd.DataFrame) -> list[str]:
+    """Return the mistakes in a row's settings, rules, environments and data, beside another of its
+    dataset.
+    """
+    wrong: list[str] = []
+    label = first["label"].iloc[0]
+    rules, of_first = (
+        set(scores.loc[scores["id"].isin(table["id"]), "rule"]) for table in (row, first)
+    )
+    if rules != of_first:
+        wrong.append(f"has the rules {sorted(rules)}, and {label} has {sorted(of_first)}")
+    for name in (*ALIKE, "metric", "higher_is_better", "classes", "family", "shift"):
+        if repr(row[name].iloc[0]) != repr(first[name].iloc[0]):
+            wrong.append(f"{name.replace('_', ' ')} is not that of {label}")
+    if rules and all(map(sees_test, rules)):
+        seeing = " and ".join(sorted(rules))
+        wrong.append(f"has no rule but {seeing}, which sees the test environments")
+    names = ["trial", *(f"{kind}_environments" for kind in ("test", "validation", "training"))]
+    places, known = (set(table[names].itertuples(index=False, name=None)) for table in (row, first))
+    if strange := places - known:
+        wrong.append(f"has other environments than {label} in trial {min(strange)[0]}")
+    constants, answers = (
+        {
+            (t, e): repr(c)
+            for t, e, c in zip(f["trial"], f["test_environments"], f["constant"], strict=True)
+        }
+        for f in (row, first)
+    )
+    if any(answers.get(place, text) != text for place, text in constants.items()):
+        wrong.append(f"has not the constant answers of {label}")
+    data, of_data = (set(t["provenance"].iloc[0].get("data", ())) for t in (row, first))
+    if of_data - data:
+        wrong.append("has no digest of its data")
     return wrong
 
 
@@ -172,30 +256,6 @@ def _wrong_entries(board: Path, labels: set[str]) -> list[str]:
     return [f"{file} names rows that the board has not: {', '.join(strange)}"] * bool(strange)
 
 
-def _wrong_parts(parts: Sequence[Part], protocol: Sweep) -> list[str]:
-    """Return the mistakes, a sentence each, of a dataset's parts under a protocol."""
-    sets = dict.fromkeys(tests for part in parts for tests in part.test_sets)
-    trials = {name_of(entry): trials_of(protocol, _training(entry)) for entry in protocol.datasets}
-    places = Counter((part.label, part.dataset) for part in parts)
-    twice = (f"{label} on {dataset}" for (label, dataset), count in places.items() if count > 1)
-    wrong = [f"{row} stands there twice" for row in twice]
-    for part in parts:
-        try:
-            part.specs()
-        except DamagedFile as error:
-            wrong.append(str(error))
-            continue
-        row, runs = f"{part.label} on {part.dataset}", part.runs()
-        unlike = _wrong_numbers(part) + _wrong_part(part, parts)
-        unlike += _unlike_protocol(part, runs, protocol)
-        wrong += [f"{row}: {text}" for text in unlike]
-        if part.dataset in trials:
-            draws = indices(protocol.hparam_draws, "hparam_draws")
-            planned = itertools.product(trials[part.dataset], draws, sets)
-            wrong += _wrong_cells(row, runs, list(planned))
-    return wrong
-
-
 def _wrong_cells(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
     """Return the mistakes of a row, which must have exactly one run for each trial, draw and test set."""
     known = runs[["trial", "draw", "test_environments"]].apply(tuple, axis=1).isin(planned)
@@ -207,18 +267,19 @@ def _wrong_cells(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[
     return _missing(row, runs, planned)
 
 
-def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[str]:
-    """Return the mistakes, a sentence each, where a part's specs differ from the protocol's file."""
+def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep) -> list[str]:
+    """Return the mistakes, a sentence each, where a row's specs differ from the protocol's file."""
     entries = {name_of(entry): entry for entry in protocol.datasets}
     rows = {label_of(row): row for row in protocol.algorithms}
-    spec = part.about.spec
-    if part.dataset not in entries:
+    spec = {str(name): value for name, value in runs.iloc[0].items()}
+    dataset, label = str(spec["dataset_label"]), str(spec["label"])
+    if dataset not in entries:
         return ["the protocol has no such dataset"]
-    if part.label not in (*rows, spec["algorithm"]):
+    if label not in (*rows, spec["algorithm"]):
         return ["the protocol plans no such row"]
-    row = rows.get(part.label, part.label)
+    row = rows.get(label, label)
     row = Row(name=row) if isinstance(row, str) else row
-    entry = entries[part.dataset]
+    entry = entries[dataset]
     options: dict[str, Any] = {} if isinstance(entry, str) else dict(entry)
     training = _training(entry)
     ceiling = {**options.pop("ceiling", {}), **row.options} if row.ceiling else {}
@@ -267,64 +328,6 @@ def _adaptation(adapt: str | Mapping[str, Any]) -> str:
 def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
     """Return the declared names with another value; `default` and names without a value pass."""
     return [n for n, value in declared.items() if value not in ("default", values.get(n, value))]
-
-
-def _wrong_part(part: Part, beside: Sequence[Part]) -> list[str]:
-    """Return the mistakes in a part's settings, rules, environments and data, beside the parts of its
-    dataset.
-    """
-    first = next(p for p in beside if p.about.spec["ceiling"] == part.about.spec["ceiling"])
-    wrong = []
-    if {*part.rules} != {*first.rules}:
-        wrong.append(f"has the rules {part.rules}, and {first.label} has {first.rules}")
-    for what in ("context", "constants", "selection"):
-        if getattr(part.about, what) != getattr(first.about, what):
-            wrong.append(f"has not the {what} of {first.label}")
-    for name in ALIKE:
-        if part.about.spec.get(name) != first.about.spec.get(name):
-            wrong.append(f"{name.replace('_', ' ')} is not that of {first.label}")
-    if part.rules and all(map(sees_test, part.rules)):
-        seeing = " and ".join(part.rules)
-        wrong.append(f"has no rule but {seeing}, which sees the test environments")
-    if strange := _environments(part) - _environments(first):
-        wrong.append(f"has other environments than {first.label} in trial {min(strange)[0]}")
-    if {*first.about.provenance.get("data", ())} - {*part.about.provenance.get("data", ())}:
-        wrong.append("has no digest of its data")
-    return wrong
-
-
-def _environments(part: Part) -> set[tuple[Any, ...]]:
-    """Return the trials of a part, each with its test, validation and training environments."""
-    columns = (part.table[f"{name}_environments"] for name in ("test", "validation", "training"))
-    names = zip(*([tuple(row) for row in column.to_pylist()] for column in columns), strict=True)
-    return {(t, *of_run) for t, of_run in zip(part.table["trial"].to_pylist(), names, strict=True)}
-
-
-def _wrong_numbers(part: Part) -> list[str]:
-    """Return the mistakes in a part's numbers: steps that stand twice, and what is missing."""
-    table, wrong = part.table, list[str]()
-    places = table.select(["id", "step"]).to_pandas()
-
-    def note(text: str, off: Sequence[bool] | npt.NDArray[np.bool_]) -> None:
-        """Add a mistake with the run of the first row that is off, if any is."""
-        if np.any(off):
-            wrong.append(f"{text}, first run {places['id'].iloc[int(np.argmax(off))]}")
-
-    note("has a step of a run twice", places.duplicated().to_numpy())
-    for rule in part.rules:
-        given = pd.Series(table[f"{SCORE}{rule}"].is_valid().to_numpy())
-        per_run = given.groupby(places["id"]).transform("sum")
-        note(f"has not one score by {rule} of each run", per_run.ne(1).to_numpy())
-    tests = table["test_environments"].to_pylist()
-    for environment in sorted({name for names in tests for name in names}):
-        here = np.array([environment in names for names in tests])
-        value = value_column(str(part.about.context["metric"]), environment)
-        for name in (value, f"{COUNT}{environment}"):
-            there = table[name].is_valid().to_numpy() if name in table.column_names else False
-            note(f"has runs without {name}", here & ~np.asarray(there))
-    seconds = table["seconds"].to_numpy()
-    note("has seconds that cannot be", ~(np.isfinite(seconds) & (seconds >= 0)))
-    return wrong
 
 
 def refuse(wrong: Sequence[str], what: str) -> None:

@@ -9,11 +9,13 @@ import typer
 from oodbench.errors import UserError
 from oodbench.report.cli import Plugins, Rows
 from oodbench.results.boards import (
+    RECORDS_FILE,
+    RUNS_FILE,
     board_names,
     datasets_to_come,
     find_board,
+    frozen_datasets,
     frozen_folder,
-    part_files,
     to_come,
 )
 from oodbench.terminal import DataDir, Workers, commands, counted, terminal
@@ -50,20 +52,20 @@ Only = Annotated[
 @app.command("list")
 def list_() -> None:
     """List the boards: datasets, rows, runs, size and the code that trained them."""
-    from oodbench.results.parts import known_parts
+    from oodbench.board.freeze import tables_of
 
     rows = []
     for name in board_names():
-        files, parts = list(part_files(find_board(name))), known_parts(find_board(name))
-        count = len({part.dataset for part in parts})
-        labels = len({part.label for part in parts if not part.about.spec["ceiling"]})
-        coming = len(datasets_to_come(find_board(name)))
+        board = find_board(name)
+        runs, _ = tables_of(board)
+        count, coming = runs["dataset_label"].nunique(), len(datasets_to_come(board))
+        labels = runs.loc[~runs["ceiling"].eq(True), "label"].nunique()
         of_all = f"{count} of {count + coming}" if coming else str(count)
-        runs = sum(len(part.ids) for part in parts)
-        size = sum(file.stat().st_size for file in files) / 2**20
-        made = [part.about.provenance for part in parts]
+        size = sum((board / file).stat().st_size for file in (RUNS_FILE, RECORDS_FILE)) / 2**20
+        made = {id(p): p for p in runs["provenance"]}.values()
         codes = sorted({f"{p.get('oodbench', '?')}, {str(p.get('commit'))[:12]}" for p in made})
-        rows.append((name, of_all, str(labels), f"{runs:,}", f"{size:.1f} MB", "; ".join(codes)))
+        counts = (of_all, str(labels), f"{len(runs):,}", f"{size:.1f} MB")
+        rows.append((name, *counts, "; ".join(codes)))
     header = ("board", "datasets", "rows", "runs", "size", "version, commit")
     console = terminal()
     console.print(console.tables(header, rows, prose=(5,)), soft_wrap=True)
@@ -111,7 +113,7 @@ def run(
     from oodbench.report.comparison import board_sheet
     from oodbench.report.sources import beside_board, check_planned
     from oodbench.report.tables import print_sheet
-    from oodbench.results.parts import known_parts
+    from oodbench.results.read import read_board
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan
     from oodbench.sweep.stored import choice
@@ -123,18 +125,17 @@ def run(
     if tier:
         trials, draws, dataset = find_tier(board, tier).narrowed(trials, draws, dataset)
     load_plugins(plugin or ())
-    parts = known_parts(board)
-    frozen = list(dict.fromkeys(part.dataset for part in parts))
+    frozen = frozen_datasets(board)
     sweep = restricted(protocol_of(board), labels, trials, draws, dataset or frozen)
     if features:
         sweep = with_features(sweep, features)
     if not dataset:
-        if parts and (coming := datasets_to_come(board)):
+        if frozen and (coming := datasets_to_come(board)):
             terminal(stderr=True).say(f"{to_come(coming)}; they are left out")
         sweep = possible(sweep, data_dir)
-    among = bool(parts) and not features and set(dataset or ()) <= set(frozen)
+    among = bool(frozen) and not features and set(dataset or ()) <= set(frozen)
     if among:
-        check_planned(make_plan(sweep, data_dir).runs.values(), parts, board.name)
+        check_planned(make_plan(sweep, data_dir).rows, read_board(board).runs, board.name)
     options = LaunchOptions(
         out=out,
         plugins=tuple(plugin or ()),
@@ -192,7 +193,7 @@ def freeze(
     plugin: Plugins = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Add the rows of a results directory to a board, as parts that never change again.
+    """Add the rows of a results directory to a board; they never change again.
 
     The folder of a new board holds its sweep as protocol.yaml.
     """
@@ -201,9 +202,10 @@ def freeze(
 
     load_plugins(plugin or [])
     board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name
-    parts = freeze_results(results, board, data_dir)
+    frozen = freeze_results(results, board, data_dir)
     terminal().say(
-        f"New in {name}: {counted(len(parts.added), 'part')}; already there: {len(parts.there)}."
+        f"New in {name}: {counted(len(frozen.added), 'row')} of datasets; already there: "
+        f"{len(frozen.there)}."
     )
 
 

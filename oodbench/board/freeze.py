@@ -1,56 +1,46 @@
-"""Freeze results as the parts of a board."""
+"""Freeze results: a board has the runs of its protocol, and of their records those that rules choose."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 import torch
 
 from oodbench.board.checks import refuse, wrong_results
-from oodbench.board.protocol import protocol_of
+from oodbench.board.protocol import label_of, name_of, protocol_of
 from oodbench.errors import UserError
-from oodbench.report.summary import write_summary
-from oodbench.results.boards import PROTOCOL_FILE, dataset_file, lock
+from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE, lock
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables, only, records_of
-from oodbench.results.load import load_frames
-from oodbench.results.parts import (
-    ADAPT,
-    COUNT,
-    OF_A_RUN,
-    OWN_COUNT,
-    RUN,
-    SCORE,
-    VALUE,
-    WORST_GROUP,
-    About,
-    Constant,
-    Part,
-    PartProvenance,
-    escaped,
-    kept_metrics,
-    known_parts,
-    read_file,
-    write_parts,
+from oodbench.results.parquet import (
+    RECORDS,
+    RUNS,
+    read_table,
+    records_frame,
+    runs_frame,
+    specs_of,
+    table_of,
+    write_table,
 )
 from oodbench.results.provenance import method_digest
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.read import FURTHER, read_results
+from oodbench.results.run_spec import BEFORE, SCORE, RunSpec
+from oodbench.results.tables import Tables, only, records_at
 from oodbench.selection import find_rule, judged, rule_names
+from oodbench.sweep.file import Sweep
 
+WORST_GROUP = "worst_group_accuracy"
 MADE_BY = (
     *("oodbench", "commit", "torch", "python"),
     *("machine", "device", "threads", "arithmetic"),
 )
-"""The fields of its runs' provenance that a part keeps."""
-CONTEXT = ("classes", "dataset_label", "family", "higher_is_better", "metric", "shift")
-"""The fields of its runs' context that a part keeps."""
+"""The fields of the runs' provenance that a board keeps."""
+ROW = ["dataset_label", "label"]
+Row = tuple[str, str]
+"""A row of a table: its dataset and its label."""
 
 
 def frozen_rules() -> list[str]:
@@ -62,79 +52,154 @@ def frozen_rules() -> list[str]:
 
 @dataclass(frozen=True)
 class Frozen:
-    """The parts that freezing added or left alone."""
+    """The rows that freezing added or left alone."""
 
-    added: tuple[Part, ...]
-    """The parts that are new."""
-    there: tuple[Part, ...]
-    """The parts that were there, with the same numbers, and were left alone."""
+    added: tuple[Row, ...]
+    there: tuple[Row, ...]
+    """The rows that were there, with the same numbers."""
 
 
 def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
-    """Freeze all rows of a results directory as parts of a board, whose protocol must be there.
+    """Add all rows of a results directory to a board, whose protocol must be there.
 
     Raises UserError, and writes nothing, if a run is missing, stale or under another protocol, a row
-    was trained by several codes, or a part is frozen already with other numbers.
+    was trained by several codes, or a row is frozen already with other numbers.
     """
     if not (board / PROTOCOL_FILE).is_file():
         raise UserError(f"{board} is no board yet: copy its sweep to {board / PROTOCOL_FILE}")
-    parts = parts_of(results, board, data_dir)
-    added: list[Part] = []
-    there: list[Part] = []
+    protocol = protocol_of(board)
+    refuse(wrong_results(results, protocol, data_dir), f"{results} cannot be frozen")
+    runs, records = frozen_tables(read_results(Results(results)))
+    runs = _with_data(runs, data_dir)
     with lock(board):
-        frozen = {(part.dataset, part.label): part for part in known_parts(board)}
-        for part in parts:
-            known = frozen.get((part.dataset, part.label))
-            if known is not None and not known.equal_numbers(part):
+        known, known_records = tables_of(board)
+        new = [row for row in _rows(runs) if row not in set(_rows(known))]
+        there = [row for row in _rows(runs) if row not in new]
+        for row in there:
+            if _numbers(known, known_records, row) != _numbers(runs, records, row):
                 raise UserError(
-                    f"{part} is frozen with other numbers: what changes a part is a new version of the "
-                    "board, under a new name"
+                    f"{row[1]} on {row[0]} is frozen with other numbers: what changes a row is a new "
+                    "version of the board, under a new name"
                 )
-            (added if known is None else there).append(part)
-        for dataset in dict.fromkeys(part.dataset for part in added):
-            path = dataset_file(board, dataset)
-            before = read_file(path) if path.is_file() else []
-            write_parts([*before, *(part for part in added if part.dataset == dataset)], path)
-        write_summary(board)
-    return Frozen(tuple(added), tuple(there))
+        added = runs[[row in new for row in runs[ROW].itertuples(index=False, name=None)]]
+        both = _in_order(pd.concat([known, added]) if len(known) else added, protocol)
+        of_added = records[records["id"].isin(added["id"])]
+        place = {run_id: i for i, run_id in enumerate(both["id"])}
+        values = pd.concat([known_records, of_added]).astype(_TEXTS)
+        order = values["id"].map(place).argsort(kind="stable")
+        write_table(table_of(values.iloc[order], RECORDS), board / RECORDS_FILE)
+        write_table(table_of(both, RUNS), board / RUNS_FILE)
+    return Frozen(tuple(new), tuple(there))
 
 
-def parts_of(results: Path, board: Path, data_dir: Path | None = None) -> list[Part]:
-    """Make the parts of a board from a results directory, but write none; raises UserError as `freeze`."""
-    refuse(wrong_results(results, protocol_of(board), data_dir), f"{results} cannot be frozen")
-    digests, made = _Digests(data_dir), made_of(load_frames(Results(results)))
-    return [part.with_data(digests.of(part.specs().values())) for part in made]
+_TEXTS = dict.fromkeys(("id", "environment", "split", "metric"), object)
 
 
-def made_of(frames: Tables) -> list[Part]:
-    """Return the part of each row of each dataset, without digests of the data."""
-    chosen, made = _chosen(frames), []
-    for _, runs in frames.runs.groupby(["dataset_label", "label"], sort=False):
-        ids = runs["id"]
-        row = Tables(runs, records_of(frames.records, ids))
-        made.append(part_of(row, chosen[chosen["id"].isin(ids)], _provenance(runs)))
-    return made
+def tables_of(board: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the two tables of a board as they are on the disk, empty if nothing is frozen yet."""
+    if not (board / RUNS_FILE).is_file():
+        return pd.DataFrame(columns=RUNS.names), pd.DataFrame(columns=RECORDS.names)
+    runs = runs_frame(read_table(board / RUNS_FILE, RUNS))
+    return runs, records_frame([read_table(board / RECORDS_FILE, RECORDS)])
 
 
-def _chosen(frames: Tables) -> pd.DataFrame:
+def _rows(runs: pd.DataFrame) -> list[Row]:
+    return list(runs[ROW].drop_duplicates().itertuples(index=False, name=None))
+
+
+def _numbers(runs: pd.DataFrame, records: pd.DataFrame, row: Row) -> object:
+    """Return what a training of a row gives again, in an order that it cannot change."""
+    ids = runs.loc[(runs[ROW] == list(row)).all(axis=1), "id"]
+    own = records[records["id"].isin(ids)].astype(_TEXTS).fillna("")
+    return own.sort_values(RECORDS.names).to_numpy().tolist()
+
+
+def _in_order(runs: pd.DataFrame, protocol: Sweep) -> pd.DataFrame:
+    """Return the runs by dataset and row in the order of the protocol; what it does not list comes last."""
+    places = {
+        "dataset_label": [name_of(entry) for entry in protocol.datasets],
+        "label": [label_of(row) for row in protocol.algorithms],
+    }
+    ranks = {
+        f"rank of {column}": runs[column]
+        .map({n: i for i, n in enumerate(names)})
+        .fillna(len(names))
+        for column, names in places.items()
+    }
+    table = runs.assign(**ranks).sort_values([*ranks, *ROW], kind="stable", ignore_index=True)
+    return table.drop(columns=list(ranks))
+
+
+def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return runs that have all ended, and their records at the steps that rules choose, as a board has
+    them.
+
+    The columns are `oodbench.results.parquet.RUNS` and RECORDS. Of a step's records those of the `in`
+    splits of test environments are kept, by the metric that ranks the dataset and by worst groups, and
+    those of the predictor itself. A validation score is a record of the split `score`.
+    """
+    chosen, runs = _chosen(tables), tables.runs
+    about = runs.set_index("id")[["metric", "test_environments"]]
+    at = records_at(tables, chosen[["id", "step"]].drop_duplicates()).join(
+        about, on="id", rsuffix="_main"
+    )
+    places = zip(at["environment"], at["split"], at["test_environments"], strict=True)
+    is_test = pd.Series([e in tests and s == "in" for e, s, tests in places], at.index)
+    is_main = at["metric"].str.removesuffix(BEFORE).eq(at["metric_main"])
+    kept = is_test & (is_main | at["metric"].eq(WORST_GROUP)) | at["environment"].isna()
+    scores = chosen.rename(columns={"rule": "metric", "score": "value"})
+    scores = scores.assign(environment=None, split=SCORE, count=1)
+    records = pd.concat([at.loc[kept, RECORDS.names], scores[RECORDS.names]], ignore_index=True)
+    order = dict(zip(runs["id"], range(len(runs)), strict=True))
+    records = records.sort_values(
+        ["id", "step"], key=lambda c: c.map(order) if c.name == "id" else c, kind="stable"
+    )
+    sizes = records.groupby("id").size()
+    spent = runs[["training_seconds", "evaluation_seconds"]].astype(float).sum(axis=1)
+    contexts = runs[[name for name in FURTHER[:3]]].to_dict(orient="records")
+    known = [{k: v for k, v in each.items() if v is not None} for each in contexts]
+    frozen = runs.assign(
+        state=runs["state"].astype(str),
+        training_seconds=spent,
+        waiting_seconds=None,
+        evaluation_seconds=None,
+        memory_mb=None,
+        records=runs["id"].map(sizes),
+        constant=_constants(runs),
+        context=known,
+        provenance=_provenances(runs),
+    )
+    return frozen.reindex(columns=RUNS.names), records
+
+
+def _chosen(tables: Tables) -> pd.DataFrame:
     """Return the `id`, `rule`, `step` and `score` of each run's candidate by each rule that its dataset
     serves.
     """
-    tables = []
-    for dataset in frames.runs["dataset_label"].unique():
-        of_dataset = only(frames, [str(dataset)])
+    found = []
+    for dataset in tables.runs["dataset_label"].unique():
+        of_dataset = only(tables, [str(dataset)])
         for rule in frozen_rules():
             with suppress(UserError):
                 best = judged(of_dataset, rule).candidates.drop_duplicates("id")
-                tables.append(best[["id", "step", "score"]].assign(rule=rule))
-    if not tables:
+                found.append(best[["id", "step", "score"]].assign(rule=rule))
+    if not found:
         raise UserError("the runs serve no selection rule: nothing can be chosen")
-    return pd.concat(tables, ignore_index=True)
+    return pd.concat(found, ignore_index=True)
 
 
-def _provenance(runs: pd.DataFrame) -> PartProvenance:
-    """Return the provenance of a row, all of whose runs were trained by one code."""
-    made = [p for p in runs["provenance"] if p]
+def _provenances(runs: pd.DataFrame) -> "pd.Series[Any]":
+    """Return the provenance of each run: that of its row, which one code has trained."""
+    made = pd.Series([{}] * len(runs), runs.index, dtype=object)
+    for _, row in runs.groupby(ROW, sort=False):
+        of_row = _provenance(row["provenance"])
+        shared = {v: of_row | {"vectorized": v} for v in (False, True)}
+        made[row.index] = [shared[bool(p.get("vectorized", False))] for p in row["provenance"]]
+    return made
+
+
+def _provenance(provenances: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    made = [p for p in provenances if p]
     sources = {digest for p in made if (digest := method_digest(p))}
     days = sorted(str(p["started"])[:10] for p in made if "started" in p)
     known: dict[str, Any] = {
@@ -143,133 +208,30 @@ def _provenance(runs: pd.DataFrame) -> PartProvenance:
         if (values := list(dict.fromkeys(p[name] for p in made if p.get(name) is not None)))
     }
     known["dates"] = [days[0], days[-1]] if days else []
-    known["source"] = sources.pop() if sources else None
-    return cast(PartProvenance, {name: v for name, v in known.items() if v is not None})
+    return known | ({"source": sources.pop()} if sources else {})
 
 
-def part_of(frames: Tables, chosen: pd.DataFrame, provenance: PartProvenance) -> Part:
-    """Make a part from the runs of one row on one dataset, all of which have ended.
-
-    `chosen` has the `id`, `rule`, `step` and `score` of each run's candidate by each rule.
-    """
-    runs = frames.runs.set_index("id", drop=False)
-    first = runs.iloc[0]
-    order = {run_id: i for i, run_id in enumerate(runs["id"])}
-    table = chosen.assign(there=True).pivot(
-        index=["id", "step"], columns="rule", values=["score", "there"]
-    )
-    table = table.loc[sorted(table.index, key=lambda place: (order[place[0]], place[1]))]
-    columns = _run_arrays(runs.loc[table.index.get_level_values("id")], table.index)
-    for rule in chosen["rule"].drop_duplicates():
-        scores, missing = table["score", rule].to_numpy(float), table["there", rule].isna()
-        columns[f"{SCORE}{rule}"] = _floats(scores, missing.to_numpy())
-    records = frames.records
-    kept = records["metric"].isin(kept_metrics([first["metric"]])) | records["environment"].isna()
-    columns |= _value_arrays(Tables(frames.runs, records[kept]), table.index)
-    spec = asdict(spec_of(first))
-    known = {name: first[name] for name in CONTEXT if name in runs}
-    context: Any = {name: _plain(v) for name, v in known.items() if not _is_missing(v)}
-    about = About(
-        spec={name: value for name, value in spec.items() if name not in OF_A_RUN},
-        context=context | {"training_environments": []},
-        constants=_constants(frames.runs),
-        selection=first.get("selection") or None,
-        provenance=provenance,
-    )
-    return Part(about, pa.table(columns))
-
-
-def _run_arrays(runs: pd.DataFrame, places: "pd.Index[Any]") -> dict[str, pa.Array]:
-    """Return the columns that every part has; row i of `runs` is the run of `places[i]`, an (id, step)."""
-    columns: dict[str, Any] = {
-        "id": list(runs["id"]),
-        **{name: runs[name].astype(int).tolist() for name in ("draw", "trial", "last_step")},
-        **{
-            name: [list(environments) for environments in runs[name]]
-            for name in RUN.names
-            if name.endswith("_environments")
-        },
-        **{
-            name: [json.dumps(values, sort_keys=True) for values in runs[name]]
-            for name in ("hparams", "network_hparams")
-        },
-        "vectorized": [bool(p.get("vectorized", False)) for p in runs["provenance"]],
-        "diverged": [state == State.DIVERGED for state in runs["state"]],
-        "seconds": runs[["training_seconds", "evaluation_seconds"]].astype(float).sum(axis=1),
-        "step": places.get_level_values("step").tolist(),
-    }
-    arrays = {column.name: pa.array(columns[column.name], column.type) for column in RUN}
-    if "adapt" in runs and not _is_missing(runs["adapt"].iloc[0]):
-        arrays[ADAPT] = pa.array([json.dumps(adapt, sort_keys=True) for adapt in runs["adapt"]])
-    return arrays
-
-
-def _floats(values: "np.ndarray[Any, Any]", missing: "np.ndarray[Any, Any]") -> pa.Array:
-    return pa.array(values, pa.float64(), mask=missing, from_pandas=False)  # NaN is a value
-
-
-def spec_of(run: "pd.Series[Any]") -> RunSpec:
-    """Return the spec of a row of `Tables.runs`; a field that an older plan lacks is missing there."""
-    return RunSpec.from_json(
-        {str(k): _plain(v) for k, v in run.items() if v is None or not _is_missing(v)}
-    )
-
-
-def _is_missing(value: object) -> bool:
-    return value is None or (isinstance(value, float) and np.isnan(value))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _value_arrays(frames: Tables, places: "pd.Index[Any]") -> dict[str, pa.Array]:
-    """Return the columns of values and counts at these places, each an (id, step)."""
-    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    records = frames.records.astype(names)
-    tests = records["id"].map(frames.runs.set_index("id")["test_environments"])
-    rows = zip(records["environment"], records["split"], tests, strict=True)
-    records = records[[e is None or e != e or (s == "in" and e in test) for e, s, test in rows]]
-    records = records.assign(environment=records["environment"].fillna(""))
-    most = records.groupby(["id", "step", "environment"])["count"].max()
-    columns: dict[str, pa.Array] = {}
-    for environment, counts in most.groupby("environment", sort=True):
-        columns[f"{COUNT}{environment}"] = _counts(counts.droplevel("environment"), places)
-    for (metric, environment), group in records.groupby(["metric", "environment"], sort=True):
-        of_metric = group.set_index(["id", "step"])
-        place = f"{escaped(metric)}/{environment}"
-        values = of_metric["value"].reindex(places).to_numpy(float)
-        columns[f"{VALUE}{place}"] = _floats(values, ~places.isin(of_metric.index))
-        usual = most.xs(environment, level="environment").reindex(of_metric.index)
-        if not of_metric["count"].eq(usual).all():
-            columns[f"{OWN_COUNT}{place}"] = _counts(of_metric["count"], places)
-    return columns
-
-
-def _counts(counts: "pd.Series[Any]", places: "pd.Index[Any]") -> pa.Array:
-    """Return the counts at these places, null where there are none."""
-    values = counts.reindex(places).fillna(0).to_numpy(np.int32)
-    return pa.array(values, mask=~places.isin(counts.index))
-
-
-def _constants(runs: pd.DataFrame) -> list[Constant]:
+def _constants(runs: pd.DataFrame) -> "pd.Series[Any]":
     """Return the constant answers of the runs, on the `in` splits of their test environments."""
-    constants: dict[tuple[tuple[str, ...], int], Constant] = {}
-    if "constant" not in runs:
-        return []
-    columns = (runs[name] for name in ("test_environments", "trial", "constant"))
-    for tests, trial, answer in zip(*columns, strict=True):
-        if isinstance(answer, Mapping) and answer and (tests, trial) not in constants:
-            values = {
+    known: dict[tuple[int, tuple[str, ...]], Any] = {}
+    for answer, tests in zip(runs["constant"], runs["test_environments"], strict=True):
+        if isinstance(answer, Mapping) and (id(answer), tests) not in known:
+            known[id(answer), tests] = {
                 metric: {e: {"in": v["in"]} for e, v in of_metric.items() if e in tests}
                 for metric, of_metric in answer.items()
             }
-            constants[tests, trial] = Constant(
-                test_environments=list(tests), trial=int(trial), values=values
-            )
-    return list(constants.values())
+    places = zip(runs["constant"], runs["test_environments"], strict=True)
+    return pd.Series([known.get((id(a), tests)) for a, tests in places], runs.index, dtype=object)
+
+
+def _with_data(runs: pd.DataFrame, data_dir: Path | None) -> pd.DataFrame:
+    """Return the runs with digests of the data of their rows in the provenance."""
+    digests = _Digests(data_dir)
+    for _, row in runs.groupby(ROW, sort=False):
+        data = digests.of(specs_of(row))
+        for made in {id(p): p for p in row["provenance"]}.values():
+            made["data"] = data
+    return runs
 
 
 class _Digests:

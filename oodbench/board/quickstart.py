@@ -7,8 +7,8 @@ from oodbench.report.comparison import board_sheet
 from oodbench.report.numbers import number
 from oodbench.report.tables import Sheet
 from oodbench.report.tables.leaderboard import METHOD, is_mean, leaderboard_by_rule
-from oodbench.results.tables import Tables, origins
 from oodbench.results.run_spec import CONSTANT
+from oodbench.results.tables import Tables, origins
 from oodbench.selection import judged
 
 BOARD, DATASET, TRIALS = "small.v3", "SEM, FOU", 8

@@ -14,10 +14,10 @@ from oodbench.board.protocol import name_of, possible, protocol_of
 from oodbench.errors import unknown
 from oodbench.report.differences import Agreement, compared, distance, named, origin, outcome
 from oodbench.results.directory import Results
-from oodbench.results.tables import subset
-from oodbench.results.load import board_frames, load_frames
-from oodbench.results.parts import Part, read_parts
+from oodbench.results.parquet import specs_of
+from oodbench.results.read import read_board, read_results
 from oodbench.results.run_spec import RunSpec
+from oodbench.results.tables import subset
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 
 
@@ -41,22 +41,20 @@ def rerun(
     beside it: here the others of the sample. Raises UserError for an unknown row, and for a method
     that is not registered.
     """
-    parts = read_parts(board)
-    labels = {part.label for part in parts}
+    tables = read_board(board)
+    labels = list(tables.runs["label"].unique())
     for row in rows:
         if row not in labels:
             raise unknown("algorithm", row, labels, f"the board {board.name}")
     kept = {name_of(entry) for entry in possible(protocol_of(board), options.data_dir).datasets}
-    parts = [p for p in parts if p.dataset in kept and (not rows or p.label in rows)]
-    ids = [(i, run_id) for i, part in enumerate(parts) for run_id in part.ids]
-    sample = dict.fromkeys(random.Random(seed).sample(ids, min(count, len(ids))))
-    parts = [parts[i] for i in sorted({i for i, _ in sample})]
-    changed = changed_data(parts, options.data_dir)
-    chosen = {run_id for _, run_id in sample}
-    specs = [spec for part in parts for spec in part.specs().values() if spec.id in chosen]
-    again = load_frames(train_frozen(board, specs, options))
-    frozen = board_frames(parts)
-    frozen = subset(frozen, frozen.runs[frozen.runs["id"].isin(chosen)])
+    runs = tables.runs[tables.runs["dataset_label"].isin(kept)]
+    runs = runs[runs["label"].isin(rows)] if rows else runs
+    chosen = random.Random(seed).sample(list(runs["id"]), min(count, len(runs)))
+    runs = runs[runs["id"].isin(chosen)]
+    changed = changed_data(runs, tables.runs, options.data_dir)
+    specs = specs_of(runs)
+    again = read_results(train_frozen(board, specs, options))
+    frozen = subset(tables, runs)
     table = compared(frozen, again)
     failed = table[table["agreement"].isin((Agreement.MISSING, Agreement.OFF))]
     errors = again.runs.set_index("id")["error"]
@@ -87,20 +85,22 @@ def train_frozen(board: Path, specs: Sequence[RunSpec], options: LaunchOptions) 
     return results
 
 
-def changed_data(parts: Sequence[Part], data_dir: Path | None) -> list[str]:
-    """Return sentences on the parts whose data have other digests than when they were frozen."""
+def changed_data(chosen: pd.DataFrame, runs: pd.DataFrame, data_dir: Path | None) -> list[str]:
+    """Return the sentences on rows of the chosen runs, among all `runs`, whose data are others now."""
     changed = []
-    for part in parts:
-        known = part.about.provenance.get("data")
+    row = ["dataset_label", "label"]
+    for dataset, label in chosen[row].drop_duplicates().itertuples(index=False, name=None):
+        of_row = runs[(runs[row] == [dataset, label]).all(axis=1)]
+        first = of_row.iloc[0]
+        known = first["provenance"].get("data", {})
         if not known:
             continue
-        trials = sorted({int(t) for t in part.runs()["trial"]})
-        spec = part.about.spec
-        now = data_digests(spec["dataset"], spec["options"], trials, data_dir)
+        trials = sorted(set(map(int, of_row["trial"])))
+        now = data_digests(first["dataset"], first["options"], trials, data_dir)
         unlike = [name for name, digest in known.items() if now.get(name) != digest]
         if unlike:
             changed.append(
-                f"the data of {part.dataset} are not those that {part.label} was trained on: "
+                f"the data of {dataset} are not those that {label} was trained on: "
                 f"environment {', '.join(unlike)} has another digest"
             )
     return changed

@@ -28,9 +28,9 @@ from oodbench.report.statistics import mean_and_error
 from oodbench.report.tables.leaderboard import constant_values, reported_metrics
 from oodbench.report.why import why
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import CONSTANT, RunSpec
+from oodbench.results.tables import Tables
 from oodbench.selection import judged
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch_specs
@@ -139,7 +139,7 @@ def head_room(
     results, specs = Results(options.out), {i: s for each in kept for i, s in each.items()}
     waiting = [i for i in specs if not results.run(i).state().final]
     launch_specs("head-room", specs, waiting, options)
-    frames, own = (load_frames(results, runs) if runs else None for runs in kept)
+    frames, own = (read_results(results, runs) if runs else None for runs in kept)
     assert frames is not None
     trained = (ERM, *REFERENCES) if references else (ERM,)
     return _compared(dataset, budget, frames, own, trained)

@@ -37,8 +37,8 @@ from oodbench.report.tables.leaderboard import (
     leaderboard_by_rule,
     scores,
 )
-from oodbench.results.tables import Tables
 from oodbench.results.run_spec import CONSTANT
+from oodbench.results.tables import Tables
 from oodbench.selection import judged_by_all, rule_names, sees_test
 
 FLOOR = -1.0

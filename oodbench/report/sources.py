@@ -16,12 +16,11 @@ from oodbench.report.gaps import gaps_by_rule, losses
 from oodbench.report.tables.stored import StaleSummary, read_summary
 from oodbench.results.boards import board_among, datasets_to_come, find_board
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables, completed, only, stacked, stacked_runs, subset
-from oodbench.results.load import board_frames, frozen, joined, load_frames
-from oodbench.results.parts import Part
 from oodbench.results.predictions import read_predictions
 from oodbench.results.provenance import method_digest, versions
+from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.run_spec import COMPLETE, RunSpec
+from oodbench.results.tables import Tables, completed, only, stacked, stacked_runs, subset
 from oodbench.selection import judged, served
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric")
@@ -100,7 +99,7 @@ def _ranked(name: str) -> Tables:
 
     It is the one that loses least to the oracle of those that judge most datasets, which the summary has.
     """
-    frames = frozen(name)
+    frames = read_board(find_board(name))
     if frames.runs["selection"].notna().any():
         return frames
     stored = None
@@ -110,11 +109,11 @@ def _ranked(name: str) -> Tables:
     return replace(frames, runs=frames.runs.assign(selection=rules[0]))
 
 
-def check_planned(specs: Iterable[RunSpec], parts: Sequence[Part], name: str) -> None:
-    """Raise UserError if runs that are still to be trained could not stand beside the parts of a board."""
+def check_planned(specs: Iterable[RunSpec], frozen_runs: pd.DataFrame, name: str) -> None:
+    """Raise UserError if runs that are still to be trained could not stand beside those of a board."""
     rows = [vars(spec) | {"dataset_label": spec.dataset_name} for spec in specs]
     if rows:
-        _check(pd.DataFrame(rows), board_frames(parts).runs, "the plan", f"the board {name}")
+        _check(pd.DataFrame(rows), frozen_runs, "the plan", f"the board {name}")
 
 
 def _check(runs: pd.DataFrame, frozen_runs: pd.DataFrame, here: str, title: str) -> None:
@@ -359,8 +358,8 @@ def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Ta
 
 def spare(results: Results) -> list[Path]:
     """The files of predictions that no table shows by any rule; none before all runs have ended."""
-    files = list(results.path.glob("runs/*/predictions/*.npz"))
-    frames = load_frames(results) if files else None
+    files = list(results.path.glob("kept/*/predictions/*.npz"))
+    frames = read_results(results) if files else None
     if frames is None or not frames.runs["state"].isin(COMPLETE).all():
         return []
     chosen: set[tuple[str, str]] = set()

@@ -16,8 +16,8 @@ from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet
 from oodbench.report.tables.leaderboard import over_ties
 from oodbench.results.directory import Results, kept_weights
-from oodbench.results.tables import Tables, plugins_of
 from oodbench.results.run_spec import COMPLETE
+from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import choose, find_rule, judged, usual
 from oodbench.terminal import Terminal
 

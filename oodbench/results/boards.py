@@ -11,6 +11,8 @@ from oodbench.yaml_values import read_yaml
 
 PROTOCOL_FILE = "protocol.yaml"
 """The sweep of a frozen board."""
+RUNS_FILE, RECORDS_FILE = "runs.parquet", "records.parquet"
+"""The two tables of a frozen board, see `oodbench.results.parquet`."""
 TIERS_FILE = "tiers.yaml"
 """The tiers of a frozen board: which datasets, draws and trials of its protocol each has."""
 ENTRIES_FILE = "entries.csv"
@@ -78,29 +80,25 @@ def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
     return boards[0] if boards else None, directories
 
 
-def dataset_file(board: Path, dataset: str) -> Path:
-    """Return the file of a dataset's parts; the dataset as tables call it."""
-    return board / "parts" / f"{_file_name(dataset)}.parquet"
+def frozen_datasets(board: Path) -> list[str]:
+    """Return the datasets of which rows are frozen, as tables call them."""
+    file = board / RUNS_FILE
+    if not file.is_file():
+        return []
+    import pyarrow.parquet as pq
 
-
-def _file_name(name: str) -> str:
-    """Return a name as it stands in a path: characters that a file system may refuse become %-escapes."""
-    kept = "".join(c if c.isalnum() or c in "-_.+ =,()" else f"%{ord(c):02x}" for c in name)
-    return kept if kept.strip(".") else f"%{ord(kept[0]):02x}{kept[1:]}"
+    column = pq.read_table(file, columns=["dataset_label"])["dataset_label"]
+    return list(map(str, column.unique().to_pylist()))
 
 
 def datasets_to_come(board: Path) -> list[str]:
     """Return the datasets of a board's protocol of which nothing is frozen yet, as tables call them."""
     entries = read_yaml(board / PROTOCOL_FILE).get("datasets", [])
     names = [e if isinstance(e, str) else str(e.get("label") or e.get("name")) for e in entries]
-    return [name for name in names if not dataset_file(board, name).is_file()]
+    frozen = set(frozen_datasets(board))
+    return [name for name in names if name not in frozen]
 
 
 def to_come(datasets: Sequence[str]) -> str:
     """Return the sentence, without a full stop, on datasets of which nothing is frozen yet."""
     return f"Not frozen yet: {'; '.join(datasets)}"
-
-
-def part_files(board: Path) -> list[Path]:
-    """List the files of a board's parts, one for each dataset."""
-    return sorted((board / "parts").glob("*.parquet"))

@@ -1,13 +1,17 @@
 """Results on disk: the only reader and writer of a results directory.
 
-OUT/sweep.json           the sweep and its planned runs
+OUT/sweep.json           the name of the sweep and the settings of its launches
+OUT/plan.parquet         its planned runs, see `oodbench.results.parquet`
 OUT/sweep.lock           held by a process that adds runs to them
 OUT/heartbeats/<process> the steps of the runs that a process trains, rewritten while it does
 OUT/data/<digest>.json   the files that runs read, see `oodbench.results.data_files`
-OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
+OUT/ended/               the runs that have ended, in two tables, see `oodbench.results.ended`
+OUT/kept/<id>/weights/   RULE-STEP.safetensors: the weights of the step that a rule would choose
+              predictions/  see `oodbench.results.predictions`
+OUT/runs/<id>/           a run while it trains, or that failed:
+              run.json          the run's spec and the provenance of its last start
               metrics.jsonl     one record an evaluation
               checkpoint.pt     what a resumed run needs
-              weights/          RULE-STEP.safetensors: the weights of the step that a rule would choose
               heartbeat         who trains it
               stack.txt         where a process was that ran out of time, until failed.json says so
               lock              held by the process that trains it
@@ -26,7 +30,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from errno import ENOENT
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from filelock import FileLock, Timeout
@@ -34,8 +38,9 @@ from pydantic_core import from_json
 
 from oodbench.errors import UserError
 from oodbench.files import is_temporary, whole_file, write_whole
+from oodbench.results.ended import Ended, ended
 from oodbench.results.provenance import slurm_job
-from oodbench.results.records import Layout, Record, as_line, whole_records, wrong_records
+from oodbench.results.records import Columns, whole_lines, wrong_records
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import (
     SCHEMA,
@@ -47,13 +52,17 @@ from oodbench.results.schemas import (
     Provenance,
     RunFile,
     SweepFile,
-    check_ids,
     parse_file,
     read_bytes,
     read_file,
     sealed,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+BEGINNING = b'{"schema": 1,'
+"""The first bytes of sweep.json in a directory of 0.4.0."""
 LAST = "last"
 """The name of the weights of a run's last step, used beside the selection rules."""
 WEIGHTS = ".safetensors"
@@ -85,9 +94,10 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
-        self._layout: Layout | None = None
-        """The layout of the last record, if this object has written it."""
         self._info: RunFile | None = None
+        """The content of run.json, once it is read or written."""
+        self._columns: Columns | None = None
+        """The columns that run.json has, if this object writes records."""
 
     @property
     def results(self) -> Path:
@@ -100,9 +110,14 @@ class RunDirectory:
         return self.path / "checkpoint.pt"
 
     @property
+    def kept(self) -> Path:
+        """The folder of what is kept of the run when it has ended."""
+        return self.results / "kept" / self.id
+
+    @property
     def weights(self) -> Path:
         """The folder of the run's kept weights."""
-        return self.path / "weights"
+        return self.kept / "weights"
 
     @property
     def stack(self) -> Path:
@@ -124,13 +139,10 @@ class RunDirectory:
         self, spec: RunSpec, context: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> None:
         """Record the spec, what tables need to know of dataset and task, and where it runs."""
-        run = {
-            "schema": SCHEMA,
-            "spec": asdict(spec),
-            "context": context,
-            "provenance": provenance,
-        }
-        write_whole(self.path / "run.json", sealed(_dumps(run)))
+        columns = {} if self._columns is None else self._columns.by_key
+        run = {"schema": SCHEMA, "spec": asdict(spec), "context": context}
+        text = sealed(_dumps(run | {"provenance": provenance, "columns": columns}))
+        write_whole(self.path / "run.json", text)
         (self.path / "failed.json").unlink(missing_ok=True)
 
     def beat(self, step: int) -> None:
@@ -147,13 +159,25 @@ class RunDirectory:
         (self.path / "heartbeat").unlink(missing_ok=True)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add one record, with `evaluations` as in `records`, to the metrics."""
-        if self._layout is None:
-            before = self._records()
-            self._layout = before[-1].layout if before else None
-        line, self._layout = as_line(record, self._layout)
+        """Add one record, with `evaluations` as in `records`, to the metrics.
+
+        What its keys stand for is in run.json before.
+        """
+        if self._columns is None:
+            run = self._info or self.info()
+            self._columns = Columns() if run is None else Columns.of(run)
+        known = len(self._columns.by_key)
+        line = self._columns.line(record)
+        if len(self._columns.by_key) > known:
+            self._keep_columns(self._columns)
         with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(_dumps(line, separators=(",", ":")) + "\n")
+            file.write(_dumps(line) + "\n")
+
+    def _keep_columns(self, columns: Columns) -> None:
+        run: dict[str, Any] = from_json(self.read("run.json") or b"{}")
+        run.pop("checksum", None)
+        write_whole(self.path / "run.json", sealed(_dumps(run | {"columns": columns.by_key})))
+        self._info = None
 
     def sync_records(self) -> dict[str, Any]:
         """Put the records on the disk; returns their number `records` and the `sha256` of their bytes."""
@@ -169,7 +193,7 @@ class RunDirectory:
 
         Returns False, and drops none, if they have another `sha256` than `sync_records` returned.
         """
-        path, self._layout = self.path / "metrics.jsonl", None
+        path = self.path / "metrics.jsonl"
         lines = (read_bytes(path) or b"").splitlines(keepends=True)
         if _digest(lines[:records]) != {"records": records, "sha256": sha256}:
             return False
@@ -180,18 +204,28 @@ class RunDirectory:
 
     def forget_records(self) -> None:
         """Drop all records and the weights kept with them, for a run that starts anew."""
-        shutil.rmtree(self.weights, ignore_errors=True)
-        self._layout = None
+        shutil.rmtree(self.kept, ignore_errors=True)
+        self._columns = None
         write_whole(self.path / "metrics.jsonl", "")
 
     def records(self) -> list[dict[str, Any]]:
         """Return the records in the order of their steps, up to a torn or damaged line."""
-        return [record.as_dict() for record in self._records()]
-
-    def _records(self) -> list[Record]:
+        if self.is_in_tables:
+            return self._ended.records_of(self.id)
         with suppress(DamagedFile):
-            return whole_records(self.read("metrics.jsonl") or b"")
+            run, text = self.info(), self.read("metrics.jsonl")
+            if run is not None:
+                return list(map(Columns.of(run).record, whole_lines(text or b"")))
         return []
+
+    @property
+    def _ended(self) -> Ended:
+        return ended(self.results)
+
+    @property
+    def is_in_tables(self) -> bool:
+        """Whether the run has ended and was moved into the tables."""
+        return self.id in self._ended
 
     def finish(self, status: State, step: int, seconds: float) -> None:
         """Mark the run as `done` or `diverged` at `step`, with its id and a digest of its records.
@@ -228,7 +262,9 @@ class RunDirectory:
         return read_bytes(self.path / name)
 
     def info(self) -> RunFile | None:
-        """Return the content of run.json, or None if the run has not started; raises DamagedFile."""
+        """Return spec, context and provenance, or None if the run has not started; raises DamagedFile."""
+        if self.is_in_tables:
+            return self._ended.info(self.id)
         data, place = self.read("run.json"), str(self.path / "run.json")
         self._info = None if data is None else parse_file(data, RunFile, place)
         return self._info
@@ -240,17 +276,10 @@ class RunDirectory:
             return Provenance() if run is None else run.provenance
         return Provenance()
 
-    def start_anew(self) -> None:
-        """Have the next launch train the run from its first step, whatever it has reached.
-
-        A run that another process trains is left alone.
-        """
-        with suppress(Timeout), self.lock():
-            self.checkpoint.unlink(missing_ok=True)
-            self.forget()
-
     def end(self) -> DoneFile | None:
-        """Return the content of done.json, or None if the run has not ended well; raises DamagedFile."""
+        """Return how the run ended, or None if it has not ended well; raises DamagedFile."""
+        if self.is_in_tables:
+            return self._ended.end(self.id)
         data = self.read("done.json")
         return None if data is None else parse_file(data, DoneFile, str(self.path / "done.json"))
 
@@ -281,6 +310,8 @@ class RunDirectory:
 
     def state_and_reason(self) -> tuple[State, str]:
         """Return the run's state, and the reason why it failed or is broken."""
+        if self.is_in_tables:
+            return self._ended.state(self.id), ""
         try:
             end = self.end()
             reason = "" if end is None else self._contradiction(end)
@@ -355,8 +386,8 @@ class Results:
         self.path = path
 
     def run(self, run_id: str) -> RunDirectory:
-        """Return the directory of a run."""
-        return RunDirectory(self.path / "runs" / run_id)
+        """Return the directory of a run; what follows an `@` in an id tells its rows apart."""
+        return RunDirectory(self.path / "runs" / run_id.partition("@")[0])
 
     def beat(self, steps: Mapping[str, int]) -> None:
         """Write the steps of the runs, by id, that this process trains; remove the file without any."""
@@ -369,25 +400,56 @@ class Results:
             path.unlink(missing_ok=True)
 
     def plan(self) -> dict[str, Any]:
-        """Return the plan: sweep.json's `name`, `settings` and `runs` (id to spec).
+        """Return the `name` and `settings` of sweep.json, and the planned `rows` (see `rows`).
 
-        Raises UserError if it is not there or damaged.
+        Raises UserError if there is no plan or it is damaged.
         """
         path = self.path / "sweep.json"
+        if (read_bytes(path) or b"").startswith(BEGINNING):
+            from oodbench.results.earlier import convert
+
+            convert(self)
         sweep = read_file(path, SweepFile)
         if sweep is None:
             if not self.path.exists():
                 raise UserError(f"there is no directory {self.path}")
             raise UserError(f"{self.path} holds no sweep (no readable sweep.json)")
-        check_ids(sweep.runs, str(path))
-        stored: dict[str, Any] = from_json(read_bytes(path) or b"{}")
-        stored.pop("checksum", None)
-        return stored
+        return {"name": sweep.name, "settings": dict(sweep.settings), "rows": self.rows()}
+
+    def rows(self) -> "pd.DataFrame":
+        """Return the planned runs, each in the rows that it stands in: `id` and the fields of its spec."""
+        from oodbench.results.parquet import SPEC, read_table, runs_frame
+
+        return runs_frame(read_table(self.path / "plan.parquet", SPEC))
+
+    def specs(self) -> dict[str, RunSpec]:
+        """Return the planned runs by id, each in its first row; raises DamagedFile."""
+        from oodbench.results.parquet import specs_of
+
+        rows = self.rows().drop_duplicates("id")
+        return dict(zip(rows["id"], specs_of(rows), strict=True))
+
+    def start_anew(self, ids: Collection[str]) -> None:
+        """Have the next launch train these runs from their first step, whatever they have reached.
+
+        A run that another process trains is left alone.
+        """
+        ended(self.path).forget(ids)
+        for run_id in ids:
+            run = self.run(run_id)
+            with suppress(Timeout), run.lock():
+                run.checkpoint.unlink(missing_ok=True)
+                run.forget()
 
     def plan_lock(self) -> FileLock:
         """Return the lock of a process that adds runs to the plan; raises UserError in a foreign folder."""
         if not (self.path / "sweep.json").exists() and self.path.exists():
-            ours = ("sweep.json", "sweep.lock", "runs")  # another process may have just begun
+            ours = (
+                "sweep.json",
+                "sweep.lock",
+                "plan.parquet",
+                "runs",
+            )  # another process may have just begun
             if not all(path.name in ours or is_temporary(path) for path in self.path.iterdir()):
                 raise UserError(
                     f"{self.path} is not empty and holds no sweep; use another directory"
@@ -399,25 +461,41 @@ class Results:
         self,
         name: str,
         settings: Mapping[str, Any],
-        runs: Mapping[str, RunSpec],
+        rows: Sequence[RunSpec],
         without: Collection[str] = (),
     ) -> None:
-        """Add runs to the plan in sweep.json, and remove those `without`, by id, under the plan's lock.
+        """Add rows to the plan, and remove the runs `without`, by id, under the plan's lock.
 
-        `settings` go over the stored ones; plug-ins are added to them. Raises UserError if the directory
-        holds another sweep, by its name or by a key of `settings["sweep"]`.
+        A run stands in the rows that it is given here. A stored row that is renamed by that, because one
+        of its runs is given in another row and it is not among these, is renamed whole. `settings` go
+        over the stored ones; plug-ins are added to them. Raises UserError if the directory holds another
+        sweep, by its name or by a key of `settings["sweep"]`.
         """
+        import pandas as pd
+
+        from oodbench.results.parquet import spec_columns
+
         with self.plan_lock():
             stored = self.plan() if (self.path / "sweep.json").exists() else {}
             if stored:
                 self._check_same(name, settings, stored)
             known = stored.get("settings", {})
             plugins = dict.fromkeys([*known.get("plugins", ()), *settings.get("plugins", ())])
-            specs = {i: spec for i, spec in stored.get("runs", {}).items() if i not in without}
-            specs |= {i: asdict(spec) for i, spec in runs.items()}
             settings = {**known, **settings, **({"plugins": list(plugins)} if plugins else {})}
-            text = _dumps({"schema": SCHEMA, "name": name, "settings": settings, "runs": specs})
-            write_whole(self.path / "sweep.json", sealed(text))
+            new = pd.DataFrame(spec_columns(rows, [spec.id for spec in rows]))
+            if stored:
+                before = stored["rows"]
+                before = _renamed(before[~before["id"].isin(list(without))], new)
+                new = pd.concat([before[~before["id"].isin(new["id"])], new], ignore_index=True)
+            self.store(name, settings, new)
+
+    def store(self, name: str, settings: Mapping[str, Any], rows: "pd.DataFrame") -> None:
+        """Write a plan in place of another; `rows` are as `rows` returns them."""
+        from oodbench.results.parquet import SPEC, table_of, write_table
+
+        write_table(table_of(rows, SPEC), self.path / "plan.parquet")
+        text = _dumps({"schema": SCHEMA, "name": name, "settings": settings})
+        write_whole(self.path / "sweep.json", sealed(text))
 
     def _check_same(
         self, name: str, settings: Mapping[str, Any], stored: Mapping[str, Any]
@@ -436,3 +514,15 @@ class Results:
                     f"{self.path} holds '{name}' with {key} {earlier.get(key)}, "
                     f"not {shared.get(key)}; use another directory"
                 )
+
+
+def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":
+    """Return stored rows of a plan with the labels that `new` gives to some of their runs."""
+    place = ["dataset_label", "label"]
+    named = set(new[place].itertuples(index=False, name=None))
+    other = before.merge(new[["id", "label"]], on="id", suffixes=("", "_new"))
+    given = other.drop_duplicates(place)[[*place, "label_new"]].itertuples(index=False, name=None)
+    renamed = {(dataset, label): new for dataset, label, new in given}
+    rows = before[place].itertuples(index=False, name=None)
+    labels = [row[1] if row in named else renamed.get(row, row[1]) for row in rows]
+    return before.assign(label=labels)

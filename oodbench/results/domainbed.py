@@ -147,7 +147,7 @@ def import_sweep(folder: Path, out: Path) -> Imported:
     for run in runs.values():
         _write(results, run)
     specs = {run.spec.id: run.spec for run in runs.values()}
-    results.write_plan(folder.resolve().name, {"imported": "DomainBed"}, specs)
+    results.write_plan(folder.resolve().name, {"imported": "DomainBed"}, [*specs.values()])
     return Imported(len(specs), left_out)
 
 

@@ -1,6 +1,6 @@
 """Kept predictions on disk.
 
-runs/<id>/predictions/examples.npz   classes' names, targets and splits of every environment, once a run
+kept/<id>/predictions/examples.npz   classes' names, targets and splits of every environment, once a run
                       <step>.npz     logits of every environment in half precision
 """
 
@@ -64,7 +64,7 @@ def write_examples(
     for i, (name, (targets, out)) in enumerate(environments.items()):
         arrays |= {f"targets{i}": targets, f"out{i}": out}
         arrays[f"inputs{i}"] = np.array(inputs.get(name, ""))
-    _save(run.path / "predictions" / "examples.npz", arrays)
+    _save(run.kept / "predictions" / "examples.npz", arrays)
 
 
 def write_predictions(run: RunDirectory, step: int, logits: Mapping[str, Array]) -> None:
@@ -74,12 +74,12 @@ def write_predictions(run: RunDirectory, step: int, logits: Mapping[str, Array])
         half = np.clip(values, -LARGEST, LARGEST).astype(np.float16)
         is_exact = values.dtype.kind == "i" or values.dtype == np.float64
         arrays[f"logits{i}"] = values if is_exact else half
-    _save(run.path / "predictions" / f"{step}.npz", arrays)
+    _save(run.kept / "predictions" / f"{step}.npz", arrays)
 
 
 def _save(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write a file so that it is there whole or not at all."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
         np.savez(file, allow_pickle=False, **dict(arrays))
 
@@ -110,7 +110,7 @@ def _check_header(name: str, member: IO[bytes], size: int) -> None:
 
 def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
     """Return the predictions of a run at a step by environment; raises UserError if none are kept."""
-    folder = run.path / "predictions"
+    folder = run.kept / "predictions"
     try:
         with (
             open_regular(folder / "examples.npz") as first,  # numpy leaves a torn file open

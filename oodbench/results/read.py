@@ -1,93 +1,176 @@
-"""A results directory into data frames, fast: the files of runs become one Arrow table.
+"""The one reader of results: directories, boards, and several of both as one.
 
-An ended run never changes again, so what was read of the ended runs is kept beside them, in
-OUT/cache.arrow: a checksum and an Arrow file, written whole and renamed, that saves time and nothing
-else. One that is damaged, foreign or older than a run's files is not used, and written anew.
+What is compared must have been made alike: sweeps that differ in protocol or code are refused
+unless the user says that the difference is meant.
 """
 
 import gc
 import json
 import os
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from itertools import accumulate, chain
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from oodbench.files import read_regular, whole_file
+from oodbench.errors import UserError
+from oodbench.notes import Note
+from oodbench.results.boards import (
+    PROTOCOL_FILE,
+    RECORDS_FILE,
+    RUNS_FILE,
+    datasets_to_come,
+    to_come,
+)
 from oodbench.results.directory import Results, RunDirectory
-from oodbench.results.records import Column, Record, whole_records
-from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import UNREADABLE, DamagedFile
+from oodbench.results.ended import Ended, ended
+from oodbench.results.parquet import (
+    CATEGORIES,
+    RECORDS,
+    RUNS,
+    SPEC,
+    read_table,
+    records_frame,
+    runs_frame,
+    spec_columns,
+)
+from oodbench.results.provenance import code
+from oodbench.results.records import Column, Columns, costs_of, whole_lines
+from oodbench.results.run_spec import COMPLETE, SCORE, RunSpec, State
+from oodbench.results.schemas import DamagedFile, RunFile
+from oodbench.results.stale import DIGESTED, stale_notes
+from oodbench.results.tables import (
+    CELL,
+    Tables,
+    chosen_once,
+    completed,
+    records_of,
+    stacked,
+    stacked_runs,
+)
+from oodbench.yaml_values import read_yaml
 
-FILES = ("done.json", "metrics.jsonl", "run.json")
-"""The files of an ended run that never change again."""
+ABOUT = [*(name for name in RUNS.names if name not in SPEC.names), "error"]
+"""The columns of a run that its plan does not have."""
+CONTEXT = ("training_environments", "metric", "higher_is_better", "constant")
+"""The fields of a run's context that have a column of their own."""
+FURTHER = ("classes", "family", "shift", "data_notes", "read_as")
+"""The fields of a run's context that are columns in memory alone."""
+PROTOCOL = (
+    *("steps", "evaluate_every", "holdout", "network", "network_hparams", "metric"),
+    *("validation_environments", "draws"),
+)
+"""The columns in which a dataset's runs must agree between directories; `draws` is how many a cell has."""
 CHUNK = 250
 """The number of runs that are parsed together."""
 
-NAMES = ("environment", "split", "metric")
-COSTS = ("training_seconds", "waiting_seconds", "evaluation_seconds", "memory_mb")
-METRICS = pa.schema(
-    [
-        ("run", pa.int32()),
-        ("step", pa.int32()),
-        *((name, pa.dictionary(pa.int16(), pa.string())) for name in NAMES),
-        ("value", pa.float64()),
-        ("count", pa.int32()),
-    ]
-)
-"""The columns of an evaluation; `run` is the run's index in `ParsedRuns.runs`."""
-VERSION = 4
-CHECKSUM = 8
-"""The bytes of the cache's checksum, which come first."""
-LARGEST_CACHE, LARGEST_RUN = 2**35, 2**16
-"""The most bytes of a cache that is read, and of what it says of a run."""
-KNOWN: Mapping[str, Any] = {
-    **{"context": dict, "provenance": dict, "state": str, "error": str, "stamp": list},
-    **dict.fromkeys(("last_step", *COSTS), float | int | None),
-}
-"""The columns that the cache keeps of a run beside its metrics, and their types."""
-REWRITE = 0.01
-"""A cache that lacks more than this share of the ended runs is written anew."""
-
 
 @dataclass
-class ParsedRuns:
-    """The parsed contents of some runs."""
+class Folders:
+    """What is in the folders of some runs."""
 
-    runs: dict[str, dict[str, Any]]
-    """Runs by id: `context`, `provenance`, `state`, `error`, `last_step`, COSTS, and for an ended run its
-    `stamp`."""
-    metrics: pa.Table
-    """The evaluations, with the columns METRICS; `run` is the index in `runs`."""
+    ids: list[str] = field(default_factory=list)
+    about: list[dict[str, Any]] = field(default_factory=list)
+    """The columns of RUNS that no plan has, and `error`, of each run."""
+    lines: list[Sequence[Mapping[str, Any]]] = field(default_factory=list)
+    columns: list[Mapping[str, Column]] = field(default_factory=list)
+
+    def only_complete(self) -> "Folders":
+        """Return the runs that have ended well."""
+        return self._only([i for i, run in enumerate(self.about) if run["state"].complete])
+
+    def records(self) -> pa.Table:
+        """Return the values of all records, with the columns RECORDS."""
+        ids, steps, values, places = [], [], [], []
+        for run_id, lines, columns in zip(self.ids, self.lines, self.columns, strict=True):
+            for line in lines:
+                of_line = [(columns[key], value) for key, value in line.items() if key in columns]
+                places += [place for place, _ in of_line]
+                values += [value for _, value in of_line]
+                steps += [line["step"]] * len(of_line)
+                ids += [run_id] * len(of_line)
+        environments, splits, metrics, counts = zip(*places, strict=True) if places else [()] * 4
+        columns_ = (ids, steps, environments, splits, metrics, values, counts)
+        arrays = [pa.array(v, c.type) for v, c in zip(columns_, RECORDS, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=RECORDS)
+
+    def without(self, ids: Collection[str]) -> "Folders":
+        """Return the runs whose ids are none of these."""
+        return self._only([i for i, run_id in enumerate(self.ids) if run_id not in ids])
+
+    def _only(self, kept: Sequence[int]) -> "Folders":
+        names = ("ids", "about", "lines", "columns")
+        return Folders(*([getattr(self, name)[i] for i in kept] for name in names))
+
+    def frame(self) -> pd.DataFrame:
+        """Return `about` as a frame by id."""
+        return pd.DataFrame(self.about, pd.Index(self.ids, dtype=object), ABOUT)
+
+    def runs(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the runs in the rows of a plan, with the columns RUNS."""
+        planned = rows[rows["id"].isin(self.ids)]
+        return planned.join(self.frame(), on="id").reindex(columns=RUNS.names)
 
 
-def read_frames(
-    results: Results, runs: Mapping[str, RunSpec] | None = None
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the planned runs and their records; see `oodbench.results.tables`."""
-    with _no_collection():
-        if runs is not None:
-            specs = {i: asdict(spec) for i, spec in runs.items()}
-            return _frames(specs, parse_runs(results, list(specs), {}), {})
-        stored = results.plan()
-        plan: Mapping[str, Any] = stored["runs"]
-        settings = stored["settings"]
-        stamps = _stamps(results.path / "runs", plan)
-        path = results.path / "cache.arrow"
-        cached = _cached(path, stamps)
-        fresh = parse_runs(results, [i for i in plan if i not in cached.runs], stamps)
-        both = _merged(plan, cached, fresh)
-        if len(stamps) - len(cached.runs) > REWRITE * len(stamps):
-            _write_cache(path, both)
-        return _frames(plan, both, settings)
+def read_folders(results: Path, ids: Sequence[str]) -> Folders:
+    """Read the folders of runs.
+
+    A broken run has no records; one that has not ended has those before a torn or damaged line.
+    """
+    directories = [Results(results).run(run_id) for run_id in ids]
+
+    def chunk_from(start: int) -> list[tuple[dict[str, Any], Any, Any]]:
+        return [_folder(directory) for directory in directories[start : start + CHUNK]]
+
+    with _no_collection(), ThreadPoolExecutor(os.cpu_count()) as pool:  # a disk may be slow
+        chunks = list(pool.map(chunk_from, range(0, len(ids), CHUNK)))
+    found = Folders(list(ids))
+    for about, lines, columns in (run for chunk in chunks for run in chunk):
+        found.about.append(about)
+        found.lines.append(lines)
+        found.columns.append(columns)
+    return found
+
+
+def _folder(
+    directory: RunDirectory,
+) -> tuple[dict[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Column]]:
+    """Return what is known of a run, its lines, and what their keys stand for."""
+    state, reason = directory.state_and_reason()
+    run: RunFile | None = None
+    text = b""
+    try:
+        run = directory.info()
+        text = b"" if state is State.BROKEN else directory.read("metrics.jsonl") or b""
+    except DamagedFile:
+        pass
+    if run is None or run.spec.id != directory.id:
+        return _about({}, {}, state, reason, [], 0), [], {}
+    lines, columns = whole_lines(text), Columns.of(run).by_key
+    count = sum(key in columns for line in lines for key in line)
+    about = _about(dict(run.context), dict(run.provenance), state, reason, lines, count)
+    return about, lines, columns
+
+
+def _about(
+    context: dict[str, Any],
+    provenance: dict[str, Any],
+    state: State,
+    reason: str,
+    lines: Sequence[Mapping[str, Any]],
+    count: int,
+) -> dict[str, Any]:
+    own = {name: context.pop(name, None) for name in CONTEXT}
+    own["training_environments"] = tuple(own["training_environments"] or ())
+    context.pop("dataset_label", None)
+    named = {"state": state, "error": reason, "records": count, "context": context}
+    return {**own, **named, "provenance": provenance, **costs_of(lines)}
 
 
 @contextmanager
@@ -102,220 +185,244 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _stamps(folder: Path, plan: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the stamp of every ended run: what the system says of its files."""
-    stamps = {}
-    for run_id in plan:
-        with suppress(OSError):
-            stats = [os.stat(f"{folder}/{run_id}/{name}") for name in FILES]  # noqa: PTH116 (fast)
-            stamps[run_id] = [n for s in stats for n in (s.st_mtime_ns, s.st_size, s.st_ino)]
-    return stamps
+def read_results(results: Results, specs: Mapping[str, RunSpec] | None = None) -> Tables:
+    """Return the planned runs of a directory, or these (by id), and their records.
+
+    A run that stands in several rows is there once for each; see `Tables.runs`. Raises UserError if
+    there is no sweep, or it plans no run.
+    """
+    with _no_collection():
+        rows, settings = _planned(results, specs)
+        ids = pd.Index(rows["id"].unique())
+        with_folder = _names_in(results.path / "runs")
+        # folders first: a run that is moved meanwhile is then in the tables
+        folders = read_folders(results.path, [i for i in ids if i in with_folder])
+        moved = ended(results.path)
+        known = moved.runs[moved.runs["id"].isin(ids)].drop_duplicates("id").set_index("id")
+        live = folders.without(known.index)
+        of_ended, wrong = _checked(moved, known)
+        known = known.assign(error=[wrong.get(i, "") for i in known.index])
+        states = {s: State(s) for s in known["state"].unique()} | {"": State.BROKEN}
+        known["state"] = [states["" if i in wrong else s] for i, s in known["state"].items()]
+        about = pd.concat([known[ABOUT], live.frame()]) if len(live.ids) else known[ABOUT]
+        runs = _expanded(rows.join(about, on="id"), settings)
+        records = _in_order([*of_ended, live.records()], ids)
+        notes = (*moved.wrong, *moved.contradicted.values())
+        return Tables(*_each_once(completed(runs), records), notes=tuple(f"{n}." for n in notes))
 
 
-def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
-    """Return the cached contents of the ended runs with these stamps; empty if the cache cannot be read."""
-    nothing = ParsedRuns({}, METRICS.empty_table())
+def _planned(
+    results: Results, specs: Mapping[str, RunSpec] | None
+) -> tuple[pd.DataFrame, Mapping[str, Any]]:
+    """Return the rows of the plan, or of these runs, and the settings of the sweep."""
+    if specs is not None:
+        return pd.DataFrame(spec_columns([*specs.values()], [*specs])), {}
+    stored = results.plan()
+    return stored["rows"], stored["settings"]
+
+
+def _names_in(folder: Path) -> set[str]:
     try:
-        data = memoryview(read_regular(path, LARGEST_CACHE))
-        if _checksum(data[CHECKSUM:]) != data[:CHECKSUM]:
-            return nothing
-        with pa.ipc.open_file(pa.py_buffer(data[CHECKSUM:])) as reader:
-            packed = zlib.decompressobj().decompress
-            about = json.loads(
-                packed(reader.schema.metadata[b"oodbench"], LARGEST_RUN * len(stamps))
-            )
-            runs: dict[str, dict[str, Any]] = about["runs"]
-            valid = [run["stamp"] == stamps.get(run_id) for run_id, run in runs.items()]
-            if about["version"] != VERSION or not any(valid):
-                return nothing  # somebody else's is not unpacked
-            metrics = reader.read_all().replace_schema_metadata()
-        if not metrics.schema.equals(METRICS) or not all(map(_is_whole, runs.values())):
-            return nothing
-        of_rows = metrics["run"].to_numpy()
-        blocks = of_rows[np.diff(of_rows, prepend=-1) != 0]  # the rows of a run stand together
-        if blocks.tolist() != [
-            i for i, r in enumerate(runs.values()) if r["last_step"] is not None
-        ]:
-            return nothing
-        known = {i: run for i, run in runs.items() if run["stamp"] == stamps.get(i)}
-        return ParsedRuns(known, _only(metrics, np.flatnonzero(valid), len(runs)))
-    except UNREADABLE:
-        return nothing
+        return set(os.listdir(folder))  # noqa: PTH208 (fast)
+    except OSError:
+        return set()
 
 
-def _is_whole(run: Mapping[str, Any]) -> bool:
-    """Return whether the cache has all columns of an ended run."""
-    typed = all(isinstance(run[name], kind) for name, kind in KNOWN.items())
-    return typed and run.keys() == KNOWN.keys() and State(run["state"]).complete
+def _checked(moved: Ended, known: pd.DataFrame) -> tuple[list[pa.Table], dict[str, str]]:
+    """Return the records of ended runs, and a sentence on each run that has not as many as it should."""
+    tables: list[pa.Table] = []
+    wrong: dict[str, str] = {}
+    for i, part in enumerate(moved.parts):
+        own = known[known["part"] == i]
+        try:
+            table = part.records
+        except DamagedFile as error:
+            wrong |= dict.fromkeys(own.index, str(error))
+            continue
+        encoded = table["id"].combine_chunks()
+        counts = np.bincount(encoded.indices.to_numpy(), minlength=len(encoded.dictionary))
+        there = pd.Series(counts, encoded.dictionary.to_pylist()).reindex(own.index).fillna(0)
+        unlike = there.index[there != own["records"]]
+        wrong |= {
+            run_id: f"{part.place} has {there[run_id]:.0f} values of {own['records'][run_id]}"
+            for run_id in unlike
+        }
+        whole = own.index.difference(unlike)
+        if len(whole) < len(encoded.dictionary):
+            table = table.filter(pc.is_in(encoded, pa.array(whole, pa.string())))
+        tables.append(table)
+    return tables, wrong
 
 
-def _only(metrics: pa.Table, kept: "np.ndarray[Any, Any]", runs: int) -> pa.Table:
-    """Return the rows of the runs at the indices `kept`, renumbered in that order."""
-    index = np.full(runs, -1, dtype=np.int32)
-    index[kept] = np.arange(len(kept), dtype=np.int32)
-    moved = index[metrics["run"].to_numpy()]
-    table = metrics.set_column(0, METRICS.field("run"), pa.array(moved))
-    return table if len(kept) == runs else table.filter(pa.array(moved >= 0))
+def _in_order(tables: Sequence[pa.Table], ids: "pd.Index[str]") -> pd.DataFrame:
+    """Return records as one frame, the runs in the order of their ids."""
+    frame = records_frame(tables)
+    codes = ids.get_indexer(frame["id"].cat.categories)[frame["id"].cat.codes]
+    frame["id"] = pd.Categorical.from_codes(codes, ids)
+    if (np.diff(codes) < 0).any():
+        frame = frame.iloc[np.argsort(codes, kind="stable")].reset_index(drop=True)
+    return frame
 
 
-def _merged(plan: Mapping[str, Any], cached: ParsedRuns, fresh: ParsedRuns) -> ParsedRuns:
-    """Join cached and newly parsed runs, in the order of the plan."""
-    if not fresh.runs and list(cached.runs) == list(plan):
-        return cached
-    shifted = fresh.metrics["run"].to_numpy() + np.int32(len(cached.runs))
-    moved = fresh.metrics.set_column(0, METRICS.field("run"), pa.array(shifted))
-    runs = cached.runs | fresh.runs
-    index = {run_id: i for i, run_id in enumerate(runs)}
-    both = pa.concat_tables([cached.metrics, moved]).unify_dictionaries()
-    both = _only(both, np.array([index[run_id] for run_id in plan], dtype=np.int64), len(runs))
-    codes = both["run"].to_numpy()
-    if len(codes) and (np.diff(codes) < 0).any():
-        both = both.take(pa.array(np.argsort(codes, kind="stable")))
-    return ParsedRuns({run_id: runs[run_id] for run_id in plan}, both)
-
-
-def _write_cache(path: Path, parsed: ParsedRuns) -> None:
-    """Write the ended runs into the cache; a directory that cannot be written to has none."""
-    ended = [i for i, run in enumerate(parsed.runs.values()) if run["stamp"] is not None]
-    metrics = _only(parsed.metrics, np.array(ended, dtype=np.int64), len(parsed.runs))
-    runs = {run_id: run for run_id, run in parsed.runs.items() if run["stamp"] is not None}
-    about = zlib.compress(json.dumps({"version": VERSION, "runs": runs}).encode(), 1)
-    table = metrics.combine_chunks().replace_schema_metadata({b"oodbench": about})
-    content = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(content, table.schema, options=options) as writer:
-        writer.write_table(table)
-    data = memoryview(content.getvalue())
-    with suppress(OSError), whole_file(path, durable=False) as file:
-        file.write(_checksum(data))
-        file.write(data)
-
-
-def _checksum(data: memoryview) -> bytes:
-    return f"{zlib.crc32(data):08x}".encode()
-
-
-def _frames(
-    plan: Mapping[str, Any], parsed: ParsedRuns, settings: Mapping[str, Any]
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    plugins = tuple(settings.get("plugins", ()))
-    of_all = {"selection": settings.get("selection"), "plugins": plugins}
+def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
+    """Return runs with the columns of `Tables.runs` that their context and their sweep have."""
+    runs["state"] = [s if isinstance(s, State) else State.PLANNED for s in runs["state"]]
+    runs["error"] = runs["error"].fillna("")
+    contexts = [c if isinstance(c, dict) else {} for c in runs.pop("context")]
+    for name in FURTHER:
+        runs[name] = [context.get(name) for context in contexts]
+    made = [p if isinstance(p, dict) else {} for p in runs["provenance"]]
+    runs["provenance"] = pd.Series(made, runs.index, dtype=object)
+    nothing: tuple[str, ...] = ()
+    of_runs = runs["training_environments"]
+    known = [e if isinstance(e, tuple) else nothing for e in of_runs]
+    runs["training_environments"] = pd.Series(known, runs.index, dtype=object)
+    runs["dataset_label"] = runs["dataset_label"].where(
+        runs["dataset_label"] != "", runs["dataset"]
+    )
+    runs["selection"] = settings.get("selection")
+    runs["plugins"] = [tuple(settings.get("plugins", ()))] * len(runs)
     if chosen := settings.get("sweep", {}).get("hparams_from"):
-        of_all["hparams_from"] = chosen_once(chosen)
-    rows = [
-        {"id": run_id, **spec, "dataset_label": spec["dataset"], **info["context"]}
-        | ({"dataset_label": label} if (label := spec.get("dataset_label")) else {})
-        | {"state": info["state"], "provenance": info["provenance"], "error": info["error"]}
-        | {name: info[name] for name in ("last_step", *COSTS)}
-        | of_all
-        for (run_id, spec), info in zip(plan.items(), parsed.runs.values(), strict=True)
+        runs["hparams_from"] = chosen_once(chosen)
+    return runs
+
+
+def _each_once(runs: pd.DataFrame, records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Give a run that stands in several rows another id, and records of its own, in all but the first."""
+    again = runs.duplicated("id")
+    if not again.any():
+        return runs, records
+    several = runs[again]
+    new = several["id"] + "@" + several["label"]
+    copies = []
+    for run_id, own in zip(several["id"], new, strict=True):
+        of_run = records_of(records, pd.Series([run_id])).astype({"id": object}).assign(id=own)
+        copies.append(of_run.astype(dict.fromkeys(CATEGORIES, "category")))
+    runs = runs.assign(id=runs["id"].mask(again, new.reindex(runs.index)))
+    return runs, stacked([records, *copies])
+
+
+def read_board(board: Path) -> Tables:
+    """Return the runs of a board, of which `frozen` is true, and their records.
+
+    The records are those of the chosen steps on the test environments alone; `Tables.scores` has the
+    validation scores. Raises UserError if nothing is frozen yet, and DamagedFile.
+    """
+    file = board / RUNS_FILE
+    if not file.is_file():
+        raise UserError(f"the board {board.name} has no row yet")
+    runs = runs_frame(read_table(file, RUNS))
+    values = records_frame([read_table(board / RECORDS_FILE, RECORDS)])
+    strange = set(values["id"].cat.categories) - set(runs["id"])
+    if strange:
+        raise DamagedFile(f"{board / RECORDS_FILE} has records of no run: {min(strange)}")
+    is_score = values["split"].eq(SCORE)
+    scores = values[is_score].astype({"id": object, "metric": object})
+    names = {"metric": "rule", "value": "score"}
+    scores = scores.rename(columns=names)[["id", "rule", "step", "score"]].reset_index(drop=True)
+    states = {text: State(text) for text in runs["state"].unique()}
+    runs = runs.assign(state=runs["state"].map(states), error="")
+    runs = _expanded(runs, {"selection": read_yaml(board / PROTOCOL_FILE).get("selection")})
+    runs = runs.drop(columns="plugins").assign(frozen=True, directory=board.name)
+    records = values[~is_score].reset_index(drop=True)
+    return Tables(*_each_once(completed(runs), records), scores, _to_come(board))
+
+
+def _to_come(board: Path) -> tuple[Note, ...]:
+    coming = datasets_to_come(board)
+    count = f"{len(coming)} dataset{'s' * (len(coming) != 1)}"
+    return (Note(f"{to_come(coming)}.", f"{count} not frozen yet."),) * bool(coming)
+
+
+def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Tables:
+    """Return the runs of all directories as if they were one sweep; a run that is in several counts once.
+
+    The runs' column `directory` has the one that a run is read from. A label that means other runs
+    in a later directory gets that directory's name in brackets.
+    Raises UserError if protocol or code differ, unless `allow_mixed`.
+    """
+    frames = [read_results(Results(directory)) for directory in directories]
+    tables = [f.runs.assign(directory=str(d)) for f, d in zip(frames, directories, strict=True)]
+    if len(frames) == 1:
+        return replace(frames[0], runs=tables[0], notes=(*frames[0].notes, *stale_notes(tables[0])))
+    runs = stacked_runs(tables)
+    first = (~runs["state"].isin(COMPLETE)).sort_values(kind="stable").index
+    runs = runs.loc[first].drop_duplicates("id").sort_index()
+    if not allow_mixed:
+        _check(runs)
+    runs["label"] = _labels(runs)
+    metrics = [
+        records_of(frame.records, runs.loc[runs["directory"] == str(d), "id"])
+        for frame, d in zip(frames, directories, strict=True)
     ]
-    frame = pd.DataFrame(rows)
-    for name in ("test_environments", "validation_environments", "training_environments"):
-        if name in frame:
-            frame[name] = [tuple(v) if isinstance(v, list | tuple) else () for v in frame[name]]
-    metrics = parsed.metrics.to_pandas()
-    run = metrics.pop("run").to_numpy()
-    metrics.insert(0, "id", pd.Categorical.from_codes(run, pd.Index(list(plan))))
-    return frame, metrics
+    runs = completed(runs)
+    damaged = [note for frame in frames for note in frame.notes]
+    return Tables(runs, stacked(metrics), notes=(*damaged, *stale_notes(runs)))
 
 
-def chosen_once(about: Mapping[str, Any]) -> str:
-    """Return how an earlier sweep has chosen hyperparameters, see `oodbench.sweep.resolve`."""
-    draws, trials = about["draws"], len(about["trials"])
-    return (
-        f"chosen once, by {about['rule']} in {about['results']}, among {draws} draw{'s' * (draws != 1)} "
-        f"in {trials} other trial{'s' * (trials != 1)}"
+def _labels(runs: pd.DataFrame) -> "pd.Series[str]":
+    """Return the labels, with the directory's name where an earlier one has other runs in that place."""
+    place = [*CELL, "draw"]
+    first = runs.groupby(place)["directory"].transform("first")
+    clash = runs[first != runs["directory"]]
+    renamed = set(zip(clash["label"], clash["directory"], strict=True))
+    return pd.Series(
+        [
+            f"{label} ({Path(directory).name})" if (label, directory) in renamed else label
+            for label, directory in zip(runs["label"], runs["directory"], strict=True)
+        ],
+        runs.index,
     )
 
 
-def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[int]]) -> ParsedRuns:
-    """Read the runs' files; `stamps` are those of the ended runs.
+def _check(runs: pd.DataFrame) -> None:
+    """Raise UserError if directories that share a dataset differ in protocol, in code or in data.
 
-    A broken run has no records; one that has not ended has those before a torn or damaged line.
+    A protocol is compared on the trials that directories share. Code is compared by version and digests,
+    and by commit for runs without digests. Runs of another program are not compared.
     """
-    directories = [results.run(run_id) for run_id in ids]
-
-    def chunk_from(start: int) -> tuple[dict[str, dict[str, Any]], pa.Table]:
-        chunk = directories[start : start + CHUNK]
-        infos = [_info(directory, stamps) for directory in chunk]
-        broken = [info["state"] is State.BROKEN for info in infos]
-        texts = [b"" if b else _text(d) for b, d in zip(broken, chunk, strict=True)]
-        table, costs = _parse(texts, start)
-        return {d.id: i | c for d, i, c in zip(chunk, infos, costs, strict=True)}, table
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a disk may take long to find a file
-        chunks = list(pool.map(chunk_from, range(0, len(ids), CHUNK)))
-    runs = {run_id: info for infos, _ in chunks for run_id, info in infos.items()}
-    return ParsedRuns(
-        runs, pa.concat_tables([METRICS.empty_table(), *(table for _, table in chunks)])
+    draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
+    validation = runs["validation_environments"].map(sorted)
+    table = runs.assign(draws=draws, validation_environments=validation)
+    for dataset, of_dataset in table.groupby("dataset_label", sort=False):
+        trials = of_dataset.groupby("directory")["trial"].agg(set)
+        of_dataset = of_dataset[of_dataset["trial"].isin(set.intersection(*trials))]
+        for name in PROTOCOL:
+            _alike(of_dataset, name, f"in {name.replace('_', ' ')} of {dataset}")
+    if "hparams_from" in runs:
+        how = runs["hparams_from"].fillna("chosen in every trial")
+        _alike(runs.assign(how=how), "how", "in how hyperparameters were chosen")
+    runs = runs[runs["provenance"].map(lambda p: bool(p) and "code" not in p)]
+    _alike(
+        runs.assign(version=[p.get("oodbench") for p in runs["provenance"]]),
+        "version",
+        "in oodbench",
     )
+    codes: Any = [None if "digests" in p else code(p) for p in runs["provenance"]]
+    _alike(runs.assign(code=codes), "code", "in code")
+    for kind, column in DIGESTED.items():
+        digests = [_by_file_name(p.get("digests", {}).get(kind)) for p in runs["provenance"]]
+        for subject, of_it in runs.assign(digest=digests).groupby(column, sort=False):
+            _alike(of_it, "digest", f"in the {'data' if kind == 'files' else 'code'} of {subject}")
 
 
-def _info(directory: RunDirectory, stamps: Mapping[str, list[int]]) -> dict[str, Any]:
-    """Return the row of a run in `ParsedRuns`, without its costs."""
-    state, reason = directory.state_and_reason()
-    try:
-        run = directory.info()
-    except DamagedFile:
-        run = None
-    known = run is not None and run.spec.id == directory.id
-    return {
-        "context": run.context if run is not None and known else {},
-        "provenance": run.provenance if run is not None and known else {},
-        "state": state,
-        "error": reason,
-        "stamp": stamps.get(directory.id) if state.complete else None,
-    }
+def _by_file_name(digest: Any) -> Any:
+    """Return a recorded digest of code as digests by the files' names alone; one of data files as it is."""
+    if not isinstance(digest, Mapping):
+        return digest
+    return {Path(path).name: of_file for path, of_file in digest["files"].items()}
 
 
-def _text(directory: RunDirectory) -> bytes:
-    """Return the lines of the run's metrics."""
-    try:
-        return directory.read("metrics.jsonl") or b""
-    except DamagedFile:
-        return b""
-
-
-def _parse(texts: Sequence[bytes], start: int) -> tuple[pa.Table, list[dict[str, Any]]]:
-    """Return the metrics of runs, `run` counted from `start`; and what each run cost."""
-    of_runs = [whole_records(text) for text in texts]
-    records = [record for of_run in of_runs for record in of_run]
-    sizes = [len(record.values) for record in records]
-    runs = np.repeat(np.arange(start, start + len(texts)), [len(of_run) for of_run in of_runs])
-    steps = np.array([record.line["step"] for record in records], dtype=np.int32)
-    columns = {
-        "run": np.repeat(runs.astype(np.int32), sizes),
-        "step": np.repeat(steps, sizes),
-        "value": np.array([*chain.from_iterable(r.values for r in records)], dtype=np.float64),
-    }
-    table = pa.table(columns | _names([r.layout.columns for r in records]), METRICS)
-    return table, [_costs(of_run) for of_run in of_runs]
-
-
-def _names(columns: Sequence[tuple[Column, ...]]) -> dict[str, Any]:
-    """Return environment, split, metric and count of each value; the records of a run share `columns`."""
-    distinct = {id(of_record): of_record for of_record in columns}
-    flat = [column for of_record in distinct.values() for column in of_record]
-    begins = dict(zip(distinct, accumulate(map(len, distinct.values()), initial=0), strict=False))
-    ranges = [np.arange(begins[id(c)], begins[id(c)] + len(c)) for c in columns]
-    indices = pa.array(np.concatenate([np.empty(0, dtype=np.int64), *ranges]))
-    names = (*NAMES, "count")
-    return {
-        name: pa.array([column[i] for column in flat], METRICS.field(name).type).take(indices)
-        for i, name in enumerate(names)
-    }
-
-
-def _costs(records: Sequence[Record]) -> dict[str, Any]:
-    """Return a run's last step and its COSTS; None for what was not recorded.
-
-    Seconds of evaluation are added up over the records; the other costs are those of the last record.
-    """
-    if not records:
-        return dict.fromkeys(("last_step", *COSTS))
-    costs = [record.line.get("cost", {}) for record in records]
-    spent = [s for cost in costs if (s := cost.get("evaluation_seconds")) is not None]
-    known = {name: costs[-1].get(name) for name in COSTS}
-    known["evaluation_seconds"] = sum(spent) if spent else None
-    return {"last_step": records[-1].line["step"], **known}
+def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
+    """Raise UserError if directories have different values in a column, which `where` describes."""
+    known = runs.dropna(subset=[column])
+    texts = known[column].map(lambda value: json.dumps(value, sort_keys=True, default=str))
+    groups = texts.groupby(known["directory"], sort=False)
+    values = {str(directory): ", ".join(sorted(set(group))) for directory, group in groups}
+    first = next(iter(values), "")
+    for directory, text in values.items():
+        if text != values[first]:
+            raise UserError(
+                f"{first} and {directory} differ {where} ({values[first]} against {text}); "
+                "--allow-mixed compares them all the same"
+            )

@@ -1,196 +1,113 @@
-"""Records as lines of metrics.jsonl.
+"""Records as lines of metrics.jsonl: flat objects, of which pandas makes a table.
 
-The numbers of nearly all records of a run are of the same environments, splits and metrics. A line names
-them, as `columns`, only where they differ from those of the line before:
+    {"step": 20, "accuracy/0.2/in": 0.8069, "loss/0.2/in": 0.4455, "training_seconds": 1.2, ...}
 
-    {"step":20,"columns":[{"metrics":["accuracy","loss"],"splits":[["0.2","in",[720,720]]]}],
-     "counted":["accuracy"],"values":[581,0.4455]}
-    {"step":40,"values":[640,0.3011]}
-
-A `counted` metric is a proportion: its number is how many of the `count` examples are right, 581 of 720.
+Each key of a value is METRIC/ENVIRONMENT/SPLIT, or METRIC for one of the predictor itself. `columns` of
+run.json has what a key stands for, with the number of examples behind its values; names may hold a `/`.
 """
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, NotRequired
+from dataclasses import dataclass, field
+from typing import Any
 
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
+from pydantic_core import from_json
 
 from oodbench.results.run_spec import State
-from oodbench.results.schemas import OPEN, Count, DamagedFile, DoneFile, RunFile, parse_json
+from oodbench.results.schemas import DamagedFile, DoneFile, RunFile
 
 Column = tuple[str | None, str | None, str, int]
-"""The environment, split, metric and count of a number; the first two are None for the predictor's own."""
+"""The environment, split, metric and count of a value; the first two are None for the predictor's own."""
+COSTS = ("training_seconds", "waiting_seconds", "evaluation_seconds", "memory_mb")
+TRAIN = "train/"
+"""The beginning of the keys of means over the steps since the record before."""
 
 
-class _Block(TypedDict):
-    """The metrics that some splits have, and these splits with the count of each metric."""
+@dataclass
+class Columns:
+    """The keys of a run's values, and what each stands for."""
 
-    metrics: list[str]
-    splits: list[tuple[str | None, str | None, list[Count]]]
+    by_key: dict[str, Column] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._keys = {column: key for key, column in self.by_key.items()}
 
-class Cost(TypedDict, total=False):
-    """The cost of a run up to a record."""
+    @classmethod
+    def of(cls, run: RunFile) -> "Columns":
+        """Return the columns that run.json has."""
+        return cls({key: (e, s, m, n) for key, (e, s, m, n) in run.columns.items()})
 
-    __pydantic_config__ = OPEN  # type: ignore[misc]
-    training_seconds: float | None
-    waiting_seconds: float | None
-    evaluation_seconds: float | None
-    memory_mb: float | None
+    def key(self, column: Column) -> str:
+        """Return the key of a column, a new one if it has none yet."""
+        if column not in self._keys:
+            environment, split, metric, _ = column
+            name = "/".join([metric, *filter(None, (environment, split))])
+            others = sum(key.partition("#")[0] == name for key in self.by_key)
+            self._keys[column] = f"{name}#{others + 1}" if others else name
+            self.by_key[self._keys[column]] = column
+        return self._keys[column]
 
+    def line(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the line of a record: its `step`, `train`, `cost` and `evaluations`."""
+        return {
+            "step": record["step"],
+            **{
+                self.key((e["environment"], e["split"], e["metric"], e["count"])): e["value"]
+                for e in record["evaluations"]
+            },
+            **record.get("cost", {}),
+            **{f"{TRAIN}{name}": value for name, value in record.get("train", {}).items()},
+        }
 
-class _Line(TypedDict):
-    __pydantic_config__ = OPEN  # type: ignore[misc]
-    step: Count
-    train: NotRequired[dict[str, Any]]
-    cost: NotRequired[Cost]
-    columns: NotRequired[list[_Block]]
-    counted: NotRequired[list[str]]
-    values: NotRequired[list[float | None]]
-
-
-LINE = TypeAdapter(_Line)
-STEP = re.compile(rb'^\{"step": ?(\d+),', re.MULTILINE)
-"""The step of a record, at the beginning of its line."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The columns of a record's values, and which of them are written as counts."""
-
-    columns: tuple[Column, ...]
-    counted: frozenset[str] = frozenset()
-    """The metrics whose numbers are how many of the examples are right."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """One evaluation of a run."""
-
-    line: Mapping[str, Any]
-    """The contents of the line."""
-    layout: Layout
-    values: Sequence[float | None]
-    """The value of each column; None where it was not finite."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the record with `evaluations`, a mapping with all names for each value."""
-        known = {k: v for k, v in self.line.items() if k not in ("columns", "counted", "values")}
-        values = zip(self.layout.columns, self.values, strict=True)
-        return known | {
-            "evaluations": [
-                {"environment": e, "split": s, "metric": m, "value": value, "count": count}
-                for (e, s, m, count), value in values
-            ]
+    def record(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the record of a line."""
+        values = [(self.by_key[key], line[key]) for key in line if key in self.by_key]
+        names = ("environment", "split", "metric", "count")
+        train = {k.removeprefix(TRAIN): v for k, v in line.items() if k.startswith(TRAIN)}
+        return {
+            "step": line["step"],
+            "train": {k: v for k, v in train.items() if TRAIN + k not in self.by_key},
+            "cost": {name: line[name] for name in COSTS if name in line},
+            "evaluations": [dict(zip(names, column, strict=True), value=v) for column, v in values],
         }
 
 
-def read_records(text: bytes) -> Iterator[Record]:
-    """Yield the records in the lines of a file; raises DamagedFile at the first line that is none."""
-    layout = Layout(())
+def read_lines(text: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a file; raises DamagedFile at the first that is no line of ours."""
     for number, bare in enumerate(text.splitlines(), 1):
-        place = f"in line {number}"
-        line = parse_json(bare, LINE, place)
-        if "columns" in line:
-            layout = Layout(_flat(line["columns"], place), frozenset(line.get("counted", ())))
-        yield Record(line, layout, _values(line, layout, place))
+        try:
+            line = from_json(bare)
+        except ValueError as error:
+            raise DamagedFile(f"in line {number} is damaged: {error}") from None
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            raise DamagedFile(f"in line {number} is damaged: it has no step")
+        others = [v for k, v in line.items() if type(v) not in (int, float, type(None))]
+        if others:
+            raise DamagedFile(f"in line {number} is damaged: {str(others[0])[:40]} is no number")
+        yield line
 
 
-def _values(line: Mapping[str, Any], layout: Layout, place: str) -> Sequence[float | None]:
-    """Return the values of a line; raises DamagedFile unless there is one for each column."""
-    written: Sequence[float | None] = line.get("values", [])
-    if len(written) != len(layout.columns) or "values" not in line:
-        raise DamagedFile(f"{place} is damaged: not a value for each column")
-    if not layout.counted:
-        return written
-    try:
-        return [
-            value / count if metric in layout.counted and value is not None else value
-            for value, (_, _, metric, count) in zip(written, layout.columns, strict=True)
-        ]
-    except ZeroDivisionError:
-        raise DamagedFile(f"{place} is damaged: a proportion of no examples") from None
-
-
-def whole_records(text: bytes) -> list[Record]:
-    """Return the records in the lines of a file, up to a torn or damaged line."""
-    records = []
+def whole_lines(text: bytes) -> list[dict[str, Any]]:
+    """Return the lines of a file, up to a torn or damaged one."""
+    lines = []
     with suppress(DamagedFile):
-        for record in read_records(text):
-            records.append(record)
-    return records
+        for line in read_lines(text):
+            lines.append(line)
+    return lines
 
 
-def as_line(record: Mapping[str, Any], before: Layout | None) -> tuple[dict[str, Any], Layout]:
-    """Convert a record with `evaluations` into a line; returns the line and its layout.
+def costs_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a run's last step and its COSTS; None for what was not recorded.
 
-    `before` is the layout of the line before, if there is one. A metric that is no proportion at one
-    record is not counted from then on.
+    Seconds of evaluation are added up over the records; the other costs are those of the last record.
     """
-    evaluations = record["evaluations"]
-    columns = _columns(evaluations)
-    counted = {e["metric"] for e in evaluations}
-    counted -= {e["metric"] for e in evaluations if not _is_share(e["value"], e["count"])}
-    if before is not None and before.columns == columns:
-        counted &= before.counted
-    layout = Layout(columns, frozenset(counted))
-    line = {key: value for key, value in record.items() if key != "evaluations"}
-    if layout != before:
-        line |= {"columns": _grouped(columns), "counted": sorted(counted)}
-    line["values"] = [
-        round(e["value"] * e["count"])
-        if e["metric"] in counted and e["value"] is not None
-        else e["value"]
-        for e in evaluations
-    ]
-    return line, layout
-
-
-def _is_share(value: float | None, count: int) -> bool:
-    """Return whether dividing a number of examples by their count gives this value, to the last bit."""
-    if value is None:
-        return True
-    return 0 <= value <= 1 and count > 0 and repr(round(value * count) / count) == repr(value)
-
-
-def _columns(evaluations: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
-    return tuple((e["environment"], e["split"], e["metric"], e["count"]) for e in evaluations)
-
-
-def _flat(blocks: Sequence[_Block], place: str) -> tuple[Column, ...]:
-    try:
-        columns = tuple(
-            (environment, split, metric, count)
-            for block in blocks
-            for environment, split, counts in block["splits"]
-            for metric, count in zip(block["metrics"], counts, strict=True)
-        )
-    except ValueError:
-        raise DamagedFile(f"{place} is damaged: not a count for each metric") from None
-    if len({column[:3] for column in columns}) < len(columns):
-        raise DamagedFile(f"{place} is damaged: it has a column twice")
-    return columns
-
-
-def _grouped(columns: Sequence[Column]) -> list[_Block]:
-    """Return the columns in blocks of neighbouring splits with the same metrics."""
-    splits = [
-        (environment, split, [(metric, count) for _, _, metric, count in group])
-        for (environment, split), group in groupby(columns, key=lambda column: column[:2])
-    ]
-    return [
-        {
-            "metrics": list(metrics),
-            "splits": [(e, s, [count for _, count in counts]) for e, s, counts in group],
-        }
-        for metrics, group in groupby(splits, key=lambda split: tuple(m for m, _ in split[2]))
-    ]
+    if not lines:
+        return dict.fromkeys(("last_step", *COSTS))
+    spent = [s for line in lines if (s := line.get("evaluation_seconds")) is not None]
+    known = {name: lines[-1].get(name) for name in COSTS}
+    known["evaluation_seconds"] = sum(spent) if spent else None
+    return {"last_step": lines[-1]["step"], **known}
 
 
 def wrong_records(text: bytes, run: RunFile, end: DoneFile) -> str:
@@ -199,17 +116,18 @@ def wrong_records(text: bytes, run: RunFile, end: DoneFile) -> str:
     The records must be those that done.json counts and hashes, at exactly the steps that are due; a
     diverged run has one more, at its end. Another program's results may have any steps.
     """
-    lines = text.splitlines()
-    if end.records != len(lines):
-        return f"has {len(lines)} records; the run ended with {end.records}"
     if hashlib.sha256(text).hexdigest() != end.sha256:
+        lines = len(text.splitlines())
+        if end.records != lines:
+            return f"has {lines} records; the run ended with {end.records}"
         return "is not what the run ended with"
-    steps = [int(step) for step in STEP.findall(text)]
-    if len(steps) != len(lines):
-        try:
-            steps = [record.line["step"] for record in read_records(text)]
-        except DamagedFile as error:
-            return str(error)
+    try:
+        lines_ = list(read_lines(text))
+    except DamagedFile as error:
+        return str(error)
+    steps = [line["step"] for line in lines_]
+    if end.records != len(steps):
+        return f"has {len(steps)} records; the run ended with {end.records}"
     if "code" in run.provenance:
         return ""
     due = run.spec.due()

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from oodbench.arithmetic import PORTABLE
@@ -13,10 +14,12 @@ DIWA = "diwa"
 """The name of an average over runs, see `oodbench.train.diwa`."""
 BEFORE = " (before)"
 """The end of the names of metrics before adaptation, in the records of a run that adapts."""
+SCORE = "score"
+"""The split of a board's records of validation scores, whose metric is the selection rule."""
 CONSTANT = "constant"
 """The row of the constant answer in tables; no row of a sweep may be called so."""
-HASHED = ("weights", "file")
-"""The hyperparameters and options that name a file which counts by its `sha256`, where that is known."""
+FILES = ("weights", "file")
+"""The hyperparameters and options that name a file, which counts by its `sha256` where that is known."""
 
 
 class State(StrEnum):
@@ -73,8 +76,9 @@ class RunSpec:
     options: dict[str, Any] = field(default_factory=dict)
     algorithm: str
     hparams: dict[str, Any]
-    label: str
-    """The row of the table; the algorithm's name unless the sweep gives another."""
+    label: str = field(compare=False)
+    """The row of the table; the algorithm's name unless the sweep gives another. A run may stand in several
+    rows, and a row may be renamed: the label is not part of the id."""
     network: str
     network_hparams: dict[str, Any]
     test_environments: tuple[str, ...]
@@ -113,7 +117,7 @@ class RunSpec:
         """The dataset's name in all output: its label, or its registered name without one."""
         return self.dataset_label or self.dataset
 
-    @property
+    @cached_property
     def id(self) -> str:
         """A hash of the fields' values, which hold no host, no code version and no path but the user's own.
 
@@ -123,13 +127,13 @@ class RunSpec:
         metadata say so) is hashed only where it is not at its default, which is what runs did before the
         field existed.
         """
-        values = dict(vars(self))
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
         for f in fields(self):
-            if not f.compare or (f.metadata.get("later") and values[f.name] == f.default):
+            if f.metadata.get("later") and values[f.name] == f.default:
                 del values[f.name]
         for key in ("network_hparams", "options"):
             if values[key].get("sha256"):
-                values[key] = {k: v for k, v in values[key].items() if k not in HASHED}
+                values[key] = {k: v for k, v in values[key].items() if k not in FILES}
         text = json.dumps(values, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -6,7 +6,6 @@ Keys of a later version are left alone. A file of another schema number is refus
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
@@ -19,7 +18,7 @@ from oodbench.files import read_regular
 from oodbench.results.provenance import Digests
 from oodbench.results.run_spec import RunSpec, State
 
-SCHEMA = 1
+SCHEMA = 2
 LARGEST_FILE = 2**30
 """The most bytes of a file of a results directory that is read as a whole."""
 LONGEST_REASON = 160
@@ -83,10 +82,12 @@ class Provenance(TypedDict, total=False):
 class RunFile(_File):
     """run.json: the run's spec, and its provenance."""
 
-    schema_: Literal[1] = Field(alias="schema")
+    schema_: Literal[2] = Field(alias="schema")
     spec: RunSpec
     context: Context
     provenance: Provenance
+    columns: dict[str, tuple[str | None, str | None, str, Count]] = Field(default={}, strict=False)
+    """By the key of a value in metrics.jsonl: environment, split, metric, and its number of examples."""
 
 
 class DoneFile(_File):
@@ -147,12 +148,11 @@ class LaunchSettings(TypedDict, total=False):
 
 
 class SweepFile(_File):
-    """sweep.json: the sweep and its planned runs."""
+    """sweep.json: the name of a sweep and the settings of its launches; plan.parquet has its runs."""
 
-    schema_: Literal[1] = Field(alias="schema")
+    schema_: Literal[2] = Field(alias="schema")
     name: str
     settings: LaunchSettings
-    runs: dict[str, RunSpec]
 
 
 def sealed(text: str) -> str:
@@ -211,10 +211,3 @@ def _reason(data: bytes, error: ValidationError) -> str:
     key = ".".join(map(str, first["loc"]))
     text = f"is damaged: {key + ': ' if key else ''}{first['msg']}"
     return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
-
-
-def check_ids(runs: Mapping[str, RunSpec], place: str) -> None:
-    """Raise DamagedFile unless every run has the id of its spec."""
-    for run_id, spec in runs.items():
-        if spec.id != run_id:
-            raise DamagedFile(f"{place} is damaged: run {run_id[:20]} has the spec of {spec.id}")

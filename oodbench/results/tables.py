@@ -229,3 +229,12 @@ def tidy(frames: Tables) -> pd.DataFrame:
     columns = [values[["id"]], wide[list(RUN_COLUMNS)], values[names[1:]], wide[list(hparams)]]
     joined: pd.DataFrame = pd.concat(columns, axis=1)
     return joined
+
+
+def chosen_once(about: Mapping[str, Any]) -> str:
+    """Return how an earlier sweep has chosen hyperparameters, see `oodbench.sweep.resolve`."""
+    draws, trials = about["draws"], len(about["trials"])
+    return (
+        f"chosen once, by {about['rule']} in {about['results']}, among {draws} draw{'s' * (draws != 1)} "
+        f"in {trials} other trial{'s' * (trials != 1)}"
+    )

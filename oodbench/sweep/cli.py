@@ -304,7 +304,7 @@ def clean(
     from oodbench.report.sources import spare
 
     results = _results(sweep, out, set_)
-    planned = results.plan()["runs"]
+    planned = results.specs()
     strangers = [p for p in (results.path / "runs").glob("*") if p.name not in planned]
     ended = [i for i in planned if results.run(i).state().complete]
     checkpoints = [c for i in ended if (c := results.run(i).checkpoint).exists()]
@@ -334,6 +334,16 @@ def clean(
             shutil.rmtree(path)
         else:  # a link, of which only itself goes, or a file
             path.unlink()
+
+
+@app.command("compact")
+def compact_(sweep: Name = "quickstart", out: Out = None, set_: Settings = None) -> None:
+    """Move the runs that have ended from their folders into two tables, as each launch does at its end."""
+    from oodbench.results.compact import compact
+
+    results = _results(sweep, out, set_)
+    moved = compact(results)
+    terminal().say(f"{counted(moved, 'run')} moved into {results.path / 'ended'}.")
 
 
 @app.command()

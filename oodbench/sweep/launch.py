@@ -6,8 +6,10 @@ A sweep goes through a launch in this order: `resolve` and `plan`, then what its
 
 import sys
 import tempfile
+import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -18,10 +20,11 @@ import typer
 from oodbench.arithmetic import lost_here
 from oodbench.errors import MOST_THREADS, PLUGIN_HINT, UserError, whole_number, wrong_result
 from oodbench.registry import load_plugins
+from oodbench.results.compact import compact
 from oodbench.results.directory import Results
-from oodbench.results.tables import tidy
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.tables import tidy
 from oodbench.sweep.file import Sweep, validate
 from oodbench.sweep.launchers import (
     Job,
@@ -29,7 +32,7 @@ from oodbench.sweep.launchers import (
     LaunchOptions,
     launchers,
     layered_resources,
-    status_on_disk,
+    statuses_on_disk,
 )
 from oodbench.sweep.plan import Plan, make_plan, show_plan
 from oodbench.sweep.stored import (
@@ -40,6 +43,7 @@ from oodbench.sweep.stored import (
     decide,
     lacking,
     reasons,
+    specs_in,
     store_plan,
     stored_plan,
 )
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs", "run"]
 CALLER = "oodbench.run"
+COMPACT_SECONDS = 30.0
+"""Seconds between two compactions while runs are trained."""
 
 
 def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None) -> Counter[State]:
@@ -85,13 +91,14 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     store_plan(results, decision.plan, options, decision.dropped)
     if not stored:  # so that no two workers read all data files
         digests_now(job.specs, options.data_dir, results.path)
+    results.start_anew([i for i in job.ids if i in decision.again])
     for run_id in job.ids:
-        if run_id in decision.again:
-            results.run(run_id).start_anew()
-        elif decision.states[run_id] is State.BROKEN:  # a worker would take it for ended
+        if decision.states[run_id] is State.BROKEN:  # a worker would take it for ended
             results.run(run_id).forget()
-    ended = _trained(job, launcher, console)
-    states = {**decision.states, **{i: results.run(i).state() for i in job.ids}}
+    with compacting(results, console):
+        ended = _trained(job, launcher, console)
+    now = statuses_on_disk(results, job.ids)
+    states = {**decision.states, **{i: status.state for i, status in now.items()}}
     if queued := sum(state is State.QUEUED for state in ended.values()):
         console.say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
         return Counter({**states, **ended}.values())
@@ -150,6 +157,29 @@ def _trained(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State
     return ended
 
 
+@contextmanager
+def compacting(results: Results, console: Terminal) -> Iterator[None]:
+    """Move ended runs into the tables while runs are trained, and at the end."""
+    stopped = threading.Event()
+
+    def now_and_then() -> None:
+        while not stopped.wait(COMPACT_SECONDS):
+            with suppress(OSError, UserError):  # as of a full disk, which may have room again
+                compact(results, patient=False)
+
+    thread = threading.Thread(target=now_and_then, name="compaction", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+        try:
+            compact(results)
+        except (OSError, UserError) as error:
+            console.say(f"Ended runs stay in their folders: {error}")
+
+
 def _report(
     job: Job, ended: Mapping[str, State], states: Mapping[str, State], console: Terminal
 ) -> None:
@@ -177,7 +207,7 @@ def _report(
 def _print_leaderboard(results: Results, console: Terminal) -> None:
     from oodbench.report.tables import print_sheet
     from oodbench.report.tables.sheet import leaderboard_sheet
-    from oodbench.results.load import joined
+    from oodbench.results.read import joined
 
     try:
         more = f"`python -m oodbench.report table {results.path} --notes` says more."
@@ -205,9 +235,10 @@ def launch_specs(
     launcher = _launcher(options.launcher, options.plugins)
     results = Results(options.out)
     job = Job(name=name, results=results, specs=dict(specs), ids=tuple(ids), options=options)
-    results.write_plan(name, {"plugins": list(options.plugins)}, job.specs)
-    _trained(job, launcher, terminal())
-    return Counter(results.run(i).state() for i in ids)
+    results.write_plan(name, {"plugins": list(options.plugins)}, [*job.specs.values()])
+    with compacting(results, terminal()):
+        _trained(job, launcher, terminal())
+    return Counter(status.state for status in statuses_on_disk(results, ids).values())
 
 
 def run(
@@ -267,7 +298,8 @@ def run(
             keep_checkpoints=plan.sweep.keep_checkpoints,
             scratch=out is None,
         )
-        if spec.id not in stored_plan(results).get("runs", {}):  # whatever its sweep is called
+        known = {s.id for s in specs_in(stored_plan(results))}
+        if spec.id not in known:  # whatever its sweep is called
             store_plan(results, plan, options)
         directory = results.run(spec.id)
         _check_stale(results, spec, data, stale)
@@ -278,12 +310,12 @@ def run(
             failure = directory.failure()
             trace = "" if failure is None else f"\n{failure.traceback}"
             raise RuntimeError(f"the run is {state}: {message}{trace}")
-        return tidy(load_frames(results, {spec.id: spec}))
+        return tidy(read_results(results, {spec.id: spec}))
 
 
 def _check_stale(results: Results, spec: RunSpec, data_dir: Path | None, wish: str) -> None:
     """Let a stale run start anew if the user wishes; raises UserError if there is no wish."""
-    specs, statuses = {spec.id: spec}, {spec.id: status_on_disk(results, spec.id)}
+    specs, statuses = {spec.id: spec}, statuses_on_disk(results, [spec.id])
     if not statuses[spec.id].provenance:
         return
     known = reasons(results, specs, statuses, digests_now(specs, data_dir, results.path))
@@ -293,7 +325,7 @@ def _check_stale(results: Results, spec: RunSpec, data_dir: Path | None, wish: s
             f"{CALLER}: {'; '.join(sentences)}: stale='retrain' trains it again, stale='keep' keeps it"
         )
     if sentences and wish == RETRAIN:
-        results.run(spec.id).start_anew()
+        results.start_anew([spec.id])
 
 
 def _planned(

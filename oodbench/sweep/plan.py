@@ -4,14 +4,15 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.hparams import identity
-from oodbench.results.read import chosen_once
 from oodbench.results.run_spec import OPTIONS, RunSpec
+from oodbench.results.tables import chosen_once
 from oodbench.seeds import derive
 from oodbench.selection import require_evidence
 from oodbench.sweep.file import Sweep, validate
@@ -32,15 +33,24 @@ class Impossible:
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a sweep by id, and the cells that are impossible."""
+    """The runs of a sweep, and the cells that are impossible."""
 
     sweep: Sweep
-    runs: dict[str, RunSpec]
+    rows: list[RunSpec]
+    """The runs in the order of the sweep. One that stands in several rows is there once for each."""
     impossible: list[Impossible]
     chosen: Chosen | None = None
     """The hyperparameters that an earlier sweep has chosen, if the file names one."""
     notes: tuple[str, ...] = ()
     """What is unusual in the data, see `facts.notes`, and in files of weights."""
+
+    @cached_property
+    def runs(self) -> dict[str, RunSpec]:
+        """The runs to train by id, each in the first of its rows."""
+        runs: dict[str, RunSpec] = {}
+        for spec in self.rows:
+            runs.setdefault(spec.id, spec)
+        return runs
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
@@ -57,7 +67,8 @@ def expand(resolved: Resolved) -> Plan:
     sweep = resolved.sweep
     trained_on: list[tuple[str, ...]] = []
     notes = [f"{s.label}: {note}" for s, _ in resolved.datasets for note in facts.notes(s.dataset)]
-    plan = Plan(sweep, {}, [], resolved.chosen, tuple(dict.fromkeys([*notes, *resolved.notes])))
+    known: set[tuple[str, str, str]] = set()
+    plan = Plan(sweep, [], [], resolved.chosen, tuple(dict.fromkeys([*notes, *resolved.notes])))
     for source, pairs in resolved.datasets:
         cells = [(pair, _specs(sweep, pair, tests)) for tests in source.tests for pair in pairs]
         for pair, specs in cells:
@@ -69,21 +80,23 @@ def expand(resolved: Resolved) -> Plan:
             for spec in specs:
                 trained_on.append(_training_environments(source, spec))
                 _check_sizes(source, trained_on[-1])
-                if spec.id in plan.runs:
+                place = spec.id, spec.dataset_name, spec.label
+                if place in known:
                     raise UserError(
                         f"sweep '{sweep.name}' holds {spec.label} on {spec.dataset_name} twice; "
                         "give algorithms with different hparams different labels"
                     )
-                plan.runs[spec.id] = spec
-    if sweep.selection is not None and plan.runs:
-        require_evidence(sweep.selection, [*plan.runs.values()], trained_on)
+                known.add(place)
+                plan.rows.append(spec)
+    if sweep.selection is not None and plan.rows:
+        require_evidence(sweep.selection, plan.rows, trained_on)
     return plan
 
 
 def show_plan(plan: Plan, console: Terminal) -> None:
     """Print the numbers of runs of a sweep by dataset and algorithm, then its impossible cells."""
     datasets: dict[str, dict[str, list[RunSpec]]] = {}
-    for spec in plan.runs.values():
+    for spec in plan.rows:
         datasets.setdefault(spec.dataset_name, {}).setdefault(spec.label, []).append(spec)
     for dataset, rows in datasets.items():
         sets = dict.fromkeys("+".join(s.test_environments) for row in rows.values() for s in row)
@@ -105,7 +118,7 @@ def show_plan(plan: Plan, console: Terminal) -> None:
 
 def as_json(plan: Plan) -> str:
     """Return the runs of a sweep, its impossible cells and its notes, as JSON."""
-    runs = [{"id": i, **named(spec), "steps": spec.steps} for i, spec in plan.runs.items()]
+    runs = [{"id": spec.id, **named(spec), "steps": spec.steps} for spec in plan.rows]
     impossible = [asdict(cell) for cell in plan.impossible]
     values = {"name": plan.sweep.name, "runs": runs, "impossible": impossible, "notes": plan.notes}
     return json.dumps(values, indent=1)

@@ -20,9 +20,9 @@ from oodbench.hparams import drawn_values, rates_family
 from oodbench.metrics import known_direction
 from oodbench.registry import CHANGES
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables, plugins_of
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import CONSTANT, RunSpec
+from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import find_rule, judged, sees_test, usual
 from oodbench.sweep.file import KIND, Row, Sweep, short
 from oodbench.sweep.launchers import layered_resources
@@ -347,7 +347,7 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
     draws of its own, each run is judged alone. Ties go to the lowest draw. Raises UserError for trials that
     took part in the choice, and for a rule that sees the test environments.
     """
-    frames = load_frames(Results(directory))
+    frames = read_results(Results(directory))
     rule = rule or usual(frames)
     if sees_test(rule):
         raise UserError(
@@ -362,8 +362,8 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
             f"trained again; use others, such as `trials: {others}`"
         )
     about = {"results": str(directory), "rule": rule, "draws": int(runs["draw"].nunique())}
-    stored = Results(directory).plan()["runs"]
-    specs = {p: RunSpec.from_json(stored[i]) for p, i in _best_runs(frames, runs, rule).items()}
+    stored = Results(directory).specs()
+    specs = {p: stored[i.partition("@")[0]] for p, i in _best_runs(frames, runs, rule).items()}
     return Chosen(about | {"trials": before}, specs)
 
 

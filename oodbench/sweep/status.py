@@ -37,12 +37,13 @@ def as_json(results: Results) -> str:
     runs = [
         {
             "id": i,
-            **named(RunSpec.from_json(spec)),
+            **named(spec),
             "state": _state(now[i]),
             "note": now[i].note,
             "log": None if now[i].log is None else str(now[i].log),
         }
-        for i, spec in stored["runs"].items()
+        for spec in specs_in(stored)
+        for i in [spec.id]
     ]
     counts = Counter(str(run["state"]) for run in runs)
     return json.dumps({"name": stored["name"], "counts": counts, "runs": runs}, indent=1)
@@ -50,7 +51,7 @@ def as_json(results: Results) -> str:
 
 def watch(results: Results, console: Terminal) -> None:
     """Show the status, refreshed, with a bar, until no run is queued or running."""
-    total = len(results.plan()["runs"])
+    total = len(results.specs())
     bar = progress(console, total)
     task = bar.add_task("runs", total=total)
     with Live(console=console, auto_refresh=False) as live:
@@ -66,7 +67,8 @@ def watch(results: Results, console: Terminal) -> None:
 def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> RenderableType:
     """Return the counts of each dataset, then lines for each run that is under way or went wrong."""
     stored = results.plan()
-    specs = specs_in(stored)
+    rows = specs_in(stored)
+    specs = {spec.id: spec for spec in reversed(rows)}
     texts = []
     for state in (State.QUEUED, State.RUNNING, State.FAILED, State.BROKEN, State.LOST, PAUSED):
         ids = [i for i in specs if _state(now[i]) == state]
@@ -95,19 +97,19 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
         texts.append(f"Kept weights: {len(weights)} files, {size / 2**20:.1f} MB.")
     heading = Text(f"{stored['name']} in {results.path}")
     body = [Text(console.wrapped(text)) for text in texts]
-    return Group(heading, Text(), *_counts(specs, now, console), *body)
+    return Group(heading, Text(), *_counts(rows, now, console), *body)
 
 
 def _counts(
-    specs: Mapping[str, RunSpec], now: Mapping[str, RunStatus], console: Terminal
+    specs: Sequence[RunSpec], now: Mapping[str, RunStatus], console: Terminal
 ) -> Iterator[RenderableType]:
     """Yield tables of the numbers of runs by state: one for each dataset, then one of all runs."""
     totals = Counter(map(_state, now.values()))
     columns = [s for s in (*State, PAUSED) if totals[s] or s is State.DONE]
     rows: dict[str, dict[str, Counter[str]]] = {}
-    for run_id, spec in specs.items():
+    for spec in specs:
         row = rows.setdefault(spec.dataset_name, {}).setdefault(spec.label, Counter())
-        row[_state(now[run_id])] += 1
+        row[_state(now[spec.id])] += 1
     for dataset, counts in rows.items():
         yield Text(dataset)
         texts = [[label, *(str(n[s] or "") for s in columns)] for label, n in counts.items()]

@@ -7,12 +7,13 @@ from typing import Any
 
 from oodbench.errors import UserError
 from oodbench.results.directory import LAST, Results, kept_weights
+from oodbench.results.parquet import specs_of
 from oodbench.results.provenance import Digests
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.stale import Stale, Trained, stale
 from oodbench.selection import find_rule
 from oodbench.sweep.file import Sweep
-from oodbench.sweep.launchers import LaunchOptions, RunStatus, status_on_disk
+from oodbench.sweep.launchers import LaunchOptions, RunStatus, statuses_on_disk
 from oodbench.sweep.plan import Plan
 from oodbench.terminal import Terminal
 from oodbench.train.digests import digests_now
@@ -37,9 +38,9 @@ def stored_plan(results: Results) -> dict[str, Any]:
     return results.plan() if (results.path / "sweep.json").exists() else {}
 
 
-def specs_in(stored: Mapping[str, Any]) -> dict[str, RunSpec]:
-    """Return the runs of a stored plan by id."""
-    return {i: RunSpec.from_json(spec) for i, spec in stored.get("runs", {}).items()}
+def specs_in(stored: Mapping[str, Any]) -> list[RunSpec]:
+    """Return the rows of a stored plan."""
+    return specs_of(stored["rows"]) if stored else []
 
 
 def continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
@@ -81,7 +82,7 @@ def store_plan(
         "launcher": options.launcher,
         "resources": dict(options.resources),
     }
-    results.write_plan(sweep.name, launched, plan.runs, without)
+    results.write_plan(sweep.name, launched, plan.rows, without)
 
 
 @dataclass(frozen=True)
@@ -111,16 +112,15 @@ def decide(
     --keep-stale is given.
     """
     specs = plan.runs
-    replaced = _replaced(specs, specs_in(stored))
+    replaced = _replaced(plan.rows, specs_in(stored))
     both = {**replaced, **specs}
-    statuses = {i: status_on_disk(results, i) for i in both}
+    statuses = statuses_on_disk(results, both)
     here = digests_now(specs, options.data_dir, results.path) if stored else {}
     old = _settled(reasons(results, both, statuses, here), options.stale, console)
     again, dropped = old & specs.keys(), old & replaced.keys()
     if options.stale == KEEP:
-        kept = {_place(replaced[i]): i for i in dropped}
-        ids = {i: kept.get(_place(spec), i) for i, spec in specs.items()}
-        plan = replace(plan, runs={kept_id: both[kept_id] for kept_id in ids.values()})
+        kept = {_place(replaced[i]): replaced[i] for i in dropped}
+        plan = replace(plan, rows=[kept.get(_place(spec), spec) for spec in plan.rows])
         again = dropped = frozenset()
     return Decision(plan, {i: statuses[i].state for i in plan.runs}, again, dropped)
 
@@ -170,10 +170,10 @@ def _settled(known: Sequence[Stale], wish: str, console: Terminal) -> frozenset[
     return frozenset(i for reason in known for i in reason.ids)
 
 
-def _replaced(specs: Mapping[str, RunSpec], stored: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
-    """Return the stored runs that other runs of a plan replace, as after a change of the data."""
-    places = {_place(spec) for spec in specs.values()}
-    return {i: s for i, s in stored.items() if i not in specs and _place(s) in places}
+def _replaced(rows: Sequence[RunSpec], stored: Sequence[RunSpec]) -> dict[str, RunSpec]:
+    """Return the stored runs, by id, that other runs of a plan replace, as after a change of the data."""
+    ids, places = {spec.id for spec in rows}, set(map(_place, rows))
+    return {s.id: s for s in stored if s.id not in ids and _place(s) in places}
 
 
 def _place(spec: RunSpec) -> tuple[Any, ...]:

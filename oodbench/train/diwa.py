@@ -61,7 +61,7 @@ def average_runs(
     rule = rule or USUAL
     find_rule(rule)
     plan = results.plan()
-    specs = {i: RunSpec.from_json(s) for i, s in plan["runs"].items()}
+    specs = results.specs()
     several = [members for members in _cells(results, specs, rule) if len(members) > 1]
     if not several:
         raise UserError(
@@ -81,7 +81,7 @@ def average_runs(
     replaced = set(map(_place, made))
     former = [i for i, s in specs.items() if _is_average(s) and _place(s) in replaced]
     new = {spec.id: spec for spec in made}
-    results.write_plan(plan["name"], {}, new, without=former)
+    results.write_plan(plan["name"], {}, [*new.values()], without=former)
     return list(new)
 
 

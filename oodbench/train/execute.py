@@ -171,6 +171,9 @@ class _Bundle:
 
     def _hold(self, spec: RunSpec, directory: RunDirectory) -> _Held | None:
         """Return the run with its lock, unless it has ended or another process holds it."""
+        if directory.is_in_tables:
+            self._ended(spec.id, directory.state(), "")
+            return None
         try:
             lock = directory.lock()
             lock.acquire()

@@ -138,7 +138,7 @@ def _judges(run: Run) -> dict[str, Judge]:
 
 def keep_weights(run: Run, spec: RunSpec, directory: RunDirectory, rules: Iterable[str]) -> None:
     """Write a run's evaluated weights, in float32, for some rules into the directory of a spec's run."""
-    directory.weights.mkdir(exist_ok=True)
+    directory.weights.mkdir(parents=True, exist_ok=True)
     with run.evaluated_weights():
         weights = {
             name: (value.float() if value.is_floating_point() else value).cpu().clone().contiguous()

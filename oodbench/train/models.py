@@ -114,8 +114,8 @@ def load_model(
     path = Path(directory)
     trial = None if trial is None else whole_number(trial, "trial")
     names = (dataset, algorithm, test_environment)
-    if (path / "run.json").exists():
-        run = RunDirectory(path)
+    if path.parent.name in ("runs", "kept") and (path.parent.parent / "sweep.json").exists():
+        run = Results(path.parent.parent).run(path.name)
         file = _weights_of_run(run, rule)
         _check_names(run, (*names, trial))
     else:
@@ -168,10 +168,10 @@ def _weights_of_cell(
 ) -> tuple[RunDirectory, Path]:
     """Return the chosen run of a cell, and the file of its weights at the chosen step."""
     from oodbench.report.why import why
-    from oodbench.results.load import load_frames
+    from oodbench.results.read import read_results
     from oodbench.selection import usual
 
-    frames = load_frames(results)
+    frames = read_results(results)
     judge = usual(frames) if rule is None or rule == LAST else rule
     dataset, row, test = names
     cell = why(frames, dataset, row, test, judge, options=[f"{name}=" for name in NAMES])

@@ -311,7 +311,7 @@ class Run:
                     for half, values in of_splits.items():
                         kept[name][self.data.splits[name][half].cpu()] = values.cpu()
         write_predictions(directory, self.step, {name: k.numpy() for name, k in kept.items()})
-        if (directory.path / "predictions" / "examples.npz").exists():
+        if (directory.kept / "predictions" / "examples.npz").exists():
             return
         examples, inputs = {}, {}
         for name, environment in self.scored.items():

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from oodbench.errors import unknown
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables
-from oodbench.results.load import load_frames
 from oodbench.results.provenance import commit
+from oodbench.results.read import read_results
+from oodbench.results.tables import Tables
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.verify.measured import Measured, read_values
@@ -34,7 +34,7 @@ def train(experiment: Experiment, out: Path, trials: int | None, options: Launch
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
     """Return an experiment's numbers, from its results directories under `out` or from its computation."""
     started = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
-    frames: Mapping[str, Tables] = {name: load_frames(Results(out / name)) for name in started}
+    frames: Mapping[str, Tables] = {name: read_results(Results(out / name)) for name in started}
     measured = measure_experiment(experiment, frames, trials or experiment.trials)
     return measured.model_copy(update={"provenance": _provenance(experiment, frames)})
 

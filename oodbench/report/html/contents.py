@@ -21,8 +21,8 @@ from oodbench.report.statistics import Difference
 from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import METHOD, over_ties
 from oodbench.report.tables.remarks import number_of_trials
-from oodbench.results.tables import CELL, Tables, plugins_of
 from oodbench.results.run_spec import COMPLETE, State
+from oodbench.results.tables import CELL, Tables, plugins_of
 from oodbench.selection import find_rule, rule_names, sees_test, served, usual
 from oodbench.terminal import counted
 from oodbench.version import __version__

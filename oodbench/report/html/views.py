@@ -25,8 +25,8 @@ from oodbench.report.tables.leaderboard import (
     leaderboard_by_rule,
     scores,
 )
-from oodbench.results.tables import Tables, subset
 from oodbench.results.run_spec import CONSTANT
+from oodbench.results.tables import Tables, subset
 from oodbench.selection import Judged, judged
 from oodbench.terminal import counted
 

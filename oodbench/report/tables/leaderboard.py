@@ -16,8 +16,8 @@ from oodbench.notes import Note
 from oodbench.report.numbers import number
 from oodbench.report.statistics import LEAST, half_width, mean_and_error, plain_mean
 from oodbench.report.tables.remarks import notes, remarks
-from oodbench.results.tables import CELL, Tables, origins, plugins_of, pretraining, records_at
 from oodbench.results.run_spec import BEFORE, CONSTANT
+from oodbench.results.tables import CELL, Tables, origins, plugins_of, pretraining, records_at
 from oodbench.selection import Judged, find_rule, judged_by_all, rule_names, sees_test
 from oodbench.terminal import counted
 

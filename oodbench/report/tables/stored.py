@@ -13,7 +13,7 @@ from typing import Any
 from oodbench.errors import UserError
 from oodbench.notes import Note
 from oodbench.report.tables import Block, Sheet
-from oodbench.results.boards import PROTOCOL_FILE, called, part_files
+from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE, called
 
 SUMMARY_FILE = "summary.json"
 NOTES = ("notes", "remarks", "marks")
@@ -50,7 +50,7 @@ def read_summary(board: Path) -> Sheet | None:
 def digest(board: Path, text: str) -> str:
     """Return the SHA-256 of the protocol and parts that a board has, and of this text."""
     found = hashlib.sha256()
-    for path in (board / PROTOCOL_FILE, *part_files(board)):
+    for path in (board / name for name in (PROTOCOL_FILE, RUNS_FILE, RECORDS_FILE)):
         found.update(str(path.relative_to(board)).encode())
         found.update(hashlib.sha256(path.read_bytes()).digest())
     found.update(text.encode())

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from oodbench.errors import UserError, plugin_hint, wrong_result
 from oodbench.registry import Registry
 from oodbench.results.directory import Results
+from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import Heartbeat, Provenance
 from oodbench.sweep.launchers.resources import Resources, merged
@@ -178,7 +179,7 @@ def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunS
     The disk decides what has ended. Of the rest, the launcher that submitted a run may know whether it
     is queued, or can no longer be running.
     """
-    wanted = list(results.plan()["runs"] if ids is None else ids)
+    wanted = list(results.specs() if ids is None else ids)
     submitted: dict[str, RunStatus] = {}
     for launcher in submitters(results):
         known: object = launcher.states(results, wanted)
@@ -186,15 +187,23 @@ def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunS
             who = f"the launcher {type(launcher).__name__}"
             raise wrong_result("states", who, "the statuses of runs by their ids", known)
         submitted |= known
-    return {i: submitted.get(i) or status_on_disk(results, i) for i in wanted}
+    return statuses_on_disk(results, [i for i in wanted if i not in submitted]) | submitted
 
 
-def status_on_disk(results: Results, run_id: str) -> RunStatus:
-    """Return the status of a run by the disk alone."""
-    run = results.run(run_id)
-    state, reason = run.state_and_reason()
-    note = progress_note(run.heartbeat()) if state is State.RUNNING else reason
-    return RunStatus(state, note, provenance=run.made_by())
+def statuses_on_disk(results: Results, ids: Iterable[str]) -> dict[str, RunStatus]:
+    """Return the status of runs by the disk alone."""
+    known = ended(results.path)
+    statuses = {}
+    for run_id in ids:
+        if run_id in known:
+            state, made = known.state(run_id), known.rows[run_id]["provenance"]
+            statuses[run_id] = RunStatus(state, provenance=made or Provenance())
+            continue
+        run = results.run(run_id)
+        state, reason = run.state_and_reason()
+        note = progress_note(run.heartbeat()) if state is State.RUNNING else reason
+        statuses[run_id] = RunStatus(state, note, provenance=run.made_by())
+    return statuses
 
 
 def progress_note(beat: Heartbeat | None) -> str:

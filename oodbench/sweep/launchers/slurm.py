@@ -27,6 +27,7 @@ from filelock import Timeout
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_folder
 from oodbench.registry import checkout
+from oodbench.results.compact import compact
 from oodbench.results.directory import Results
 from oodbench.results.provenance import Code, Digests, changed_files, commit
 from oodbench.results.run_spec import RunSpec, State
@@ -102,15 +103,17 @@ class TrainRuns:
                 f"Python files have been edited since this job was submitted (commit {self.commit} then, "
                 f"{commit()} now); {counted(len(refused), 'run')} with other code refused."
             )
-        stored = results.plan()["runs"]
+        stored = results.specs()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ""
         job = replace(
             self.job,
-            specs={i: RunSpec.from_json(stored[i]) for i in submitted},
+            specs={i: stored[i] for i in submitted},
             ids=tuple(i for i in ids if i not in refused),
             gpus=tuple(visible.split(",")) if visible else (),
         )
-        return refused | (train_in_pool(job) if job.ids else {})
+        trained = train_in_pool(job) if job.ids else {}
+        compact(results, patient=False)  # another job of this array may be at it
+        return refused | trained
 
     def checkpoint(self, submitted: Mapping[str, Digests]) -> "DelayedSubmission":
         """Stop the workers and return the job to queue again; submitit calls this when Slurm ends a job."""

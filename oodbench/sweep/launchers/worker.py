@@ -112,7 +112,13 @@ def warm_up() -> None:
         from multiprocessing import forkserver
 
         forkserver.set_forkserver_preload(
-            ["oodbench.train.execute", "oodbench.sweep.launchers.local", "typer", "torch._dynamo"]
+            [
+                "oodbench.results.parquet",
+                "oodbench.train.execute",
+                "oodbench.sweep.launchers.local",
+                "typer",
+                "torch._dynamo",
+            ]
         )
         with _blocked(), _environment(MALLOC | environment(PORTABLE)):
             forkserver.ensure_running()

@@ -1,0 +1,83 @@
+"""Directories of 0.4.0, which had a file of records for each run, in the form of today."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic_core import from_json
+
+from oodbench.results.parquet import spec_columns
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.schemas import UNREADABLE, read_bytes
+from oodbench.terminal import counted, terminal
+
+
+def convert(results: Any) -> None:
+    """Move the runs of a directory of 0.4.0 that have ended or failed; others begin anew.
+
+    Interrupted, it goes on at the next call: sweep.json is written last.
+    """
+    stored = from_json(read_bytes(results.path / "sweep.json") or b"{}")
+    specs = {old: RunSpec.from_json(values) for old, values in stored["runs"].items()}
+    moved = sum(_moved(results, old, spec) for old, spec in specs.items())
+    rows = spec_columns([*specs.values()], [spec.id for spec in specs.values()])
+    results.store(stored["name"], stored["settings"], pd.DataFrame(rows))
+    (results.path / "cache.arrow").unlink(missing_ok=True)
+    terminal(stderr=True).say(
+        f"{results.path} is of 0.4.0: {counted(moved, 'run')} of {len(specs)} were moved to today's form; "
+        "the next launch trains the others from their first step"
+    )
+
+
+def _moved(results: Any, old: str, spec: RunSpec) -> bool:
+    """Move a run of 0.4.0 to its id of today; returns whether it had ended or failed."""
+    before, now = results.path / "runs" / old, results.run(spec.id)
+    if not before.is_dir() or before == now.path:
+        return False
+    try:
+        run = from_json((before / "run.json").read_bytes())
+        end = from_json(read_bytes(before / "done.json") or b"null")
+        failed = from_json(read_bytes(before / "failed.json") or b"null")
+        records = [*_records(before / "metrics.jsonl")]
+        if end or failed:
+            shutil.rmtree(now.path, ignore_errors=True)
+            now.path.mkdir(parents=True)
+            now.start(spec, run["context"], run["provenance"])
+            for record in records:
+                now.append(record)
+            for kind in ("weights", "predictions"):
+                if (before / kind).is_dir():
+                    now.kept.mkdir(parents=True, exist_ok=True)
+                    shutil.move(before / kind, now.kept / kind)
+        if end:
+            now.finish(State(end["status"]), end["step"], end["seconds"])
+        elif failed:
+            now.fail(failed["error"], failed["traceback"])
+    except UNREADABLE:
+        return False
+    shutil.rmtree(before)
+    return bool(end or failed)
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records in a file of 0.4.0, whose lines have names only where these change."""
+    columns: list[dict[str, Any]] = []
+    shares: list[str] = []
+    for line in map(from_json, (read_bytes(path) or b"").splitlines()):
+        if "columns" in line:
+            shares = line.pop("counted", [])
+            columns = [
+                {"environment": environment, "split": split, "metric": metric, "count": count}
+                for block in line.pop("columns")
+                for environment, split, counts in block["splits"]
+                for metric, count in zip(block["metrics"], counts, strict=True)
+            ]
+        values = zip(columns, line.pop("values", []), strict=True)
+        yield line | {
+            "evaluations": [
+                {**c, "value": v / c["count"] if c["metric"] in shares and v is not None else v}
+                for c, v in values
+            ]
+        }

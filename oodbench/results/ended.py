@@ -1,0 +1,249 @@
+"""The ended runs of a results directory: OUT/ended/runs-KEY.parquet and records-KEY.parquet.
+
+KEY is the beginning of the SHA-256 of both files of a part, so that damage is noticed. A run has ended when
+it is in a `runs` file, which is written after its records. `oodbench.results.compact` moves runs here.
+"""
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+from oodbench.files import whole_file
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.schemas import DamagedFile, DoneFile, RunFile, read_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+FOLDER = "ended"
+SMALL = 2**25
+"""The bytes of a part's records below which the next compaction merges it with others."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of runs with the file of their records."""
+
+    key: str
+    runs: "pd.DataFrame"
+    """The columns `oodbench.results.parquet.RUNS`."""
+    content: bytes = field(repr=False)
+    """The bytes of the file of records."""
+    place: str
+
+    @cached_property
+    def records(self) -> "pa.Table":
+        """The columns `oodbench.results.parquet.RECORDS`; raises DamagedFile."""
+        from oodbench.results.parquet import RECORDS, parsed
+
+        return parsed(self.content, RECORDS, self.place)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The ended runs of a results directory, as they were when it was looked at."""
+
+    path: Path
+    """The results directory."""
+    parts: tuple[Part, ...] = ()
+    wrong: tuple[str, ...] = ()
+    """A sentence on each part that is left out."""
+
+    @cached_property
+    def runs(self) -> "pd.DataFrame":
+        """The runs of all parts, a row for each row of the plan; `part` is the index of a run's part.
+
+        Of a run in several parts the first is taken if all say the same, else none.
+        """
+        import pandas as pd
+
+        from oodbench.results.parquet import RUNS
+
+        if not self.parts:
+            return pd.DataFrame(columns=[*RUNS.names, "part"])
+        tables = [part.runs.assign(part=i) for i, part in enumerate(self.parts)]
+        runs = pd.concat(tables, ignore_index=True)
+        first = runs.groupby("id")["part"].transform("min")
+        return runs[(runs["part"] == first) & ~runs["id"].isin(list(self.contradicted))]
+
+    @cached_property
+    def contradicted(self) -> dict[str, str]:
+        """The runs that several parts have with unlike records, with a sentence on each."""
+        places: dict[str, list[Part]] = {}
+        for part in self.parts:
+            for run_id in part.runs["id"].unique():
+                places.setdefault(run_id, []).append(part)
+        several = {i: parts for i, parts in places.items() if len(parts) > 1}
+        return {
+            run_id: f"{parts[0].place} and {parts[1].place} have unlike records of the run {run_id}"
+            for run_id, parts in several.items()
+            if len({_content(part, run_id) for part in parts}) > 1
+        }
+
+    @cached_property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The columns of each run by id, in its first row."""
+        rows = self.runs.drop_duplicates("id").to_dict(orient="records")
+        return {str(row["id"]): {str(name): v for name, v in row.items()} for row in rows}
+
+    def __contains__(self, run_id: object) -> bool:
+        return bool(self.parts) and run_id in self.rows
+
+    def state(self, run_id: str) -> State:
+        """Return how a run ended."""
+        return State(self.rows[run_id]["state"])
+
+    def end(self, run_id: str) -> DoneFile:
+        """Return how a run ended as done.json said it."""
+        row = self.rows[run_id]
+        values = {"status": State(row["state"]), "step": row["last_step"], "id": run_id}
+        return DoneFile.model_construct(seconds=row["training_seconds"], **values)
+
+    def info(self, run_id: str) -> RunFile:
+        """Return what run.json said of a run."""
+        row = self.rows[run_id]
+        names = ("dataset_label", "training_environments", "metric", "higher_is_better", "constant")
+        context = {n: row[n] for n in names if row[n] is not None} | (row["context"] or {})
+        context["training_environments"] = list(context["training_environments"])
+        spec = RunSpec.from_json(row)
+        made = row["provenance"] or {}
+        return RunFile.model_construct(schema_=2, spec=spec, context=context, provenance=made)
+
+    def records_of(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the records of a run in the order of their steps."""
+        import pyarrow.compute as pc
+
+        table = self.parts[self.rows[run_id]["part"]].records
+        records: dict[int, dict[str, Any]] = {}
+        for row in table.filter(pc.equal(table["id"], run_id)).drop(["id"]).to_pylist():
+            step = row.pop("step")
+            records.setdefault(step, {"step": step, "evaluations": []})["evaluations"].append(row)
+        return list(records.values())
+
+    def forget(self, ids: Collection[str]) -> None:
+        """Remove runs, which are to be trained again, from the files."""
+        if any(run_id in self for run_id in ids):
+            with lock(self.path):
+                now = ended(self.path)
+                write_part(now, [*range(len(now.parts))], [], set(ids))
+
+
+def _content(part: Part, run_id: str) -> str:
+    """Return the rows of a run, and its records, as a text."""
+    import pyarrow.compute as pc
+
+    records = part.records.filter(pc.equal(part.records["id"], run_id)).to_pylist()
+    runs = part.runs[part.runs["id"] == run_id]
+    return repr((runs[["state", "last_step"]].to_dict(orient="records"), records))
+
+
+def ended(results: Path) -> Ended:
+    """Return the ended runs of a results directory; what is on the disk is read once."""
+    folder = results / FOLDER
+    while True:
+        try:
+            with os.scandir(folder) as entries:
+                files = {entry.name: entry.stat() for entry in entries}
+        except (FileNotFoundError, NotADirectoryError):
+            return Ended(results)
+        stamps = sorted((name, s.st_size, s.st_mtime_ns) for name, s in files.items())
+        try:
+            return _read(str(folder), tuple(stamp for stamp in stamps if _is_of_part(stamp[0])))
+        except FileNotFoundError:  # merged by another process meanwhile
+            continue
+
+
+def _is_of_part(name: str) -> bool:
+    return bool(key_in(name, "runs-") or key_in(name, "records-"))
+
+
+def key_in(name: str, kind: str) -> str:
+    """Return the key of a file of runs or records; empty for other files."""
+    is_one = name.startswith(kind) and name.endswith(".parquet")
+    return name.removeprefix(kind).removesuffix(".parquet") if is_one else ""
+
+
+@lru_cache(maxsize=8)
+def _read(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> Ended:
+    """Return the parts of a folder; `stamps` are the names, sizes and times of change of its files."""
+    parts, wrong = [], []
+    for key in filter(None, (key_in(name, "runs-") for name, *_ in stamps)):
+        try:
+            parts.append(_part(Path(folder), key))
+        except DamagedFile as error:
+            wrong.append(f"{error}; its runs count as not trained, and a launch trains them again")
+    return Ended(Path(folder).parent, tuple(parts), tuple(wrong))
+
+
+def _part(folder: Path, key: str) -> Part:
+    """Return a part; raises DamagedFile, and FileNotFoundError if it is gone."""
+    from oodbench.results.parquet import RUNS, key_of, parsed, runs_frame
+
+    paths = [folder / f"{kind}-{key}.parquet" for kind in ("runs", "records")]
+    runs, records = map(read_bytes, paths)
+    if runs is None:
+        raise FileNotFoundError(str(paths[0]))
+    if records is None:
+        if not paths[0].exists():
+            raise FileNotFoundError(str(paths[0]))
+        raise DamagedFile(f"{paths[1]} is missing")
+    frame = runs_frame(parsed(runs, RUNS, str(paths[0])))
+    if key_of(runs, records) != key:
+        raise DamagedFile(
+            f"{paths[0]} or {paths[1].name} is damaged: they are not what was written"
+        )
+    return Part(key, frame, records, str(paths[1]))
+
+
+def lock(results: Path, patient: bool = True) -> FileLock:
+    folder = results / FOLDER
+    folder.mkdir(exist_ok=True)
+    return FileLock(folder / ".lock", blocking=patient)
+
+
+def write_part(
+    now: Ended,
+    chosen: Sequence[int],
+    new: "Sequence[tuple[pd.DataFrame, pa.Table]]",
+    without: Collection[str],
+    rows: Callable[["pd.DataFrame"], "pd.DataFrame"] = lambda runs: runs,
+) -> None:
+    """Write the chosen parts, whose runs get other `rows`, and new runs as one; remove the chosen ones."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from oodbench.results.parquet import RECORDS, RUNS, content_of, key_of, table_of
+
+    own = now.runs
+    kept = own[own["part"].isin(chosen) & ~own["id"].isin(list(without))].drop(columns="part")
+    kept = rows(kept)
+    tables = [_plain(now.parts[i].records) for i in chosen]
+    tables += [records for _, records in new]
+    runs = pd.concat([kept, *(runs for runs, _ in new)], ignore_index=True)
+    records = pa.concat_tables([RECORDS.empty_table(), *tables])
+    there = pa.array(runs["id"].unique(), pa.string())
+    records = records.filter(pc.is_in(records["id"], there))
+    folder, key = now.path / FOLDER, ""
+    if len(runs):
+        contents = content_of(table_of(runs, RUNS)), content_of(records)
+        key = key_of(*contents)
+        for kind, content in (("records", contents[1]), ("runs", contents[0])):
+            with whole_file(folder / f"{kind}-{key}.parquet") as file:
+                file.write(content)
+    for part in (now.parts[i] for i in chosen):
+        if part.key != key:
+            (folder / f"runs-{part.key}.parquet").unlink(missing_ok=True)
+            (folder / f"records-{part.key}.parquet").unlink(missing_ok=True)
+
+
+def _plain(records: "pa.Table") -> "pa.Table":
+    from oodbench.results.parquet import RECORDS
+
+    return records.cast(RECORDS)

@@ -1,0 +1,244 @@
+"""The two tables of results as Parquet files: their columns, and how they are written and read.
+
+docs/guide/results_format.md describes every column for those who read the files with other tools.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, get_origin
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from oodbench.files import read_regular, whole_file
+from oodbench.results.records import COSTS
+from oodbench.results.run_spec import RunSpec
+from oodbench.results.schemas import LARGEST_FILE, UNREADABLE, DamagedFile
+
+FIELDS = fields(RunSpec)
+NAMES = pa.list_(pa.string())
+PLAIN: dict[Any, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int32(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+}
+"""The types of columns of plain fields; lists of names are lists, and mappings are JSON."""
+SPEC = pa.schema(
+    [
+        ("id", pa.string()),
+        *(
+            (f.name, NAMES if get_origin(f.type) is tuple else PLAIN.get(f.type, pa.string()))
+            for f in FIELDS
+        ),
+    ]
+)
+"""The columns of a planned run: its id and the fields of its spec."""
+RUNS = pa.schema(
+    [
+        *SPEC,
+        ("training_environments", NAMES),
+        ("metric", pa.string()),
+        ("higher_is_better", pa.bool_()),
+        ("state", pa.string()),
+        ("last_step", pa.int32()),
+        ("records", pa.int32()),
+        *((name, pa.float64()) for name in COSTS),
+        ("constant", pa.string()),
+        ("context", pa.string()),
+        ("provenance", pa.string()),
+    ]
+)
+"""The columns of an ended run; `records` is its number of rows among the records."""
+RECORDS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("step", pa.int32()),
+        ("environment", pa.string()),
+        ("split", pa.string()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+        ("count", pa.int32()),
+    ]
+)
+"""The columns of a value of an evaluation."""
+JSON = frozenset(
+    [f.name for f in FIELDS if f.type not in PLAIN and get_origin(f.type) is not tuple]
+    + ["constant", "context", "provenance"]
+)
+"""The columns whose texts are JSON."""
+CATEGORIES = ["id", "environment", "split", "metric"]
+"""The columns of records that repeat few texts."""
+MOST_ROWS = 10_000
+"""The most rows for each byte of a file: what unpacks to more is not read."""
+
+
+def table_of(rows: pd.DataFrame | Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """Convert columns of runs or records into a table; mappings become JSON, missing columns null."""
+    arrays = []
+    for column in schema:
+        values: Any = rows[column.name] if column.name in rows else [None] * len(rows["id"])
+        if column.name in JSON:
+            values = _written(values)
+        elif column.type == NAMES:
+            values = [None if _is_missing(names) else list(names) for names in values]
+        arrays.append(pa.array(values, column.type, from_pandas=True))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _written(values: Iterable[Any]) -> list[str | None]:
+    """Return mappings as JSON; rows that share one share its text."""
+    texts: dict[int, str | None] = {}
+    kept = list(values)  # so that no id is used again
+    for value in kept:
+        if id(value) not in texts:
+            known = None if _is_missing(value) else json.dumps(value, sort_keys=True)
+            texts[id(value)] = known
+    return [texts[id(value)] for value in kept]
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and np.isnan(value))
+
+
+def content_of(table: pa.Table) -> bytes:
+    """Return the bytes of a Parquet file of this table."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True, store_schema=False)
+    return bytes(sink.getvalue())
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write a Parquet file whole or not at all."""
+    with whole_file(path) as file:
+        file.write(content_of(table))
+
+
+def read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """Return the table in a file; raises DamagedFile for one that is torn, foreign or of other columns."""
+    return parsed(_bytes(path), schema, str(path))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_regular(path, LARGEST_FILE)
+    except OSError as error:
+        raise DamagedFile(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise DamagedFile(str(error)) from None
+
+
+def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
+    """Return the table in the bytes of a Parquet file; raises DamagedFile, which names the place."""
+    try:
+        with pq.ParquetFile(
+            pa.BufferReader(content),
+            page_checksum_verification=True,
+            read_dictionary=CATEGORIES if schema is RECORDS else None,
+        ) as file:
+            if file.metadata.num_rows > MOST_ROWS * len(content):
+                raise DamagedFile(f"{place} has more rows than its bytes can hold")
+            table = file.read(columns=schema.names, use_threads=False)
+        missing = [name for name in schema.names if name not in table.column_names]
+        if missing:
+            raise DamagedFile(f"{place} has no column {missing[0]}: it is no table of this version")
+        wanted = [(f.name, _stored(f, schema)) for f in schema]
+        return table.select(schema.names).cast(pa.schema(wanted))
+    except DamagedFile:
+        raise
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:160]
+        raise DamagedFile(f"{place} is torn or no table of results: {reason}") from None
+
+
+def _stored(field: pa.Field, schema: pa.Schema) -> pa.DataType:
+    """Return the type of a column in memory."""
+    if schema is RECORDS and field.name in CATEGORIES:
+        return pa.dictionary(pa.int32(), pa.string())
+    return field.type
+
+
+def runs_frame(table: pa.Table) -> pd.DataFrame:
+    """Return a table of runs as a frame: mappings parsed, lists of names as tuples.
+
+    Raises DamagedFile for a text that is no JSON.
+    """
+    columns: dict[str, Any] = {}
+    for name in table.column_names:
+        column = table[name].combine_chunks()
+        if name in JSON:
+            columns[name] = _each(column, partial(_mapping, name))
+        elif column.type == NAMES:
+            columns[name] = _tuples(column)
+        elif column.type == pa.string():
+            columns[name] = _each(column, str)
+        else:
+            columns[name] = column.to_pandas()
+    return pd.DataFrame(columns)
+
+
+def _each(column: pa.Array, change: Callable[[Any], Any]) -> "np.ndarray[Any, Any]":
+    """Apply a function to each text of a column, once to those that are equal; null becomes None."""
+    encoded = column.dictionary_encode()
+    values = np.empty(len(encoded.dictionary) + 1, dtype=object)
+    for i, text in enumerate(encoded.dictionary.to_pylist()):
+        values[i] = change(text)
+    places = encoded.indices.fill_null(len(encoded.dictionary))
+    return np.asarray(values[places.to_numpy()])
+
+
+def _tuples(column: pa.Array) -> "np.ndarray[Any, Any]":
+    @cache
+    def shared(names: tuple[str, ...]) -> tuple[str, ...]:
+        return names
+
+    values = np.empty(len(column), dtype=object)
+    values[:] = [shared(tuple(names or ())) for names in column.to_pylist()]
+    return values
+
+
+def _mapping(name: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise DamagedFile(f"{name} of a run is no mapping")
+    return value
+
+
+def records_frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
+    """Return tables of records as one frame; texts are categorical."""
+    wanted = pa.schema([(f.name, _stored(f, RECORDS)) for f in RECORDS])
+    table = pa.concat_tables([wanted.empty_table(), *(t.cast(wanted) for t in tables)])
+    frame: pd.DataFrame = table.unify_dictionaries().to_pandas()
+    return frame
+
+
+def specs_of(runs: pd.DataFrame) -> list[RunSpec]:
+    """Return the spec of each row of a frame of runs."""
+    names = [f.name for f in FIELDS if f.name in runs]
+    columns = [runs[name].tolist() for name in names]
+    return [
+        RunSpec(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)
+    ]
+
+
+def spec_columns(specs: Sequence[RunSpec], ids: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of the specs of runs."""
+    names = [f.name for f in FIELDS]
+    return {"id": list(ids), **{name: [getattr(s, name) for s in specs] for name in names}}
+
+
+def key_of(*contents: bytes) -> str:
+    """Return the beginning of the SHA-256 of some files' bytes."""
+    found = hashlib.sha256()
+    for content in contents:
+        found.update(content)
+    return found.hexdigest()[:16]
