@@ -28,7 +28,7 @@ from oodbench.results.parquet import (
 from oodbench.results.provenance import method_digest
 from oodbench.results.read import FURTHER, read_results
 from oodbench.results.run_spec import BEFORE, SCORE, RunSpec
-from oodbench.results.tables import Tables, only, records_at
+from oodbench.results.tables import Tables, only, records_at, stacked_runs
 from oodbench.selection import find_rule, judged, rule_names
 from oodbench.sweep.file import Sweep
 
@@ -82,7 +82,7 @@ def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
                     "version of the board, under a new name"
                 )
         added = runs[[row in new for row in runs[ROW].itertuples(index=False, name=None)]]
-        both = _in_order(pd.concat([known, added]) if len(known) else added, protocol)
+        both = _in_order(stacked_runs([known, added]), protocol)
         of_added = records[records["id"].isin(added["id"])]
         place = {run_id: i for i, run_id in enumerate(both["id"])}
         values = pd.concat([known_records, of_added]).astype(_TEXTS)

@@ -16,6 +16,7 @@ from oodbench.files import is_temporary
 from oodbench.results.directory import Results
 from oodbench.results.ended import FOLDER, SMALL, ended, key_in, lock, write_part
 from oodbench.results.read import read_folders
+from oodbench.results.tables import stacked_runs
 
 ROW = ["dataset_label", "label", "ceiling", "transductive", "reference"]
 """The columns of a run that say in which row it stands."""
@@ -59,7 +60,7 @@ def _in_rows(runs: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     once = runs.drop_duplicates("id")
     planned = rows[["id", *ROW]].merge(once.drop(columns=ROW), on="id")
     others = runs[~runs["id"].isin(rows["id"])]
-    return pd.concat([planned[list(runs)], others], ignore_index=True)
+    return stacked_runs([planned[list(runs)], others])
 
 
 def _clean(results: Path, ids: Collection[str]) -> None:

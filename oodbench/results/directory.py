@@ -474,6 +474,7 @@ class Results:
         import pandas as pd
 
         from oodbench.results.parquet import spec_columns
+        from oodbench.results.tables import stacked_runs
 
         with self.plan_lock():
             stored = self.plan() if (self.path / "sweep.json").exists() else {}
@@ -486,7 +487,7 @@ class Results:
             if stored:
                 before = stored["rows"]
                 before = _renamed(before[~before["id"].isin(list(without))], new)
-                new = pd.concat([before[~before["id"].isin(new["id"])], new], ignore_index=True)
+                new = stacked_runs([before[~before["id"].isin(new["id"])], new])
             self.store(name, settings, new)
 
     def store(self, name: str, settings: Mapping[str, Any], rows: "pd.DataFrame") -> None:

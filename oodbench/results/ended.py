@@ -64,11 +64,11 @@ class Ended:
         import pandas as pd
 
         from oodbench.results.parquet import RUNS
+        from oodbench.results.tables import stacked_runs
 
         if not self.parts:
             return pd.DataFrame(columns=[*RUNS.names, "part"])
-        tables = [part.runs.assign(part=i) for i, part in enumerate(self.parts)]
-        runs = pd.concat(tables, ignore_index=True)
+        runs = stacked_runs([part.runs.assign(part=i) for i, part in enumerate(self.parts)])
         first = runs.groupby("id")["part"].transform("min")
         return runs[(runs["part"] == first) & ~runs["id"].isin(list(self.contradicted))]
 
@@ -215,18 +215,18 @@ def write_part(
     rows: Callable[["pd.DataFrame"], "pd.DataFrame"] = lambda runs: runs,
 ) -> None:
     """Write the chosen parts, whose runs get other `rows`, and new runs as one; remove the chosen ones."""
-    import pandas as pd
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from oodbench.results.parquet import RECORDS, RUNS, content_of, key_of, table_of
+    from oodbench.results.tables import stacked_runs
 
     own = now.runs
     kept = own[own["part"].isin(chosen) & ~own["id"].isin(list(without))].drop(columns="part")
     kept = rows(kept)
     tables = [_plain(now.parts[i].records) for i in chosen]
     tables += [records for _, records in new]
-    runs = pd.concat([kept, *(runs for runs, _ in new)], ignore_index=True)
+    runs = stacked_runs([kept, *(runs for runs, _ in new)])
     records = pa.concat_tables([RECORDS.empty_table(), *tables])
     there = pa.array(runs["id"].unique(), pa.string())
     records = records.filter(pc.is_in(records["id"], there))

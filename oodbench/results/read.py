@@ -115,7 +115,7 @@ class Folders:
     def runs(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the runs in the rows of a plan, with the columns RUNS."""
         planned = rows[rows["id"].isin(self.ids)]
-        return planned.join(self.frame(), on="id").reindex(columns=RUNS.names)
+        return planned.join(self.frame(), on="id")[RUNS.names]
 
 
 def read_folders(results: Path, ids: Sequence[str]) -> Folders:
@@ -204,7 +204,8 @@ def read_results(results: Results, specs: Mapping[str, RunSpec] | None = None) -
         known = known.assign(error=[wrong.get(i, "") for i in known.index])
         states = {s: State(s) for s in known["state"].unique()} | {"": State.BROKEN}
         known["state"] = [states["" if i in wrong else s] for i, s in known["state"].items()]
-        about = pd.concat([known[ABOUT], live.frame()]) if len(live.ids) else known[ABOUT]
+        of_both = [f.reset_index(names="id") for f in (known[ABOUT], live.frame())]
+        about = stacked_runs(of_both).set_index("id")
         runs = _expanded(rows.join(about, on="id"), settings)
         records = _in_order([*of_ended, live.records()], ids)
         notes = (*moved.wrong, *moved.contradicted.values())
