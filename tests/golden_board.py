@@ -24,8 +24,8 @@ from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.rerun import train_frozen
 from oodbench.results.boards import find_board
 from oodbench.results.directory import Results
-from oodbench.results.load import load_frames
 from oodbench.results.provenance import machine
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import COMPLETE
 from oodbench.sweep.launch import LaunchOptions
 from oodbench.sweep.plan import make_plan
@@ -49,7 +49,7 @@ def taken(directories: Iterable[Path]) -> dict[str, dict[str, Any]]:
     stream = random.Random(0)
     chosen: list[tuple[int, float, str, dict[str, Any]]] = []
     for directory in directories:
-        runs = load_frames(Results(directory)).runs
+        runs = read_results(Results(directory)).runs
         runs = runs[runs["state"].isin(COMPLETE)]
         for label, row in runs.groupby("label"):
             for place, run in enumerate(

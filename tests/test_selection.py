@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from oodbench.errors import UserError
 from oodbench.report.tables.leaderboard import is_mean, leaderboard_by_rule
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
+from oodbench.results.tables import Tables
 from oodbench.selection import choose, judged, rule_names, usual
 from tests.helpers.made import write_run
 
@@ -61,7 +61,7 @@ class Trained:
 def load(path: Path, runs: list[Trained]) -> Tables:
     """Write a results directory as sweeps do, and read it."""
     results = Results(path)
-    results.write_plan("test", {}, {run.spec.id: run.spec for run in runs})
+    results.write_plan("test", {}, [run.spec for run in runs])
     for run in runs:
         if run.state == "planned":
             continue
@@ -84,7 +84,7 @@ def load(path: Path, runs: list[Trained]) -> Tables:
             metric=run.metric,
             state=run.state,
         )
-    return load_frames(results)
+    return read_results(results)
 
 
 def picks(frames: Tables, rule: str) -> list[tuple[int, int]]:

@@ -115,7 +115,8 @@ class Folders:
     def runs(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the runs in the rows of a plan, with the columns RUNS."""
         planned = rows[rows["id"].isin(self.ids)]
-        return planned.join(self.frame(), on="id")[RUNS.names]
+        joined: pd.DataFrame = planned.join(self.frame(), on="id")[RUNS.names]
+        return joined
 
 
 def read_folders(results: Path, ids: Sequence[str]) -> Folders:

@@ -52,7 +52,7 @@ def status_row(folder: Path, count: int = 1000) -> Row:
         directory.path.mkdir(parents=True)
         directory.start(run, {}, {})
         directory.finish(State.DONE, 1, 1.0)
-    results.write_plan("bench", {}, runs)
+    results.write_plan("bench", {}, [*runs.values()])
     command = ("oodbench.sweep", "status", "--out", results.path)
     seconds = [command_seconds(*command) for _ in range(5)]
     return Row(f"status on {count} finished runs, s", "<= 2", f"{statistics.median(seconds):.2f}")
@@ -81,7 +81,7 @@ def write_sweep(path: Path, count: int) -> None:
         )
         specs[run.id] = run
         _write_run(results, run, generator)
-    results.write_plan("bench", {}, specs)
+    results.write_plan("bench", {}, [*specs.values()])
 
 
 def _write_run(results: Results, run: RunSpec, generator: random.Random) -> None:
@@ -134,9 +134,9 @@ def memory_row(folder: Path) -> Row:
     code = (
         "import resource, sys; from pathlib import Path; from oodbench.results.directory import Results;"
         "import pyarrow.compute, pyarrow.ipc, oodbench.selection as s;"
-        "from oodbench.results.load import load_frames;"
+        "from oodbench.results.read import read_results;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; base = peak();"
-        "f = load_frames(Results(Path(sys.argv[1]))); s.choose(f); print(len(f.runs), base, peak())"
+        "f = read_results(Results(Path(sys.argv[1]))); s.choose(f); print(len(f.runs), base, peak())"
     )
     command = [sys.executable, "-c", code, str(folder)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -57,7 +57,7 @@ def specs(algorithm: str, changes: Mapping[str, Any], average: str = "none") -> 
 def seconds(runs: list[RunSpec], results: Results, vectorize: int, device: str) -> float:
     """Seconds of training some runs, `vectorize` of them at once; on a CPU, CPU seconds."""
     settings = TrainSettings(device=device, vectorize=vectorize)
-    results.write_plan("bench", {}, {run.id: run for run in runs})
+    results.write_plan("bench", {}, runs)
     ends: list[State] = []
     clock = time.process_time if device == "cpu" else time.perf_counter
     start = clock()

@@ -6,14 +6,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from oodbench.results.parts import Part, read_file, read_parts, write_parts
 
 from oodbench.board.freeze import data_digests, freeze
 from oodbench.errors import UserError
 from oodbench.report.summary import write_summary
 from oodbench.results.boards import dataset_file, part_files
 from oodbench.results.directory import Results
-from oodbench.results.load import load_frames
-from oodbench.results.parts import Part, read_file, read_parts, write_parts
+from oodbench.results.read import read_results
 from oodbench.selection import choose
 from tests.helpers.boards import (
     PROTOCOL,
@@ -53,7 +53,7 @@ def test_a_part_has_the_specs_of_its_runs(board: Path, half: Path) -> None:
 
 @pytest.mark.parametrize("rule", ["train_val", "val_env", "oracle"])
 def test_a_part_has_the_chosen_step_score_and_values(board: Path, half: Path, rule: str) -> None:
-    frames = load_frames(Results(half))
+    frames = read_results(Results(half))
     part = frozen_part(board, "digits", "IRM")
     table = part.table.to_pandas().set_index(["id", "step"])
     chosen = choose(frames, rule).query("label == 'IRM' and dataset_label == 'digits'")

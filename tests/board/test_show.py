@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from oodbench.results.load import frozen, joined, read_results
 
 from oodbench.board.freeze import freeze
 from oodbench.errors import UserError
@@ -21,7 +22,6 @@ from oodbench.report.tables.leaderboard import scores
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import RunDirectory
 from oodbench.results.tables import Tables, origins
-from oodbench.results.load import frozen, joined, load_frames
 from oodbench.selection import judged
 from tests.helpers.boards import ONE_RUN, SEM, new_board, trained
 from tests.helpers.made import Made, leaderboard, rising
@@ -124,7 +124,7 @@ def test_a_row_that_lacks_a_dataset_has_no_mean_over_them(tmp_path: Path) -> Non
         for i, label in enumerate(labels):
             for trial in (0, 1):
                 made.add(dataset, label, ("a",), trial, rising(0.5 + 0.1 * i + 0.01 * trial))
-    frames = load_frames(made.results)
+    frames = read_results(made.results)
     found = own_rows(replace(frames, runs=frames.runs.assign(frozen=False)), "train_val")
     assert found is not None
     mean = {row[1]: row[2:] for row in found.rows if row[0] == "datasets in %"}

@@ -8,8 +8,8 @@ import pytest
 
 from oodbench.diagnose.admission import Figures, checks, figures, figures_of_results
 from oodbench.errors import UserError
+from oodbench.results.read import read_results
 from oodbench.results.tables import only
-from oodbench.results.load import load_frames
 from tests.helpers.made import Curve, Made
 
 GOOD = Figures(
@@ -84,7 +84,7 @@ def test_figures_are_those_of_the_chosen_runs(tmp_path: Path) -> None:
         made.add("D", "ERM", ("c",), trial, curve(tied, 0.9), draw=1, steps=steps)
         made.add("D", "Forest", ("c",), trial, curve(0.8, 0.6), steps=steps)
     top = {"ceiling": (0.95, 0.0)}
-    found = figures(load_frames(made.results, made.runs), top, "accuracy", True)
+    found = figures(read_results(made.results, made.runs), top, "accuracy", True)
     assert found.inside["ERM"][0] == pytest.approx((0.9 + 0.91 + 0.92) / 3)
     assert found.outside["ERM"][0] == pytest.approx((0.7 + 0.51 + 0.52) / 3)
     assert found.inside["Forest"][0] == pytest.approx(0.8)
@@ -105,7 +105,7 @@ def test_figures_of_results_are_those_of_all_their_rows(tmp_path: Path) -> None:
         made.add("D", "ceiling", ("c",), trial, curve(0.9, 0.7), ceiling=True)
         made.add("D", "Forest ceiling", ("c",), trial, curve(0.9, 0.8), ceiling=True)
         made.add("E", "ERM", ("c",), trial, curve(0.9, 0.1))
-    frames = load_frames(made.results, made.runs)
+    frames = read_results(made.results, made.runs)
     found = figures_of_results(frames, "D")
     assert found.rows == 2 and found.equal == 0.5
     assert found.tied == pytest.approx(1 / 3)  # of ERM, IRM and VREx

@@ -16,7 +16,7 @@ from oodbench.diagnose.cli import app
 from oodbench.diagnose.head_room import HeadRoom, _on_its_own, _spearman, head_room, verdicts
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import judged
 from oodbench.sweep.launchers import LaunchOptions
@@ -110,7 +110,7 @@ def test_erm_is_compared_with_three_others_and_goes_on_where_it_was(tmp_path: Pa
     assert room.constant[0] == pytest.approx(sum(in_split) / 2, abs=0.15)
 
     erm = {i: s for i, s in specs.items() if len(s.test_environments) == 1 and not s.ceiling}
-    frames = load_frames(results, erm)
+    frames = read_results(results, erm)
     tied = judged(frames, "train_val").tied
     values = frames.records.astype({"id": object}).merge(tied[["id", "step", "trial"]])
     at = values[(values["environment"] == "Mumbai") & (values["split"] == "in")]
@@ -142,7 +142,7 @@ def test_the_value_of_the_test_alone_is_that_of_a_draw_that_other_trials_choose(
     for (draw, trial), score in accuracy.items():
         curve = curve_of(score, score)
         made.add("Scans", "ERM", ("a", "b"), trial, curve, draw=draw, steps=(10,))
-    frames = load_frames(made.results, made.runs)
+    frames = read_results(made.results, made.runs)
     value = _on_its_own(frames, True, "ERM")
     # trial 1 has draw 1 as its best, which has .5 in trial 0; trial 0 has draw 0, with .7 in trial 1
     assert value is not None and value[0] == pytest.approx((0.5 + 0.7) / 2)
@@ -150,14 +150,14 @@ def test_the_value_of_the_test_alone_is_that_of_a_draw_that_other_trials_choose(
     assert worst is not None and worst[0] == pytest.approx((0.9 + 0.8) / 2)
     one = Made(tmp_path / "one")
     one.add("Scans", "ERM", ("a", "b"), 0, lambda e, s, t: 0.5)
-    assert _on_its_own(load_frames(one.results, one.runs), True, "ERM") is None
+    assert _on_its_own(read_results(one.results, one.runs), True, "ERM") is None
 
 
 def test_a_correlation_is_scipys_of_scores_and_test_values(tmp_path: Path) -> None:
     made, scores, values = Made(tmp_path), [0.5, 0.7, 0.6, 0.9, 0.8], [0.3, 0.2, 0.25, 0.1, 0.5]
     for draw, (score, value) in enumerate(zip(scores, values, strict=True)):
         made.add("Scans", "ERM", ("c",), 0, curve_of(score, value), draw=draw)
-    found = _spearman(load_frames(made.results, made.runs))
+    found = _spearman(read_results(made.results, made.runs))
     expected = scipy.stats.spearmanr(scores, values)
     assert found is not None and math.isclose(found[0], expected.statistic)
     assert math.isclose(found[1], expected.pvalue)

@@ -12,9 +12,9 @@ from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import Leaderboard, leaderboard_of
 from oodbench.report.tables.sheet import blocks
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.tables import Tables
 from oodbench.selection import judged
 from oodbench.version import __version__
 
@@ -101,7 +101,7 @@ class Made:
         spec = RunSpec(
             dataset=dataset,
             options=options or {},
-            algorithm="ERM",
+            algorithm=label,
             hparams=hparams or {"lr": 0.1 / (1 + draw), "optimizer": "adam"},
             label=label,
             network="MLP",
@@ -117,7 +117,7 @@ class Made:
             reference=reference,
         )
         self.runs[spec.id] = spec
-        self.results.write_plan("made", {"sweep": {"steps": 30}}, self.runs)
+        self.results.write_plan("made", {"sweep": {"steps": 30}}, [*self.runs.values()])
         if state == "planned":
             return spec.id
         training = [e for e in self.environments if e not in (*test, *validation)]
@@ -199,7 +199,7 @@ class OneStep:
     ) -> None:
         """Add a run with a value on each test environment, and with metrics of the predictor itself."""
         self.runs[run.id] = run
-        self.results.write_plan("test", {}, self.runs)
+        self.results.write_plan("test", {}, [*self.runs.values()])
         if state == "planned":
             return
         rows: list[tuple[str | None, str | None, str, float]] = [("train", "out", metric, score)]
@@ -221,7 +221,7 @@ class OneStep:
         )
 
     def leaderboard(self, rule: str | None = None, metric: str | None = None) -> Leaderboard:
-        return leaderboard(load_frames(self.results), rule, metric)
+        return leaderboard(read_results(self.results), rule, metric)
 
     def blocks(self) -> list[Block]:
         return blocks(self.leaderboard())

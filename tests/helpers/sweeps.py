@@ -55,7 +55,7 @@ def first(**changes: Any) -> RunSpec:
 def planned(path: Path, plan: Plan) -> Results:
     """A results directory with a plan, of which nothing is trained."""
     results = Results(path)
-    results.write_plan("tiny", {"plugins": []}, plan.runs)
+    results.write_plan("tiny", {"plugins": []}, plan.rows)
     return results
 
 
@@ -100,7 +100,7 @@ def job(plan: Plan, out: Path, workers: int = 2, **options: Any) -> Job:
     """What a launcher is asked for: the runs of a plan that have not ended, with the odd methods."""
     results = Results(out)
     if not (out / "sweep.json").exists():
-        results.write_plan(plan.sweep.name, {}, plan.runs)
+        results.write_plan(plan.sweep.name, {}, plan.rows)
     ids = [i for i in plan.runs if results.run(i).end() is None]
     given: dict[str, Any] = {
         "out": out,
@@ -120,7 +120,7 @@ def job(plan: Plan, out: Path, workers: int = 2, **options: Any) -> Job:
 
 def outcome(results: Results) -> dict[str, tuple[State, list[dict[str, Any]]]]:
     """State and records of every planned run, without what differs from machine to machine."""
-    runs = map(results.run, results.plan()["runs"])
+    runs = map(results.run, results.specs())
     return {run.id: (run.state(), records_of(run)) for run in runs}
 
 

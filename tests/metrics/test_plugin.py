@@ -13,7 +13,7 @@ from oodbench.metrics import metrics
 from oodbench.report import cli as report
 from oodbench.report.html.contents import contents
 from oodbench.results.directory import Results
-from oodbench.results.load import joined
+from oodbench.results.read import joined
 from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
 from tests.helpers.commands import installed, python

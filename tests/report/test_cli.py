@@ -16,7 +16,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.report.tables import FORMATS, LATEX, print_sheet, to_terminal
 from oodbench.report.tables.sheet import leaderboard_sheet, sheet
-from oodbench.results.load import joined
+from oodbench.results.read import joined
 from oodbench.results.run_spec import State
 from oodbench.terminal import Terminal
 from oodbench.version import __version__

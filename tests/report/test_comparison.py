@@ -11,7 +11,7 @@ from oodbench.report.comparison import OVERALL, comparison
 from oodbench.report.tables import FORMATS, Block, Sheet
 from oodbench.report.tables.leaderboard import scores
 from oodbench.report.tables.sheet import sheet
-from oodbench.results.load import joined
+from oodbench.results.read import joined
 from tests.helpers.made import CODE, OneStep, leaderboard, report, spec
 
 

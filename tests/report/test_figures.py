@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.report.cli import app
 from oodbench.report.figures import FIGURES, SUFFIXES, WIDTHS, plot, save
+from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
-from oodbench.results.load import load_frames
 from tests.helpers.made import Made, rising
 
 NASTY = "$x_1 [b]\x1b"
@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture(scope="module")
 def frames(made: Made) -> Tables:
-    return load_frames(made.results)
+    return read_results(made.results)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_differences_within_the_noise_look_small(tmp_path: Path) -> None:
         for trial in range(3):
             made.add("D", label, ("a",), trial, rising(0.5 + trial / 1000))
     for kind in ("curves", "gains"):
-        (axes,) = plot(kind, load_frames(made.results)).axes
+        (axes,) = plot(kind, read_results(made.results)).axes
         low, high = axes.get_ylim() if kind == "curves" else axes.get_xlim()
         assert high - low >= 10
 
@@ -109,7 +109,7 @@ def test_long_names_leave_room_for_the_axes(tmp_path: Path, kind: str, datasets:
             label = f"{i}: Invariant risk minimization with an annealed penalty, and much else"
             for trial in range(2):
                 made.add(dataset, label, ("a",), trial, rising(0.5 + i / 9 + trial / 99))
-    frames = load_frames(made.results)
+    frames = read_results(made.results)
     baseline = str(frames.runs["label"].iloc[0])
     figure = plot(kind, frames, baseline=baseline)
     save(figure, tmp_path / "long.png")  # a warning, which is an error, where no room is left

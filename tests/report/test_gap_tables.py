@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
+from oodbench.results.load import frozen
 
 from oodbench.report import comparison
 from oodbench.report.gaps import Gaps, gaps_by_rule, gaps_of, losses
 from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import leaderboard_by_rule
 from oodbench.results.tables import Tables, subset
-from oodbench.results.load import frozen
 from oodbench.selection import judged
 from tests.helpers.boards import invoke
 from tests.helpers.made_boards import Means, made_board

@@ -11,7 +11,7 @@ from oodbench.report.html.contents import contents
 from oodbench.report.tables import FORMATS
 from oodbench.report.tables.leaderboard import CEILING, COLUMNS, Column, scores
 from oodbench.report.tables.sheet import blocks, sheet
-from oodbench.results.load import joined, load_frames
+from oodbench.results.read import joined, read_results
 from tests.helpers.made import Curve, Made, flat, leaderboard
 
 
@@ -38,14 +38,14 @@ def with_validation(path: Path, rises: dict[str, float]) -> Made:
 
 def test_validation_environments_choose_unless_the_sweep_says_otherwise(tmp_path: Path) -> None:
     made = with_validation(tmp_path, {"ERM": 1.0})
-    assert set(leaderboard(load_frames(made.results)).frame["rule"]) == {"val_env"}
+    assert set(leaderboard(read_results(made.results)).frame["rule"]) == {"val_env"}
     settings = made.results.plan()["settings"] | {"selection": "train_val"}
-    made.results.write_plan("made", settings, made.runs)
-    assert set(leaderboard(load_frames(made.results)).frame["rule"]) == {"train_val"}
+    made.results.write_plan("made", settings, [*made.runs.values()])
+    assert set(leaderboard(read_results(made.results)).frame["rule"]) == {"train_val"}
 
 
 def test_a_finding_says_where_two_rules_differ_beyond_both_errors(tmp_path: Path) -> None:
-    frames = load_frames(with_validation(tmp_path, {"ERM": 1.0, "IRM": 0.5}).results)
+    frames = read_results(with_validation(tmp_path, {"ERM": 1.0, "IRM": 0.5}).results)
     (finding,) = leaderboard(frames).findings
     assert finding == (
         "The selection rule matters: ERM on D has 39.9 ± 0.1 by val_env and 19.7 ± 0.2 by train_val, "
@@ -57,7 +57,7 @@ def test_a_finding_says_where_two_rules_differ_beyond_both_errors(tmp_path: Path
 
 
 def test_rules_that_agree_are_not_mentioned(tmp_path: Path) -> None:
-    frames = load_frames(with_validation(tmp_path, {"ERM": 0.0}).results)
+    frames = read_results(with_validation(tmp_path, {"ERM": 0.0}).results)
     assert leaderboard(frames).findings == ()
 
 
@@ -70,7 +70,7 @@ def test_a_declared_column_is_in_every_format_and_on_the_page(
             made.add("D", label, ("a", "b"), trial, easier_a(level))
     lag = Column("lag", lambda row: f"{1 - row['mean']:.2f}", "Lag: what is missing to 1.")
     monkeypatch.setattr("oodbench.report.tables.leaderboard.COLUMNS", (*COLUMNS, lag))
-    made_sheet = sheet(leaderboard(load_frames(made.results)))
+    made_sheet = sheet(leaderboard(read_results(made.results)))
     (table,) = made_sheet.blocks
     assert table.header == ["algorithm", "a", "b", "mean", "n", "lag"]
     assert table.rows[0][3:] == ["75.0", "2", "0.25"]
@@ -110,7 +110,9 @@ def with_references(
 
 
 def test_the_constant_answer_and_ceilings_are_grey_rows(tmp_path: Path) -> None:
-    frames = load_frames(with_references(tmp_path, {"clean": 0.9, "ERM": 0.7, "IRM": 0.65}).results)
+    frames = read_results(
+        with_references(tmp_path, {"clean": 0.9, "ERM": 0.7, "IRM": 0.65}).results
+    )
     board = leaderboard(frames)
     assert dict(zip(board.frame["label"], board.frame["kind"], strict=True)) == {
         "ERM": "method", "IRM": "method", "clean": "ceiling", "constant": "constant",
@@ -136,7 +138,7 @@ def test_methods_that_see_test_inputs_are_ranked_apart(tmp_path: Path) -> None:
             made.add("D", label, ("b",), trial, curve, transductive=label in ("MTL", "ARM"))
             if label in ("MTL", "ARM"):
                 made.add("E", label, ("b",), trial, curve, transductive=True)
-    frames = load_frames(made.results)
+    frames = read_results(made.results)
     board = leaderboard(frames)
     first, apart, alone, *_ = blocks(board)
     assert [row[0] for row in first.rows] == ["IRM", "ERM"] and first.best == {(0, 1)}
@@ -165,7 +167,7 @@ def test_references_stand_in_grey_and_are_not_ranked(tmp_path: Path) -> None:
             if label == "Forest":
                 made.add("E", label, ("b",), trial, curve, reference=True)
                 made.add("D", "top", ("b",), trial, curve, **own)
-    frames = load_frames(made.results)
+    frames = read_results(made.results)
     assert set(scores(leaderboard(frames), CEILING)["label"]) == {"top"}
     first, alone, *_ = blocks(leaderboard(frames))
     assert [row[0] for row in first.rows] == ["IRM", "ERM", "Forest", "top"]
@@ -189,7 +191,7 @@ def test_references_stand_in_grey_and_are_not_ranked(tmp_path: Path) -> None:
 def test_a_finding_says_that_no_row_differs_from_the_constant_answer(
     tmp_path: Path, values: dict[str, float], sentence: str
 ) -> None:
-    frames = load_frames(with_references(tmp_path, {"clean": 0.9, **values}).results)
+    frames = read_results(with_references(tmp_path, {"clean": 0.9, **values}).results)
     found = leaderboard(frames).findings
     assert [text.partition(" (")[0] for text in found] == [sentence] * bool(sentence)
 
@@ -204,13 +206,13 @@ def test_nothing_is_bold_that_is_not_better_than_the_constant_answer(
         for i, label in enumerate(values):
             curve = flat(values[label] + trial / 100 - i)
             made.add("E", label, ("b",), trial, curve, metric="mse", constant={})
-    board = leaderboard(load_frames(made.results))
+    board = leaderboard(read_results(made.results))
     block, other, over = blocks(board)
     assert block.best == bold and bool(block.second | block.near) == bool(bold)
     assert other.best == {(0, 1)}  # without a constant answer
     assert {place for place in over.best if place[1] == 1} == bold
     alone = with_references(tmp_path / "alone", values, ceilings=())
-    text = FORMATS["latex"](sheet(leaderboard(load_frames(alone.results))))
+    text = FORMATS["latex"](sheet(leaderboard(read_results(alone.results))))
     assert (r"\textbf" in text) == bool(bold)
 
 
@@ -218,7 +220,7 @@ def test_two_trials_cannot_tell_a_row_from_the_constant_answer(tmp_path: Path) -
     made = Made(tmp_path)
     for trial, value in enumerate((0.9, 0.7)):
         made.add("D", "ERM", ("b",), trial, flat(value), constant=answered(0.6))
-    (found,) = leaderboard(load_frames(made.results)).findings
+    (found,) = leaderboard(read_results(made.results)).findings
     assert found.startswith("Two trials are too few to tell rows of D from the constant answer (")
 
 
@@ -226,11 +228,11 @@ def test_two_trials_give_no_error(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in range(2):
         made.add("D", "ERM", ("b",), trial, flat(0.5 + trial / 10))
-    shown = sheet(leaderboard(load_frames(made.results)))
+    shown = sheet(leaderboard(read_results(made.results)))
     assert shown.blocks[0].rows == [["ERM", "55.0", "2"]]
     assert "trials: 2, too few for an error, hparam draws: 1." in shown.notes[1]
     made.add("D", "ERM", ("b",), 2, flat(0.7))
-    shown = sheet(leaderboard(load_frames(made.results)))
+    shown = sheet(leaderboard(read_results(made.results)))
     assert shown.blocks[0].rows == [["ERM", "60.0 ± 5.8", "3"]]
 
 
@@ -242,7 +244,7 @@ def test_rows_that_are_equal_on_every_run_are_told(tmp_path: Path) -> None:
             for trial in range(3):
                 off = 0.01 * (label == "VREx" and dataset == "E" and trial == 2)
                 made.add(dataset, label, ("b",), trial, easier_a(level + trial / 20 + off))
-    assert leaderboard(load_frames(made.results)).findings == (
+    assert leaderboard(read_results(made.results)).findings == (
         "IRM: equal to ERM on every run.",
         "CORAL: equal to SD on every run.",
     )
@@ -251,14 +253,14 @@ def test_rows_that_are_equal_on_every_run_are_told(tmp_path: Path) -> None:
 def test_runs_without_a_constant_answer_have_no_such_row(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.add("D", "ERM", ("b",), 0, shortcut(0.0))
-    board = leaderboard(load_frames(made.results))
+    board = leaderboard(read_results(made.results))
     assert set(board.frame["label"]) == {"ERM"} and board.findings == ()
 
 
 def test_a_constant_answer_that_a_trial_lacks_is_incomplete(tmp_path: Path) -> None:
     made = with_references(tmp_path, {"ERM": 0.7})
     made.add("D", "ERM", ("b",), 3, shortcut(0.0), state="planned")
-    (block,) = blocks(leaderboard(load_frames(made.results)))
+    (block,) = blocks(leaderboard(read_results(made.results)))
     assert [row[-1] for row in block.rows] == ["3/4", "3/4"] and block.grey == 1
 
 
@@ -266,14 +268,14 @@ def test_runs_that_diverged_are_counted_and_named(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in range(5):
         made.add("D", "ERM", ("b",), trial, flat(0.5), state="done" if trial else "diverged")
-    remarks = leaderboard(load_frames(made.results)).remarks
+    remarks = leaderboard(read_results(made.results)).remarks
     assert remarks[0].startswith("Runs: 4 done, 1 diverged")
     assert remarks[1] == (
         "Diverged, counted with what they recorded: ERM on D (test b, trial 0, draw 0)."
     )
     for trial in range(5):
         made.add("D", "IRM", ("b",), trial, flat(0.5), state="diverged")
-    (named,) = [r for r in leaderboard(load_frames(made.results)).remarks if "Diverged" in r]
+    (named,) = [r for r in leaderboard(read_results(made.results)).remarks if "Diverged" in r]
     assert named.endswith("IRM on D (test b, trial 1, draw 0), 3 more.")
 
 
@@ -283,7 +285,7 @@ def test_broken_runs_are_counted_nowhere_and_named_with_what_is_wrong(tmp_path: 
         run = made.results.run(made.add("D", "ERM", ("b",), trial, flat(0.5)))
         if trial:
             (run.path / "metrics.jsonl").unlink()
-    board = leaderboard(load_frames(made.results))
+    board = leaderboard(read_results(made.results))
     assert set(board.frame["n"]) == {1} and set(board.frame["planned"]) == {5}
     assert board.remarks[0].startswith("Runs: 1 done, 0 diverged, 0 failed, 4 broken, 0 missing")
     assert board.remarks[1].startswith(
@@ -299,9 +301,9 @@ def test_several_settings_under_one_name_are_told(tmp_path: Path) -> None:
     for label in ("ERM", "IRM"):
         for draw in range(2):
             made.add("D", label, ("b",), 0, flat(0.5), draw=draw)
-    assert not [r for r in leaderboard(load_frames(made.results)).remarks if "one name" in r]
+    assert not [r for r in leaderboard(read_results(made.results)).remarks if "one name" in r]
     made.add("D", "IRM", ("b",), 0, flat(0.6), hparams={"lr": 0.3, "optimizer": "adam"})
-    (remark,) = [r for r in leaderboard(load_frames(made.results)).remarks if "one name" in r]
+    (remark,) = [r for r in leaderboard(read_results(made.results)).remarks if "one name" in r]
     assert remark.startswith(
         "Several settings under one name: IRM on D. The rule chooses among all"
     )
@@ -311,7 +313,7 @@ def test_runs_that_were_trained_differently_are_told(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in range(3):
         made.add("D", "ERM", ("b",), trial, flat(0.5))
-    frames = load_frames(made.results)
+    frames = read_results(made.results)
     assert not [r for r in leaderboard(frames).remarks if "differently" in r]
     frames.runs["provenance"] = [
         {"threads": 1, "torch": "2.11", "device": f"cuda:{i}", "vectorized": i > 0}

@@ -11,8 +11,8 @@ from oodbench.report import cli as report
 from oodbench.report.html.contents import contents
 from oodbench.report.sources import spare, with_prediction_metrics
 from oodbench.results.directory import Results
-from oodbench.results.load import joined
 from oodbench.results.predictions import Predictions
+from oodbench.results.read import joined
 from oodbench.selection import choose, usual
 from oodbench.sweep import cli as sweep
 from tests.helpers.sweeps import SPIRALS, outcome, tiny, tiny_file, trained

@@ -10,7 +10,7 @@ from oodbench.errors import PLUGIN_HINT, UserError
 from oodbench.report.cli import app
 from oodbench.report.numbers import number
 from oodbench.report.why import Why, show, why
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.terminal import Terminal
 from tests.helpers.made import Made, flat, leaderboard
 
@@ -39,7 +39,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def test_it_lists_the_runs_best_first_and_marks_the_chosen(made: Made) -> None:
-    cell = why(load_frames(made.results))
+    cell = why(read_results(made.results))
     runs = cell.runs
     assert (cell.dataset, cell.label, cell.test_environments) == ("D", "ERM", ("a",))
     assert list(runs["trial"]) == [0, 0, 1, 1] and list(runs["draw"]) == [1, 0, 0, 1]
@@ -53,12 +53,12 @@ def test_it_lists_the_runs_best_first_and_marks_the_chosen(made: Made) -> None:
 
 
 def test_another_rule_may_choose_other_steps(made: Made) -> None:
-    cell = why(load_frames(made.results), rule="oracle")
+    cell = why(read_results(made.results), rule="oracle")
     assert list(cell.runs["step"]) == [10] * 4  # the test environment's score never moves
 
 
 def test_its_mean_is_that_of_the_table(made: Made) -> None:
-    frames = load_frames(made.results)
+    frames = read_results(made.results)
     row = leaderboard(frames).frame.iloc[0]
     told = text(why(frames))
     assert f"accuracy (%): {number(row['mean'], row['stderr'], 'accuracy')}, mean" in told
@@ -71,7 +71,7 @@ def test_its_mean_is_that_of_the_table(made: Made) -> None:
 def test_a_missing_run_is_named_as_the_reason(made: Made) -> None:
     made.add("D", "ERM", ("a",), 2, flat(0.5))
     made.add("D", "ERM", ("a",), 2, flat(0.5), draw=1, state="failed", error="e")
-    cell = why(load_frames(made.results))
+    cell = why(read_results(made.results))
     assert cell.waiting == [2]
     last = cell.runs.iloc[-1]
     assert last["state"] == "failed" and math.isnan(last["score"]) and not last["chosen"]
@@ -83,9 +83,9 @@ def test_a_missing_run_is_named_as_the_reason(made: Made) -> None:
 def test_one_trial_has_no_error_and_no_run_no_mean(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.add("D", "ERM", ("a",), 0, flat(0.5))
-    assert "accuracy (%): 50.0, one trial, n = 1 of 1" in text(why(load_frames(made.results)))
+    assert "accuracy (%): 50.0, one trial, n = 1 of 1" in text(why(read_results(made.results)))
     made.add("D", "IRM", ("a",), 0, flat(0.5), state="planned")
-    told = text(why(load_frames(made.results), label="IRM"))
+    told = text(why(read_results(made.results), label="IRM"))
     assert "No trial is complete." in told and "1 planned" in told
 
 
@@ -93,10 +93,10 @@ def test_a_diverged_value_is_neither_dropped_nor_hidden(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in (0, 1):
         made.add("D", "ERM", ("a",), trial, flat(math.nan if trial else 0.5), state="diverged")
-    assert "accuracy (%): nan, mean" in text(why(load_frames(made.results)))
+    assert "accuracy (%): nan, mean" in text(why(read_results(made.results)))
     half = Made(tmp_path / "half")
     half.add("D", "ERM", ("a", "b"), 0, lambda e, s, t: math.nan if e == "b" else 0.5)
-    assert "accuracy (%): nan, one trial" in text(why(load_frames(half.results)))
+    assert "accuracy (%): nan, one trial" in text(why(read_results(half.results)))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: dict[str, str], me
     for label in ("ERM", "a_b%<x>"):
         for test in (("a",), ("b", "c")):
             made.add("D", label, test, 0, flat(0.5))
-    frames = load_frames(made.results)
+    frames = read_results(made.results)
     with pytest.raises(UserError) as told:
         why(frames, **arguments)
     assert str(told.value) == message
@@ -126,6 +126,6 @@ def test_the_command_prints_it(made: Made) -> None:
     arguments = ["why", str(made.results.path), "--dataset", "D", "--algorithm", "ERM"]
     arguments += ["--test-env", "a", "--rule", "train_val"]
     result = CliRunner().invoke(app, arguments)
-    assert (result.exit_code, result.stdout) == (0, text(why(load_frames(made.results))))
+    assert (result.exit_code, result.stdout) == (0, text(why(read_results(made.results))))
     result = CliRunner().invoke(app, ["why", str(made.results.path), "--rule", "val_env"])
     assert result.exit_code == 2 and result.stderr.startswith("error: selection val_env needs")

@@ -15,10 +15,9 @@ import pytest
 import oodbench
 from oodbench.results import read
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables
-from oodbench.results.load import load_frames
-from oodbench.results.read import COSTS
+from oodbench.results.read import COSTS, read_results
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.tables import Tables
 from tests.results.test_directory import CONTEXT
 from tests.results.test_run_spec import SPEC
 
@@ -66,7 +65,7 @@ def values(frames: Tables) -> list[float]:
 
 def test_a_second_reading_gives_the_same_from_the_cache(tmp_path: Path) -> None:
     results, ids = sweep(tmp_path)
-    first = load_frames(results)
+    first = read_results(results)
     assert values(first)[::2] == [0.0, 0.1, 0.2, 0.3, 0.4]
     cost = first.runs[["last_step", *COSTS]]
     assert cost.drop_duplicates().to_numpy().tolist() == [[10, 1.0, 0.25, 0.5, 3.0]]
@@ -75,30 +74,30 @@ def test_a_second_reading_gives_the_same_from_the_cache(tmp_path: Path) -> None:
     stat = text.stat()
     text.write_bytes(b"x" * stat.st_size)  # not read again: the cache has it
     os.utime(text, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    same(load_frames(results), first)
+    same(read_results(results), first)
 
 
 def test_the_cache_holds_ended_runs_alone_and_sees_their_files_change(tmp_path: Path) -> None:
     results, ids = sweep(tmp_path)
-    load_frames(results)
+    read_results(results)
     add(results, ids[0], 20, 0.9)  # still running
-    assert 0.9 in values(load_frames(results))
+    assert 0.9 in values(read_results(results))
     results.run(ids[0]).finish(State.DIVERGED, 20, 1.0)
-    assert load_frames(results).runs["state"].tolist()[0] == "diverged"
-    frames = load_frames(results)
+    assert read_results(results).runs["state"].tolist()[0] == "diverged"
+    frames = read_results(results)
     assert list(frames.records["id"].drop_duplicates()) == ids  # in the order of the plan
 
 
 def test_a_run_that_is_trained_anew_is_read_anew(tmp_path: Path) -> None:
     results, ids = sweep(tmp_path)
-    load_frames(results)
+    read_results(results)
     directory = results.run(ids[2]).path
     for name in ("done.json", "metrics.jsonl"):
         (directory / name).unlink()
-    assert load_frames(results).runs["state"].tolist()[2] == "lost"
+    assert read_results(results).runs["state"].tolist()[2] == "lost"
     add(results, ids[2], 10, 0.55)
     results.run(ids[2]).finish(State.DIVERGED, 10, 1.0)
-    assert 0.55 in values(load_frames(results))
+    assert 0.55 in values(read_results(results))
 
 
 def of_runs(about: dict[str, Any], **values: Any) -> dict[str, Any]:
@@ -135,30 +134,30 @@ FORGED: list[Callable[[pa.Table, dict[str, Any]], tuple[pa.Table, Any]]] = [
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda _: b"\x80\x04", *FORGED])
 def test_a_damaged_or_forged_cache_is_written_anew(tmp_path: Path, damage: Any) -> None:
     results, _ = sweep(tmp_path)
-    first, cache = load_frames(results), tmp_path / "cache.arrow"
+    first, cache = read_results(results), tmp_path / "cache.arrow"
     whole = cache.read_bytes()
     if damage in FORGED:
         forge(cache, damage)
     else:
         cache.write_bytes(damage(whole))
-    same(load_frames(results), first)
+    same(read_results(results), first)
     assert cache.read_bytes() == whole and not list(tmp_path.glob(".cache*"))
 
 
 def test_readers_at_once_disturb_nobody(tmp_path: Path) -> None:
     results, _ = sweep(tmp_path, 40)
-    wanted = load_frames(results)
+    wanted = read_results(results)
     (tmp_path / "cache.arrow").unlink()
     found: list[Tables] = []
     readers = [
-        threading.Thread(target=lambda: found.append(load_frames(results))) for _ in range(8)
+        threading.Thread(target=lambda: found.append(read_results(results))) for _ in range(8)
     ]
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join()
     assert len(found) == 8
-    for frames in (*found, load_frames(results)):
+    for frames in (*found, read_results(results)):
         same(frames, wanted)
 
 
@@ -168,17 +167,17 @@ def test_torn_and_foreign_lines(tmp_path: Path) -> None:
     whole = text.read_text()
     add(results, ids[0], 20, 0.9)
     text.write_text(text.read_text()[:-9])
-    assert values(load_frames(results))[::2] == [0.0, 0.1, 0.2, 0.3, 0.4]
+    assert values(read_results(results))[::2] == [0.0, 0.1, 0.2, 0.3, 0.4]
     text.write_text(whole + "}{\n" + whole)  # what follows a torn line is not trusted
-    assert len(load_frames(results).records) == 10
+    assert len(read_results(results).records) == 10
     text.write_text(whole + '{"step": 3}\n')
-    assert len(load_frames(results).records) == 10
+    assert len(read_results(results).records) == 10
 
 
 def test_a_sweep_that_has_not_started(tmp_path: Path) -> None:
     results = Results(tmp_path)
     results.write_plan("s", {}, {spec(0).id: spec(0)})
-    frames = load_frames(results)
+    frames = read_results(results)
     assert frames.records.empty and frames.runs["state"].tolist() == ["planned"]
     assert oodbench.load(tmp_path).empty
 
@@ -209,14 +208,14 @@ def test_a_cache_that_came_with_somebodys_results_is_not_unpacked(
     kind: str, tmp_path: Path
 ) -> None:
     results, ids = sweep(tmp_path)
-    load_frames(results)
+    read_results(results)
     rows = pa.table({f.name: pa.nulls(2**20, f.type) for f in read.METRICS}, read.METRICS)
     more = " " * (2**27 if kind == "what it says of runs" else 0)
     cache = tmp_path / "cache.arrow"
     forge(cache, lambda _, about: (rows, json.dumps(of_runs(about, stamp=[0] * 9)) + more))
     tracemalloc.start()
     before = pa.default_memory_pool().max_memory()
-    frames = load_frames(results)
+    frames = read_results(results)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(frames.runs) == len(ids)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from oodbench.report.cli import app as report
 from oodbench.results.directory import Results
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.cli import app as sweep
 from oodbench.train import loop
@@ -54,7 +54,7 @@ REPORTS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
     "html": (report, ["html", "{dir}", "--out", "{out}/report.html"]),
     "why": (report, ["why", "{dir}", "--algorithm", "ERM"]),
 }
-"""Commands that show what `load_frames` and kept predictions hold, and nothing else."""
+"""Commands that show what `read_results` and kept predictions hold, and nothing else."""
 OTHERS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
     "status": (sweep, ["status", "{dir}"]),
     "clean": (sweep, ["clean", "{dir}", "--yes"]),
@@ -227,7 +227,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
         train_half(RunSpec.from_json(plan["runs"][ids["running"]]), results, patch)
     results.run(ids["running"]).beat(MIDDLE)
     add_jobs(results, ids["planned"])
-    load_frames(results)
+    read_results(results)
     table = invoke(*REPORTS["table"], dir=out)
     (row,) = (line for line in table.stdout.splitlines() if line.startswith("IRM"))
     return Healthy(out, file, ids, " ".join(row.split()), undisturbed)

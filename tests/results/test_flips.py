@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.report.cli import app as report
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables
-from oodbench.results.load import load_frames
 from oodbench.results.predictions import read_predictions
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
+from oodbench.results.tables import Tables
 from tests.helpers.sweeps import DIGITS, tiny, trained
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sweep with groups and predictions, and a cache."""
     keys = {"datasets": [DIGITS], "network": "Linear", "steps": 4, "evaluate_every": 2}
     results = trained(tmp_path_factory.mktemp("flips") / "out", tiny(**keys), keep_predictions=True)
-    load_frames(results)
+    read_results(results)
     return results.path
 
 
@@ -53,7 +53,7 @@ def spoken_of(out: Path, frames: Tables, wanted: Tables) -> bool:
 def silent(out: Path, wanted: Tables) -> bool:
     """Whether the directory has other numbers than those wanted, and no command says why."""
     try:
-        frames = load_frames(Results(out))
+        frames = read_results(Results(out))
         for run_id in frames.runs["id"]:
             if (Results(out).run(run_id).path / "predictions").exists():
                 read_predictions(Results(out).run(run_id), 4)
@@ -65,7 +65,7 @@ def silent(out: Path, wanted: Tables) -> bool:
 
 def wrong(healthy: Path, folder: Path, rounds: range) -> list[str]:
     """The flips that changed numbers in silence; the kinds of files take turns."""
-    wanted = load_frames(Results(healthy))
+    wanted = read_results(Results(healthy))
     kinds: dict[str, list[Path]] = {}
     for file in sorted(path for path in healthy.rglob("*") if path.is_file()):
         kinds.setdefault(file.name, []).append(file.relative_to(healthy))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from oodbench.results.load import joined, load_frames
+from oodbench.results.read import joined, read_results
 from tests.helpers.made import Made, flat, leaderboard
 
 
@@ -17,7 +17,7 @@ def half(path: Path, trials: tuple[int, ...]) -> Made:
 def test_the_table_of_two_directories_is_that_of_all_runs(tmp_path: Path) -> None:
     halves = half(tmp_path / "1", (0, 1)), half(tmp_path / "2", (1, 2))
     whole = half(tmp_path / "whole", (0, 1, 2))
-    wanted = leaderboard(load_frames(whole.results)).frame
+    wanted = leaderboard(read_results(whole.results)).frame
     assert leaderboard(joined([made.results.path for made in halves])).frame.equals(wanted)
 
 

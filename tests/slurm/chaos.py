@@ -18,7 +18,7 @@ from pathlib import Path
 
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.sweep.launchers import Job
 from oodbench.sweep.launchers.local import Debug
 from oodbench.sweep.launchers.slurm import Slurm
@@ -136,7 +136,7 @@ def main() -> int:
                     cluster, plan, Path(folder) / f"round{number}", rng, options.blows
                 )
                 found = outcome(results)
-                table = load_frames(results).runs
+                table = read_results(results).runs
                 assert len(table) == table["id"].nunique() == options.runs
                 ended = sum(state == "done" for state, _ in found.values())
                 same = sum(found[i] == expected[i] for i in expected)

@@ -7,7 +7,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.results.load import joined
+from oodbench.results.read import joined
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import Plan, make_plan

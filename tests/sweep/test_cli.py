@@ -188,7 +188,7 @@ def test_a_directory_of_another_sweep_is_refused(tmp_path: Path) -> None:
     assert "is not empty and holds no sweep" in mistake(launch(longer, stranger))
     assert [p.name for p in stranger.iterdir()] == ["thesis.tex"]
     imported = tmp_path / "imported"
-    Results(imported).write_plan("theirs", {"imported": "DomainBed"}, {})
+    Results(imported).write_plan("theirs", {"imported": "DomainBed"}, [])
     assert "holds the sweep 'theirs', not 'tiny'" in mistake(launch(longer, imported))
 
 

@@ -42,12 +42,12 @@ def test_a_launch_whose_folder_goes_away_stops_and_makes_nothing_anew(
 
 def test_runs_of_another_name_leave_a_plan_alone(tmp_path: Path) -> None:
     results = Results(tmp_path / "out")
-    results.write_plan("tiny", {"sweep": {"steps": 120}}, tiny().runs)
+    results.write_plan("tiny", {"sweep": {"steps": 120}}, tiny().rows)
     other = first(steps=10)
     with pytest.raises(UserError, match="holds the sweep 'tiny', not 'board'; use another"):
         launch_specs("board", {other.id: other}, [other.id], LaunchOptions(out=results.path))
     assert results.plan()["runs"].keys() == tiny().runs.keys()
-    results.write_plan("tiny", {"plugins": [ODD_METHODS]}, {other.id: other})
+    results.write_plan("tiny", {"plugins": [ODD_METHODS]}, [other])
     plan = results.plan()
     assert plan["runs"].keys() == {*tiny().runs, other.id}
     assert plan["settings"] == {"sweep": {"steps": 120}, "plugins": [ODD_METHODS]}

@@ -24,7 +24,7 @@ def test_it_is_the_run_of_a_sweep_and_leaves_nothing(
 ) -> None:
     plan = tiny(algorithms=["IRM"], trials=[1], **KEYS)
     results = Results(tmp_path / "sweep")
-    results.write_plan("tiny", {}, plan.runs)
+    results.write_plan("tiny", {}, plan.rows)
     for spec in plan.runs.values():
         execute(spec, results.run(spec.id), TrainSettings())
     theirs = oodbench.load(results.path)

@@ -34,7 +34,7 @@ import torch
 from oodbench.report.tables import FORMATS
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import Results, RunDirectory
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
@@ -63,7 +63,7 @@ DISKS = range(60, 104, 4)
 
 def table(results: Results) -> str:
     """The leaderboard as text."""
-    return FORMATS["markdown"](sheet(leaderboard(load_frames(results))))
+    return FORMATS["markdown"](sheet(leaderboard(read_results(results))))
 
 
 def forked(sweep: Path, out: Path) -> BaseProcess:

@@ -13,8 +13,8 @@ from torch import Tensor
 import oodbench
 from oodbench.adaptations import adaptations
 from oodbench.errors import UserError
-from oodbench.results.load import load_frames
 from oodbench.results.predictions import read_predictions
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import BEFORE, RunSpec
 from oodbench.seeds import derive
 from oodbench.train import evaluate
@@ -303,7 +303,7 @@ def test_a_table_shows_the_same_runs_before_adaptation_and_ranks_them_apart(tmp_
     ]
     values = {"datasets": [DIGITS], "network": CONV, "steps": STEPS, "evaluate_every": STEPS}
     results = trained(tmp_path, tiny(**values, algorithms=rows, trials=3))
-    frame = leaderboard(load_frames(results), metric="loss").frame
+    frame = leaderboard(read_results(results), metric="loss").frame
     means: Any = frame[frame["environment"] == "mean"].set_index("label")
     assert means["kind"].to_dict() == {
         "ERM": "method", "ERM + BatchNorm": "transductive", "constant": "constant"

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from oodbench.results.directory import Results, kept_weights
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import choose
 from oodbench.sweep.file import read_sweep
@@ -72,7 +72,7 @@ def test_the_uniform_average_is_scored_as_the_mean_of_the_kept_weights(tmp_path:
             assert mine["value"] == pytest.approx(theirs.value, rel=1e-5)
         ((rule, step),) = kept_weights(results.run(run_id))
         assert (rule, step) == ("train_val", spec.steps)
-    frames = load_frames(results)
+    frames = read_results(results)
     table = choose(frames, "train_val")
     assert {"ERM", "ERM + DiWA", "DANN", "DANN + DiWA"} == set(table["label"])
 
@@ -139,7 +139,7 @@ def test_the_greedy_choice_takes_what_does_not_make_the_mean_worse(tmp_path: Pat
 def test_the_greedy_average_is_no_worse_on_validation_than_the_best_run(tmp_path: Path) -> None:
     results = launched(tmp_path, algorithms=["ERM"])
     average(results)
-    table = choose(load_frames(results), "train_val").set_index(["label", "trial"])["score"]
+    table = choose(read_results(results), "train_val").set_index(["label", "trial"])["score"]
     for trial in (0, 1):
         assert table["ERM + DiWA greedy", trial] >= table["ERM", trial] - 1e-9
 

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from oodbench.results.directory import Results, RunDirectory, kept_weights, weights_path
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import choose
 from oodbench.sweep.plan import Plan
@@ -48,7 +48,7 @@ def first(**changes: Any) -> RunSpec:
 
 def chosen_alone(results: Results, spec: RunSpec) -> set[tuple[str, int]]:
     """Each rule with the step that it chooses of a run by itself."""
-    frames = load_frames(results, {spec.id: spec})
+    frames = read_results(results, {spec.id: spec})
     return {("last", 60)} | {(r, int(choose(frames, r)["step"].iloc[0])) for r in RULES[:-1]}
 
 
@@ -70,7 +70,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.slow
 def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Results) -> None:
-    frames, seen = load_frames(kept), set()
+    frames, seen = read_results(kept), set()
     for spec in noisy().runs.values():
         wanted = chosen_alone(kept, spec)
         assert set(kept_weights(kept.run(spec.id))) == wanted

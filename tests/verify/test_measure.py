@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from oodbench.errors import UserError
+from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
-from oodbench.results.load import load_frames
 from oodbench.verify.computations import COMPUTATIONS, rex
 from oodbench.verify.measure import measure_experiment
 from oodbench.verify.measured import Measured, last_values, read_values
@@ -47,7 +47,7 @@ def frames(made: Made) -> Tables:
         for test in ("a", "b"):
             made.add("D", "A", (test,), trial, value(trial))
     made.add("D", "A", ("a",), 2, flat(9.0), state="running")
-    return load_frames(made.results)
+    return read_results(made.results)
 
 
 def test_the_last_step_of_every_trial_that_is_complete(frames: Tables) -> None:
@@ -68,7 +68,7 @@ def test_a_diverged_trial_has_no_number_and_no_mean_leaves_it_out(made: Made) ->
     made.add("D", "A", ("b",), 0, flat(0.25))
     made.add("D", "A", ("a",), 1, flat(0.5))
     made.add("D", "A", ("b",), 1, flat(0.5), steps=(10, 17), state="diverged")
-    frames = load_frames(made.results)
+    frames = read_results(made.results)
     assert read_values(target(), frames) == pytest.approx([0.25, math.nan], nan_ok=True)
     assert read_values(target(step=10), frames) == pytest.approx([0.25, 0.5])  # it was well then
     assert read_values(target(test_environments=["a"]), frames) == pytest.approx([0.25, 0.5])
@@ -78,7 +78,7 @@ def test_a_diverged_trial_has_no_number_and_no_mean_leaves_it_out(made: Made) ->
 
 def test_a_metric_that_is_not_finite_is_not_left_out_of_a_mean(made: Made) -> None:
     made.add("D", "A", ("a",), 0, lambda e, s, t: math.nan if e == "b" else 0.5)
-    frames = load_frames(made.results)
+    frames = read_results(made.results)
     assert read_values(target(), frames) == [0.5]
     assert math.isnan(read_values(target(environment="training"), frames)[0])
     assert math.isnan(last_values("training", frames)["value"][0])
@@ -102,7 +102,7 @@ def test_what_is_not_recorded(fields: dict[str, object], message: str, frames: T
 def test_a_dataset_of_which_nothing_has_started_has_no_values_yet(made: Made) -> None:
     made.add("D", "A", ("a",), 0, flat(0.1))
     made.add("E", "A", ("a",), 0, flat(0.1), state="planned")
-    frames = load_frames(made.results)
+    frames = read_results(made.results)
     assert read_values(target(dataset="E(as its runs will say)"), frames) == []
     assert read_values(target(dataset="D"), frames) == pytest.approx([0.1])
     with pytest.raises(UserError, match="made has no run"):
@@ -113,8 +113,8 @@ def test_several_draws_need_a_selection(made: Made) -> None:
     for draw in (0, 1):
         made.add("D", "A", ("a",), 0, flat(0.1 * (1 + draw)), draw=draw)
     with pytest.raises(UserError, match="several hparam draws"):
-        read_values(target(), load_frames(made.results))
-    assert read_values(target(selection="train_val"), load_frames(made.results)) == pytest.approx(
+        read_values(target(), read_results(made.results))
+    assert read_values(target(selection="train_val"), read_results(made.results)) == pytest.approx(
         [0.2]
     )
 
@@ -145,7 +145,7 @@ def test_the_oracle_that_sees_the_last_step_only(made: Made) -> None:
 
     for draw in (0, 1):
         made.add("D", "A", ("a",), 0, value(draw), draw=draw)
-    frames = load_frames(made.results)
+    frames = read_results(made.results)
     assert read_values(target(selection="oracle"), frames) == pytest.approx([1.41])
     assert read_values(target(selection="oracle_last"), frames) == pytest.approx([0.61])
 
@@ -160,6 +160,6 @@ def test_how_many_configurations_beat_chance(made: Made) -> None:
         ends = {"a": test, "b": training, "c": training}
         options: dict[str, object] = {"imbalance": "class"}
         made.add("D", "A", ("a",), 0, at_the_end(ends), draw=draw, options=options)
-    assert rex.covariate_shift_search(1, {"made": load_frames(made.results)}) == {
+    assert rex.covariate_shift_search(1, {"made": read_results(made.results)}) == {
         "A, class": [0.0, 1.0, 0.0]
     }

@@ -15,7 +15,7 @@ from PIL import Image
 from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.results.load import joined
+from oodbench.results.read import joined
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from tests.helpers.made import leaderboard

@@ -24,7 +24,7 @@ from oodbench.networks.base import build
 from oodbench.report import cli as report
 from oodbench.results import predictions
 from oodbench.results.directory import Results
-from oodbench.results.load import load_frames
+from oodbench.results.read import read_results
 from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
 from oodbench.sweep.file import validate
@@ -300,7 +300,7 @@ def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
     assert "4 done of 4 runs" in launched.output
     assert "Selection val_env: mean over the validation" in " ".join(launched.output.split())
     results = Results(out)
-    frames = load_frames(results)
+    frames = read_results(results)
     for run_id, spec in results.plan()["runs"].items():
         dataset = opened(spec["dataset"], wilds_dir, **spec["options"])
         kept = predictions.read_predictions(results.run(run_id), 2)

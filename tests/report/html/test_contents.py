@@ -14,9 +14,9 @@ from oodbench.report.html.contents import contents
 from oodbench.report.numbers import number
 from oodbench.report.statistics import paired_differences
 from oodbench.report.tables.leaderboard import is_mean, leaderboard_by_rule, scores
-from oodbench.results.tables import Tables
-from oodbench.results.load import joined, load_frames
+from oodbench.results.read import joined, read_results
 from oodbench.results.run_spec import State
+from oodbench.results.tables import Tables
 from oodbench.selection import choose, judged
 from tests.helpers.made import Made, flat
 from tests.report.html.conftest import KINDS, NASTY, PERCENT
@@ -61,7 +61,7 @@ def board(kinds: tuple[Tables, pd.DataFrame]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
 def test_its_numbers_are_those_of_the_table(made: Made, tree: dict[str, Any], rule: str) -> None:
-    frame = leaderboard_by_rule(judged(load_frames(made.results), rule)).frame
+    frame = leaderboard_by_rule(judged(read_results(made.results), rule)).frame
     for row in frame[is_mean(frame)].to_dict(orient="records"):
         cell = cells(tree, rule)[row["dataset"], row["label"]]
         assert cell[VALUE] == number(row["mean"], row["stderr"], row["metric"])
@@ -76,7 +76,7 @@ def test_its_numbers_are_those_of_the_table(made: Made, tree: dict[str, Any], ru
 
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
 def test_a_number_has_the_chosen_runs(made: Made, tree: dict[str, Any], rule: str) -> None:
-    chosen = choose(load_frames(made.results), rule)
+    chosen = choose(read_results(made.results), rule)
     for key, cell in cells(tree, rule).items():
         own = chosen[(chosen["dataset_label"] == key[0]) & (chosen["label"] == key[1])]
         tests, ties, *numbers = cell[RUNS]
@@ -88,7 +88,7 @@ def test_a_number_has_the_chosen_runs(made: Made, tree: dict[str, Any], rule: st
 
 
 def test_gains_are_paired_and_in_points(made: Made, tree: dict[str, Any]) -> None:
-    table = scores(leaderboard_by_rule(judged(load_frames(made.results), "train_val")))
+    table = scores(leaderboard_by_rule(judged(read_results(made.results), "train_val")))
     for name in (NASTY, PERCENT):
         shown = view(tree, name, "train_val")
         for d in paired_differences(table[table["dataset"] == name], "ERM"):

@@ -10,7 +10,7 @@ import pytest
 
 from oodbench.report.html import embedded, render
 from oodbench.report.html.contents import contents
-from oodbench.results.load import joined
+from oodbench.results.read import joined
 from tests.helpers.made import Made, flat, report
 from tests.report.html.conftest import NASTY
 
