@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def _wrong_ids(row: pd.DataFrame) -> list[str]:
     """Return a sentence on the first run whose id is not that of its spec."""
     for run_id, spec in zip(row["id"], specs_of(row), strict=True):
         try:
-            found = spec.id
+            found = replace(spec).id
         except (TypeError, ValueError, AttributeError, RecursionError) as error:
             return [f"run {run_id} has no spec that can be: {error}"]
         if found != run_id.partition("@")[0]:

@@ -42,7 +42,7 @@ def compact(directory: Results, patient: bool = True) -> int:
         if chosen or moved.ids:
             new = [(moved.runs(rows), moved.records())]
             write_part(now, chosen, new, set(), lambda runs: _in_rows(runs, rows))
-        _clean(results, folders & {*now.rows, *moved.ids})
+        _clean(results, folders & {*now.runs["id"], *moved.ids})
         return len(moved.ids)
     return 0
 

@@ -92,12 +92,23 @@ class Ended:
         rows = self.runs.drop_duplicates("id").to_dict(orient="records")
         return {str(row["id"]): {str(name): v for name, v in row.items()} for row in rows}
 
+    @cached_property
+    def states(self) -> dict[str, State]:
+        """How each run ended, by id."""
+        states = {text: State(text) for text in self.runs["state"].unique()}
+        return dict(zip(self.runs["id"], self.runs["state"].map(states), strict=True))
+
+    @cached_property
+    def provenances(self) -> dict[str, dict[str, Any]]:
+        """The provenance of each run, by id."""
+        return dict(zip(self.runs["id"], self.runs["provenance"], strict=True))
+
     def __contains__(self, run_id: object) -> bool:
-        return bool(self.parts) and run_id in self.rows
+        return bool(self.parts) and run_id in self.states
 
     def state(self, run_id: str) -> State:
         """Return how a run ended."""
-        return State(self.rows[run_id]["state"])
+        return self.states[run_id]
 
     def end(self, run_id: str) -> DoneFile:
         """Return how a run ended as done.json said it."""

@@ -222,12 +222,15 @@ def records_frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
 
 
 def specs_of(runs: pd.DataFrame) -> list[RunSpec]:
-    """Return the spec of each row of a frame of runs."""
+    """Return the spec of each row of a frame of runs, which has the id that stands there."""
     names = [f.name for f in FIELDS if f.name in runs]
     columns = [runs[name].tolist() for name in names]
-    return [
-        RunSpec(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)
-    ]
+    specs = []
+    for run_id, *values in zip(runs["id"], *columns, strict=True):
+        spec = RunSpec(**dict(zip(names, values, strict=True)))
+        vars(spec)["id"] = run_id  # a hash of some 40 microseconds
+        specs.append(spec)
+    return specs
 
 
 def spec_columns(specs: Sequence[RunSpec], ids: Sequence[str]) -> dict[str, Any]:

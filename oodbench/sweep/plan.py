@@ -164,12 +164,14 @@ def _specs(sweep: Sweep, pair: Pair, tests: tuple[str, ...]) -> list[RunSpec]:
     """Return the runs of a method on a dataset with these test environments, by draw, then trial."""
     row, algorithm, source = pair.method.row, pair.method.algorithm, pair.source
     dataset, network = source.dataset, source.network_class
+    options = {
+        is_pretrained: identity(type(dataset.options), values)
+        for is_pretrained, values in source.options.items()
+    }
     return [
         RunSpec(
             dataset=dataset.name,
-            options=identity(
-                type(dataset.options), source.options[network.is_pretrained(network_hparams)]
-            ),
+            options=options[network.is_pretrained(network_hparams)],
             algorithm=row.name,
             hparams=hparams,
             label=str(row.label),
@@ -230,6 +232,7 @@ def _reason_against(
     from oodbench.train import adapted, averages
 
     first, dataset, method = specs[0], pair.source.dataset, pair.method.algorithm
+    of_draws = {id(spec.hparams): spec for spec in specs}.values()  # trials may share them
     network = pair.source.network_class
     problem = Problem(
         dataset.input_shape,
@@ -237,12 +240,12 @@ def _reason_against(
         _training_environments(pair.source, first),
         first.steps,
         attributes=len(dataset.attributes),
-        pretrained=all(network.is_pretrained(spec.network_hparams) for spec in specs),
-        zero_shot=all(network.is_zero_shot(spec.network_hparams) for spec in specs),
+        pretrained=all(network.is_pretrained(spec.network_hparams) for spec in of_draws),
+        zero_shot=all(network.is_zero_shot(spec.network_hparams) for spec in of_draws),
         discrete=discrete,
     )
     unseen = replace(problem, attributes=0) if attributes != "training" else problem
-    for spec in specs:
+    for spec in of_draws:
         if reason := why_skipped(method, problem, spec.hparams):
             return reason
         if why_skipped(method, unseen, spec.hparams):

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from oodbench.errors import UserError, plugin_hint, wrong_result
 from oodbench.registry import Registry
@@ -196,8 +196,8 @@ def statuses_on_disk(results: Results, ids: Iterable[str]) -> dict[str, RunStatu
     statuses = {}
     for run_id in ids:
         if run_id in known:
-            state, made = known.state(run_id), known.rows[run_id]["provenance"]
-            statuses[run_id] = RunStatus(state, provenance=made or Provenance())
+            made = cast(Provenance, known.provenances[run_id] or {})
+            statuses[run_id] = RunStatus(known.state(run_id), provenance=made)
             continue
         run = results.run(run_id)
         state, reason = run.state_and_reason()
