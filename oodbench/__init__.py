@@ -1,8 +1,8 @@
 """A benchmark harness for out-of-distribution generalization."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oodbench.version import __version__ as __version__
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from oodbench.train.models import evaluate as evaluate
     from oodbench.train.models import load_model as load_model
 
+Source = str | PathLike[str]
 _PLACES = {
     "adapt": "oodbench.adaptations.base",
     "evaluate": "oodbench.train.models",
@@ -36,16 +37,16 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_PLACES})
 
 
-def load(directory: str | PathLike[str]) -> "pd.DataFrame":
-    """Return all records of a results directory, one evaluation a row, with what is known of its run.
+def load(source: "Source | Sequence[Source]") -> "pd.DataFrame":
+    """Return all records of results directories and boards, a value a row, with what is known of its run.
 
-    Columns: `id`, `dataset`, `label`, `algorithm`, `test_environments` (joined by `+`), `draw`,
-    `trial`, `state`, `training_seconds` of the run and, of these, `waiting_seconds` for data, `step`,
-    `environment`, `split`, `metric`, `value`, `count`, and a column `hparams.NAME` for every
-    hyperparameter. Raises `oodbench.errors.UserError` if there is no sweep.
+    `source` is a results directory, a board (its name or folder), or a list of these. Columns: `source`
+    (of several), `id`, `dataset` and `label` as tables call them, `algorithm`, `test_environments` (joined
+    by `+`), `draw`, `trial`, `state`, `training_seconds` of the run and, of these, `waiting_seconds` for
+    data, `step`, `environment`, `split`, `metric`, `value`, `count`, and a column `hparams.NAME` for every
+    hyperparameter. Validation scores of a board have the split `score` and the metric of their rule's
+    name. Raises `oodbench.errors.UserError` for what is neither a board nor a results directory.
     """
-    from oodbench.results.directory import Results
-    from oodbench.results.read import read_results
-    from oodbench.results.tables import tidy
+    from oodbench.results.read import records_of_sources
 
-    return tidy(read_results(Results(Path(directory))))
+    return records_of_sources([source] if isinstance(source, str | PathLike) else source)

@@ -248,7 +248,9 @@ def validate(
 
 @app.command()
 def quickstart(
-    out: Annotated[Path, typer.Option(help="The results directory.")] = Path("results/quickstart"),
+    out: Annotated[Path, typer.Option(help="The results directory.")] = Path(
+        "results/board-quickstart"
+    ),
     workers: Workers = None,
     retrain_stale: RetrainStale = False,
     keep_stale: KeepStale = False,

@@ -213,6 +213,7 @@ def _part(folder: Path, key: str) -> Part:
 
 
 def lock(results: Path, patient: bool = True) -> FileLock:
+    """Return the lock of whoever writes the tables; unless `patient`, acquiring it may raise Timeout."""
     folder = results / FOLDER
     folder.mkdir(exist_ok=True)
     return FileLock(folder / ".lock", blocking=patient)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from oodbench.results.boards import (
     PROTOCOL_FILE,
     RECORDS_FILE,
     RUNS_FILE,
+    board_among,
     datasets_to_come,
+    find_board,
     to_come,
 )
 from oodbench.results.directory import Results, RunDirectory
@@ -53,6 +56,7 @@ from oodbench.results.tables import (
     records_of,
     stacked,
     stacked_runs,
+    tidy,
 )
 from oodbench.yaml_values import read_yaml
 
@@ -428,3 +432,18 @@ def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
                 f"{first} and {directory} differ {where} ({values[first]} against {text}); "
                 "--allow-mixed compares them all the same"
             )
+
+
+def records_of_sources(sources: Sequence[str | PathLike[str]]) -> pd.DataFrame:
+    """Return the records of results directories and boards as one table, see `oodbench.load`."""
+    tables = []
+    for source in map(str, sources):
+        board, _ = board_among([source])
+        read = read_board(find_board(source)) if board else read_results(Results(Path(source)))
+        tables.append(tidy(read))
+        if len(sources) > 1:
+            tables[-1].insert(0, "source", source)
+    if not tables:
+        raise UserError("oodbench.load: no results directory or board is named")
+    joined: pd.DataFrame = pd.concat(tables, ignore_index=True) if tables[1:] else tables[0]
+    return joined

@@ -9,6 +9,7 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from oodbench.errors import UserError, unknown
+from oodbench.results.run_spec import SCORE
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,8 @@ def tidy(frames: Tables) -> pd.DataFrame:
         mixed = values.map(lambda v: isinstance(v, list | tuple | dict)).any()
         table[name] = (values.map(str) if mixed else values).astype("category")
     metrics = frames.records
+    if frames.scores is not None:
+        metrics = stacked([metrics, _as_records(frames.scores)])
     index_of = pd.Index(runs["id"]).get_indexer(metrics["id"].cat.categories)
     rows = index_of[metrics["id"].cat.codes]
     wide = table.iloc[rows].reset_index(drop=True)
@@ -229,6 +232,13 @@ def tidy(frames: Tables) -> pd.DataFrame:
     columns = [values[["id"]], wide[list(RUN_COLUMNS)], values[names[1:]], wide[list(hparams)]]
     joined: pd.DataFrame = pd.concat(columns, axis=1)
     return joined
+
+
+def _as_records(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return validation scores as records of the split `score`."""
+    records = scores.rename(columns={"rule": "metric", "score": "value"})
+    records = records.assign(environment=None, split=SCORE, count=1)[list(Tables.RECORD_COLUMNS)]
+    return records.astype(dict.fromkeys(("id", "environment", "split", "metric"), "category"))
 
 
 def chosen_once(about: Mapping[str, Any]) -> str:

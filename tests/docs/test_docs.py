@@ -140,20 +140,6 @@ def test_the_guides_methods_and_dataset_run(trained: Path) -> None:
     assert set(records["state"]) == {"done"}
 
 
-@pytest.mark.slow
-def test_a_results_directory_is_as_its_guide_says(trained: Path) -> None:
-    runs = trained / "results" / "mine" / "runs"
-    (shown,) = map(json.loads, blocks("guide/results_format.md", "json"))
-    for run in runs.iterdir():
-        record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
-        assert record.keys() == shown.keys()
-        assert record["cost"].keys() == shown["cost"].keys()
-        assert record["columns"][0].keys() == shown["columns"][0].keys()
-    files = {p.name for root in (runs.parent, *runs.iterdir()) for p in root.iterdir()}
-    text = (ROOT / "docs" / "guide" / "results_format.md").read_text()
-    assert [name for name in files - {"runs"} if name not in text] == []
-
-
 def shown_commands() -> list[str]:
     """The lines of the pages that start with one of our commands, without what a shell makes of them."""
     texts = [page.read_text().replace("\\\n", "") for page in PAGES]

@@ -1,0 +1,86 @@
+"""The guide's page on results describes the two tables as they are written, and what reads them."""
+
+import json
+import re
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from oodbench.report.summary import table
+from oodbench.results.directory import Results
+from oodbench.results.parquet import JSON, NAMES, RECORDS, RUNS
+from oodbench.sweep.file import validate
+from oodbench.sweep.launch import LaunchOptions, launch
+from tests.helpers.paths import ROOT
+from tests.helpers.sweeps import TINY, ended, first
+
+PAGE = (ROOT / "docs" / "guide" / "results_format.md").read_text()
+WORDS = {pa.string(): "text", pa.bool_(): "truth", pa.int32(): "integer", pa.float64(): "number"}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.S)
+
+
+def described(name: str) -> list[tuple[str, str]]:
+    """The columns of a table with their types, as the page lists them."""
+    rows = PAGE.partition(f"| {name} | type | meaning |")[2].partition("\n\n")[0].splitlines()[2:]
+    found = []
+    for row in rows:
+        columns, kinds = (cell.split(", ") for cell in row.strip("| ").split(" | ")[:2])
+        kinds *= len(columns) if len(kinds) == 1 else 1
+        found += [(c.strip("`"), k) for c, k in zip(columns, kinds, strict=True)]
+    return found
+
+
+@pytest.mark.parametrize(("name", "schema"), [("runs", RUNS), ("records", RECORDS)])
+def test_it_lists_every_column_with_its_type(name: str, schema: pa.Schema) -> None:
+    written = {
+        f.name: "JSON" if f.name in JSON else "list of texts" if f.type == NAMES else WORDS[f.type]
+        for f in schema
+    }
+    assert dict(described(name)) == written
+    assert len(described(name)) == len(schema)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory with the results of a sweep in results/mine."""
+    root = tmp_path_factory.mktemp("guide")
+    options = LaunchOptions(out=root / "results" / "mine", launcher="debug", table=False)
+    launch(validate({**TINY, "name": "mine", "hparam_draws": 2, "trials": 3}, "mine"), options)
+    return root
+
+
+@pytest.mark.slow
+def test_pandas_and_duckdb_make_the_leaderboard(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    wanted = table("results/mine", rule="train_val").frame
+    wanted = wanted[wanted["environment"].eq("mean") & wanted["kind"].eq("method")]
+    wanted = wanted.set_index("label")[["mean", "stderr", "n"]].sort_index()
+    (code,) = (text for text in blocks("python") if "leaderboard =" in text)
+    names: dict[str, pd.DataFrame] = {}
+    exec(code, names)
+    (query,) = blocks("sql")
+    by_sql = duckdb.sql(query).df().set_index("label")[["mean", "sem", "n"]]
+    for found in (names["leaderboard"].droplevel("dataset_label"), by_sql):
+        found.columns = wanted.columns
+        pd.testing.assert_frame_equal(found.sort_index(), wanted, check_dtype=False, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_lines_of_a_run_are_a_table(folder: Path, tmp_path: Path) -> None:
+    run = ended(first(), tmp_path / "runs" / first().id)
+    (shown,) = map(json.loads, blocks("json"))
+    lines = pd.read_json(run.path / "metrics.jsonl", lines=True)
+    kinds = {re.sub("[/(].*", "", key) for key in lines}
+    assert kinds >= {"step", "mse", "training_seconds", "train"}
+    assert {re.sub("[/(].*", "", key) for key in shown} >= {"step", "training_seconds", "train"}
+    assert lines["mse/0.2/in"].dtype == float
+    stored = {p.name for p in Results(folder / "results" / "mine").path.iterdir()}
+    assert [name for name in stored if name not in PAGE] == []
