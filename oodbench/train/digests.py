@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
+from oodbench.identity import Digests, code_of
 from oodbench.results.data_files import DataFiles
-from oodbench.results.provenance import Digests, code_of, joined
 from oodbench.results.run_spec import RunSpec
 
 if TYPE_CHECKING:
@@ -28,11 +28,10 @@ def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Diges
     from oodbench.datasets import datasets
     from oodbench.networks.base import networks
 
+    adaptation = [adaptations.get(spec.adapt["name"])] if spec.adapt else []
     digests = Digests()
-    if code := code_of(algorithms.get(spec.algorithm)):
+    if code := code_of(algorithms.get(spec.algorithm), *adaptation):
         digests["method"] = code
-        if spec.adapt and (further := code_of(adaptations.get(spec.adapt["name"]))):
-            digests["method"] = joined(code, further)
     if code := code_of(networks.get(spec.network)):
         digests["network"] = code
     if code := code_of(datasets.get(spec.dataset)):

@@ -6,10 +6,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from oodbench.errors import unknown
+from oodbench.identity import commit
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
-from oodbench.results.provenance import commit
+from oodbench.results.tables import Tables
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.verify.measured import Measured, read_values
