@@ -86,14 +86,14 @@ def _plain_optimizer(
             factors[scales.get(p, 1.0)].append(p)
         trained = [{"params": group, "scale": factor} for factor, group in factors.items()]
     if name == "adam":
-        return _eager(torch.optim.Adam)(trained, lr=lr, fused=fused)
+        return eager(torch.optim.Adam)(trained, lr=lr, fused=fused)
     if name == "adamw":
-        return _eager(torch.optim.AdamW)(trained, lr=lr, fused=fused)
-    return _eager(torch.optim.SGD)(trained, lr=lr, momentum=momentum)
+        return eager(torch.optim.AdamW)(trained, lr=lr, fused=fused)
+    return eager(torch.optim.SGD)(trained, lr=lr, momentum=momentum)
 
 
 @cache
-def _eager(kind: Any) -> Any:
+def eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
     """Derive a class of optimizers that never asks torch's compiler, whose import takes a second.
 
     Torch wraps these methods for functions that it compiles, and none of ours is.

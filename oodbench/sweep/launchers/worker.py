@@ -112,7 +112,7 @@ def warm_up() -> None:
         from multiprocessing import forkserver
 
         forkserver.set_forkserver_preload(
-            ["oodbench.train.execute", "oodbench.sweep.launchers.local", "typer", "torch._dynamo"]
+            ["oodbench.train.execute", "oodbench.sweep.launchers.local", "typer"]
         )
         with _blocked(), _environment(MALLOC | environment(PORTABLE)):
             forkserver.ensure_running()
