@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, lru_cache, wraps
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import TypedDict
 
-from oodbench.registry import checkout, folder
+from oodbench.registry import checkout, folder, working_directory
 
 FOLDERS = ("algorithms", "datasets")
 """The folders of the package whose files are followed."""
@@ -187,12 +187,10 @@ def is_of_package(code: Code | str) -> bool:
 
 def _recorded(file: Path) -> str:
     """Name a file as it is recorded: relative to the package's folders or a snapshot, else absolute."""
-    for name in FOLDERS:
-        if file.is_relative_to(folder(name)):
-            return f"{name}/{file.relative_to(folder(name)).as_posix()}"
-    if (checkout() / "COMMIT").is_file() and file.is_relative_to(checkout()):
-        return file.relative_to(checkout()).as_posix()
-    return str(file)
+    above = [folder(name).parent for name in FOLDERS if file.is_relative_to(folder(name))]
+    if not above and (checkout() / "COMMIT").is_file() and file.is_relative_to(checkout()):
+        above = [checkout()]
+    return file.relative_to(above[0]).as_posix() if above else str(file)
 
 
 def _here(name: str) -> Path:
@@ -204,25 +202,20 @@ def _here(name: str) -> Path:
     return next((place for place in places if place.is_file()), Path(name).absolute())
 
 
-def _roots() -> Iterator[Path]:
-    """Yield the folders in which Python looks for modules, the working directory first."""
-    with suppress(FileNotFoundError):  # it has been deleted
-        yield Path.cwd()
-    yield from (Path(entry) for entry in sys.path if entry)
+def _roots() -> list[Path]:
+    """List the folders in which Python looks for modules, the working directory first."""
+    return [Path(entry) for entry in (working_directory(), *sys.path) if entry]
 
 
 def _is_followed(file: Path, from_: Path) -> bool:
     """Whether the code in a file counts as part of a class in the file `from_`."""
     if any(file.is_relative_to(folder(name)) for name in FOLDERS):
         return True
-    if file.is_relative_to(checkout() / "oodbench"):
-        return False
-    top = _installed_top(file)
-    return top is None or top == _installed_top(from_)
+    of_engine = file.is_relative_to(checkout() / "oodbench")
+    return not of_engine and _installed_top(file) in (None, _installed_top(from_))
 
 
 def _installed_top(file: Path) -> str | None:
-    """The name of the installed package that a file is of, if it is of one."""
     installed = [i for i, part in enumerate(file.parts) if part in INSTALLED]
     return file.parts[installed[-1] + 1] if installed else None
 
@@ -250,7 +243,6 @@ def _imported(what: Import, by: Path) -> Path | None:
 def _find(module: str, level: int, file: Path) -> Path | None:
     """Find the file of a module that the file `file` imports, if it is to be followed."""
     parts = module.split(".") if module else []
-    roots: Iterable[Path]
     if level:
         roots = [file.parents[level - 1]]
     elif parts[0] == "oodbench":
@@ -258,18 +250,14 @@ def _find(module: str, level: int, file: Path) -> Path | None:
         parts = parts[2:]
     elif parts[0] in sys.stdlib_module_names:
         return None
-    else:
-        roots = [_root(file), *_roots()]
+    else:  # first where the file's own module is imported from: above its outermost package
+        above = next(root for root in file.parents if not (root / "__init__.py").is_file())
+        roots = [above, *_roots()]
     for base in (root.joinpath(*parts) for root in roots):
         for source in (base / "__init__.py", *([base.with_suffix(".py")] if parts else [])):
             if source.is_file():
                 return source.resolve() if _is_followed(source.resolve(), file) else None
     return None
-
-
-def _root(file: Path) -> Path:
-    """The folder from which a file's module is imported: the first above it that is no package."""
-    return next(root for root in file.parents if not (root / "__init__.py").is_file())
 
 
 def _plain(node: Any) -> Any:

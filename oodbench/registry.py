@@ -126,12 +126,12 @@ class Registry(Generic[T]):
         for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
             importlib.import_module(f"{self._package}.{module.name}")
         settle()  # torch is loaded by now: apply the arithmetic settings
-        for point in registering(self._group):
+        for point in points(self._group):
             with _imported("entry point", point.value):
                 point.load()
 
 
-def registering(group: str) -> Iterable[EntryPoint]:
+def points(group: str) -> Iterable[EntryPoint]:
     """The entry points by which installed packages register classes of a group."""
     found: Iterable[EntryPoint] = _entry_points(*sys.path).select(group=group)
     return found

@@ -8,16 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from oodbench.registry import (
-    CHANGES,
-    Classes,
-    bases_of,
-    checkout,
-    folder,
-    registering,
-    word,
-    written,
-)
+from oodbench.registry import CHANGES, Classes, bases_of, checkout, folder, points, word, written
 
 KINDS = ("algorithm", "dataset", "network", "adaptation")
 INDENT = 24
@@ -70,7 +61,7 @@ def own_entries() -> list[Entry]:
 
 def has_entry_points() -> bool:
     """Return whether an installed package registers classes, which only its import can name."""
-    return any(registering(f"oodbench.{kind}s") for kind in KINDS)
+    return any(points(f"oodbench.{kind}s") for kind in KINDS)
 
 
 def summary(docstring: str | None) -> str:

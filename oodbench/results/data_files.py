@@ -110,7 +110,7 @@ class DataFiles:
                     yield listing
 
     def _listing(self, digest: str) -> Listing | None:
-        """Return the list with this digest, if it is here and whole."""
+        """The list with this digest, if it is here and whole."""
         if digest not in self._read:
             self._read[digest] = _read(self.folder / f"{digest}.json")
         return self._read[digest]
@@ -128,7 +128,7 @@ class DataFiles:
 
 
 def _read(path: Path) -> Listing | None:
-    """Return the list in a file; None if it is missing or damaged."""
+    """The list in a file; None if it is missing or damaged."""
     listing = None
     with suppress(DamagedFile, OSError):
         listing = read_file(path, LISTING)
@@ -136,7 +136,7 @@ def _read(path: Path) -> Listing | None:
 
 
 def _stamps(paths: Iterable[str]) -> dict[str, Stamp]:
-    """Return the stamps of files and folders; those that are missing are left out."""
+    """The stamps of files and folders; those that are missing are left out."""
     stamps = {}
     for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -145,7 +145,7 @@ def _stamps(paths: Iterable[str]) -> dict[str, Stamp]:
 
 
 def _changed(stamps: Mapping[str, Stamp], known: Mapping[str, Entry]) -> list[str]:
-    """Return the files that have other stamps than those known."""
+    """The files that have other stamps than those known."""
     return [path for path, now in stamps.items() if known.get(path, ())[:2] != now]
 
 

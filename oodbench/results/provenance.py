@@ -20,14 +20,14 @@ OF_THE_CODE = ("oodbench", "commit", "digests")
 
 
 def slurm_job() -> str | None:
-    """Return the Slurm job that this process is part of, as `id` or `array_index`; None outside of one."""
+    """The Slurm job that this process is part of, as `id` or `array_index`; None outside of one."""
     array, index = (os.environ.get(f"SLURM_ARRAY_{n}_ID") for n in ("JOB", "TASK"))
     return f"{array}_{index}" if array and index else os.environ.get("SLURM_JOB_ID")
 
 
 @cache
 def machine() -> str:
-    """Return the kind of processor, as far as the system names it."""
+    """The kind of processor, as far as the system names it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -36,7 +36,7 @@ def machine() -> str:
 
 
 def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, Any]:
-    """Return what the training process records beside a run's spec; no part of the run's identity."""
+    """What the training process records beside a run's spec; no part of the run's identity."""
     return {
         "oodbench": __version__,
         "commit": commit(),
@@ -55,13 +55,13 @@ def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, A
 
 
 def begun_by(made_by: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the provenance `made_by` of a resumed run, but with the code and data it was begun with."""
+    """The provenance `made_by` of a resumed run, but with the code and data it was begun with."""
     rest = {name: value for name, value in made_by.items() if name not in OF_THE_CODE}
     return rest | {name: begun[name] for name in OF_THE_CODE if name in begun}
 
 
 def method_digest(provenance: Mapping[str, Any]) -> str | None:
-    """Return a digest of the source of the method that trained a run; None where it was not recorded.
+    """A digest of the source of the method that trained a run; None where it was not recorded.
 
     The frozen runs of a board have it as `source`.
     """
@@ -70,7 +70,7 @@ def method_digest(provenance: Mapping[str, Any]) -> str | None:
 
 
 def code(provenance: Mapping[str, Any]) -> str:
-    """Return the version and commit that trained a run."""
+    """The version and commit that trained a run."""
     if "code" in provenance:
         return str(provenance["code"])
     commit = str(provenance.get("commit") or "no commit")
@@ -79,12 +79,12 @@ def code(provenance: Mapping[str, Any]) -> str:
 
 
 def versions(provenances: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the versions of the package that trained some runs, each once."""
+    """The versions of the package that trained some runs, each once."""
     return list(dict.fromkeys(str(made.get("oodbench", "?")) for made in provenances if made))
 
 
 def made_by(provenances: Iterable[Mapping[str, Any]]) -> str:
-    """Return versions and machine that trained some runs: `oodbench 0.2.0, torch 2.15.0, Intel Xeon`."""
+    """Versions and machine that trained some runs: `oodbench 0.2.0, torch 2.15.0, Intel Xeon`."""
     known = [made for made in provenances if made]
     columns = (
         [str(made.get("code", f"oodbench {made.get('oodbench', '?')}")) for made in known],
@@ -97,6 +97,6 @@ def made_by(provenances: Iterable[Mapping[str, Any]]) -> str:
 
 
 def processor(machine: str) -> str:
-    """Return the processor of a `machine()` by its short name: `Intel Xeon`, `AMD EPYC 7B13`."""
+    """The processor of a `machine()` by its short name: `Intel Xeon`, `AMD EPYC 7B13`."""
     name = re.sub(r"^x86_64, |\((?:R|TM)\)| CPU| \d+-Core| Processor| @ .*", "", machine)
     return " ".join(name.split())

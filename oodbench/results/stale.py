@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +69,7 @@ class _Variant:
     ids: list[str] = field(default_factory=list)
 
     def changed(self) -> list[str]:
-        """Return the names of the files that have changed; raises as `changed_files` does."""
+        """The names of the files that have changed; raises as `changed_files` does."""
         recorded, now = self.recorded, self.now
         if isinstance(recorded, dict):
             return differing(recorded, now) if isinstance(now, dict) else changed_files(recorded)
@@ -80,7 +79,7 @@ class _Variant:
 
 
 def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) -> list[Stale]:
-    """Return the stale runs by reason.
+    """The stale runs by reason.
 
     `here` has, by id, the digests of the code and data with which a run would be trained now; for other
     runs the recorded files are read again. Of a run of another version of the package, only code and data
@@ -107,11 +106,10 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
             variant = _Variant(before, present, files(run.directory))
             key = _key(before), _key(present), run.directory
             variants[subject].setdefault(key, variant).ids.append(run.id)
-    of_versions = _of_other_versions(versions)
-    return [
-        *of_versions,
-        *chain(*(_reasons(s, v.values(), totals[s]) for s, v in variants.items())),
-    ]
+    reasons = list(_of_other_versions(versions))
+    for subject, of_subject in variants.items():
+        reasons += _reasons(subject, of_subject.values(), totals[subject])
+    return reasons
 
 
 def _key(digest: Code | str | None) -> object:
@@ -156,13 +154,13 @@ def _combined(digest: Code | str) -> str:
 
 
 def _named(files: Collection[str]) -> str:
-    """Return the first of the files, and how many others there are."""
+    """The first of the files, and how many others there are."""
     first = ", ".join(sorted(files)[:NAMED])
     return first + (f" and {len(files) - NAMED} others" if len(files) > NAMED else "")
 
 
 def stale_runs(runs: pd.DataFrame) -> list[Stale]:
-    """Return the reasons why complete runs, as `joined` has them, are stale."""
+    """The reasons why complete runs, as `joined` has them, are stale."""
     if runs.empty:
         return []
     complete = runs[runs["state"].isin(COMPLETE)]
@@ -172,7 +170,7 @@ def stale_runs(runs: pd.DataFrame) -> list[Stale]:
 
 
 def stale_notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence for each of the reasons of `stale_runs`."""
+    """A sentence for each of the reasons of `stale_runs`."""
     return tuple(
         f"Stale: {reason.sentence}."
         if reason.is_known

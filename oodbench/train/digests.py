@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Digests:
-    """Return the digests of a run's code and, where files without a checksum are read, of its data.
+    """The digests of a run's code and, where files without a checksum are read, of its data.
 
     The results directory remembers the files. Without a dataset its files are left out. An adaptation
     that is not the package's counts as a part of the method.
@@ -44,7 +44,7 @@ def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Diges
 def digests_now(
     specs: Mapping[str, RunSpec], data_dir: Path | None, results: Path
 ) -> dict[str, Digests]:
-    """Return the digests that runs would have if trained now, by id; without data that cannot be read."""
+    """The digests that runs would have if trained now, by id; without data that cannot be read."""
     made: dict[tuple[str, str], Dataset | None] = {}
     digests: dict[tuple[str, ...], Digests] = {}
     by_run = {}
@@ -62,7 +62,7 @@ def digests_now(
 
 
 def dataset_of(spec: RunSpec, data_dir: Path | None) -> "Dataset":
-    """Return the dataset of a run; raises UserError if the run's options are no longer possible."""
+    """The dataset of a run; raises UserError if the run's options are no longer possible."""
     from oodbench.datasets import datasets, make
 
     options = neutral_values(datasets.get(spec.dataset).Options) | spec.options
