@@ -344,11 +344,8 @@ class OwnImages(Images):
         """Return the folder whose name has also the white, where there are deep greys that are known of."""
         known = self.known_survey(listing)
         white = self.white() if self.options.white or (known and known.deep) else 1
-        return (
-            self.root
-            / ".oodbench"
-            / f"upright-{self.size}-{white:.10g}-{self.fingerprint(listing)}"
-        )
+        name = f"upright-{self.size}-{white:.10g}-{self.fingerprint(listing)}"
+        return self.root / ".oodbench" / name
 
     def cache(self, workers: int) -> None:
         """Decode all images into the cache, when it is known what is white in them."""
