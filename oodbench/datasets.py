@@ -1,7 +1,5 @@
 """The interface of a dataset with environments, and the registry of the folder datasets/."""
 
-import gzip
-import hashlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +13,8 @@ import torch
 from torch import Tensor
 
 from oodbench.errors import MissingError, UserError
-from oodbench.files import stamp
 from oodbench.hparams import checked, defaults
+from oodbench.identity import md5 as md5  # for datasets of files
 from oodbench.registry import Registry, folder
 from oodbench.seeds import derive
 from oodbench.tasks import Task
@@ -242,14 +240,3 @@ def make(name: str, options: Mapping[str, object], data_dir: Path | None = None)
         if not isinstance(value, (wanted, property, cached_property)):
             raise UserError(f"`{attribute}` of {name} is a {wanted.__name__}, not {value!r}")
     return dataset
-
-
-def md5(file: Path) -> str:
-    """Return a file's md5, of what it unpacks to if it is a .gz; it is read once unless it changes."""
-    return _md5(file, stamp(file))
-
-
-@lru_cache
-def _md5(file: Path, stamp: tuple[int, int]) -> str:
-    with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stream:
-        return hashlib.file_digest(stream, "md5").hexdigest()

@@ -127,12 +127,6 @@ def read_regular(path: Path, limit: int) -> bytes:
         return file.read(size)
 
 
-def stamp(path: Path) -> tuple[int, int]:
-    """Return the size and the time of change of a file, which differ when its contents do."""
-    facts = path.stat()
-    return facts.st_size, facts.st_mtime_ns
-
-
 def _sync(path: Path) -> None:
     """Put a file or the names in a folder on the disk, where its file system can."""
     with suppress(OSError):

@@ -6,6 +6,7 @@ import re
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, TypeVar
 
@@ -284,7 +285,8 @@ def checked(space: type[T], values: Mapping[str, object], place: str) -> T:
     Raises UserError for an unknown name, a wrong type, or a value out of range, naming `place`.
     """
     known = {f.name: f for f in fields(space)}  # type: ignore[arg-type]
-    types = typing.get_type_hints(space)
+    kind: Any = space
+    types = _types(kind)
     result: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
@@ -292,6 +294,11 @@ def checked(space: type[T], values: Mapping[str, object], place: str) -> T:
         result[name] = _cast(value, types[name], f"'{name}' in {place}")
         _check_range(result[name], known[name].metadata, f"'{name}' in {place}")
     return space(**result)
+
+
+@cache
+def _types(space: Any) -> dict[str, Any]:
+    return typing.get_type_hints(space)
 
 
 def _cast(value: object, wanted: Any, where: str) -> object:

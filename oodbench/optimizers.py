@@ -1,8 +1,10 @@
 """Optimizers and learning-rate schedules by name, and how optimizers are vectorized."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -84,10 +86,27 @@ def _plain_optimizer(
             factors[scales.get(p, 1.0)].append(p)
         trained = [{"params": group, "scale": factor} for factor, group in factors.items()]
     if name == "adam":
-        return torch.optim.Adam(trained, lr=lr, fused=fused)
+        return eager(torch.optim.Adam)(trained, lr=lr, fused=fused)
     if name == "adamw":
-        return torch.optim.AdamW(trained, lr=lr, fused=fused)
-    return torch.optim.SGD(trained, lr=lr, momentum=momentum)
+        return eager(torch.optim.AdamW)(trained, lr=lr, fused=fused)
+    return eager(torch.optim.SGD)(trained, lr=lr, momentum=momentum)
+
+
+@cache
+def eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """Derive a class of optimizers that never asks torch's compiler, whose import takes a second.
+
+    Torch wraps these methods for functions that it compiles, and none of ours is.
+    """
+    wrapped = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
+    step = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), {**methods, "step": step, "kind": kind})
+
+
+def kind_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
+    """The class of an optimizer, as torch or the user calls it."""
+    return getattr(optimizer, "kind", type(optimizer))
 
 
 def _lay_out_gradients(optimizer: torch.optim.Optimizer, *_: object) -> None:

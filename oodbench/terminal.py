@@ -43,20 +43,6 @@ VMAP_IS_SLOW = "There is a performance drop"
 class Commands(TyperGroup):
     """A group whose help shows the whole first paragraph of each command's, not its first words."""
 
-    renamed: Mapping[str, str] = MappingProxyType({})
-    """`COMMAND` or `COMMAND --OPTION` that was removed -> a sentence on what to type instead."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Refuse what is gone with the sentence that says what to type now."""
-        if sentence := self.renamed.get(args[0]):
-            ctx.fail(f"{args[0]} is gone: {sentence}")
-        name, command, rest = super().resolve_command(ctx, args)
-        for argument in rest:
-            option, _, _ = argument.partition("=")
-            if sentence := self.renamed.get(f"{name} {option}"):
-                ctx.fail(f"{option} is gone: {sentence}")
-        return name, command, rest
-
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, whose short help is the first paragraph of its help."""
         command = super().get_command(ctx, cmd_name)
@@ -92,21 +78,13 @@ class _App(typer.Typer):
         return decorate
 
 
-def commands(
-    help: str | None = None,
-    *,
-    cls: type[TyperGroup] = Commands,
-    renamed: Mapping[str, str] = MappingProxyType({}),
-    **settings: Any,
-) -> typer.Typer:
+def commands(help: str | None = None, **settings: Any) -> typer.Typer:
     """Return an app whose help and errors are plain text; `settings` are further ones of Typer's.
 
     A user's mistake ends each of its commands as `exit_on_user_error` says.
-    `renamed` says what to type instead of what is gone, by `COMMAND` or `COMMAND --OPTION`.
     """
-    cls = type(cls.__name__, (cls,), {"renamed": renamed})
     plain = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
-    return _App(cls=cls, help=help, **plain | settings)
+    return _App(cls=Commands, help=help, **plain | settings)
 
 
 def confirmed(question: str) -> bool:

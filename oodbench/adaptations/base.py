@@ -224,5 +224,4 @@ def adapt(
         in_batches(places, hparams["batch_size"]),
         lambda batches: (inputs[batch.to(inputs.device)].to(device) for batch in batches),
     )
-    logits = adapted(name, hparams, module, stream, seed)
-    return logits
+    return adapted(name, hparams, module, stream, seed)

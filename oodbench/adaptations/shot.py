@@ -8,6 +8,7 @@ from torch import Tensor
 
 from oodbench.adaptations.base import HeadAdaptation, Stream, register
 from oodbench.hparams import choice, hparam, log_uniform
+from oodbench.optimizers import eager
 
 EPSILON = 1e-5
 """The authors add it to probabilities under logarithms."""
@@ -51,9 +52,8 @@ class SHOT(HeadAdaptation):
         total = self.hparams.epochs * len(stream.batches)
         if not parameters or not total:  # inputs that are features have nothing to train
             return
-        optimizer = torch.optim.SGD(
-            parameters, lr=self.hparams.lr, momentum=0.9, weight_decay=1e-3, nesterov=True
-        )
+        usual = {"momentum": 0.9, "weight_decay": 1e-3, "nesterov": True}
+        optimizer = eager(torch.optim.SGD)(parameters, lr=self.hparams.lr, **usual)
         step = 0
         for _ in range(self.hparams.epochs):
             labels = self._labels(stream)

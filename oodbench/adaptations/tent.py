@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from oodbench.adaptations.base import Adaptation, register
 from oodbench.adaptations.t3a import entropy
 from oodbench.hparams import choice, hparam, log_uniform
+from oodbench.optimizers import eager
 
 LAYERS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
 
@@ -48,7 +49,7 @@ class TENT(Adaptation):
             if isinstance(layer, _BatchNorm):  # which then has no other statistics than the batch's
                 layer.running_mean = layer.running_var = None
                 layer.track_running_stats = False
-        self.optimizer = torch.optim.Adam(parameters, lr=self.hparams.lr)
+        self.optimizer = eager(torch.optim.Adam)(parameters, lr=self.hparams.lr)
 
     @classmethod
     def suits(cls, network: nn.Module) -> bool:

@@ -20,25 +20,7 @@ from oodbench.results.boards import (
 )
 from oodbench.terminal import DataDir, Workers, commands, counted, terminal
 
-app = commands(
-    __doc__,
-    no_args_is_help=True,
-    renamed={
-        "show": "`report table BOARD DIR`",
-        "compare": "`report compare BOARD DIR`",
-        "figure": "`report figure KIND BOARD DIR`",
-        "html": "`report html BOARD DIR`",
-        "page": "`report html BOARD`",
-        "summarize": "`board freeze` writes the summary",
-        "submit": "an entry is a pull request; docs/tutorials/enter_the_board.md has its steps",
-        "verify": "`board rerun NAME --algorithm ROW` trains frozen runs of a row again",
-        "add": "`board freeze RESULTS NAME` adds rows to a board",
-        "rerun --anyway": "`board rerun` trains frozen runs whatever version trained them",
-        "freeze --as": "type the board after the results: `freeze RESULTS NAME`",
-        "freeze --protocol": "copy the sweep of a new board to its folder, as protocol.yaml",
-        "validate --board": "type the board after the results: `validate RESULTS NAME`",
-    },
-)
+app = commands(__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
 RetrainStale = Annotated[bool, typer.Option("--retrain-stale", help="Train stale runs again.")]

@@ -19,15 +19,7 @@ MAX_GROUPS = 12
 MAX_INPUTS = 60
 """Of a table with more inputs the first are shown."""
 
-app = commands(
-    __doc__,
-    no_args_is_help=True,
-    renamed={
-        "check --train": "type `oodbench diagnose dataset NAME`",
-        "list": "`oodbench list NAME` shows the files of a dataset",
-        "verify": "`oodbench data check NAME` compares checksums before it reads the examples",
-    },
-)
+app = commands(__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]

@@ -1,6 +1,5 @@
 """Datasets of image files in folders, ENVIRONMENT/CLASS/IMAGE: checked, decoded, augmented."""
 
-import hashlib
 import json
 import os
 from abc import abstractmethod
@@ -9,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -37,6 +36,7 @@ from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata
 from oodbench.errors import UserError, counted
 from oodbench.files import write_whole
 from oodbench.hparams import hparam
+from oodbench.identity import by_stamp, digest_of, stamp
 from oodbench.results.schemas import DamagedFile, read_file
 from oodbench.tasks import Task
 
@@ -87,18 +87,15 @@ def typical_side(listing: Listing) -> int:
     return int(np.median(sides)) if sides else USUAL_SIZE
 
 
-@lru_cache(maxsize=2**17)
-def _look(file: Path, size: int, changed: int) -> Look:
-    return look(file)
+_look = by_stamp(2**17)(look)
 
 
 def _looked_at(file: Path) -> Look:
     """Look at a file, once in this process while it does not change."""
     try:
-        stat = file.stat()
+        return _look(file)
     except OSError as error:
         return Look(f"{file}: {error.strerror}")
-    return _look(file, stat.st_size, stat.st_mtime_ns)
 
 
 @dataclass(frozen=True)
@@ -279,18 +276,17 @@ class Images(FileDataset):
         return [sentence for sentence, count in sentences.items() if count]
 
     def fingerprint(self, listing: Listing) -> str:
-        """Return a hash of every file's name, size and time of change, and of its class; or UserError."""
-        digest = hashlib.sha256()
+        """A hash of every file's name, size and time of change, and of its class; or UserError."""
+        lines = []
         for name, files in listing.items():
             for file, number in files:
                 try:
-                    stat = file.stat()
+                    size, changed = stamp(file)
                 except OSError as error:  # such as a dead link
                     raise UserError(f"{self.name}: {file}: {error.strerror}") from error
                 place = file.relative_to(self.root) if file.is_relative_to(self.root) else file
-                line = f"{name}\t{place}\t{number}\t{stat.st_size}\t{stat.st_mtime_ns}\n"
-                digest.update(line.encode())
-        return digest.hexdigest()[:16]
+                lines.append(f"{name}\t{place}\t{number}\t{size}\t{changed}\n")
+        return digest_of("".join(lines).encode())
 
     def cache_folder(self, listing: Listing) -> Path:
         """Return the folder in which the decoded images of this size are, or would be."""
@@ -348,11 +344,8 @@ class OwnImages(Images):
         """Return the folder whose name has also the white, where there are deep greys that are known of."""
         known = self.known_survey(listing)
         white = self.white() if self.options.white or (known and known.deep) else 1
-        return (
-            self.root
-            / ".oodbench"
-            / f"upright-{self.size}-{white:.10g}-{self.fingerprint(listing)}"
-        )
+        name = f"upright-{self.size}-{white:.10g}-{self.fingerprint(listing)}"
+        return self.root / ".oodbench" / name
 
     def cache(self, workers: int) -> None:
         """Decode all images into the cache, when it is known what is white in them."""

@@ -17,9 +17,10 @@ from urllib.request import urlopen
 
 from oodbench.data.parquet_copies import parquet_files, rebuild
 from oodbench.data.streams import progress
-from oodbench.datasets import FileDataset, md5
+from oodbench.datasets import FileDataset
 from oodbench.errors import UserError
 from oodbench.files import is_disk_full, whole_file
+from oodbench.identity import md5
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -1,6 +1,5 @@
 """Sets of WILDS from Parquet copies, as people keep them on Hugging Face's hub."""
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 
 from oodbench.errors import UserError
+from oodbench.identity import sha256
 
 BATCH = 1024
 """The rows that are held in memory at once."""
@@ -108,11 +108,8 @@ def _confirm(source: Path, files: Sequence[Path]) -> None:
     lines = re.findall(r"^([0-9a-f]{64}) [ *](.+)$", (source / SUMS).read_text(), re.MULTILINE)
     wanted = {name: digest for digest, name in lines}
     for file in files:
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        name = str(file.relative_to(source))
-        if wanted.get(name) != digest:
-            raise UserError(f"{file} is damaged: its SHA-256 is {digest}, not that in {SUMS}")
+        if wanted.get(str(file.relative_to(source))) != sha256(file):
+            raise UserError(f"{file} is damaged: its SHA-256 is {sha256(file)}, not that in {SUMS}")
 
 
 def _parts(file: Path, layout: Layout, folder: Path) -> Iterator[pd.DataFrame]:

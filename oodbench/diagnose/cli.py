@@ -9,19 +9,7 @@ import typer
 from oodbench.terminal import DataDir, Plugins, commands, terminal
 from oodbench.yaml_values import assignments
 
-app = commands(
-    __doc__,
-    no_args_is_help=True,
-    renamed={
-        "random-gradients": "`oodbench verify random-gradients` measures the figure",
-        "correlation": "`oodbench verify gradient-correlation` measures the figure",
-        "consistency": "what it showed stood in the findings of version 0.3.0",
-        "environments": "what it showed stood in the findings of version 0.3.0",
-        "kept": "each record of a run of ANDMask has the fractions in `train`",
-        "memorization": "`oodbench.load` has the accuracy on every environment at every step",
-        "trials": "`oodbench report why` lists the run of each trial",
-    },
-)
+app = commands(__doc__, no_args_is_help=True)
 
 
 @app.callback()

@@ -5,11 +5,10 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
 from itertools import groupby
 from typing import Any
 
-from oodbench.registry import CHANGES, Classes, bases_of, checkout, folder, word, written
+from oodbench.registry import CHANGES, Classes, bases_of, checkout, folder, points, word, written
 
 KINDS = ("algorithm", "dataset", "network", "adaptation")
 INDENT = 24
@@ -62,7 +61,7 @@ def own_entries() -> list[Entry]:
 
 def has_entry_points() -> bool:
     """Return whether an installed package registers classes, which only its import can name."""
-    return any(entry_points(group=f"oodbench.{kind}s") for kind in KINDS)
+    return any(points(f"oodbench.{kind}s") for kind in KINDS)
 
 
 def summary(docstring: str | None) -> str:

@@ -15,10 +15,11 @@ from oodbench.data.facts import normalization
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError, missing_package
 from oodbench.hparams import hparam
+from oodbench.identity import sha256
 from oodbench.networks.base import Network, register
 from oodbench.networks.timm import ModelInputs
 from oodbench.networks.vision import require_image
-from oodbench.networks.weights import REPLACED, require_sha256, sha256
+from oodbench.networks.weights import REPLACED, require_sha256
 
 PIXELS = {
     "mean": (0.48145466, 0.4578275, 0.40821073),

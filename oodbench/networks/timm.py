@@ -14,9 +14,10 @@ from oodbench.data.facts import normalization
 from oodbench.datasets import IMAGENET, Dataset
 from oodbench.errors import UserError, missing_package, unknown
 from oodbench.hparams import choice, hparam
+from oodbench.identity import sha256
 from oodbench.networks.base import Network, register
 from oodbench.networks.vision import add_mix_style, require_image
-from oodbench.networks.weights import REPLACED, read_weights, require_sha256, sha256, without_prefix
+from oodbench.networks.weights import REPLACED, read_weights, require_sha256, without_prefix
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 """The names of a model's weights on Hugging Face's hub, in the order in which timm looks for them."""

@@ -1,6 +1,5 @@
 """Files of pretrained weights: where they are, what they hold, and their checksums."""
 
-import hashlib
 import pickle
 import re
 import warnings
@@ -9,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.errors import UserError
-from oodbench.files import stamp
+from oodbench.identity import by_stamp
+from oodbench.identity import sha256 as sha256
 
 PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
 """The weights that torchvision has published: our names of them, and torchvision's."""
@@ -74,11 +73,6 @@ def weights_file(model: str, weights: str) -> Path:
     return file
 
 
-def sha256(file: Path) -> str:
-    """Return the SHA-256 of a file, which is read once in a process unless it changes."""
-    return _sha256(file, stamp(file))
-
-
 def require_sha256(file: Path | None, wanted: str) -> None:
     """Raise UserError unless the file is the one with that SHA-256, where one is `wanted`."""
     if wanted and (file is None or sha256(file) != wanted):
@@ -86,23 +80,13 @@ def require_sha256(file: Path | None, wanted: str) -> None:
         raise UserError(f"{place} is not the file of weights with SHA-256 {wanted}")
 
 
-@lru_cache
-def _sha256(file: Path, stamp: tuple[int, int]) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
+@by_stamp(1)
 def read_weights(file: Path) -> Mapping[str, Tensor]:
     """Return the state_dict in a file of safetensors or torch; no code in it is run.
 
     Training scripts wrap it in a dictionary, under one of `WRAPPERS`. Raises UserError for other
     and for truncated files. The state_dict of the last file stays in memory.
     """
-    return _read_weights(file, stamp(file))
-
-
-@lru_cache(maxsize=1)
-def _read_weights(file: Path, stamp: tuple[int, int]) -> Mapping[str, Tensor]:
     state: Any
     try:
         if file.suffix == ".safetensors":

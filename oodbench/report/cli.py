@@ -67,22 +67,7 @@ AllowMixed = Annotated[
     bool, typer.Option("--allow-mixed", help="Accept directories that differ in protocol or code.")
 ]
 
-app = commands(
-    "Leaderboards, figures and pages of results.",
-    no_args_is_help=True,
-    renamed={
-        "watch": "`report html` writes the page; type it again while the sweep runs",
-        "table --board": "type `report table BOARD DIR`",
-        "compare --board": "type `report compare BOARD DIR`",
-        "html --board": "type `report html BOARD DIR`",
-        "figure --board": "type `report figure KIND BOARD DIR`",
-        "ensemble": "average the probabilities of the models that `oodbench.load_model` gives",
-        "merge": "every report takes several directories, shown as one sweep",
-        "export": "`oodbench.load(DIR).to_parquet(FILE)` in Python",
-        "why --hparams": "`report hparams` has what was tried, `oodbench.load` each run's",
-        "figure --columns": "a figure is two columns wide where it has several datasets",
-    },
-)
+app = commands("Leaderboards, figures and pages of results.", no_args_is_help=True)
 
 if TYPE_CHECKING:
     from oodbench.results.tables import Tables

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from oodbench.errors import UserError
 from oodbench.files import read_regular
-from oodbench.results.provenance import Digests
+from oodbench.identity import Digests
 from oodbench.results.run_spec import RunSpec, State
 
 SCHEMA = 2

@@ -1,6 +1,6 @@
 """Stale runs: those whose code or data are not what is here now, and the sentences that say so."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -9,9 +9,16 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from oodbench.identity import (
+    Code,
+    Digests,
+    changed_files,
+    combined,
+    differing,
+    is_of_package,
+)
 from oodbench.notes import Note
 from oodbench.results.data_files import DataFiles
-from oodbench.results.provenance import Code, Digests, changed_files, differing, is_of_package
 from oodbench.results.run_spec import COMPLETE
 from oodbench.version import __version__
 
@@ -62,38 +69,32 @@ class _Variant:
     ids: list[str] = field(default_factory=list)
 
     def changed(self) -> list[str]:
-        """Return the names of the files that have changed; raises as `changed_files` does."""
+        """The names of the files that have changed; raises as `changed_files` does."""
         recorded, now = self.recorded, self.now
-        if not isinstance(recorded, str):
+        if isinstance(recorded, dict):
             return differing(recorded, now) if isinstance(now, dict) else changed_files(recorded)
-        if not isinstance(now, str):
-            return self.files.changed_files(recorded)
-        return [] if now == recorded else self.files.differing(recorded, now)
-
-    @property
-    def version(self) -> object:
-        """The digests that distinguish versions of the same code or data."""
-        recorded = self.recorded
-        return recorded if isinstance(recorded, str) else tuple(sorted(recorded["files"].values()))
+        if isinstance(now, str):
+            return [] if now == recorded else self.files.differing(recorded, now)
+        return self.files.changed_files(recorded)
 
 
 def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) -> list[Stale]:
-    """Return the stale runs by reason.
+    """The stale runs by reason.
 
     `here` has, by id, the digests of the code and data with which a run would be trained now; for other
     runs the recorded files are read again. Of a run of another version of the package, only code and data
-    that are not the package's own are compared.
+    that are not the package's own are compared. Runs of another program are not compared.
     """
     totals: Counter[Subject] = Counter()
-    variants: dict[Subject, dict[object, _Variant]] = {}
-    versions: dict[str, list[str]] = {}
+    variants: dict[Subject, dict[object, _Variant]] = defaultdict(dict)
+    versions: dict[str, list[str]] = defaultdict(list)
     files = cache(lambda directory: DataFiles(Path(directory)))
     for run in runs:
         made_by = run.provenance
-        if not made_by or "code" in made_by:  # another program's
+        if not made_by or "code" in made_by:
             continue
         version = str(made_by.get("oodbench", "of an unknown version"))
-        versions.setdefault(version, []).append(run.id)
+        versions[version].append(run.id)
         recorded: Mapping[str, Any] = made_by.get("digests") or {}
         now: Mapping[str, Any] = (here or {}).get(run.id, {})
         for kind, column in DIGESTED.items():
@@ -102,11 +103,9 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
             before, present = recorded.get(kind), now.get(kind)
             if before is None or (version != __version__ and is_of_package(before)):
                 continue
+            variant = _Variant(before, present, files(run.directory))
             key = _key(before), _key(present), run.directory
-            of_subject = variants.setdefault(subject, {})
-            if key not in of_subject:
-                of_subject[key] = _Variant(before, present, files(run.directory))
-            of_subject[key].ids.append(run.id)
+            variants[subject].setdefault(key, variant).ids.append(run.id)
     reasons = list(_of_other_versions(versions))
     for subject, of_subject in variants.items():
         reasons += _reasons(subject, of_subject.values(), totals[subject])
@@ -121,49 +120,47 @@ def _of_other_versions(versions: Mapping[str, Sequence[str]]) -> Iterator[Stale]
     total = sum(map(len, versions.values()))
     for version, ids in versions.items():
         if version != __version__:
-            sentence = (
-                f"oodbench {version} trained {len(ids)} of {total} runs, and {__version__} is here"
-            )
-            yield Stale(tuple(ids), sentence)
+            trained = f"oodbench {version} trained {len(ids)} of {total} runs"
+            yield Stale(tuple(ids), f"{trained}, and {__version__} is here")
 
 
 def _reasons(subject: Subject, variants: Iterable[_Variant], total: int) -> Iterator[Stale]:
     """Yield the reasons why runs of a method, a network or a dataset are stale, or cannot be compared."""
-    changed: list[_Variant] = []
-    gone: list[_Variant] = []
+    found: dict[bool, list[_Variant]] = {True: [], False: []}
     names: dict[bool, set[str]] = {True: set(), False: set()}
     for variant in variants:
         try:
-            files = variant.changed()
+            files, is_known = variant.changed(), True
         except FileNotFoundError as error:
-            gone.append(variant)
-            names[False].add(str(error))
-        else:
-            changed += [variant] * bool(files)
-            names[True].update(files)
+            files, is_known = [str(error)], False
+        names[is_known].update(files)
+        found[is_known] += [variant] * bool(files)
     kind, name = subject
     what = f"The data of {name} have" if kind == "files" else f"{name} has"
-    for several, is_known in ((changed, True), (gone, False)):
-        if not several:
-            continue
+    for is_known, several in found.items():
         ids = tuple(i for variant in several for i in variant.ids)
         named = _named(names[is_known])
         sentence = f"{what} changed since {len(ids)} of its {total} runs were trained ({named})"
         if not is_known:
             sentence = f"{named} is gone: {len(ids)} runs of {name} cannot be compared with it"
-        if (count := len({variant.version for variant in several})) > 1:
+        if (count := len({_combined(variant.recorded) for variant in several})) > 1:
             sentence += f"; they are of {count} versions of it"
-        yield Stale(ids, sentence, is_known)
+        if ids:
+            yield Stale(ids, sentence, is_known)
+
+
+def _combined(digest: Code | str) -> str:
+    return digest if isinstance(digest, str) else combined(digest)
 
 
 def _named(files: Collection[str]) -> str:
-    """Return the first of the files, and how many others there are."""
+    """The first of the files, and how many others there are."""
     first = ", ".join(sorted(files)[:NAMED])
     return first + (f" and {len(files) - NAMED} others" if len(files) > NAMED else "")
 
 
 def stale_runs(runs: pd.DataFrame) -> list[Stale]:
-    """Return the reasons why complete runs, as `joined` has them, are stale."""
+    """The reasons why complete runs, as `joined` has them, are stale."""
     if runs.empty:
         return []
     complete = runs[runs["state"].isin(COMPLETE)]
@@ -173,7 +170,7 @@ def stale_runs(runs: pd.DataFrame) -> list[Stale]:
 
 
 def stale_notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence for each of the reasons of `stale_runs`."""
+    """A sentence for each of the reasons of `stale_runs`."""
     return tuple(
         f"Stale: {reason.sentence}."
         if reason.is_known

@@ -36,15 +36,7 @@ if TYPE_CHECKING:
 SLOW_RUN = 20.0
 """Seconds of a run above which the plan warns that its full batches are expensive."""
 
-app = commands(
-    __doc__,
-    no_args_is_help=True,
-    renamed={
-        "pack": "runs stay folders; put them into one file with your system's `zip`",
-        "launch --resource": "type `--set resources.KEY=VALUE`, which `plan` takes, too",
-        "retry": "`sweep launch SWEEP --failed` trains failed, broken and lost runs again",
-    },
-)
+app = commands(__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
 Out = Annotated[Path | None, typer.Option(help="The results directory; results/NAME by default.")]

@@ -130,7 +130,8 @@ def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float,
     reason = why_alone(run)
     if reason is None:
         try:
-            several = [Run(spec, settings) for spec in bundle[: settings.vectorize or SAMPLE]]
+            others = bundle[1 : settings.vectorize or SAMPLE]
+            several = [run, *(Run(spec, settings) for spec in others)]
             alike = [each for each in several if program_key(each) == program_key(several[0])]
             return _seconds(VectorizedProgram(alike), alike, bundle), None
         except Exception as error:  # a launch trains these runs one at a time, too

@@ -308,7 +308,8 @@ def _drawn(sweep: Sweep, method: Method, source: Source, draw: int, trial: int |
     def of_network(family: str) -> dict[str, Any]:
         return drawn_values(network.Hparams, stream, name, draw, family, given=given, trial=trial)
 
-    family = rates_family(metadata.family, network.is_pretrained(of_network(metadata.family)))
+    of_usual = of_network(metadata.family)
+    family = rates_family(metadata.family, network.is_pretrained(of_usual))
     hparams = drawn_values(
         method.algorithm.Hparams,
         row.name,
@@ -322,7 +323,9 @@ def _drawn(sweep: Sweep, method: Method, source: Source, draw: int, trial: int |
     )
     return (
         hparams,
-        network.resolved(of_network(family), source.dataset),
+        network.resolved(
+            of_usual if family == metadata.family else of_network(family), source.dataset
+        ),
         _drawn_adaptation(method, draw, family, trial),
     )
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.errors import UserError
+from oodbench.identity import Digests
 from oodbench.results.directory import LAST, Results, kept_weights
 from oodbench.results.parquet import specs_of
-from oodbench.results.provenance import Digests
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.stale import Stale, Trained, stale
 from oodbench.selection import find_rule

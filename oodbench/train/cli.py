@@ -10,13 +10,7 @@ from oodbench.results.directory import Results
 from oodbench.terminal import DataDir, Plugins, Threads, commands, terminal
 from oodbench.train.settings import TrainSettings
 
-app = commands(
-    __doc__,
-    no_args_is_help=True,
-    renamed={
-        "run": "`oodbench.run` in Python trains one run, and `sweep launch --launcher debug` does here"
-    },
-)
+app = commands(__doc__, no_args_is_help=True)
 
 
 @app.callback()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
+from oodbench.identity import Digests, code_of
 from oodbench.results.data_files import DataFiles
-from oodbench.results.provenance import Digests, code_of, joined
 from oodbench.results.run_spec import RunSpec
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Digests:
-    """Return the digests of a run's code and, where files without a checksum are read, of its data.
+    """The digests of a run's code and, where files without a checksum are read, of its data.
 
     The results directory remembers the files. Without a dataset its files are left out. An adaptation
     that is not the package's counts as a part of the method.
@@ -28,11 +28,10 @@ def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Diges
     from oodbench.datasets import datasets
     from oodbench.networks.base import networks
 
+    adaptation = [adaptations.get(spec.adapt["name"])] if spec.adapt else []
     digests = Digests()
-    if code := code_of(algorithms.get(spec.algorithm)):
+    if code := code_of(algorithms.get(spec.algorithm), *adaptation):
         digests["method"] = code
-        if spec.adapt and (further := code_of(adaptations.get(spec.adapt["name"]))):
-            digests["method"] = joined(code, further)
     if code := code_of(networks.get(spec.network)):
         digests["network"] = code
     if code := code_of(datasets.get(spec.dataset)):
@@ -45,7 +44,7 @@ def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Diges
 def digests_now(
     specs: Mapping[str, RunSpec], data_dir: Path | None, results: Path
 ) -> dict[str, Digests]:
-    """Return the digests that runs would have if trained now, by id; without data that cannot be read."""
+    """The digests that runs would have if trained now, by id; without data that cannot be read."""
     made: dict[tuple[str, str], Dataset | None] = {}
     digests: dict[tuple[str, ...], Digests] = {}
     by_run = {}
@@ -63,7 +62,7 @@ def digests_now(
 
 
 def dataset_of(spec: RunSpec, data_dir: Path | None) -> "Dataset":
-    """Return the dataset of a run; raises UserError if the run's options are no longer possible."""
+    """The dataset of a run; raises UserError if the run's options are no longer possible."""
     from oodbench.datasets import datasets, make
 
     options = neutral_values(datasets.get(spec.dataset).Options) | spec.options

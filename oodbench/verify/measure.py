@@ -6,8 +6,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from oodbench.errors import unknown
+from oodbench.identity import commit
 from oodbench.results.directory import Results
-from oodbench.results.provenance import commit
 from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
 from oodbench.sweep.file import find_sweep, read_sweep

@@ -27,8 +27,8 @@ from tabulate import tabulate
 
 from oodbench.arithmetic import variables
 from oodbench.errors import UserError
+from oodbench.identity import commit
 from oodbench.results.directory import Results
-from oodbench.results.provenance import commit
 from oodbench.results.run_spec import State
 from tests.bench import spirals_sweep
 from tests.bench.process_tree import Cost, cost_of

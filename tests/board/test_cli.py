@@ -301,18 +301,3 @@ def test_a_board_may_be_trained_dataset_by_dataset(
     assert said == "Not frozen yet: digits" and "here" in trained and "digits" not in trained
     text = invoke(*few, "--dataset", "digits", "--out", tmp_path / "new")
     assert "digits" in text and "beside the board" not in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "now"),
-    [
-        (("freeze", "results", "--as", "mine.v1"), "`freeze RESULTS NAME`"),
-        (("validate", "results", "--board", "small.v3"), "`validate RESULTS NAME`"),
-        (("submit", "results"), "an entry is a pull request"),
-        (("show", "small.v3"), "`report table BOARD DIR`"),
-        (("html", "small.v3"), "`report html BOARD DIR`"),
-        (("rerun", "small.v3", "--anyway"), "whatever version trained them"),
-    ],
-)
-def test_an_option_that_is_gone_says_what_to_type(arguments: tuple[str, ...], now: str) -> None:
-    assert now in " ".join(invoke(*arguments, code=2).split())

@@ -13,8 +13,9 @@ from torch import Tensor
 from oodbench.data.drawn import DrawnPictures, Picture
 from oodbench.data.packages import Files
 from oodbench.data.pictures import rendered
-from oodbench.datasets import Environment, Metadata, Normalization, md5
+from oodbench.datasets import Environment, Metadata, Normalization
 from oodbench.errors import UserError
+from oodbench.identity import md5
 from oodbench.tasks import Task
 from tests.helpers import archives
 

@@ -1,4 +1,4 @@
-"""The command, and what is gone."""
+"""The command."""
 
 from pathlib import Path
 
@@ -25,12 +25,6 @@ def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> N
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     assert message in result.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("name", ["kept", "memorization", "trials"])
-def test_what_is_gone_says_what_to_type(name: str) -> None:
-    result = call(name, "results")
-    assert result.exit_code == 2 and f"{name} is gone: " in result.stderr
 
 
 @pytest.mark.nightly

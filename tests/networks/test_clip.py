@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
+from oodbench.identity import sha256
 from oodbench.networks.base import build
 from oodbench.networks.clip import PIXELS
-from oodbench.networks.weights import sha256
 from oodbench.report.cli import app as report
 from oodbench.steps import update
 from oodbench.sweep.plan import single

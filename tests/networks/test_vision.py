@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, identity
+from oodbench.identity import sha256
 from oodbench.networks.base import build, networks
-from oodbench.networks.weights import sha256, weights_file
+from oodbench.networks.weights import weights_file
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan, single

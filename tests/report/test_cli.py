@@ -268,19 +268,6 @@ def test_a_mistake_is_one_sentence(sweep: OneStep, arguments: list[str], message
     assert error.startswith(f"error: {message}") and error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["watch", "results"], "watch is gone: `report html` writes the page"),
-        (["figure", "--columns", "2"], "--columns is gone: a figure is two columns wide"),
-        (["table", "--board=small.v3"], "--board is gone: type `report table BOARD DIR`"),
-    ],
-)
-def test_what_is_gone_is_told_in_a_sentence(arguments: list[str], message: str) -> None:
-    code, _, error = report(*arguments)
-    assert code == 2 and message in error
-
-
 @pytest.mark.slow
 def test_a_sweep_with_nothing_complete_shows_its_counts(
     empty: OneStep, capsys: pytest.CaptureFixture[str]

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from oodbench.data.coinrun.experts import Planner
 from oodbench.data.coinrun.simulator import package
 from oodbench.data.streams import progress
-from oodbench.datasets import md5
 from oodbench.errors import UserError
 from oodbench.files import whole_file, write_whole
+from oodbench.identity import md5
 from oodbench.orphans import end_with_parent
 from oodbench.seeds import derive
 

@@ -17,7 +17,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,10 +26,10 @@ from filelock import Timeout
 
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_folder
+from oodbench.identity import Code, Digests, changed_files, commit, digest_of
 from oodbench.registry import checkout
 from oodbench.results.compact import compact
 from oodbench.results.directory import Results
-from oodbench.results.provenance import Code, Digests, changed_files, commit
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import Job, Launcher, RunStatus, register
 from oodbench.sweep.launchers.local import train_in_pool
@@ -459,55 +459,54 @@ def _setup(given: str | list[str], code: Path) -> list[str]:
 
 
 def fingerprint(plugins: Iterable[str]) -> str:
-    """Return a hash of every Python file that a run may execute, plug-ins included."""
-    digest = hashlib.sha256()
-    for name, path in sorted(_files(plugins)):
-        if path.suffix == ".py":
-            digest.update(f"{name}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+    """A digest of every Python file that a run may execute, plug-ins included."""
+    files = sorted(_files(plugins).items())
+    return digest_of(
+        b"".join(f"{n}\n".encode() + p.read_bytes() for n, p in files if p.suffix == ".py")
+    )
 
 
 def take_snapshot(folder: Path, plugins: Iterable[str]) -> Path:
     """Copy the code into a folder under `folder` unless it is there already; returns that folder."""
-    plugins = tuple(plugins)
     target = folder / fingerprint(plugins)
     if target.is_dir():
         return target
     folder.mkdir(parents=True, exist_ok=True)
     with whole_folder(target) as temporary:
-        for name, path in _files(plugins):
+        for name, path in _files(plugins).items():
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, temporary / name)
         (temporary / "COMMIT").write_text(commit() or "")
     return target
 
 
-def _files(plugins: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Yield every file of the code with its name relative to a folder on the path."""
-    for name, source in _sources(plugins):
-        for path in source.rglob("*") if source.is_dir() else [source]:
-            inner = path.relative_to(source)
-            hidden = any(p.startswith(".") or p == "__pycache__" for p in inner.parts)
-            if path.is_file() and not hidden:
-                yield str(name / inner), path
+def _files(plugins: Iterable[str]) -> dict[str, Path]:
+    """Every file of the code by its name relative to a folder on the path."""
+    names = FOLDERS if (checkout() / "pyproject.toml").is_file() else FOLDERS[:1]
+    sources = {Path(name): checkout() / name for name in names}
+    for plugin in plugins:
+        sources |= _source_of(plugin)
+    return {
+        str(name / path.relative_to(source)): path
+        for name, source in sources.items()
+        for path in (source.rglob("*") if source.is_dir() else [source])
+        if path.is_file() and not _is_hidden(path.relative_to(source))
+    }
 
 
-def _sources(plugins: Iterable[str]) -> Iterator[tuple[Path, Path]]:
-    """Yield files and folders of code with their names relative to a folder on the path."""
-    root = checkout()
-    is_checkout = (root / "pyproject.toml").is_file()
-    for name in FOLDERS if is_checkout else FOLDERS[:1]:
-        yield Path(name), root / name
-    for plugin in sorted(plugins):
-        top = importlib.util.find_spec(plugin.partition(".")[0])
-        if top is None or top.name == "oodbench":
-            continue
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+
+
+def _source_of(plugin: str) -> dict[Path, Path]:
+    """The file or folder of a plug-in by its name relative to a folder on the path, if it is a user's."""
+    spec = importlib.util.find_spec(plugin.partition(".")[0])
+    if spec is not None and spec.origin is None:
         # a folder without __init__.py may hold anything: of it, the plug-in alone
-        spec = top if top.origin is not None else importlib.util.find_spec(plugin)
-        if spec is None or spec.origin is None:
-            continue
-        origin, parts = Path(spec.origin), spec.name.split(".")
-        if origin.name == "__init__.py":
-            yield Path(*parts), origin.parent
-        else:
-            yield Path(*parts).with_suffix(origin.suffix), origin
+        spec = importlib.util.find_spec(plugin)
+    if spec is None or spec.origin is None or spec.name == "oodbench":
+        return {}
+    origin, module = Path(spec.origin), Path(*spec.name.split("."))
+    if origin.name == "__init__.py":
+        return {module: origin.parent}
+    return {module.with_suffix(origin.suffix): origin}

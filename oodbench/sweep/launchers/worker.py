@@ -117,7 +117,6 @@ def warm_up() -> None:
                 "oodbench.train.execute",
                 "oodbench.sweep.launchers.local",
                 "typer",
-                "torch._dynamo",
             ]
         )
         with _blocked(), _environment(MALLOC | environment(PORTABLE)):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.data.streams import to_device
-from oodbench.optimizers import Rates, UpdateRule
+from oodbench.optimizers import Rates, UpdateRule, kind_of
 
 Numbers = Mapping[str, Any]
 
@@ -78,8 +78,9 @@ VARYING = {"params", "lr", "weight_decay"}
 
 def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
     """Return the rule of an optimizer, or None if there is none."""
-    rule = RULES.get(type(optimizer))
-    return getattr(type(optimizer), "rule", None) if rule is None else rule
+    kind = kind_of(optimizer)
+    rule = RULES.get(kind)
+    return getattr(kind, "rule", None) if rule is None else rule
 
 
 def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
@@ -89,7 +90,7 @@ def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
         return None
     varying = VARYING | rule.varying
     options = {k: v for k, v in optimizer.param_groups[0].items() if k not in varying}
-    usual = USUAL.get(type(optimizer), options)
+    usual = USUAL.get(kind_of(optimizer), options)
     return options if all(options.get(k, v) == v for k, v in usual.items()) else None
 
 

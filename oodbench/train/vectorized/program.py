@@ -50,6 +50,11 @@ class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
     last depends on how many runs share the tensor; a program whose tensors leave no remainder has none.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """A hook of torch: nothing is compiled here, so its compiler, a second to import, is not imported."""
+        return False
+
     def __init__(self, runs: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._runs = runs

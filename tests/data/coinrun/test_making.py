@@ -26,8 +26,8 @@ from oodbench.data.coinrun.making import (
     read_manifest,
     shards,
 )
-from oodbench.datasets import md5
 from oodbench.errors import UserError
+from oodbench.identity import md5
 
 pytestmark = pytest.mark.nightly
 

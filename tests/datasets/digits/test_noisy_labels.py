@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from oodbench.data import facts
 from oodbench.data.cli import app
-from oodbench.datasets import Environment, datasets, make, md5
+from oodbench.datasets import Environment, datasets, make
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import defaults
+from oodbench.identity import md5
 from oodbench.sweep.file import find_sweep, validate
 from oodbench.sweep.plan import Plan, make_plan, single
 from oodbench.train.batches import Batches

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from oodbench.data.cli import app
 from oodbench.data.drawn import DrawnPictures
 from oodbench.data.packages import Files
-from oodbench.datasets import Environment, make, md5
+from oodbench.datasets import Environment, make
 from oodbench.errors import UserError
+from oodbench.identity import md5
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT

@@ -15,8 +15,8 @@ from oodbench.data.cli import app
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import make
 from oodbench.errors import UserError
+from oodbench.identity import sha256
 from oodbench.networks.base import build
-from oodbench.networks.weights import sha256
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
 from tests.helpers.pictures import draw

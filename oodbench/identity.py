@@ -1,0 +1,281 @@
+"""The identity of code and of files: equal digests, equal contents.
+
+The code of a class is the file that defines it and, directly or not, the files that it imports: not the
+standard library, installed packages or the package's engine, for which the version stands. It counts
+without comments, docstrings and formatting. It is read, never imported, so that a report can ask whether a
+method is still the one that trained its runs.
+
+A file is read once in a process, unless its size or its time of change differs.
+"""
+
+import ast
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache, lru_cache, wraps
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from typing_extensions import TypedDict
+
+from oodbench.registry import checkout, folder, working_directory
+
+FOLDERS = ("algorithms", "datasets")
+"""The folders of the package whose files are followed."""
+INSTALLED = ("site-packages", "dist-packages")
+
+File = Path | str
+F = TypeVar("F", bound=File)
+T = TypeVar("T")
+Stamp = tuple[int, int]
+"""The size and the time of change of a file, in nanoseconds: they differ when its contents do."""
+Import = tuple[int, str, str]
+"""The level, the module and the name of `from ..module import name`; `import module` has no name."""
+
+
+class Code(TypedDict):
+    """The source of a class, or of several."""
+
+    files: dict[str, str]
+    """A digest of what each file computes; the first file defines the class."""
+
+
+class Digests(TypedDict, total=False):
+    """The digests of the code and data that a run was trained with."""
+
+    method: Code
+    network: Code
+    """The digest of a network that is not the package's."""
+    dataset: Code
+    files: str
+    """The digest of the files that the data come from, see `oodbench.results.data_files`."""
+
+
+def digest_of(content: bytes) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of some bytes."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def stamp(file: File) -> Stamp:
+    """The stamp of a file or folder; raises OSError if it is not there."""
+    facts = os.stat(file)  # noqa: PTH116 (fast)
+    return facts.st_size, facts.st_mtime_ns
+
+
+def by_stamp(files: int) -> Callable[[Callable[[F], T]], Callable[[F], T]]:
+    """Decorate a function of a file, whose last results are remembered for so many unchanged files."""
+
+    def decorate(read: Callable[[F], T]) -> Callable[[F], T]:
+        remembered = lru_cache(files)(lambda file, stamp: read(file))
+        return wraps(read)(lambda file: remembered(file, stamp(file)))
+
+    return decorate
+
+
+@by_stamp(1024)
+def sha256(file: File) -> str:
+    """The SHA-256 of a file."""
+    with open(file, "rb") as stream:  # noqa: PTH123 (fast)
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@by_stamp(1024)
+def md5(file: File) -> str:
+    """The md5 of a file, or of what it unpacks to if it is a .gz."""
+    with (gzip.open if str(file).endswith(".gz") else open)(file, "rb") as stream:
+        return hashlib.file_digest(stream, "md5").hexdigest()
+
+
+@cache
+def commit() -> str | None:
+    """The git commit of the code, with `+` if files differ from it; None outside a checkout."""
+    here = checkout()
+    if (here / "COMMIT").is_file():  # a frozen copy
+        return (here / "COMMIT").read_text().strip() or None
+    if not (here / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        dirty = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "HEAD") + ("+" if dirty else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def code_of(*classes: type) -> Code | None:
+    """The source of classes as it was when first asked for, which is what this process runs.
+
+    None if no file defines any of them, or files of the engine do.
+    """
+    files: dict[str, str] = {}
+    for cls in classes:
+        files |= _files_of(sys.modules.get(cls.__module__))
+    return Code(files=files) if files else None
+
+
+@cache
+def _files_of(module: ModuleType | None) -> dict[str, str]:
+    module_file = getattr(module, "__file__", None)
+    with suppress(OSError, SyntaxError):
+        if module_file and _is_followed(file := Path(module_file).resolve(), file):
+            return code_at(file)["files"]
+    return {}
+
+
+def code_at(file: Path) -> Code:
+    """The source of a file with the files that it imports; raises OSError and SyntaxError."""
+    files, waiting = {}, [file]
+    while waiting:
+        path = waiting.pop(0)
+        if (name := _recorded(path)) not in files:
+            files[name], imports = _read(path.read_bytes())
+            waiting += [found for each in imports if (found := _imported(each, path))]
+    return Code(files=files)
+
+
+def changed_files(recorded: Code) -> list[str]:
+    """The names of the recorded files that no longer compute what they did.
+
+    Raises FileNotFoundError with the name of the class's file if that file is gone.
+    """
+    first = _here(next(iter(recorded["files"])))
+    if not first.is_file():
+        raise FileNotFoundError(first.name)
+    return [Path(name).name for name, was in recorded["files"].items() if _now(name) != was]
+
+
+def _now(name: str) -> str | None:
+    with suppress(OSError, SyntaxError):
+        return _read(_here(name).read_bytes())[0]
+    return None
+
+
+def differing(one: Code, other: Code) -> list[str]:
+    """The names of the files in which two sources differ, wherever the files are."""
+    both = [code["files"] for code in (one, other)]
+    if sorted(both[0].values()) == sorted(both[1].values()):
+        return []
+    return unlike(*({(Path(path).name, was) for path, was in files.items()} for files in both))
+
+
+def unlike(one: Iterable[tuple[str, str]], other: Iterable[tuple[str, str]]) -> list[str]:
+    """The names that have another digest, or none, in one of two sets of names with digests."""
+    return sorted({name for name, _ in set(one) ^ set(other)})
+
+
+def combined(code: Code) -> str:
+    """One digest of the source in all files."""
+    return digest_of(json.dumps(sorted(code["files"].values())).encode())
+
+
+def is_of_package(code: Code | str) -> bool:
+    """Whether all of the source is the package's; always false for data files."""
+    return isinstance(code, dict) and all(
+        name.partition("/")[0] in FOLDERS for name in code["files"]
+    )
+
+
+def _recorded(file: Path) -> str:
+    """Name a file as it is recorded: relative to the package's folders or a snapshot, else absolute."""
+    above = [folder(name).parent for name in FOLDERS if file.is_relative_to(folder(name))]
+    if not above and (checkout() / "COMMIT").is_file() and file.is_relative_to(checkout()):
+        above = [checkout()]
+    return file.relative_to(above[0]).as_posix() if above else str(file)
+
+
+def _here(name: str) -> Path:
+    """Find the file that was recorded under a name; one of a snapshot is where Python would find it."""
+    top, _, rest = name.partition("/")
+    if top in FOLDERS:
+        return folder(top) / rest
+    places = [root / name for root in _roots()]  # an absolute name is the same below any root
+    return next((place for place in places if place.is_file()), Path(name).absolute())
+
+
+def _roots() -> list[Path]:
+    """List the folders in which Python looks for modules, the working directory first."""
+    return [Path(entry) for entry in (working_directory(), *sys.path) if entry]
+
+
+def _is_followed(file: Path, from_: Path) -> bool:
+    """Whether the code in a file counts as part of a class in the file `from_`."""
+    if any(file.is_relative_to(folder(name)) for name in FOLDERS):
+        return True
+    of_engine = file.is_relative_to(checkout() / "oodbench")
+    return not of_engine and _installed_top(file) in (None, _installed_top(from_))
+
+
+def _installed_top(file: Path) -> str | None:
+    installed = [i for i, part in enumerate(file.parts) if part in INSTALLED]
+    return file.parts[installed[-1] + 1] if installed else None
+
+
+@lru_cache(4096)
+def _read(source: bytes) -> tuple[str, list[Import]]:
+    """Read a file's text: a digest of what it computes, and what it imports, also in its functions."""
+    tree = ast.parse(source)
+    imports: list[Import] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [(0, name.name, "") for name in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            imports += [(node.level, node.module or "", name.name) for name in node.names]
+    return digest_of(json.dumps(_plain(tree)).encode()), imports
+
+
+def _imported(what: Import, by: Path) -> Path | None:
+    """Find the file to follow of what a file imports; a name may be of a module in a package."""
+    level, module, name = what
+    inner = f"{module}.{name}".strip(".")
+    return _find(inner, level, by) or (_find(module, level, by) if name else None)
+
+
+def _find(module: str, level: int, file: Path) -> Path | None:
+    """Find the file of a module that the file `file` imports, if it is to be followed."""
+    parts = module.split(".") if module else []
+    if level:
+        roots = [file.parents[level - 1]]
+    elif parts[0] == "oodbench":
+        roots = [folder(parts[1])] if parts[1:2] and parts[1] in FOLDERS else []
+        parts = parts[2:]
+    elif parts[0] in sys.stdlib_module_names:
+        return None
+    else:  # first where the file's own module is imported from: above its outermost package
+        above = next(root for root in file.parents if not (root / "__init__.py").is_file())
+        roots = [above, *_roots()]
+    for base in (root.joinpath(*parts) for root in roots):
+        for source in (base / "__init__.py", *([base.with_suffix(".py")] if parts else [])):
+            if source.is_file():
+                return source.resolve() if _is_followed(source.resolve(), file) else None
+    return None
+
+
+def _plain(node: Any) -> Any:
+    """Turn a syntax tree into values of JSON, alike under all versions of Python."""
+    if isinstance(node, list):
+        return [_plain(each) for each in node if not _says_nothing(each)]
+    if isinstance(node, ast.Constant) or not isinstance(node, ast.AST):
+        value = node.value if isinstance(node, ast.Constant) else node
+        return f"{type(value).__name__} {value!r}"
+    fields = {
+        name: _plain(value)
+        for name, value in ast.iter_fields(node)
+        if name not in ("ctx", "type_comment", "type_ignores", "kind") and value not in (None, [])
+    }
+    return [type(node).__name__, fields]
+
+
+def _says_nothing(node: Any) -> bool:
+    """Whether a statement is a docstring or another constant, or `pass`."""
+    constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return constant or isinstance(node, ast.Pass)
