@@ -1,7 +1,6 @@
 """Links and commands of README.md and docs/."""
 
 import importlib
-import json
 import re
 import shlex
 from contextlib import suppress

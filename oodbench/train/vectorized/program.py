@@ -52,7 +52,7 @@ class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """A hook of torch: nothing is compiled here, so its compiler, a second to import, is not imported."""
+        """A hook of torch: nothing is compiled here, and its compiler takes a second to import."""
         return False
 
     def __init__(self, runs: int) -> None:
