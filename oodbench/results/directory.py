@@ -139,8 +139,8 @@ class RunDirectory:
         self, spec: RunSpec, context: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> None:
         """Record the spec, what tables need to know of dataset and task, and where it runs."""
-        columns = {} if self._columns is None else self._columns.by_key
         run = {"schema": SCHEMA, "spec": asdict(spec), "context": context}
+        columns = self._known_columns().by_key
         text = sealed(_dumps(run | {"provenance": provenance, "columns": columns}))
         write_whole(self.path / "run.json", text)
         (self.path / "failed.json").unlink(missing_ok=True)
@@ -163,15 +163,22 @@ class RunDirectory:
 
         What its keys stand for is in run.json before.
         """
-        if self._columns is None:
-            run = self._info or self.info()
-            self._columns = Columns() if run is None else Columns.of(run)
-        known = len(self._columns.by_key)
-        line = self._columns.line(record)
-        if len(self._columns.by_key) > known:
-            self._keep_columns(self._columns)
+        columns = self._known_columns()
+        known = len(columns.by_key)
+        line = columns.line(record)
+        if len(columns.by_key) > known:
+            self._keep_columns(columns)
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(_dumps(line) + "\n")
+
+    def _known_columns(self) -> Columns:
+        """Return the columns of the records that are there."""
+        if self._columns is None:
+            run = None
+            with suppress(DamagedFile):
+                run = self.info()
+            self._columns = Columns() if run is None else Columns.of(run)
+        return self._columns
 
     def _keep_columns(self, columns: Columns) -> None:
         run: dict[str, Any] = from_json(self.read("run.json") or b"{}")
@@ -205,7 +212,7 @@ class RunDirectory:
     def forget_records(self) -> None:
         """Drop all records and the weights kept with them, for a run that starts anew."""
         shutil.rmtree(self.kept, ignore_errors=True)
-        self._columns = None
+        self._columns = Columns()
         write_whole(self.path / "metrics.jsonl", "")
 
     def records(self) -> list[dict[str, Any]]:
