@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.files import is_temporary, temporary_name, whole_file, whole_folder, write_whole
+from oodbench.files import whole_file, whole_folder, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -95,8 +95,3 @@ def test_an_error_leaves_no_folder(tmp_path: Path) -> None:
         (temporary / "file").write_text("text")
         raise ValueError("no")
     assert names(tmp_path) == []
-
-
-def test_temporary_files_are_known_by_their_names(tmp_path: Path) -> None:
-    assert is_temporary(temporary_name(tmp_path / "sweep.json"))
-    assert not is_temporary(tmp_path / "sweep.json") and not is_temporary(tmp_path / "x.part")

@@ -24,15 +24,6 @@ def test_every_command_has_a_help(room: str) -> None:
     assert f" {room} [OPTIONS]" in result.output
 
 
-def test_a_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMP_WORDS", "oodbench sweep la")
-    monkeypatch.setenv("COMP_CWORD", "2")
-    result = CliRunner().invoke(
-        main, prog_name="oodbench", env={"_OODBENCH_COMPLETE": "complete_bash"}
-    )
-    assert result.output.split() == ["launch"]
-
-
 @pytest.mark.slow
 def test_commands_records_and_reports_do_without_torch() -> None:
     rooms = "__main__", "results.directory", "sweep", "report.html", "report.why"

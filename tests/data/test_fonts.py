@@ -1,6 +1,5 @@
 """Characters of fonts as drawings."""
 
-import numpy as np
 import pytest
 
 from oodbench.data.fonts import outlines
@@ -40,10 +39,3 @@ def test_half_a_font_is_refused(left: float) -> None:
     part = content[: int(left * len(content)) if left < 1 else int(left)]
     with pytest.raises(UserError, match=r"^half cannot be read as a font \("):
         outlines(part, "AB", "half")
-
-
-def test_two_characters_differ() -> None:
-    drawings = outlines(font("AB"), "AB", "it")
-    assert drawings is not None
-    one, two = (rendered(svg, 16, "it") for svg in drawings.values())
-    assert not np.array_equal(one, two)

@@ -117,13 +117,6 @@ def test_another_file_is_not_kept(
     assert not (tmp_path / "Sketches" / "a.npy").exists()
 
 
-def test_half_a_packed_file_is_not_kept(source: str, folder: Path, tmp_path: Path) -> None:
-    whole = (folder / "b.csv.gz").read_bytes()
-    (folder / "b.csv.gz").write_bytes(whole[:-4])
-    assert f"Sketches: {source} cannot be read (" in refusal(sketches(tmp_path), source, tmp_path)
-    assert not (tmp_path / "Sketches" / "b.csv").exists()
-
-
 def test_a_file_that_is_missing_is_named(source: str, folder: Path, tmp_path: Path) -> None:
     (folder / "b.csv.gz").unlink()
     sentence = refusal(sketches(tmp_path), source, tmp_path)
@@ -131,11 +124,6 @@ def test_a_file_that_is_missing_is_named(source: str, folder: Path, tmp_path: Pa
         sentence
         == f"Sketches: {source} has no Sketches/b.csv, nor b.csv, Sketches/b.csv.gz, b.csv.gz"
     )
-
-
-@pytest.mark.parametrize("source", ["nowhere", "ftp://somewhere", "http://127.0.0.1:1"])
-def test_a_source_that_cannot_be_read_is_named(source: str, tmp_path: Path) -> None:
-    assert refusal(sketches(tmp_path), source, tmp_path).startswith(f"Sketches: {source} ")
 
 
 @pytest.fixture(params=["in a folder", "bare"])

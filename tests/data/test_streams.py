@@ -1,4 +1,3 @@
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ from oodbench.data.streams import (
     ReadAhead,
     Stored,
     Subset,
-    chunk_size,
 )
 from oodbench.datasets import Environment
 from oodbench.errors import UserError
@@ -234,18 +232,6 @@ def test_stored_environments_are_evaluated_as_in_memory(workers: int) -> None:
     assert sizes_read == [3, 3, *4 * [CHUNK_EXAMPLES]]
 
 
-def test_large_examples_are_evaluated_in_smaller_pieces() -> None:
-    stored = Counting(torch.zeros(1, 2))
-    assert chunk_size(stored) == CHUNK_EXAMPLES
-    cases: list[tuple[tuple[int, ...], int]] = [
-        ((3, 224, 224), 2**24 // (3 * 224 * 224)),
-        ((2**25,), 1),
-    ]
-    for shape, size in cases:
-        stored.shape = shape
-        assert chunk_size(stored) == size
-
-
 def spec(folder: Path, algorithm: str = "ERM", **options: object) -> RunSpec:
     entry = {"name": algorithm, "hparams": {"batch_size": 6}}
     keys = {"network": {"name": "MLP", "hparams": {"width": 4, "depth": 1}}, "evaluate_every": 10}
@@ -288,17 +274,3 @@ def test_predictions_use_the_transform_without_augmentation(tmp_path: Path) -> N
     assert torch.equal(run.predict(x), run.algorithm.predict(x.float() / 255))
     training = Run(spec(tmp_path), TrainSettings(data_dir=tmp_path)).batches[0].x
     assert training.shape == (2, 6, 3, 8, 8) and training.dtype == torch.float32
-
-
-def test_a_file_that_is_torn_ends_the_plan(tmp_path: Path) -> None:
-    write(tmp_path)
-    file = tmp_path / "b-1.npy"
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"b-1.npy is not a whole .npy file"):
-        spec(tmp_path)
-
-
-def test_endless_batches_are_read_ahead_too() -> None:
-    stored = Counting(torch.zeros(4, 2))
-    batches = Batches([(stored, torch.arange(4))], 2, 0, loader_workers=1)
-    assert batches[sys.maxsize - 1].y.shape == (1, 2)

@@ -26,7 +26,3 @@ def test_the_page_has_the_figures_and_pictures_beside_it() -> None:
     made = page(text, rooms, pictures(DOCS))
     assert table in made
     assert made.partition("<!-- pictures -->")[2] == text.partition("<!-- pictures -->")[2]
-
-
-def test_pictures_are_small() -> None:
-    assert sum(file.stat().st_size for file in (DOCS / "datasets").glob("*.png")) < 1_000_000

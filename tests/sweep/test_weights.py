@@ -59,15 +59,6 @@ def test_runs_that_ended_without_weights_are_counted_and_not_trained_again(tmp_p
     assert {path: path.stat().st_mtime_ns for path in ends} == ends and not files(out)
 
 
-def test_the_sweep_may_name_them_and_the_option_goes_before(tmp_path: Path) -> None:
-    file, out = str(tiny_file(tmp_path, **SHORT, keep_weights="oracle, last")), tmp_path / "out"
-    launch = ["launch", file, "--launcher", "debug", "--yes", "--out"]
-    invoke(*launch, str(out))
-    assert files(out) == {"oracle", "last"}
-    invoke(*launch, str(tmp_path / "other"), "--keep-weights", "train_val")
-    assert files(tmp_path / "other") == {"train_val"}
-
-
 @pytest.mark.parametrize(
     ("rule", "words"),
     [

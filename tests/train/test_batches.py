@@ -171,11 +171,6 @@ def test_views_have_draws_of_their_own_and_leave_the_inputs_as_they_are() -> Non
     assert torch.equal(Batches(several, 5, 0, transform=noisy)[7].x, plain[7].x)
 
 
-def test_views_without_an_augmentation_are_copies() -> None:
-    batch = Batches(data(20, 20), 0, 0, views=1)[3]
-    assert batch.views is not None and torch.equal(batch.views[:, :, 0], batch.x)
-
-
 def test_rwy_draws_classes_and_rwg_groups_equally_often() -> None:
     agree = {}
     for sampling in ("rwy", "rwg"):

@@ -102,13 +102,6 @@ def test_a_run_that_goes_on_is_started_again_where_it_is(
     assert told(specs[0].id) == [0, 20, 40, 40, 60, (State.DONE, "")]
 
 
-def test_a_failed_run_ends_with_its_sentence(tmp_path: Path) -> None:
-    results, specs = prepared(tmp_path, algorithms=["Raising"], trials=1)
-    trained(results, specs, replace(TOGETHER, observers=("notes",)))
-    (state, message) = told(specs[0].id)[-1]
-    assert state is State.FAILED and message
-
-
 def test_an_unknown_observer_costs_one_sentence_and_nothing_is_written(tmp_path: Path) -> None:
     options = LaunchOptions(out=tmp_path / "out", observers=("note",))
     with pytest.raises(UserError, match=r"unknown observer 'note'; did you mean notes\?"):

@@ -15,7 +15,7 @@ from oodbench.steps import outputs, prepared
 from oodbench.sweep.cli import app
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
-from oodbench.train.process import check_precision, products_in
+from oodbench.train.process import check_precision
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
@@ -162,10 +162,3 @@ def test_a_precision_that_the_device_lacks_is_refused_before_training(tmp_path: 
     assert found.exit_code == 0 and "4 runs" in found.output
     with pytest.raises(UserError, match="precision must be float32, tf32 or bfloat16, not 'half'"):
         read_sweep(tiny_file(tmp_path), ["precision=half"])
-
-
-def test_products_are_in_tf32_only_within() -> None:
-    for precision, wanted in (("tf32", "high"), ("bfloat16", "highest"), ("float32", "highest")):
-        with products_in(precision):
-            assert torch.get_float32_matmul_precision() == wanted
-        assert torch.get_float32_matmul_precision() == "highest"

@@ -12,7 +12,6 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.train.execute import execute, execute_bundle
-from oodbench.train.process import clean_process, seed_process, unchanged
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at
 from tests.helpers.sweeps import first, outcome, planned, tiny, trained
@@ -88,18 +87,6 @@ def test_a_method_that_draws_from_the_process_generators_is_repeatable(
         assert execute(spec, directory, SETTINGS) == ("done", "")
         records.append([r["train"] for r in directory.records()])
     assert records[0] == records[1] == records[2]
-
-
-def test_a_deleted_working_directory_is_no_obstacle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    with clean_process(1), unchanged("nobody"):
-        seed_process(2**63 - 1)
-        assert torch.get_num_threads() == 1
 
 
 def test_a_group_is_told_of_once(tmp_path: Path) -> None:

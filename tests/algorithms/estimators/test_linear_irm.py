@@ -1,13 +1,11 @@
-import sys
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
+from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
-from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.steps import update
 from oodbench.sweep.plan import single
@@ -118,20 +116,3 @@ def test_they_find_the_causes_where_the_effects_noise_differs(name: str, example
     found = {e.metric: e.value for e in run.evaluate() if e.environment is None}
     assert found["causal_error"] < 0.003
     assert found["noncausal_error"] < 0.003
-
-
-@pytest.mark.parametrize("name", ["LinearIRM", "LinearVREx"])
-def test_what_they_cannot_do(name: str) -> None:
-    cls: Any = algorithms.get(name)
-    assert "single output" in cls.skip(Problem((3,), Task("regression", 2), ("a", "b"), 1))
-    assert "binary" in cls.skip(Problem((3,), Task("binary"), ("a", "b"), 1))
-    one = why_skipped(cls, Problem((3,), Task("regression"), ("a",), 1))
-    assert (one is None) == (name == "LinearIRM")
-
-
-def test_without_numba_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    cls: Any = algorithms.get("LinearIRM")
-    sys.modules[cls.__module__].compiled.cache_clear()
-    monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(UserError, match=r"need numba: `pip install oodbench\[linear\]`"):
-        made("LinearIRM")

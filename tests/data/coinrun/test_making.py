@@ -4,12 +4,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 from typer.testing import CliRunner, Result
 
 from oodbench.data.cli import app
@@ -27,7 +25,6 @@ from oodbench.data.coinrun.making import (
     shards,
 )
 from oodbench.datasets import md5
-from oodbench.errors import UserError
 
 pytestmark = pytest.mark.nightly
 
@@ -132,29 +129,3 @@ def test_another_set_in_the_folder(coinrun_dir: Path) -> None:
     assert result.stderr.startswith(f"error: {coinrun_dir / 'CoinRun'} holds another set: ")
     assert result.stderr.count("\n") == 1
     assert read_manifest(coinrun_dir / "CoinRun") == before
-
-
-def test_two_at_once(tmp_path: Path) -> None:
-    (tmp_path / "CoinRun").mkdir()
-    with FileLock(tmp_path / "CoinRun" / ".lock"):
-        with pytest.raises(UserError, match="another process makes data in"):
-            make(tmp_path, replace(SETTINGS, levels=1), 1)
-    assert not (tmp_path / "CoinRun" / "manifest.json").exists()
-
-
-def test_what_cannot_be_made(tmp_path: Path) -> None:
-    for flags in (["--from", tmp_path / "mine.pt"], ["--set", "expert=mine"]):
-        result = call(*flags, "--data-dir", tmp_path / "data")
-        assert result.exit_code == 2
-        assert result.stderr == (
-            "error: CoinRun is made by the expert 'planner', and not --from a file\n"
-        )
-    assert not (tmp_path / "data").exists()
-    assert call("--set", "levels=0", "--data-dir", tmp_path).exit_code == 2
-
-
-def test_a_damaged_manifest(tmp_path: Path) -> None:
-    (tmp_path / "CoinRun").mkdir()
-    (tmp_path / "CoinRun" / "manifest.json").write_text('{"settings": {"levels": 3}}')
-    with pytest.raises(UserError, match=r"manifest.json is damaged"):
-        make(tmp_path, SETTINGS, 1)

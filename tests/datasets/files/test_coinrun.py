@@ -135,14 +135,6 @@ def test_a_set_with_less(copy: Path) -> None:
     assert "the set has expert 'planner', not 'policy 1'" in problem(copy, expert="policy 1")
 
 
-def test_an_unfinished_set(copy: Path) -> None:
-    manifest = copy / "CoinRun" / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"checksums": {}}))
-    assert f"{manifest} is of an unfinished set; `python" in problem(copy)
-    manifest.write_text("{")
-    assert problem(copy) == f"{manifest} is damaged: it is not the manifest of a set"
-
-
 @pytest.mark.parametrize("kind", ["images", "actions"])
 def test_damaged_files(kind: str, copy: Path) -> None:
     file = copy / "CoinRun" / "training" / f"00001.{kind}.npy"
@@ -155,10 +147,3 @@ def test_damaged_files(kind: str, copy: Path) -> None:
         make("CoinRun", OPTIONS, copy).load(0)  # as a launch after the plan would
     file.unlink()
     assert problem(copy).startswith(f"CoinRun: {file} is missing; get it with `python")
-
-
-def test_shards_that_do_not_belong_together(copy: Path) -> None:
-    folder = copy / "CoinRun"
-    shutil.copy(folder / "unseen" / "00001.actions.npy", folder / "training" / "00001.actions.npy")
-    with pytest.raises(UserError, match=r"00001.images.npy does not hold the images of"):
-        make("CoinRun", OPTIONS, copy).load(0)

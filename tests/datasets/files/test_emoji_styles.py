@@ -15,9 +15,7 @@ from oodbench.data.cli import app
 from oodbench.data.drawn import DrawnPictures
 from oodbench.data.packages import Files
 from oodbench.datasets import Environment, make, md5
-from oodbench.errors import UserError
 from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
 
 POINTS = {"1f600": "grinning-face", "1f3cf": "cricket-game", "1f997": "cricket", "1f984": "unicorn"}
@@ -82,12 +80,6 @@ def test_a_code_point_that_a_set_lacks_is_left_out(files: dict[str, Files]) -> N
     assert "1f984" not in {p.identity for p in emoji().pictures(files)}
 
 
-def test_a_package_without_icons_is_refused(files: dict[str, Files]) -> None:
-    files[SETS["noto"].name]["icons.json"] = b'{"icons": {'
-    with pytest.raises(UserError, match="the package of noto holds no icons"):
-        emoji().pictures(files)
-
-
 def test_shared_identities_are_trained_on_and_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = torch.tensor([True, False])
     given = Environment(torch.zeros(2, 3, 16, 16), torch.zeros(2), out=flags, unseen=flags)
@@ -115,13 +107,6 @@ def test_the_sweep_of_designers_holds_each_of_them_out_whole() -> None:
     sweep = yaml.safe_load((ROOT / "sweeps" / "emoji-designers.yaml").read_text())
     assert sorted(map(sorted, sweep["test_environments"])) == sorted(map(sorted, sets.values()))
     assert validate(sweep, "s").datasets == ["EmojiStyles"]
-
-
-def test_a_plan_without_the_pictures_says_what_makes_them(tmp_path: Path) -> None:
-    sweep = {"name": "s", "datasets": [{"name": "EmojiStyles", "size": 32}], "algorithms": ["ERM"]}
-    command = f"python -m oodbench.data make EmojiStyles --data-dir {tmp_path} --set size=32"
-    with pytest.raises(UserError, match=f"is missing; get it with `{command}`"):
-        make_plan(validate(sweep, "s"), tmp_path)
 
 
 @pytest.mark.nightly

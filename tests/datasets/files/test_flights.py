@@ -99,12 +99,6 @@ def test_the_ceiling_trains_on_other_days_of_the_tests_months_and_is_tested_on_t
     )  # flights a minute, a route and an airline share
 
 
-def test_the_largest_number_of_examples_is_there_in_every_environment() -> None:
-    for as_test in (False, True):
-        found = make("Flights", {"num_examples": 3500, "as_test": as_test}).load(0)
-        assert {len(e.y) for e in found.values()} == {3500}
-
-
 def test_numbers_are_standardised_by_what_is_trained_on_and_clipped() -> None:
     dataset = make("Flights", {})
     found = dataset.load(0)

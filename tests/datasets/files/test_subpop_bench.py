@@ -158,13 +158,6 @@ WRONG = [
         "0,some/0.jpg,3,0,0",
         "line 2: 'split' must be 0 to 2, not '3'",
     ),
-    (
-        "SubpopCelebA",
-        "0,some/0.jpg,0,0,0",
-        "0,some/0.jpg,0,-1,0",
-        "line 2: 'y' must be 0 to 1, not '-1'",
-    ),
-    ("SubpopMultiNLI", "0,0,0,0,0", "0,99,0,0,0", "line 2: 'filename' must be 0 to 35, not '99'"),
     ("SubpopCivilComments", "id,filename,split", "id,file,split", "unknown column 'filename'"),
 ]
 

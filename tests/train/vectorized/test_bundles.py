@@ -59,19 +59,6 @@ def test_it_is_told_of_every_method_and_changes_nothing(dataset: dict[str, Any])
         assert all(torch.equal(after[name], value) for name, value in before.items()), spec.label
 
 
-def test_long_steps_are_those_of_many_products_whatever_the_biases(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = Run(bundle(network="MLP")[0], TrainSettings())
-    matrices = sum(p.numel() for p in run.algorithm.parameters() if p.dim() == 2)
-    assert 0 < matrices < sum(p.numel() for p in run.algorithm.parameters())
-    products = len(run.names) * run.batches.batch_size * matrices
-    monkeypatch.setattr(bundles, "CPU_PRODUCTS", products)
-    assert why_alone(run) is None
-    monkeypatch.setattr(bundles, "CPU_PRODUCTS", products - 1)
-    assert "long enough" in str(why_alone(run))
-
-
 def test_the_capacity_on_a_cpu_is_by_size_and_never_none(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = (
         Run(bundle(datasets=[{"name": "LinearSEM", "num_examples": n}])[0], TrainSettings())
