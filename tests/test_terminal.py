@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -144,16 +145,12 @@ def test_a_mistake_ends_a_command_with_one_line_and_code_2(
             command(what)
 
 
-def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code(tmp_path: Path) -> None:
-    code = (
-        "import warnings; from oodbench.terminal import exit_on_user_error as r\n"
-        "r(lambda: warnings.warn('the images are small'))()\n"
-        "warnings.warn('afterwards')\n"
-    )
-    done = python(tmp_path, "-c", code, PYTHONWARNINGS="default")
-    first, second, *_ = done.stderr.splitlines()
-    assert first == "warning: the images are small"
-    assert "UserWarning: afterwards" in second
+def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code() -> None:
+    def formatted() -> str:
+        return warnings.formatwarning("the images are small", UserWarning, "code.py", 3)
+
+    assert exit_on_user_error(formatted)() == "warning: the images are small\n"
+    assert formatted().startswith("code.py:3: UserWarning: the images are small")
 
 
 CLOSED = 'exec "$@" <&-'

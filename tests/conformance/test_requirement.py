@@ -42,17 +42,8 @@ def test_a_method_keeps_the_requirements_on_one_task(name: str) -> None:
     require_all(name, requirements, tasks_of(algorithms.get(name))[:1])
 
 
-OF_EACH_KIND = {algorithms.get(name).changes: name for name in FOLDER}.values()
-"""A method of each kind of change."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.slow if n in OF_EACH_KIND else pytest.mark.nightly)
-        for n in FOLDER
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FOLDER)
 def test_a_method_keeps_the_requirements_on_every_other_task(name: str) -> None:
     require_all(name, requirements, tasks_of(algorithms.get(name))[1:])
 

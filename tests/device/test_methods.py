@@ -60,8 +60,10 @@ def made(cls: type[Algorithm], task: Task, values: dict[str, Any]) -> Algorithm:
 def cases() -> Iterator[Any]:
     """Every method with the options that it can have, each on a task; the defaults on all tasks.
 
-    All but the defaults on one task, and what every method can have with ERM, wait for the night.
+    All but the defaults of a method of each kind on one task, and what every method can have with
+    ERM, wait for the night.
     """
+    of_each_kind = {algorithms.get(name).changes: name for name in algorithms}.values()
     for name in algorithms:
         cls = algorithms.get(name)
         takes = [
@@ -71,6 +73,7 @@ def cases() -> Iterator[Any]:
         ]
         why = FITTED.get(name)
         marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
+        marks += [] if name in of_each_kind else [pytest.mark.nightly]
         for task in takes:
             label = f"{name}-{task.kind}{task.num_outputs}"
             yield pytest.param(cls, task, {}, id=label, marks=marks)

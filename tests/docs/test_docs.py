@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 import oodbench
 from oodbench.sweep.file import Sweep, validate
 from oodbench.version import __version__
-from tests.helpers.commands import python
+from tests.conftest import made_once
+from tests.helpers.commands import run
 from tests.helpers.paths import ROOT
+from tests.helpers.plugins import plugins_in
 
 PAGES = [
     ROOT / "README.md",
@@ -79,7 +81,10 @@ GUIDES = [
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a sweep with the guides' methods and dataset was launched."""
-    folder = tmp_path_factory.mktemp("guides")
+    return made_once(tmp_path_factory, "guides", launch_guides)
+
+
+def launch_guides(folder: Path) -> None:
     (folder / "my_method.py").write_text("\n".join(blocks("guide/add_algorithm.md", "python")))
     (folder / "turning_line.py").write_text(blocks("tutorials/add_a_dataset.md", "python")[0])
     rows = ["ERM", *GUIDES]
@@ -88,15 +93,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "datasets": ["TurningLine"],
         "algorithms": rows,
         "trials": 1,
-        "steps": 20,
+        "steps": 4,
     }
     (folder / "mine.yaml").write_text(yaml.safe_dump(sweep))
-    plugins = ["--plugin", "my_method", "--plugin", "turning_line"]
-    launch = ["-m", "oodbench.sweep", "launch", "mine.yaml", "--yes", "--launcher", "debug"]
-    launch += plugins
-    done = python(folder, *launch)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    launch = ("launch", "mine.yaml", "--yes", "--launcher", "debug")
+    with plugins_in(folder, "my_method", "turning_line"):
+        done = run(*launch, "--plugin", "my_method", "--plugin", "turning_line")
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.slow

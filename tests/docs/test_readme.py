@@ -15,8 +15,9 @@ from oodbench.results.tables import Tables, subset
 from oodbench.selection import judged
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
-from tests.helpers.commands import python
+from tests.helpers.commands import python, run
 from tests.helpers.paths import ROOT
+from tests.helpers.plugins import plugins_in
 from tests.helpers.sweeps import SPIRALS
 
 pytestmark = pytest.mark.slow
@@ -79,6 +80,7 @@ def test_what_it_says_of_the_board_is_so(frames: Tables) -> None:
     assert told and told.groups() == counts
 
 
+@pytest.mark.nightly
 def test_its_picture_is_what_is_drawn_now(frames: Tables, tmp_path: Path) -> None:
     draw = runpy.run_path(str(ROOT / "docs/pictures/gap_closed.py"))["draw"]
     draw.__globals__["frames_of"] = lambda boards: frames  # which takes seconds to read again
@@ -96,6 +98,6 @@ def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
     sweep = {"name": "mine", "datasets": [SPIRALS], "algorithms": ["ERM", "MySD"], "trials": 2}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sweep | {"steps": 40}))
     launch = ("launch", "mine.yaml", "--yes", "--plugin", "my_method", "--launcher", "debug")
-    done = python(tmp_path, "-m", "oodbench.sweep", *launch)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 done of 4 runs" in done.stdout
+    with plugins_in(tmp_path, "my_method"):
+        done = run(*launch)
+    assert done.exit_code == 0 and "4 done of 4 runs" in done.output, done.output

@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from oodbench.algorithms import algorithms
 from oodbench.list.cli import app
-from tests.helpers.commands import mistake, python
+from tests.helpers.commands import mistake
 
 PLUGIN = '''
 from oodbench.algorithms import Algorithm, register
@@ -31,15 +31,6 @@ def call(*arguments: str) -> Result:
 def test_one_name_has_a_page_and_json() -> None:
     assert call("IRM").stdout.startswith("IRM (algorithm)\n")
     assert json.loads(call("IRM", "--format", "json").stdout)["paper"] == "arXiv:1907.02893"
-
-
-@pytest.mark.slow
-def test_the_listing_imports_no_torch(tmp_path: Path) -> None:
-    done = python(tmp_path, "-X", "importtime", "-m", "oodbench.list")
-    assert done.returncode == 0
-    imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
-    assert "oodbench.list.catalogue" in imported
-    assert not {"torch", "numpy"} & imported
 
 
 def test_a_plug_in_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,7 @@ def test_predictions_are_torchvisions_boxes_padded() -> None:
         assert row[count:].isnan().all()
 
 
+@pytest.mark.nightly
 def test_weights_from_a_file(tmp_path: Path) -> None:
     from torchvision.models.detection import fasterrcnn_resnet50_fpn
 
@@ -141,6 +142,7 @@ def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path:
     assert found.to_dict("records") == record["evaluations"]
 
 
+@pytest.mark.nightly
 def test_cocos_weights_come_from_torchs_cache_but_for_the_last_layer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,7 +149,9 @@ CHANGES = {
     "method": (replace("my_method.py", "spread(out.risks)", "spread(-out.risks)"), "my_method.py"),
     "base": (replace("my_base.py", "+ self", "- self"), "my_base.py"),
     "helper": (replace("my_losses.py", "2.0", "3.0"), "my_losses.py"),
+    "table": (replace("patients.csv", "\n1,1,1,b", "\n5,1,1,b"), "patients.csv"),
     "image": (repaint, "x/a/0.png"),
+    "version": (lambda: None, "9.9.9 is here"),
 }
 NO_CHANGES = {
     "comment": replace("my_method.py", "# of the risks", "# of all risks"),

@@ -104,6 +104,7 @@ def test_only_runs_that_began_at_the_same_weights_are_averaged(tmp_path: Path) -
     assert spec.network_hparams["width"] == 8
 
 
+@pytest.mark.nightly
 def test_a_row_whose_runs_all_began_elsewhere_has_no_average_and_is_told(tmp_path: Path) -> None:
     widths = {"name": "MLP", "hparams": {"width": [9, 16]}}
     other = DIGITS | {"label": "other", "training": {"network": widths}}

@@ -38,12 +38,12 @@ def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
         ("JTT", {}, GROUPED),
         ("ERM", {"sampling": "rwg"}, GROUPED),
         *(
-            pytest.param(name, {}, data, marks=pytest.mark.slow)
+            pytest.param(name, {}, data, marks=pytest.mark.nightly)
             for names, data in ((("IRM", "DANN", "ANDMask"), SMALL), (("DFR", "LfF"), GROUPED))
             for name in names
         ),
         pytest.param("GroupDRO", {"over": "groups"}, GROUPED, marks=pytest.mark.slow),
-        pytest.param("VREx", {"sampling": "subg"}, GROUPED, marks=pytest.mark.slow),
+        pytest.param("VREx", {"sampling": "subg"}, GROUPED, marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.usefixtures("always_checkpoint")

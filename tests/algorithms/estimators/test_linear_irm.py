@@ -108,7 +108,10 @@ def test_a_step_of_many_updates_is_many_steps() -> None:
 
 # V-REx needs more examples: an effect's weight of b costs b^2 in risks that differ by O(n^-1/2)
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "examples"), [("LinearIRM", 5000), ("LinearVREx", 50_000)])
+@pytest.mark.parametrize(
+    ("name", "examples"),
+    [("LinearIRM", 5000), pytest.param("LinearVREx", 50_000, marks=pytest.mark.nightly)],
+)
 def test_they_find_the_causes_where_the_effects_noise_differs(name: str, examples: int) -> None:
     sem = {"name": "LinearSEM", "variant": "FOU", "num_examples": examples}
     run = Run(single(sem, {"name": name}, steps=100, holdout=0), TrainSettings())

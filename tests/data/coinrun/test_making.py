@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.data.coinrun import making
 from oodbench.data.coinrun.experts import Episode
@@ -24,6 +25,7 @@ from oodbench.data.coinrun.making import (
     read_manifest,
     shards,
 )
+from oodbench.datasets import make as dataset
 from oodbench.datasets import md5
 
 pytestmark = pytest.mark.nightly
@@ -53,6 +55,8 @@ def test_a_set(coinrun_dir: Path) -> None:
         assert images.std() > 10
         seen.add(images[0].tobytes())
     assert len(seen) == 7
+    options = {"levels": 3, "states": 10, "test_levels": 4}
+    facts.check(dataset("CoinRun", options, coinrun_dir))
 
 
 def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Path) -> None:

@@ -187,10 +187,6 @@ def dropped(data: pd.DataFrame) -> pd.DataFrame:
             "'c' has 200 categories, and a col",
         ),
         (lambda d: d[["target", "environment"]], {}, "has no column of inputs$"),
-        (
-            {},
-            "has no column of inputs; 't': date, dates are no inputs; `features` takes them$",
-        ),
         (lambda d: d.assign(target="no"), {}, "the target 'target' has one class only, 'no'"),
     ],
 )
