@@ -31,7 +31,7 @@ settings.register_profile(
 settings.load_profile("seeded")
 
 if sys.platform == "win32":  # which has no module `resource`
-    collect_ignore = ["test_files.py", "test_mutants.py"]
+    collect_ignore = ["test_files.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

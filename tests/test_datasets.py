@@ -108,21 +108,6 @@ def test_label_names_the_options_that_were_changed() -> None:
     assert facts.label(make("LinearSEM", {"variant": "FES"})) == "LinearSEM(variant=FES)"
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("Spiral", {}, "unknown dataset 'Spiral'; did you mean Spirals"),
-        ("Spirals", {"shortcut_dim": 3}, "unknown name 'shortcut_dim' in the options of Spirals"),
-        ("ColoredMNIST", {"copies": 2}, "unknown name 'copies' in the options of ColoredMNIST"),
-        ("ColoredDigits", {"flips": 0.1}, "'flips' in the options of ColoredDigits must be a list"),
-    ],
-)
-def test_wrong_options(name: str, options: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        make(name, options)
-    assert message in str(caught.value)
-
-
 class Filed(FileDataset):
     """A dataset that reads one file."""
 

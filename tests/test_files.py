@@ -1,6 +1,5 @@
 import resource
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,19 +46,6 @@ def test_a_disk_without_room_leaves_no_temporary_file(tmp_path: Path) -> None:
         write_whole(tmp_path / "file", "x" * 2**20)
     assert full.value.filename == str(tmp_path / "file")
     assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("whole", [whole_file, whole_folder])
-def test_errors_name_what_was_to_be_written(
-    whole: Callable[[Path], AbstractContextManager[object]], tmp_path: Path
-) -> None:
-    with pytest.raises(FileNotFoundError) as missing, whole(tmp_path / "no" / "name"):
-        pass
-    assert missing.value.filename == str(tmp_path / "no")
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError) as no_folder, whole(tmp_path / "file" / "name"):
-        pass
-    assert no_folder.value.filename == str(tmp_path / "file")
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:

@@ -71,10 +71,3 @@ def test_mistakes_have_a_line(tmp_path: Path, name: str, text: str, message: str
     with pytest.raises(UserError, match=message) as caught:
         read(tmp_path / name, text).texts("b")
     assert str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_an_encoding_that_does_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"f\.csv is not a text in ascii"):
-        read(tmp_path / "f.csv", "ä,b\n1,2\n", encoding="ascii")
-    with pytest.raises(UserError, match="there is no encoding 'utf-88'"):
-        read(tmp_path / "f.csv", "a,b\n1,2\n", encoding="utf-88")

@@ -22,23 +22,6 @@ def test_verify(mnist_dir: Path) -> None:
     assert result.stdout.startswith(f"ColoredMNIST: 2 files in {mnist_dir} are right\n")
 
 
-def test_verify_of_a_missing_file(tmp_path: Path) -> None:
-    result = call("check", "ColoredMNIST", "--data-dir", tmp_path)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: ColoredMNIST: ")
-    assert "is missing; get it with `python -m oodbench.data download ColoredMNIST" in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_download_keeps_whole_files(mnist_dir: Path) -> None:
-    before = {f: f.stat().st_mtime_ns for f in (mnist_dir / RAW).iterdir()}
-    result = call("download", "ColoredMNIST", "--data-dir", mnist_dir)
-    assert result.exit_code == 0
-    assert result.stdout.endswith("2 files in " + str(mnist_dir) + " are right\n")
-    assert {f: f.stat().st_mtime_ns for f in (mnist_dir / RAW).iterdir()} == before
-
-
 def offline(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The one line that `download` says where every connection is refused."""
     with socket.socket() as closed:

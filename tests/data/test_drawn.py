@@ -12,7 +12,7 @@ from torch import Tensor
 from oodbench.data.drawn import DrawnPictures, Picture
 from oodbench.data.packages import Files
 from oodbench.data.pictures import rendered
-from oodbench.datasets import Environment, Metadata, Normalization, md5
+from oodbench.datasets import Metadata, Normalization, md5
 from oodbench.errors import UserError
 from oodbench.tasks import Task
 from tests.helpers import archives
@@ -114,11 +114,6 @@ def test_what_is_there_and_right_is_not_made_again_and_what_is_damaged_is(
         shapes(made).check()
     shapes(made).make(made, source, 1)
     assert file.read_bytes() == content
-
-
-def seen(environment: Environment, unseen: bool) -> set[bytes]:
-    assert environment.unseen is not None
-    return {x.numpy().tobytes() for x in environment.x[environment.unseen == unseen]}
 
 
 def shares(flags: Tensor | None) -> float:

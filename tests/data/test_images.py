@@ -153,29 +153,6 @@ def test_files_are_looked_at_once(
         facts.check(dataset)
 
 
-def test_folders_that_cannot_be_are_named(tmp_path: Path) -> None:
-    def refused(message: str, values: dict[str, object] = VALUES) -> None:
-        with pytest.raises(UserError, match=message):
-            facts.check(make("ImageFolder", values, tmp_path))
-
-    refused(r"ImageFolder: \S+/set is not there \(it takes \S+/ENVIRONMENT/CLASS/IMAGE\)")
-    (tmp_path / "set").mkdir()
-    refused("set holds no folders")
-    draw(tmp_path / "set", ("a", "b", "c"), CLASSES)
-    (tmp_path / "set" / "b" / "cow").mkdir()
-    refused("environment 'a' has no folder of the class 'cow' in .*/set/a, unlike other env")
-    (tmp_path / "set" / "b" / "cow").rmdir()
-    for name in ("cat", "dog"):
-        for file in (tmp_path / "set" / "c" / name).iterdir():
-            file.unlink()
-    refused("environment 'c' has only images of 'rat'")
-    for file in (tmp_path / "set" / "c" / "rat").iterdir():
-        file.unlink()
-    refused("environment 'c' has no images in")
-    with pytest.raises(UserError, match="needs its option `root`, or --data-dir"):
-        facts.check(make("ImageFolder", {}))
-
-
 def test_hidden_folders_and_other_files_do_not_count(dataset: Any, root: Path) -> None:
     before = dataset.load(0)["a"].y
     (root / ".git").mkdir()

@@ -50,15 +50,6 @@ def test_an_archive_that_is_missing_is_named_with_the_command_that_gets_it(
     assert refusal(package, tmp_path / "sub") == f"Sketches: there is no folder {tmp_path / 'sub'}"
 
 
-def test_all_archives_that_are_missing_are_asked_for_at_once(tmp_path: Path) -> None:
-    registries = {"a": "npm", "b": "npm", "c": "debian", "d": "debian"}
-    packages = [archives.package(registry, name, FILES) for name, registry in registries.items()]
-    archives.write(packages[3], FILES, tmp_path)
-    with pytest.raises(MissingError, match=r"lacks a-1\.0\.tgz and 2 others; ") as caught:
-        read(packages, "Sketches", tmp_path)
-    assert caught.value.command == "npm pack a@1.0 b@1.0 && apt-get download c"
-
-
 @pytest.mark.parametrize("left", [0, 20, 0.5, 0.95])
 def test_half_an_archive_is_refused(left: float, package: Package, tmp_path: Path) -> None:
     path = archives.write(package, {**FILES, "sub/b.txt": bytes(range(256)) * 64}, tmp_path)
@@ -72,14 +63,6 @@ def test_an_archive_with_other_files_is_refused(package: Package, tmp_path: Path
         path = archives.write(package, files, tmp_path)
         sentence = refusal(package, tmp_path)
         assert sentence.startswith(f"Sketches is made of {package}, and the files of {path} are ")
-
-
-def test_a_package_of_another_version_is_refused(tmp_path: Path) -> None:
-    package = archives.package("npm", "drawings", FILES)
-    path = archives.write(package, FILES, tmp_path, version="1.1")
-    assert f"and {path} is drawings 1.1; `npm pack drawings@1.0`" in refusal(package, tmp_path)
-    other = path.rename(tmp_path / "drawings-1.1.tgz")
-    assert f"and {other} is another; `npm pack drawings@1.0`" in refusal(package, tmp_path)
 
 
 def test_another_release_of_a_debian_package_will_do_if_its_files_are_the_same(

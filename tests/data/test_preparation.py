@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from oodbench.data.preparation import fitted, load_checked
+from oodbench.data.preparation import fitted
 from oodbench.datasets import Dataset, Environment, datasets
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
@@ -78,14 +78,6 @@ def test_data_that_do_not_fit_stop_a_run_before_it_starts(
     assert state == "failed" and said.startswith("Plain, environment 'b': ")
     with pytest.raises(UserError, match=f"^Plain, environment 'b': {message}"):
         raise UserError(said)
-
-
-def test_environments_are_those_that_the_dataset_names(
-    plain: Callable[[Environment], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Plain, "environments", ("a", "c", "d"))
-    with pytest.raises(UserError, match="loaded are a, b, c, and those that it names are a, c, d"):
-        load_checked(Plain(Plain.Options()), 0)
 
 
 class Centred(Plain):

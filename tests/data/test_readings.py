@@ -131,25 +131,6 @@ def test_blanks_around_names_do_not_count(tmp_path: Path) -> None:
     assert numbered.environments == tuple(map(str, range(1, 11)))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: d.assign(target=range(COUNT)), None),
-        (lambda d: d.assign(target=d["x"]), "90 different numbers, .* option `kind: real`"),
-        (lambda d: d.assign(c=["7", *"a" * 89]), "line 3: 'c' must be a number, not 'a'"),
-        (lambda d: d.assign(c=["?", *"1" * 89]), "line 2: 'c' is empty; the option `missing"),
-        (lambda d: pd.concat([d, d.columns.to_frame().T]).assign(x="red"), "line 92 is the header"),
-    ],
-)
-def test_what_cannot_be_is_refused(tmp_path: Path, change: Any, message: str | None) -> None:
-    if message is None:
-        assert table(tmp_path, change(frame())).task.num_outputs == COUNT
-        return
-    with pytest.raises(UserError, match=message) as caught:
-        table(tmp_path, change(frame()))
-    assert "\n" not in str(caught.value)
-
-
 COUNTS = np.arange(1, COUNT + 1)
 """Row numbers; others start again in each environment of `frame`, or were shuffled."""
 

@@ -84,26 +84,6 @@ def test_parts_of_parts(tmp_path: Path) -> None:
     assert part.read(torch.tensor([2, 0]))[:, 0].tolist() == [110, 30]
 
 
-def test_files_that_cannot_be_are_named(tmp_path: Path) -> None:
-    good, other, torn, text, zipped = (tmp_path / f"{n}.npy" for n in "abcde")
-    np.save(good, np.zeros((3, 2), np.uint8))
-    np.save(other, np.zeros((3, 4), np.uint8))
-    torn.write_bytes(good.read_bytes()[:-2])
-    text.write_text("hello")
-    np.savez(zipped.with_suffix(""), np.zeros(3))
-    zipped.with_suffix(".npz").rename(zipped)
-    cases = {
-        tmp_path / "none.npy": "none.npy is missing",
-        other: r"b.npy holds rows of uint8 \(4,\), .*a.npy of uint8 \(2,\)",
-        torn: "c.npy is not a whole .npy file",
-        text: "d.npy is not a whole .npy file",
-        zipped: "e.npy is not a .npy file with one row an example",
-    }
-    for path, message in cases.items():
-        with pytest.raises(UserError, match=message):
-            MemoryMapped([good, path])
-
-
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_reads_come_in_any_order_and_none_beyond_the_end(workers: int) -> None:
     stored = Counting(torch.arange(40.0).view(20, 2))
@@ -125,17 +105,6 @@ def test_reads_are_ahead_by_so_many_and_no_more(workers: int) -> None:
     while len(stored.reads) < 30 + workers and time.monotonic() < until:
         time.sleep(0.001)
     assert sorted(stored.reads) == [[i] for i in range(30 + workers)]
-
-
-def test_waiting_is_counted_where_nothing_was_ready() -> None:
-    stored = Counting(torch.zeros(10, 2), seconds=0.05)
-    reads = ReadAhead(lambda i: [(stored, torch.tensor([i]))], 10, CPU, 1)
-    reads[0]
-    assert reads.seconds >= 0.05
-    before = reads.seconds
-    time.sleep(0.3)
-    reads[1]
-    assert reads.seconds - before < 0.05
 
 
 def test_an_error_of_a_read_is_the_callers() -> None:
@@ -176,15 +145,6 @@ def test_stored_batches_are_those_in_memory(
             assert (seen is None) == (wanted is None) == (not views)
             assert seen is None or wanted is None or torch.equal(seen, wanted)
         assert found.waiting_seconds > 0 == expected.waiting_seconds
-
-
-def test_one_environment_a_step_reads_no_other() -> None:
-    stored = [(Counting(torch.randn(10, 2)), torch.arange(10)) for _ in range(3)]
-    batches = Batches(stored, 5, 0, environments_at=one_at_a_time, end=6)
-    for step in range(6):
-        batch = batches[step]
-        assert batch.x.shape == (1, 5, 2) and batch.y.shape == (1, 5)
-    assert [len(x.reads) for x, _ in stored] == [2, 2, 2]
 
 
 def test_augmentation_depends_on_seed_and_step_alone() -> None:

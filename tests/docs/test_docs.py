@@ -49,23 +49,6 @@ def test_the_citation_has_the_version() -> None:
     assert citation["version"] == __version__
 
 
-def named_paths() -> list[str]:
-    """Files of the project that pages, sources and sweeps name."""
-    files = [
-        *PAGES,
-        *(p for r in ("oodbench", "algorithms", "datasets") for p in (ROOT / r).rglob("*.py")),
-    ]
-    texts = [file.read_text() for file in [*files, *(ROOT / "sweeps").rglob("*.yaml")]]
-    return sorted(
-        {n for text in texts for n in re.findall(r"\bdocs/[\w/-]+\.(?:md|py|yaml)\b", text)}
-    )
-
-
-@pytest.mark.parametrize("path", named_paths())
-def test_every_page_that_is_named_is_there(path: str) -> None:
-    assert (ROOT / path).is_file()
-
-
 def blocks(page: str, language: str) -> list[str]:
     """The code of a page of docs/ in one language."""
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
@@ -113,8 +96,8 @@ def test_the_guides_methods_and_dataset_run(trained: Path) -> None:
 def test_a_results_directory_is_as_its_guide_says(trained: Path) -> None:
     runs = trained / "results" / "mine" / "runs"
     (shown,) = map(json.loads, blocks("guide/results_format.md", "json"))
-    for run in runs.iterdir():
-        record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    for each in runs.iterdir():
+        record = json.loads((each / "metrics.jsonl").read_text().splitlines()[0])
         assert record.keys() == shown.keys()
         assert record["cost"].keys() == shown["cost"].keys()
         assert record["columns"][0].keys() == shown["columns"][0].keys()

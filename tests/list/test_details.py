@@ -30,11 +30,6 @@ def test_a_dataset_has_its_options_and_environments() -> None:
     assert by_name(found["options"])["num_environments"]["default"] == 16
 
 
-def test_environments_that_files_decide_are_said_to_be_so() -> None:
-    assert details("Camelyon17")["environments"].startswith("read from its files (")
-    assert details("Table")["environments"].startswith("read from its files (")
-
-
 def test_an_algorithm_says_what_it_changes_and_what_it_cannot_do() -> None:
     found = details("CutMix")
     assert found["changes"] == "the batch that is trained on (kind: batch)"

@@ -184,16 +184,6 @@ def test_files_that_are_no_weights_of_the_model_cost_one_sentence_in_the_plan(
     refused("no statistics to freeze", freeze_batch_norm=True)
 
 
-def test_images_of_the_wrong_size_for_a_tower_are_named_before_training(tmp_path: Path) -> None:
-    file = file_of(SMALL_VIT, tmp_path / "v.pth")
-    with pytest.raises(UserError, match=r"trained on images of 224 x 224 .* have 8 x 8: resize"):
-        spec_of(model=SMALL_VIT, weights=str(file))
-    with pytest.raises(UserError, match="patches of 16 x 16 pixels, which does not go into 8 x 8"):
-        spec_of(model=SMALL_VIT)
-    with pytest.raises(UserError, match="the network timm takes images"):
-        build("timm", {}, (4,), 2, 0)
-
-
 def test_cached_weights_are_those_of_timms_caches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,21 +248,3 @@ def test_frozen_stages_stay_and_layers_have_rates_of_their_own(model: str) -> No
         "classifier.weight",
         "classifier.bias",
     }
-
-
-def test_stages_are_those_of_the_model_and_styles_are_mixed_in_maps_alone() -> None:
-    network = build("timm", {"model": "resnet10t", "mix_style": 1.0}, (3, 64, 64), 2, 0)
-    plain = build("timm", {"model": "resnet10t"}, (3, 64, 64), 2, 0)
-    x = torch.rand(4, 3, 64, 64)
-    assert torch.equal(features(network, x), features(plain, x)) and len(network.stages) == 5
-    seen: list[Tensor] = []
-    network.get_submodule(network.stages[1]).register_forward_hook(
-        lambda m, i, o: seen.append(o.detach())
-    )
-    plain.get_submodule(plain.stages[1]).register_forward_hook(
-        lambda m, i, o: seen.append(o.detach())
-    )
-    network.train()(x), plain.train()(x)
-    assert not torch.allclose(seen[0], seen[1])
-    with pytest.raises(UserError, match="test_vit has no early feature maps"):
-        build("timm", {"model": "test_vit", "mix_style": 0.5}, (3, 160, 160), 2, 0)

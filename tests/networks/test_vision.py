@@ -12,9 +12,6 @@ from torch import Tensor, nn
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, identity
 from oodbench.networks.base import build, networks
-from oodbench.networks.weights import sha256
-from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.plan import single
 
 pytestmark = pytest.mark.slow
 
@@ -185,28 +182,6 @@ def test_a_student_and_its_teacher_are_not_confused(file: Path, tmp_path: Path) 
     torch.save(both, tmp_path / "both.pth")
     with pytest.raises(UserError, match=r"prefixes `student\.` and `teacher.`, which differ"):
         build("ResNet18", {"weights": str(tmp_path / "both.pth")}, (3, 32, 32), 5, seed=0)
-
-
-def test_a_run_is_known_by_the_checksum_of_its_weights_where_that_is_given(tmp_path: Path) -> None:
-    digits = {"name": "ColoredDigits", "copies": 1}
-
-    def run(**own: Any) -> RunSpec:
-        return single(digits, {"name": "ERM"}, network={"name": "ResNet18", "hparams": own})
-
-    file = resnet_file(tmp_path / "a.pth")
-    moved, known = tmp_path / "b.pth", sha256(file)
-    shutil.copy(file, moved)
-    by_path = [run(weights=str(each)) for each in (file, moved)]
-    assert by_path[0].id != by_path[1].id and "sha256" not in by_path[0].network_hparams
-    first = run(weights=str(file), sha256=known)
-    assert run(weights=str(moved), sha256=known).id == first.id != by_path[0].id
-    with pytest.raises(UserError, match=r"b\.pth is not the file of weights with SHA-256 0a"):
-        run(weights=str(moved), sha256="0a")
-    with pytest.raises(UserError, match="`weights: none` is not the file of weights with SHA-256"):
-        run(sha256=known)
-    resnet_file(file, seed=8)
-    with pytest.raises(UserError, match=r"a\.pth is not the file of weights with SHA-256"):
-        build("ResNet18", first.network_hparams, (2, 8, 8), 2, 0)
 
 
 def sizes_of(network: nn.Module, *layers: type[nn.Module]) -> list[tuple[int, ...]]:

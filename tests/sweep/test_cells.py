@@ -73,33 +73,6 @@ def test_a_range_of_a_file_may_differ_between_kinds_of_data() -> None:
     assert set(linear.values()) == {3.0}
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        *(
-            ({"default": 1.0, "range": "uniform(1, 2)", "by_family": each}, words)
-            for each, words in (
-                (3, "is a value, a list of them, or has a default and a range"),
-                ({"linear": {"default": 1, "range": "uniform"}}, "linear is a range such as"),
-                ({"liner": {"default": 1.0}}, r"; did you mean linear\?"),
-            )
-        ),
-        *(
-            ({"default": 1.0, "range": text}, "is a range such as log_uniform")
-            for text in ("normal(1, 2)", "uniform", "uniform(1)", "uniform(a, b)", "uniform(1, 2")
-        ),
-        ({"default": 1.0, "range": "uniform(3, 1)"}, ": a range goes from the lower number to"),
-        *(
-            ({"default": 1.0, "range": text}, ": a range of logarithms has numbers above 0, not")
-            for text in ("log_uniform(0, 1)", "log_uniform_int(-1, 1)")
-        ),
-    ],
-)
-def test_what_is_no_range_costs_one_sentence(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=f"'penalty_weight' in .*VREx ?{words}"):
-        specs(algorithms=[{"name": "VREx", "hparams": {"penalty_weight": given}}])
-
-
 @dataclass(frozen=True)
 class Low:
     lr: float = hparam(0.5, uniform(0.0, 1.0))

@@ -79,16 +79,6 @@ def test_of_a_link_in_runs_only_the_link_goes(tmp_path: Path) -> None:
     assert (theirs / "thesis.tex").read_text() == "precious"
 
 
-@pytest.mark.parametrize("command", ["status", "cancel", "clean"])
-def test_a_sweep_is_named_as_for_its_launch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    planned(Path("results/other"), tiny())
-    assert run(command, tiny_file(tmp_path), "--set", "name=other").exit_code == 0
-    assert "there is no directory" in mistake(run(command, tiny_file(tmp_path)))
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit of the address space is Linux's")
 @pytest.mark.parametrize(
     ("limit", "words", "told"),

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Outputs, algorithms
-from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.averages import AVERAGES, valley
 from oodbench.train.evaluate import evaluate, mean_loss
@@ -300,28 +299,3 @@ def test_the_id_holds_an_average_and_all_of_its_numbers() -> None:
     labels = {a: specs(a)[0].label for a in AVERAGES}
     assert labels == {"ema": "ERM + EMA", "swa": "ERM + SWA", "swad": "ERM + SWAD"}
     assert named.bundle_key != plain.bundle_key
-
-
-@pytest.mark.parametrize(
-    ("method", "average", "changes", "message"),
-    [
-        ("ERM", "swat", {}, "unknown average 'swat'; did you mean swa"),
-        (
-            "ERM",
-            {"name": "ema", "decay": 0.9, "horizon": 9},
-            {},
-            "a `horizon` or a `decay`, not bo",
-        ),
-        ("ERM", "swad", {"holdout": 0}, "swad needs validation losses: a `holdout` above 0, or"),
-        ("LeastSquares", "ema", {}, "it trains no network whose weights could be averaged"),
-    ],
-)
-def test_an_average_that_cannot_be_is_refused_before_training(
-    method: str, average: Any, changes: dict[str, Any], message: str
-) -> None:
-    row = {"name": method, "average": average}
-    with pytest.raises(UserError) as error:
-        plan = tiny(algorithms=[row], **changes)
-        assert not plan.runs
-        raise UserError(plan.impossible[0].reason)
-    assert message in str(error.value) and "\n" not in str(error.value)

@@ -145,14 +145,6 @@ def test_the_greedy_average_is_no_worse_on_validation_than_the_best_run(tmp_path
         assert table["ERM + DiWA greedy", trial] >= table["ERM", trial] - 1e-9
 
 
-def test_what_cannot_be_averaged_is_one_sentence(tmp_path: Path) -> None:
-    results = launched(tmp_path, keep=False, algorithms=["ERM"], trials=1)
-    assert "launch with `--keep-weights train_val`" in average(results, code=2)
-    assert "unknown selection rule 'train'" in average(results, "--rule", "train", code=2)
-    assert "unknown way to choose members 'best'" in average(results, "--members", "best", code=2)
-    assert len(specs(results)) == 3
-
-
 def test_parts_of_other_shapes_and_counts_are_the_first_ones() -> None:
     one = {"a": torch.tensor([1.0, 3.0]), "b": torch.zeros(2), "n": torch.tensor(4)}
     other = {"a": torch.tensor([3.0, 5.0]), "b": torch.ones(3), "n": torch.tensor(9)}

@@ -247,12 +247,3 @@ def test_a_run_whose_end_cannot_be_read_fails_by_itself(tmp_path: Path) -> None:
     state, message = found[specs[0].id]
     assert state == "failed" and str(damaged) in message
     assert {found[s.id] for s in specs[1:]} == {("done", "")}
-
-
-def test_a_time_limit_that_cannot_be_set_fails_its_run(tmp_path: Path) -> None:
-    results, (spec, *_) = prepared(tmp_path)
-    run = results.run(spec.id)
-    run.stack.mkdir(parents=True)
-    state, message = trained(results, [spec], TrainSettings(run_timeout=60.0))[spec.id]
-    assert state == "failed" and message.startswith("IsADirectoryError")
-    assert run.state() == "failed" and run.heartbeat() is None

@@ -83,20 +83,6 @@ def test_why_prints_the_line_that_loads_from_any_directory(
     assert model.spec.label == "ERM"
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        ({"algorithm": "EMR"}, "unknown algorithm 'EMR'; did you mean ERM"),
-        ({}, "^algorithm= must say which algorithm: ERM, DANN"),
-        ({"algorithm": "ERM", "trial": 7}, "there is no trial 7: 0"),
-        ({"algorithm": "ERM", "rule": "oracle"}, "keeps no weights by oracle of step"),
-    ],
-)
-def test_what_is_not_there_is_told(results: Results, names: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        oodbench.load_model(results.path, **names)
-
-
 def damaged(results: Results, tmp_path: Path) -> tuple[Path, Path]:
     """A copy of a run, and the file of its last weights."""
     run = results.run(next(iter(results.plan()["runs"])))

@@ -117,35 +117,3 @@ def test_what_lacks_data_or_a_package_is_named_first_and_left_out(
     assert text.index("is left out") < text.index("runs in sweep")
     assert "agrees" in text
     assert sorted(p.name for p in (folders / "out").iterdir()) == ["tiny"]
-
-
-def test_what_is_named_must_be_there_before_anything_runs(
-    folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
-    add_what_lacks(folders)
-    for name, message in (("pictures", "needs --data-dir DIR"), ("compiled", "needs numba")):
-        code, text = run(folders, "mine", name, "--trials=1")
-        assert code == 2
-        assert message in text
-        assert not (folders / "out").exists()
-    (folders / "targets" / "mine.yaml").unlink()
-    code, text = run(folders, "--only=cheap")
-    assert code == 2
-    assert "no experiment is left" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give --only cheap"),
-        (["mien"], "did you mean mine"),
-        (["--only=cheep"], "did you mean cheap"),
-        (["mine", "--format=markdwn"], "did you mean markdown"),
-        (["mine", "--launcher=debgu"], "did you mean debug"),
-    ],
-)
-def test_mistakes(arguments: list[str], message: str, folders: Path) -> None:
-    result = CliRunner().invoke(app, [*arguments, f"--out={folders / 'out'}"])
-    assert result.exit_code == 2
-    assert message in result.output

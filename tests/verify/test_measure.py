@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.errors import UserError
 from oodbench.results.load import load_frames
 from oodbench.results.tables import Tables
 from oodbench.verify.computations import COMPUTATIONS, rex
@@ -82,21 +81,6 @@ def test_a_metric_that_is_not_finite_is_not_left_out_of_a_mean(made: Made) -> No
     assert read_values(target(), frames) == [0.5]
     assert math.isnan(read_values(target(environment="training"), frames)[0])
     assert math.isnan(last_values("training", frames)["value"][0])
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"row": "B"}, "made has no run"),
-        ({"dataset": "E"}, "made has no run"),
-        ({"metric": "loss"}, "no 'loss'"),
-        ({"environment": "d"}, "environment 'd'"),
-        ({"environment": None}, "environment 'None'"),
-    ],
-)
-def test_what_is_not_recorded(fields: dict[str, object], message: str, frames: Tables) -> None:
-    with pytest.raises(UserError, match=message):
-        read_values(target(**fields), frames)
 
 
 def computed(trials: int, frames: Mapping[str, Tables]) -> dict[str, list[float]]:

@@ -78,17 +78,6 @@ def test_an_exact_value_of_certain_trials_says_nothing_of_others() -> None:
     assert against([1.01] * 2, **values).off is False
 
 
-def test_one_trial_is_printed_without_an_error_of_its_own() -> None:
-    target = Target(source="A", row="r", value=1.0, error=0.6, error_is="population std", trials=10)
-    experiment = Experiment(name="n", title="T", paper="p", about="a", targets=(target,))
-    found = verdict_sheet(experiment, Measured(values={target.key: [2.0]}))
-    assert found.blocks[0].rows[0][3:6] == ["1.0 ± 0.6", "2", "+1"]
-    assert math.isnan(found.frame["ours_stderr"][0])
-    assert any(note.startswith("One trial of ours has no ±") for note in found.notes)
-    found = verdict_sheet(experiment, Measured(values={target.key: [2.0, 1.0]}))
-    assert not any(note.startswith("One trial") for note in found.notes)
-
-
 @pytest.mark.parametrize(
     "fields",
     [

@@ -11,10 +11,8 @@ import pytest
 import torch
 import yaml
 from torchvision.datasets import CIFAR10
-from typer.testing import CliRunner
 
 from oodbench.data import facts
-from oodbench.data.cli import app
 from oodbench.datasets import Environment, datasets, make, md5
 from oodbench.errors import UserError
 from oodbench.sweep.file import find_sweep, validate
@@ -66,11 +64,6 @@ def test_the_test_environment_is_clean() -> None:
     noisy, right = digits(fraction=1, randX=1)["test"], digits(fraction=0)["test"]
     assert torch.equal(noisy.x, right.x) and torch.equal(noisy.y, right.y)
     assert len(right.y) == 1797 - module.DIGITS
-
-
-def test_without_redrawn_labels_nothing_is_mislabeled() -> None:
-    dataset = make("NoisyLabels", {"base": "digits", "fraction": 0})
-    assert tuple(dataset.load(0)) == dataset.environments == ("train", "test")
 
 
 def test_inputs_are_replaced_by_noise_of_their_mean_and_variance() -> None:
@@ -201,20 +194,6 @@ def test_damaged_cifar(cifar_dir: Path) -> None:
         dataset.load(0)
 
 
-def test_check_takes_the_base(tmp_path: Path, mnist_dir: Path) -> None:
-    def check(*arguments: object) -> tuple[int, str]:
-        result = CliRunner().invoke(app, ["check", *map(str, arguments)])
-        return result.exit_code, result.stdout + result.stderr
-
-    right = check("NoisyLabels", "--data-dir", mnist_dir)
-    assert right[0] == 0 and f"NoisyLabels: 4 files in {mnist_dir} are right\n" in right[1]
-    wrong = check("NoisyLabels", "--data-dir", tmp_path, "--set", "base=cifar10")
-    assert wrong[0] == 2
-    assert "data_batch_1 is missing" in wrong[1] and "get it with `" in wrong[1]
-    unknown = check("NoisyLabels", "--data-dir", tmp_path, "--set", "base=cifar")
-    assert unknown[0] == 2 and "did you mean cifar10" in unknown[1]
-
-
 def planned(name: str) -> Plan:
     """A sweep of the project, on the digits, which need no download."""
     values = yaml.safe_load(find_sweep(name).read_text())
@@ -246,12 +225,3 @@ def test_the_sweeps_of_the_paper_have_its_grids() -> None:
         assert "network" not in values and "steps" not in values
     metadata = datasets.get("CIFARNoise").metadata
     assert (metadata.network, metadata.steps) == ("FastResNet", 80 * 50_000 // 80)
-
-
-@pytest.mark.parametrize("name", ["memorization-small", "label-noise-small", "batch-norm-small"])
-def test_the_small_sweeps_can_be_planned(name: str) -> None:
-    runs = planned(name).runs
-    assert all(run.holdout == 0 for run in runs.values())
-    meanings = {run.hparams.get("batch_norm") for run in runs.values()}
-    wanted = {"rows", "pooled", "coupled"} if name == "batch-norm-small" else {"default"}
-    assert meanings == {None, *wanted}

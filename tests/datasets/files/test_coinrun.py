@@ -143,13 +143,6 @@ def test_data_that_are_not_there(tmp_path: Path) -> None:
         assert f"--set {sizes} --set test_levels=4`" in sentence
 
 
-def test_a_set_with_less(copy: Path) -> None:
-    manifest = copy / "CoinRun" / "manifest.json"
-    assert problem(copy, levels=4) == f"{manifest}: the set has levels 3, not 4"
-    assert problem(copy, states=21) == f"{manifest}: the set has states 10, not 21"
-    assert "the set has expert 'planner', not 'policy 1'" in problem(copy, expert="policy 1")
-
-
 @pytest.mark.parametrize("kind", ["images", "actions"])
 def test_damaged_files(kind: str, copy: Path) -> None:
     file = copy / "CoinRun" / "training" / f"00001.{kind}.npy"

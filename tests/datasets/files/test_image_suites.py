@@ -74,19 +74,6 @@ def test_numbers_of_files_are_checked_unless_it_is_a_subset(tmp_path: Path) -> N
         facts.check(make("VLCS", {}, tmp_path))
 
 
-def test_what_is_missing_is_named_with_where_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no folder \S+/PACS; get it from https"):
-        facts.check(make("PACS", {}, tmp_path))
-    with pytest.raises(UserError, match="PACS needs --data-dir"):
-        facts.check(make("PACS", {}))
-    lay_out(tmp_path, "PACS")
-    (tmp_path / "PACS" / "photo").rename(tmp_path / "PACS" / "photos")
-    with pytest.raises(UserError, match=r"environment 'P' has no folder \S+/PACS/photo"):
-        facts.check(make("PACS", SMALL, tmp_path))
-    with pytest.raises(UserError, match=r"SVIRO is at https://\S+ .*; unpack it to \S+/sviro"):
-        facts.require_files(make("SVIRO", {})).download(tmp_path)
-
-
 def spawrious(data_dir: Path, total: int) -> None:
     backgrounds = ("beach", "desert", "dirt", "jungle", "mountain", "snow")
     breeds = ("bulldog", "corgi", "dachshund", "labrador")

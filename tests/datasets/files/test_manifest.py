@@ -100,17 +100,3 @@ def test_damaged_images_have_a_line(tmp_path: Path, damage: Any, message: str) -
     damage(tmp_path)
     with pytest.raises(UserError, match=message):
         facts.check(dataset)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: d.drop(columns="path"), r"unknown column 'path' in .*mine\.csv, line 1"),
-        (lambda d: d.assign(path=""), "line 2: 'path' is empty"),
-        (lambda d: d.assign(split="test"), "unknown split 'test' in .*line 2; known: in, out"),
-        (lambda d: d.assign(target="red"), "the target 'target' has one class only, 'red'"),
-    ],
-)
-def test_mistakes_have_a_line(tmp_path: Path, change: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        manifest(tmp_path, change(listed())).load(0)

@@ -206,19 +206,3 @@ def test_environments_are_named_as_the_file_has_them(tmp_path: Path, name: str) 
     (tmp_path / "s.yaml").write_text(text + "algorithms: [ERM]\n")
     plan = make_plan(read_sweep(tmp_path / "s.yaml"), tmp_path)
     assert {run.test_environments for run in plan.runs.values()} == {(name,)}
-
-
-@pytest.mark.nightly
-def test_what_cannot_be_right_is_said_before_and_after_training(tmp_path: Path) -> None:
-    data = frame(90)
-    data.loc[data["environment"] == "west", "target"] = "maybe"
-    data.to_csv(tmp_path / "mine.csv", index=False)
-    sweep = {"name": "s", "datasets": [MINE], "algorithms": ["ERM"], "trials": 1, "steps": 5}
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(sweep))
-    flags = ["--data-dir", str(tmp_path)]
-    launch = ["launch", str(tmp_path / "s.yaml"), "--out", str(tmp_path / "out"), "--yes"]
-    said = "30 of its 30 examples can't be right"
-    for command in (["plan", str(tmp_path / "s.yaml"), *flags], [*launch, *flags]):
-        assert said in " ".join(CliRunner().invoke(app, command).output.split())
-    shown = CliRunner().invoke(report, ["table", str(tmp_path / "out"), "--notes"]).output
-    assert said in " ".join(shown.split()) and "one class only, 'maybe'" in " ".join(shown.split())

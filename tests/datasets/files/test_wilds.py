@@ -112,23 +112,6 @@ def test_texts_for_distilbert(
     assert network(ids).shape == (2, 5)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("Camelyon17", {"group_by": ["town"]}, "no metadata field 'town' to group by; known: hosp"),
-        ("Camelyon17", {"split_scheme": "mine"}, "ValueError: Split scheme mine not recognized"),
-        ("Amazon", {"split_scheme": "time", **TEXT}, "FileNotFoundError"),
-        ("SQF", {"size": 9}, "has the shape (104,), not (9,)"),
-    ],
-)
-def test_options_that_cannot_be(
-    name: str, options: dict[str, object], message: str, wilds_dir: Path
-) -> None:
-    with pytest.raises(UserError, match=f"{name}") as caught:
-        facts.check(make(name, options, wilds_dir))
-    assert message in str(caught.value)
-
-
 def test_data_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Camelyon17 needs --data-dir DIR"):
         facts.check(make("Camelyon17", {}))
@@ -148,16 +131,6 @@ def damaged(tmp_path: Path) -> tuple[Path, Any]:
     COPIES["Camelyon17"](tmp_path)
     official.read.cache_clear()
     return tmp_path / "camelyon17_v1.0", make("Camelyon17", {}, tmp_path)
-
-
-def test_an_unfinished_download_and_a_table_that_is_none(tmp_path: Path) -> None:
-    folder, dataset = damaged(tmp_path)
-    (folder / "metadata.csv").write_text("x,y\n1,2\n")
-    with pytest.raises(UserError, match=r"Camelyon17: wilds .* cannot read it from .*KeyError"):
-        dataset.check()
-    (folder / "RELEASE_v1.0.txt").unlink()
-    with pytest.raises(UserError, match=r"RELEASE_v1\.0\.txt is missing"):
-        dataset.check()
 
 
 def test_a_table_that_breaks_off(tmp_path: Path) -> None:

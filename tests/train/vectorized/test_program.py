@@ -19,13 +19,12 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import program_key, why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
+from tests.helpers.methods import OURS
 from tests.helpers.sweeps import DIGITS, SPIRALS
 
 SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
 STEPS = 50
 SMALL = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
-OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.")]
-"""Not those that the tests of other modules register."""
 WORDS: dict[str, dict[str, str]] = {"URM": {"squash": "relu"}}
 """Values of hyperparameters that are drawn but no numbers, in which the runs of a bundle agree."""
 
