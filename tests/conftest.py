@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from oodbench.arithmetic import prepare
@@ -31,7 +31,7 @@ settings.register_profile(
 settings.load_profile("seeded")
 
 if sys.platform == "win32":  # which has no module `resource`
-    collect_ignore = ["test_files.py", "test_mutants.py"]
+    collect_ignore = ["test_files.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -110,15 +110,25 @@ def _fetch(root: Path, raw: Path) -> None:
     part.rename(raw)
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, write: Callable[[Path], object]) -> Path:
+    """A folder that the first process of the tests to ask for it writes, and all of them read."""
+    root = factory.getbasetemp()
+    root = root if "PYTEST_XDIST_WORKER" not in os.environ else root.parent
+    folder, whole = root / name, root / f"{name}.whole"
+    with FileLock(root / f"{name}.lock"):
+        if not whole.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            write(folder)
+            whole.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def coinrun_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with a small real set of CoinRun, made once for all processes of the tests."""
-    root = tmp_path_factory.getbasetemp()
-    shared = (root if "PYTEST_XDIST_WORKER" not in os.environ else root.parent) / "coinrun"
-    shared.mkdir(exist_ok=True)
-    with FileLock(shared / "lock"):
-        make(shared, Settings(levels=3, states=10, test_levels=4, expert="planner"), 2)
-    return shared
+    """A data directory with a small real set of CoinRun."""
+    settings = Settings(levels=3, states=10, test_levels=4, expert="planner")
+    return made_once(tmp_path_factory, "coinrun", lambda folder: make(folder, settings, 2))
 
 
 @pytest.fixture(scope="session")
@@ -126,9 +136,7 @@ def written_wilds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a small copy of every set of WILDS."""
     from tests.helpers import wilds_copies
 
-    root = tmp_path_factory.mktemp("wilds")
-    wilds_copies.write(root)
-    return root
+    return made_once(tmp_path_factory, "wilds", wilds_copies.write)
 
 
 @pytest.fixture(scope="module")

@@ -2,21 +2,15 @@
 
 `python -m tests.mutants --count 200` draws the mutants, runs for each the quick tests of its module,
 those of the rooms that rest on it, then the slow ones of all these, and prints which lived. A mutant
-that only a time limit ends counts as killed. The tree that is mutated is a copy.
+that only the time limit ends counts as killed. The tree that is mutated is a copy.
 """
 
 import argparse
 import ast
-import contextlib
 import copy
-import importlib
-import io
-import itertools
-import multiprocessing
 import os
 import random
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -24,13 +18,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
+from itertools import product
 from pathlib import Path
 
-import psutil
-
 ROOT = Path(__file__).parents[1]
-
 # What is mutated, and the tests beyond its own that rest on it, the quickest first
 TARGETS = {
     "oodbench/selection.py": ["tests/report/test_leaderboard.py"],
@@ -73,9 +64,8 @@ TARGETS = {
     ],
 }
 
-HANGING = 60
-"""Seconds without work after which a test hangs."""
-
+OF_ALL_METHODS = ("tests/conformance", "tests/train/vectorized")
+"""Tests of all methods, of which those are run that name a class of the file."""
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -157,12 +147,9 @@ def changes(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def is_text(node: ast.BinOp) -> bool:
-    """Whether an operator works on texts or types, where another operator is no number that is wrong."""
-    return any(
-        isinstance(part, ast.JoinedStr)
-        or (isinstance(part, ast.Constant) and isinstance(part.value, str))
-        for part in (node.left, node.right)
-    )
+    """Whether an operator works on texts, where another operator is no number that is wrong."""
+    parts = (node.left, node.right)
+    return any(isinstance(getattr(p, "value", p), str | ast.JoinedStr) for p in parts)
 
 
 def mutants(path: Path) -> list[Mutant]:
@@ -176,86 +163,15 @@ def mutants(path: Path) -> list[Mutant]:
     ]
 
 
-def own_tests(file: Path) -> list[str]:
-    """The test files of a module, which stand where it does: those of a method in any of their folders."""
-    room, stem = file.relative_to(ROOT).parent, file.stem
-    folder = ROOT / "tests" / room.relative_to("oodbench" if room.parts[0] == "oodbench" else "")
-    pattern = f"*/test_{stem}.py" if room.parts[0] == "algorithms" else f"test_{stem}*.py"
-    return [str(path.relative_to(ROOT)) for path in sorted(folder.glob(pattern))]
-
-
-def classes_of(file: Path) -> list[str]:
-    """The names of the classes in a file."""
-    return re.findall(r"^class (\w+)", file.read_text(), re.MULTILINE)
-
-
-def imports(user: Path, file: Path) -> bool:
-    """Whether a method's file imports another."""
-    return re.search(rf"^from \.{file.stem} import", user.read_text(), re.MULTILINE) is not None
-
-
 def tests_of(path: str, rest: list[str]) -> list[list[str]]:
-    """Arguments of pytest, stage by stage: the module's own tests, then the others that rest on it.
-
-    A method without tests of its own has those of the methods that import it or that it imports. Of the
-    tests of all methods only those are run that name a class of the file or of those that import it.
-    """
+    """Arguments of pytest, stage by stage: the module's own tests, then the others that rest on it."""
     file = ROOT / path
-    own, classes = own_tests(file), classes_of(file)
-    if path.startswith("algorithms/"):
-        others = [other for other in sorted(file.parent.glob("*.py")) if other != file]
-        users = [other for other in others if imports(other, file)]
-        near = users + [other for other in others if imports(file, other)]
-        own = own or sorted({test for other in near for test in own_tests(other)})
-        classes += [name for user in users for name in classes_of(user)]
-    stages = [own] if own else []
-    for test in rest:
-        if path.startswith("algorithms/") and test in (
-            "tests/conformance",
-            "tests/train/vectorized",
-        ):
-            stages.append([test, "-k", " or ".join(classes)])
-        elif not (path.startswith("algorithms/") and test == "tests/algorithms" and own):
-            stages.append([test])
-    return stages
-
-
-def run_pytest(tree: Path, arguments: list[str], limit_s: int) -> None:
-    """Runs in a process of its own: the exit status is pytest's, nothing is printed."""
-    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
-    os.setsid()
-    os.chdir(tree)
-    sys.path.insert(0, str(tree))
-    os.environ["PYTHONPATH"] = str(tree)
-    sys.dont_write_bytecode = True
-    for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
-        del sys.modules[name]  # this file's own package is that of the tree that is not mutated
-    import pytest
-
-    with Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            options = ["-x", "-q", "-p", "no:cacheprovider"]
-            options += ["--basetemp", str(tree.parent / "tests")]  # pytest clears it up
-            status = pytest.main([*options, *arguments])
-    os._exit(int(status))
-
-
-def ends(process: BaseProcess) -> bool:
-    """Wait for a process; False as soon as it and its children use no CPU time for HANGING seconds."""
-    root = psutil.Process(process.pid)
-    used, since = 0.0, time.monotonic()
-    while time.monotonic() - since < HANGING:
-        process.join(1)
-        if not process.is_alive():
-            return True
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = [p.cpu_times() for p in (root, *root.children(recursive=True))]
-            now = sum(t.user + t.system + t.children_user + t.children_system for t in times)
-            if now > used + 0.1:
-                used, since = now, time.monotonic()
-    return False
+    parts = file.relative_to(ROOT).parent.parts
+    folder = ROOT.joinpath("tests", *(parts[1:] if parts[0] == "oodbench" else parts))
+    own = [str(test.relative_to(ROOT)) for test in sorted(folder.rglob(f"test_{file.stem}.py"))]
+    classes = " or ".join(re.findall(r"^class (\w+)", file.read_text(), re.MULTILINE))
+    others = [[t, "-k", classes] if classes and t in OF_ALL_METHODS else [t] for t in rest]
+    return [own, *others] if own else others
 
 
 def lives(tree: Path, stages: list[list[str]], limit_s: int) -> bool:
@@ -266,30 +182,31 @@ def lives(tree: Path, stages: list[list[str]], limit_s: int) -> bool:
     RuntimeError
         pytest could not be called as asked (its status 4).
     """
-    fork = multiprocessing.get_context("fork")
-    for mark, stage in itertools.product(("not slow", "slow"), stages):
-        chosen = [*stage, "-m", f"{mark} and not nightly"]
-        process = fork.Process(target=run_pytest, args=(tree, chosen, limit_s))
-        process.start()
-        if not ends(process):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid or 0, 9)
-            process.join()
+    env = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    for mark, stage in product(("not slow", "slow"), stages):
+        asked = [*command, *stage, "-m", f"{mark} and not nightly"]
+        try:
+            status = subprocess.run(
+                asked, cwd=tree, env=env, capture_output=True, timeout=limit_s
+            ).returncode
+        except subprocess.TimeoutExpired:
             return False
-        if process.exitcode == 4:
+        if status == 4:
             raise RuntimeError(f"pytest does not take {' '.join(stage)}")
-        if process.exitcode not in (0, 5):
+        if status not in (0, 5):
             return False
     return True
 
 
-def preload() -> None:
-    """What every test imports, imported once: a test process is forked from this one.
-
-    Nothing of oodbench itself is imported, as that is what changes.
-    """
-    for name in "pytest pandas pyarrow.parquet scipy.stats sklearn.datasets torchvision".split():
-        importlib.import_module(name)
+def copy_of_the_tree(tree: Path) -> None:
+    """Copy the files that git knows."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in tracked.stdout.split("\0")[:-1]:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
 
 
 def main() -> int:
@@ -299,30 +216,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--skip", type=int, default=0, help="leave out the first SKIP drawn")
     parser.add_argument("--only", default="", help="only files whose path contains this")
-    parser.add_argument("--limit", type=int, default=200, help="CPU seconds that a stage may take")
+    parser.add_argument("--limit", type=int, default=200, help="seconds that a stage may take")
     asked = parser.parse_args()
-    tests: dict[str, list[str]] = {}
-    for pattern, rest in TARGETS.items():
-        tests |= {
-            str(p.relative_to(ROOT)): rest
-            for p in sorted(ROOT.glob(pattern))
-            if asked.only in str(p)
-        }
+    found = {str(p.relative_to(ROOT)): t for g, t in TARGETS.items() for p in sorted(ROOT.glob(g))}
+    tests = {path: rest for path, rest in found.items() if asked.only in path}
     population = [mutant for path in tests for mutant in mutants(ROOT / path)]
-    drawn = random.Random(asked.seed).sample(population, min(asked.count, len(population)))[
-        asked.skip :
-    ]
+    count = min(asked.count, len(population))
+    drawn = random.Random(asked.seed).sample(population, count)[asked.skip :]
     print(f"{len(drawn)} of {len(population)} mutants of {len(tests)} files", flush=True)
-    preload()
-    survivors = []
+    survivors = 0
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        tracked = subprocess.run(
-            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        for name in tracked.stdout.split("\0")[:-1]:
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tree / name)
+        copy_of_the_tree(tree)
         for number, mutant in enumerate(drawn, 1 + asked.skip):
             started = time.monotonic()
             file = tree / mutant.path
@@ -330,12 +235,11 @@ def main() -> int:
             file.write_text(mutant.source(text))
             alive = lives(tree, tests_of(mutant.path, tests[mutant.path]), asked.limit)
             file.write_text(text)
-            if alive:
-                survivors.append(mutant)
+            survivors += alive
             word = "LIVED" if alive else "killed"
             print(f"{number:4} {word} {time.monotonic() - started:5.0f} s  {mutant}", flush=True)
-    print(f"{len(drawn) - len(survivors)} of {len(drawn)} killed")
-    return 0 if len(survivors) <= 0.05 * len(drawn) else 1
+    print(f"{len(drawn) - survivors} of {len(drawn)} killed")
+    return 0 if survivors <= 0.05 * len(drawn) else 1
 
 
 if __name__ == "__main__":

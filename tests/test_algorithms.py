@@ -29,11 +29,8 @@ from oodbench.steps import (
     update,
 )
 from oodbench.tasks import Task
-from oodbench.train.run import Run
-from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import DIGITS, first
+from tests.helpers.methods import OURS
 
-OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.")]
 METHODS = [n for n in OURS if trains_network(algorithms.get(n))]
 
 
@@ -171,16 +168,6 @@ def test_at_first_the_head_alone_is_trained(name: str) -> None:
         assert not torch.equal(head[0], weights(network.classifier)[0])
 
 
-@pytest.mark.parametrize(("name", "values"), [("ERM", {"head_only": 0.1}), ("CRT", {})])
-def test_a_phase_of_a_head_that_stays_as_it_is_is_refused(
-    name: str, values: dict[str, Any]
-) -> None:
-    row = {"name": name, "hparams": values}
-    spec = first(algorithms=[row], datasets=[DIGITS], network="Linear")
-    with pytest.raises(UserError, match=f"^{name} trains the head .* Linear has no trained head$"):
-        Run(spec, TrainSettings())
-
-
 def test_a_share_of_the_steps_is_of_the_head_alone() -> None:
     algorithm = tiny_algorithm(Algorithm, tiny_problem(TASKS["binary"]), {"head_only": 0.1})
     last = algorithm.problem.steps // 10
@@ -218,11 +205,6 @@ def test_a_step_may_be_of_some_environments() -> None:
     counts = torch.bincount(torch.tensor(some).flatten(), minlength=8)
     assert counts.sum() == 1200 and 110 < counts.min() and counts.max() < 190  # 150 expected
     assert algorithms.get("ERM").Hparams().environments_per_step == 0
-
-
-def test_an_unknown_change_is_refused() -> None:
-    with pytest.raises(UserError, match=r"'penalties' in `changes` of the method Odd.*penalty"):
-        type("Odd", (Algorithm,), {"changes": "penalties"})
 
 
 def test_methods_that_compare_environments_are_refused_one() -> None:

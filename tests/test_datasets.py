@@ -1,13 +1,12 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from oodbench.data import facts
-from oodbench.datasets import IMAGENET, Dataset, Environment, FileDataset, Metadata, datasets, make
+from oodbench.datasets import Environment, FileDataset, Metadata, datasets, make
 from oodbench.errors import UserError
 from oodbench.tasks import Task
 
@@ -109,21 +108,6 @@ def test_label_names_the_options_that_were_changed() -> None:
     assert facts.label(make("LinearSEM", {"variant": "FES"})) == "LinearSEM(variant=FES)"
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("Spiral", {}, "unknown dataset 'Spiral'; did you mean Spirals"),
-        ("Spirals", {"shortcut_dim": 3}, "unknown name 'shortcut_dim' in the options of Spirals"),
-        ("ColoredMNIST", {"copies": 2}, "unknown name 'copies' in the options of ColoredMNIST"),
-        ("ColoredDigits", {"flips": 0.1}, "'flips' in the options of ColoredDigits must be a list"),
-    ],
-)
-def test_wrong_options(name: str, options: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        make(name, options)
-    assert message in str(caught.value)
-
-
 class Filed(FileDataset):
     """A dataset that reads one file."""
 
@@ -157,50 +141,3 @@ def test_check_of_files(tmp_path: Path) -> None:
     file.write_text("hello!")
     with pytest.raises(UserError, match="sub/file is damaged"):
         facts.check(dataset)
-
-
-STATED = {
-    "label": "mine",
-    "network": "ConvNet",
-    "network_hparams": {"width": 4},
-    "metric": "mse",
-    "higher_is_better": False,
-    "holdout": 0.5,
-    "repeats": True,
-    "normalization": IMAGENET,
-    "evaluation_environments": ("b",),
-}
-
-
-def stating(**names: object) -> Any:
-    """A dataset that states further facts."""
-    usual = {name: value for name, value in vars(Filed).items() if name[0] != "_"}
-    return type("Stating", (Dataset,), {**usual, **names})
-
-
-def test_the_interface_has_sixteen_names() -> None:
-    names = {name for name in (*dir(Dataset), *Dataset.__annotations__) if name[0] != "_"}
-    assert len(names | vars(stating()(None)).keys()) == 16
-
-
-@pytest.mark.parametrize("name", STATED)
-def test_a_fact_that_a_dataset_states_holds(name: str) -> None:
-    cls = stating(**{name: STATED[name]})
-    assert getattr(facts, name)(cls(cls.Options())) == STATED[name]
-
-
-def test_metrics_of_a_dataset_s_own_are_measured() -> None:
-    def split_metrics(self: object, *given: object) -> dict[str, float]:
-        return {"worst": 0.5}
-
-    cls = stating(split_metrics=split_metrics, predictor_metrics=split_metrics)
-    whole = facts.split_metrics(cls(None))
-    assert whole is not None and whole("a", torch.arange(1), torch.zeros(1)) == {"worst": 0.5}
-    assert facts.predictor_metrics(cls(None), lambda x: x, 0) == {"worst": 0.5}
-
-
-@pytest.mark.parametrize("option", COLORED)
-def test_every_option_changes_mnist(option: str, mnist_dir: Path) -> None:
-    changed = make("ColoredMNIST", {option: COLORED[option]}, mnist_dir)
-    assert differ(make("ColoredMNIST", {}, mnist_dir).load(0), changed.load(0))
-    assert {f.name for f in fields(datasets.get("ColoredMNIST").Options)} == set(COLORED)

@@ -59,8 +59,7 @@ def test_a_sweep_from_its_plan_to_its_table(elsewhere: dict[str, str], tmp_path:
     launch = ("oodbench.sweep", "launch", file, "--yes", "--out", "out", "--workers", "1")
     said = " ".join(run(elsewhere, *launch, folder=tmp_path).split())
     assert "This system has no portable arithmetic" in said
-    table = run(elsewhere, "oodbench.report", "table", "out", folder=tmp_path)
-    assert "ERM" in table and "VREx" in table
+    assert "ERM" in said and "VREx" in said
 
 
 @pytest.mark.nightly

@@ -1,11 +1,10 @@
 import resource
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from oodbench.files import is_temporary, temporary_name, whole_file, whole_folder, write_whole
+from oodbench.files import whole_file, whole_folder, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -49,19 +48,6 @@ def test_a_disk_without_room_leaves_no_temporary_file(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("whole", [whole_file, whole_folder])
-def test_errors_name_what_was_to_be_written(
-    whole: Callable[[Path], AbstractContextManager[object]], tmp_path: Path
-) -> None:
-    with pytest.raises(FileNotFoundError) as missing, whole(tmp_path / "no" / "name"):
-        pass
-    assert missing.value.filename == str(tmp_path / "no")
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError) as no_folder, whole(tmp_path / "file" / "name"):
-        pass
-    assert no_folder.value.filename == str(tmp_path / "file")
-
-
 def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with whole_file(path) as first, whole_file(path) as second:
@@ -95,8 +81,3 @@ def test_an_error_leaves_no_folder(tmp_path: Path) -> None:
         (temporary / "file").write_text("text")
         raise ValueError("no")
     assert names(tmp_path) == []
-
-
-def test_temporary_files_are_known_by_their_names(tmp_path: Path) -> None:
-    assert is_temporary(temporary_name(tmp_path / "sweep.json"))
-    assert not is_temporary(tmp_path / "sweep.json") and not is_temporary(tmp_path / "x.part")

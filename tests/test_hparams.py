@@ -244,21 +244,13 @@ def test_values_are_taken(values: dict[str, object], wanted: Space) -> None:
     [
         ({"rat": 1.0}, r"unknown name 'rat' in here; did you mean rate\?"),
         ({"rate": "fast"}, "'rate' in here must be float, not 'fast'"),
-        ({"rate": True}, "'rate' in here must be float, not True"),
-        ({"rate": None}, "'rate' in here must be float, not None"),
         ({"rate": -1.0}, r"'rate' in here must be at least 0\.0, not -1\.0"),
         ({"rate": math.nan}, "'rate' in here must be finite, not nan"),
-        ({"rate": "inf"}, "'rate' in here must be finite, not inf"),
         ({"count": 2.5}, r"'count' in here must be int, not 2\.5"),
         ({"count": 10}, "'count' in here must be between 1 and 9, not 10"),
-        ({"count": "4"}, "'count' in here must be int, not '4'"),
-        ({"count": True}, "'count' in here must be int, not True"),
-        ({"flag": 1}, "'flag' in here must be bool, not 1"),
         ({"mode": "fats"}, r"unknown value 'fats' in 'mode' in here; did you mean fast\?"),
-        ({"limit": 1}, "'limit' in here must be at least 2, not 1"),
         ({"limit": "x"}, "'limit' in here must be int or none, not 'x'"),
         ({"sizes": 3}, "'sizes' in here must be a list, not 3"),
-        ({"sizes": [1, "x"]}, "'sizes' in here must be int, not 'x'"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(values: dict[str, object], sentence: str) -> None:

@@ -1,4 +1,3 @@
-import os
 import sys
 from pathlib import Path
 
@@ -69,15 +68,26 @@ class Seen(Rule):
         return records_on(runs, "training_environments", "in")
 """
 LOOK_UP = """
-from oodbench.selection import selection_rules
+import sys
+import oodbench.train
 from oodbench.algorithms import algorithms
+from oodbench.datasets import datasets
+from oodbench.networks import networks
+
+algorithms.get("ERM"), datasets.get("Spirals"), networks.get("MLP")
+heavy = {"matplotlib", "numba", "pandas", "scipy.stats", "sklearn", "torchvision", "transformers", "wilds"}
+print(*sorted(heavy & set(sys.modules)))
+
+from oodbench.selection import selection_rules
 print(selection_rules.get("seen").__module__, "oracle" in list(selection_rules))
 print(algorithms.get("Foreign").__module__, "ERM" in list(algorithms))
 """
 
 
 @pytest.mark.slow
-def test_an_installed_package_registers_through_its_entry_point(tmp_path: Path) -> None:
+def test_installed_packages_register_and_what_a_run_does_not_use_is_not_imported(
+    tmp_path: Path,
+) -> None:
     for group, module, code in (
         ("algorithms", "foreign_methods", METHOD),
         ("selection_rules", "foreign_rules", RULE),
@@ -85,7 +95,7 @@ def test_an_installed_package_registers_through_its_entry_point(tmp_path: Path) 
         (tmp_path / f"{module}.py").write_text(code)
         installed(tmp_path, group, module)
     done = python(Path("/"), "-c", LOOK_UP, PYTHONPATH=f"{tmp_path}:{ROOT}")
-    assert done.stdout == "foreign_rules True\nforeign_methods True\n", done.stderr
+    assert done.stdout == "\nforeign_rules True\nforeign_methods True\n", done.stderr
 
 
 def test_an_entry_point_that_fails_is_named_at_every_look(
@@ -111,57 +121,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("module", "sentence"),
-    [
-        ("my_metods", r"unknown plug-in module 'my_metods' in .*; did you mean my_methods\?"),
-        ("my_methods.py", r"unknown plug-in module 'my_methods\.py' in .*mean my_methods\?"),
-        ("nowhere.methods", r"unknown plug-in module 'nowhere\.methods' in .*"),
-        ("needy", "plug-in 'needy' needs the missing 'not_installed'"),
-    ],
-)
-def test_a_plug_in_that_is_missing_is_named(folder: Path, module: str, sentence: str) -> None:
-    (folder / "my_methods.py").write_text("")
-    (folder / "needy.py").write_text("import not_installed.deeper\n")
-    with pytest.raises(UserError, match=f"^{sentence}"):
-        load_plugins([module])
-
-
-@pytest.mark.slow
-def test_a_process_that_trains_imports_nothing_that_its_run_does_not_use() -> None:
-    code = """
-import sys
-import oodbench.train
-from oodbench.algorithms import algorithms
-from oodbench.datasets import datasets
-from oodbench.networks import networks
-
-algorithms.get("ERM"), datasets.get("Spirals"), networks.get("MLP")
-heavy = {"matplotlib", "numba", "pandas", "scipy.stats", "sklearn", "torchvision", "transformers", "wilds"}
-print(*sorted(heavy & set(sys.modules)))
-"""
-    assert python(ROOT, "-c", code).stdout == "\n"
-
-
-@pytest.mark.parametrize("name", ["", ".", "a b", "mine.py/", "../mine"])
-def test_a_plugin_is_named_as_in_import(name: str) -> None:
-    with pytest.raises(UserError, match="is no name of a module"):
-        load_plugins([name])
-
-
-@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("def f(:\n", r"is not Python: .*broken_plugin\.py:1"),
         ("exit(3)\n", "asks to exit"),
-        ("x = 1\n1 / 0\n", r"cannot be imported: ZeroDivisionError: .* \(.*broken_plugin\.py:2\)"),
         ("raise RuntimeError('a\\nb' * 999)", r"RuntimeError: a ba ba .*broken_plugin\.py:1"),
-        ("raise ModuleNotFoundError('gone')", "cannot be imported: ModuleNotFoundError: gone"),
-        ("def f():\n    f()\nf()", "cannot be imported: RecursionError"),
         ("from oodbench.algorithms import no_such", "cannot be imported: ImportError"),
-        (
-            "from oodbench.hparams import log_uniform\nlog_uniform(1e2, 1e-2)",
-            r"a range goes from the lower number to the higher, not log_uniform\(100.0, 0.01\)",
-        ),
     ],
 )
 def test_a_plugin_that_cannot_be_imported_costs_one_sentence(
@@ -172,11 +137,3 @@ def test_a_plugin_that_cannot_be_imported_costs_one_sentence(
     with pytest.raises(UserError, match=f"^plug-in 'broken_plugin'.* {words}") as told:
         load_plugins(["broken_plugin"])
     assert "\n" not in str(told.value) and len(str(told.value)) < 300 + len(str(tmp_path))
-
-
-def test_a_deleted_working_directory_is_no_obstacle_to_a_plug_in(folder: Path) -> None:
-    (folder / "inner").mkdir()
-    os.chdir(folder / "inner")
-    (folder / "inner").rmdir()
-    with pytest.raises(UserError, match=r"unknown plug-in module .nowhere. in sys\.path"):
-        load_plugins(["nowhere"])

@@ -130,16 +130,11 @@ def test_labels_weigh_alike_as_in_the_package_wilds() -> None:
     [
         (Task("binary"), [0.0, 1.0], [0.0, 2.0], "the target of example 1 is 2, and it must be 0"),
         (Task("binary"), [0.0, 1.0], [0, 1], "targets of the task binary are torch.float32, not"),
-        (Task("binary"), [0.0], [[0.0]], r"a target has the shape \(1,\), .* binary is \(\)"),
-        (Task("binary"), [0.0], [torch.nan], "the target of example 0 is nan"),
         (Task("multiclass", 3), [0, 2], [0, 3], "is 3, and classes are numbered from 0 to 2"),
-        (Task("multiclass", 3), [0, 2], [-1, 0], "the target of example 0 is -1"),
         (Task("multiclass", 3), [0, 2], [0.0, 2.0], "are torch.int64, not torch.float32"),
         (Task("multilabel", 2), [[0.0, torch.nan]], [[1.0, 0.5]], "is 0.5, and a label must be"),
         (Task("distribution", 2), [[0.3, 0.7]], [[0.3, 0.8]], "is 0.3, 0.8, and probabilities"),
-        (Task("distribution", 2), [[0.0, 1.0]], [[-0.3, 1.3]], "add up to 1"),
         (Task("regression"), [[0.3]], [[torch.inf]], "is inf, and it must be finite"),
-        (Task("regression"), [[0.3]], [0.3], r"has the shape \(\), and .* regression is \(1,\)"),
         (Task("tokens", 3, 2), [[0.0, torch.nan]], [[0.5, 1.0]], "is 0.5, and tokens are"),
         (
             Task("tokens", 3, 2),
@@ -147,9 +142,7 @@ def test_labels_weigh_alike_as_in_the_package_wilds() -> None:
             [[1.0, 3.0]],
             "is 3, and tokens .* from 0 to 2, or NaN",
         ),
-        (Task("tokens", 3, 2), [[2.0, 1.0]], [[-1.0, 1.0]], "is -1, and tokens are"),
         (Task("boxes", 2), [[[0.0, 0, 1, 1]]], [[[2.0, 0, 1, 1]]], "a box is x1, y1, x2, y2"),
-        (Task("boxes", 2), [[[0.0, 1, 0, 1]]], [[[0.0, 1, 0, 0]]], "a box is x1, y1, x2, y2"),
     ],
 )
 def test_targets_that_are_not_those_of_the_task(

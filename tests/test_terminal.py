@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from oodbench.__main__ import main
 from oodbench.errors import UserError
 from oodbench.report.tables import FORMATS
 from oodbench.results.directory import Results
-from oodbench.terminal import exit_on_user_error, printable, terminal
+from oodbench.terminal import exit_on_user_error, printable
 from tests.helpers.commands import python, run
 from tests.helpers.made import Made, rising
 from tests.helpers.paths import ROOT
@@ -42,19 +43,6 @@ def output(*arguments: object) -> str:
     result = CliRunner().invoke(main, [str(a) for a in arguments], env={"COLUMNS": "500"})
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.output
-
-
-def test_prose_that_fits_is_not_wrapped_for_a_column_beside_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    long = "a " * 30 + "b"
-    console = terminal()
-    console.print(
-        console.tables(("k", "why", "values", "n"), [("x", long, long, "0")], prose=(1, 2))
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[-1] for line in lines if line.startswith("x")] == ["b", "0"]
 
 
 def test_control_characters_become_escapes() -> None:
@@ -87,32 +75,15 @@ def test_every_command_prints_names_as_they_are(
         assert SHOWN in text
 
 
-@pytest.mark.slow
-def test_figures_are_made_of_such_names(results: Path, tmp_path: Path) -> None:
-    text = output("report", "table", results, tmp_path / NASTY.replace("/", ""))
-    assert text.startswith("error: ") and not HIDDEN.search(text)
-    for kind in ("curves", "scatter", "gains"):
-        out = tmp_path / f"{kind}.svg"
-        assert "Traceback" not in output("report", "figure", kind, results, "--out", out)
-        assert out.stat().st_size > 1000
-    wrong = output("report", "figure", NASTY, results, "--out", tmp_path / "x.svg")
-    assert wrong.startswith("error: ") and SHOWN in wrong and not HIDDEN.search(wrong)
-
-
 @pytest.mark.parametrize(
     "command",
     [
         ("data", "check", NASTY),
         ("data", "download", NASTY, "--data-dir", "data"),
         ("data", "check", "Spirals", "--data-dir", "data", "--set", f"{NASTY}=1"),
-        ("list", "--plugin", NASTY),
         ("verify", NASTY),
-        ("verify", "--only", NASTY),
-        ("verify", "--format", NASTY, "--read"),
         ("sweep", "status", NASTY),
         ("sweep", "clean", NASTY),
-        ("sweep", "cancel", NASTY),
-        ("list", NASTY),
     ],
 )
 def test_a_wrong_name_is_text_in_its_error(
@@ -174,35 +145,12 @@ def test_a_mistake_ends_a_command_with_one_line_and_code_2(
             command(what)
 
 
-def test_a_mistake_is_wrapped_at_words_as_wide_as_the_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @exit_on_user_error
-    def command() -> None:
-        raise UserError("here has 2 problems:\n- steps must be a number\n- a/path/that/stays/whole")
+def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code() -> None:
+    def formatted() -> str:
+        return warnings.formatwarning("the images are small", UserWarning, "code.py", 3)
 
-    monkeypatch.setenv("COLUMNS", "20")
-    with pytest.raises(SystemExit):
-        command()
-    assert capsys.readouterr().err.splitlines() == [
-        "error: here has 2",
-        "problems:",
-        "- steps must be a",
-        "  number",
-        "- a/path/that/stays/whole",
-    ]
-
-
-def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code(tmp_path: Path) -> None:
-    code = (
-        "import warnings; from oodbench.terminal import exit_on_user_error as r\n"
-        "r(lambda: warnings.warn('the images are small'))()\n"
-        "warnings.warn('afterwards')\n"
-    )
-    done = python(tmp_path, "-c", code, PYTHONWARNINGS="default")
-    first, second, *_ = done.stderr.splitlines()
-    assert first == "warning: the images are small"
-    assert "UserWarning: afterwards" in second
+    assert exit_on_user_error(formatted)() == "warning: the images are small\n"
+    assert formatted().startswith("code.py:3: UserWarning: the images are small")
 
 
 CLOSED = 'exec "$@" <&-'
@@ -261,16 +209,6 @@ def test_output_without_utf_8_is_whole(foreign: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     text = done.stdout.decode("ascii")
     assert "ERM" in text and r"B\xfchne \u65e5\u672c" in text and "+- " in text
-
-
-@pytest.mark.slow
-def test_an_error_without_utf_8_is_one_sentence(foreign: Path) -> None:
-    why = ("report", "why", "out", "--algorithm", "Bühn")
-    done = oodbench(foreign, *why, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
-    assert done.returncode == 2 and done.stdout == b""
-    text = done.stderr.decode("ascii")
-    assert text.startswith("error: ") and text.count("\n") == 1
-    assert r"did you mean B\xfchne \u65e5\u672c?" in text
 
 
 @pytest.mark.nightly

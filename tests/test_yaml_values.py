@@ -16,32 +16,18 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 REFUSED = {
     "an anchor bomb": (BOMB, "over 100,000 values"),
-    "a bomb of merges": (BOMB.replace("[", "{<<: [").replace("]", "]}"), "over 100,000 values"),
     "a long text many times": (
         f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 10_000)}]",
         "over 100,000 values",
     ),
-    "a long key many times": (
-        f"a: &a {{? {'x' * 100_000} : 1}}\nb: [{', '.join(['*a'] * 10_000)}]",
-        "over 100,000 values",
-    ),
     "an alias in itself": ("a: &a [1, *a]", "contains itself"),
     "nesting of 900": ("[" * 900 + "]" * 900, "nested too deeply|maximum nesting depth"),
-    "nesting of 90,000": ("[" * 90_000, "nested too deeply|maximum nesting depth"),
-    "nested blocks": ("- " * 900 + "x", "nested too deeply|maximum nesting depth"),
     "no integer": ("a: 1\nb: !!int x\n", "line 2: 'x' is no int"),
-    "no number": ("a: !!float x", "'x' is no float"),
-    "no truth": ("a: !!bool x", "'x' is no bool"),
-    "no date": ("a: !!timestamp 2001-13-45", "line 1: '2001-13-45' is no timestamp"),
     "beyond 64 bits": ("trials: 9223372036854775808", "64 bits"),
-    "far beyond 64 bits": (f"trials: {'9' * 5000}", "is no int"),
     "an object": ("a: !!python/object/apply:os.system [ls]", "line 1"),
     "a list as a key": ("? [a]\n: b", "line 1"),
-    "two documents": ("a: 1\n---\nb: 2", "line 2"),
     "an unknown anchor": ("a: *nothing", "line 1"),
-    "an open bracket": ("a: [1, 2", "line 2"),
     "a control character": ("a: \x00", "is not YAML"),
-    "an endless reason": (f"a: !{'x' * 5000} b", "line 1"),
 }
 
 
@@ -147,9 +133,3 @@ def test_assignments_are_keys_and_values() -> None:
 )
 def test_names_stay_texts(name: str) -> None:
     assert parse_yaml(f"[{name}]", "file.yaml") == [name]
-
-
-def test_numbers_and_truths_are_what_they_are() -> None:
-    text = "[2020, -3, 0.5, .5, 1., 1.5e-3, -.inf, true, False, null, ~]"
-    wanted = [2020, -3, 0.5, 0.5, 1.0, 1.5e-3, -float("inf"), True, False, None, None]
-    assert parse_yaml(text, "file.yaml") == wanted

@@ -1,11 +1,9 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from oodbench.algorithms import algorithms
 from oodbench.steps import fits_examples
-from tests.bench.cli import app
 from tests.bench.steps import METHODS, SLACK, method_rows
 
 
@@ -24,9 +22,3 @@ def test_every_method_that_trains_a_network_of_one_logit_has_a_row(tmp_path: Pat
     assert all(float(row.measured) > 0 for row in rows.values())
     assert rows["GroupDRO"].reach == f"<= {METHODS['GroupDRO'][0]}"
     assert rows["Focal"].reach == f"<= {SLACK:.2f}", "its matrix products are those of ERM"
-
-
-def test_an_unknown_part_is_named() -> None:
-    result = CliRunner().invoke(app, ["method"])
-    assert result.exit_code == 2
-    assert "did you mean methods" in result.output

@@ -20,14 +20,9 @@ from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
 from oodbench.steps import trains_network
 from oodbench.tasks import Task
+from tests.helpers.methods import OURS
 
 pytestmark = pytest.mark.slow
-
-FOLDER = [
-    name
-    for name in algorithms
-    if algorithms.get(name).__module__.startswith("oodbench.algorithms.")
-]
 
 
 def require_all(name: str, wanted: Sequence[Requirement], tasks: Sequence[Task]) -> None:
@@ -37,22 +32,13 @@ def require_all(name: str, wanted: Sequence[Requirement], tasks: Sequence[Task])
             check(algorithms.get(name), task)
 
 
-@pytest.mark.parametrize("name", FOLDER)
+@pytest.mark.parametrize("name", OURS)
 def test_a_method_keeps_the_requirements_on_one_task(name: str) -> None:
     require_all(name, requirements, tasks_of(algorithms.get(name))[:1])
 
 
-OF_EACH_KIND = {algorithms.get(name).changes: name for name in FOLDER}.values()
-"""A method of each kind of change."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.slow if n in OF_EACH_KIND else pytest.mark.nightly)
-        for n in FOLDER
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", OURS)
 def test_a_method_keeps_the_requirements_on_every_other_task(name: str) -> None:
     require_all(name, requirements, tasks_of(algorithms.get(name))[1:])
 
@@ -62,7 +48,7 @@ def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -
     classes = {"ADRMX", "CondCAD", "JTT", "LISA", "RSC", "SagNet", "SelfReg"}
     classes |= {"AFR", "CRT", "EIIL", "LfF", "ReWeightCRT"}
     classes |= {"BSoftmax", "CBLoss", "Focal", "LDAM", "ReWeight", "SqrtReWeight"}
-    for name in FOLDER:
+    for name in OURS:
         for task in TASKS.values() if trains_network(algorithms.get(name)) else ():
             has_classes = task.kind in ("binary", "multiclass")
             skipped = name in classes and not has_classes
@@ -89,29 +75,6 @@ def test_a_name_or_an_unregistered_class_is_checked_with_one_call(
     assert " (it has no neutral hyperparameters)\n" in capsys.readouterr().out
     with pytest.raises(UserError, match="did you mean ERM"):
         check_algorithm("ermm")
-
-
-def test_every_broken_requirement_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    class Broken(Algorithm):
-        def objective(self, out: Outputs) -> Tensor:
-            return out.risks.mean() / (out.step < 2)
-
-    with pytest.raises(AssertionError, match=r"has no docstring(?s:.*)'loss' is inf at step 2"):
-        check_algorithm(Broken)
-    told = capsys.readouterr().out
-    assert "broken: Losses, metrics and parameters stay finite" in told and "kept: " in told
-
-
-def test_an_algorithm_that_skips_everything_is_not_taken_for_checked() -> None:
-    class Never(Algorithm):
-        """Skips everything."""
-
-        @classmethod
-        def skip(cls, problem: object) -> str:
-            return "never"
-
-    with pytest.raises(AssertionError, match="Never skips every kind of task"):
-        check_algorithm(Never)
 
 
 class Staged(Algorithm):
@@ -142,15 +105,6 @@ class FirstRisk(Algorithm):
         return out.risks.max() + 1e-4 * out.risks[0]
 
 
-class OfGradients(Algorithm):
-    """The norm of a gradient, taken as in a single run."""
-
-    def objective(self, out: Outputs) -> Tensor:
-        parameters = [p for p in self.network.parameters() if p.requires_grad]
-        gradients = torch.autograd.grad(out.risks.max(), parameters, create_graph=True)
-        return out.risks.mean() + sum(g.square().sum() for g in gradients)
-
-
 class OfScale(Algorithm):
     """IRM as the code of its paper has it, the scale made in its step."""
 
@@ -161,13 +115,6 @@ class OfScale(Algorithm):
         scale = self.scale()
         risk = out.task.losses(out.logits * scale, out.targets).mean()
         return out.risks.mean() + torch.autograd.grad(risk, [scale], create_graph=True)[0] ** 2
-
-
-class OfLeaf(OfScale):
-    """The scale is a tensor with a gradient from the beginning."""
-
-    def scale(self) -> Tensor:
-        return torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
 
 
 class VarianceOfOne(Algorithm):
@@ -192,9 +139,7 @@ def test_a_stage_and_a_constant_of_float32_break_nothing(
     [
         (FirstRisk, "breaks 'Permuting the environments changes .*': the gradient depends on"),
         (OfScale, r"line \d+\) takes a gradient .* `out.task.scale_gradients\(out.logits"),
-        (OfLeaf, r"line \d+\) takes a gradient .* `out.task.scale_gradients\(out.logits"),
         (VarianceOfOne, r"has `needs = Needs\(environments=2\)` in its class\."),
-        (OfGradients, r"line \d+\) takes gradients by .*call `risk_gradients\(self, out\)`"),
     ],
 )
 def test_a_mistake_is_told_once(

@@ -22,42 +22,6 @@ def test_verify(mnist_dir: Path) -> None:
     assert result.stdout.startswith(f"ColoredMNIST: 2 files in {mnist_dir} are right\n")
 
 
-def test_verify_of_a_missing_file(tmp_path: Path) -> None:
-    result = call("check", "ColoredMNIST", "--data-dir", tmp_path)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: ColoredMNIST: ")
-    assert "is missing; get it with `python -m oodbench.data download ColoredMNIST" in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_unknown_dataset(tmp_path: Path) -> None:
-    for verb in ("check", "download"):
-        result = call(verb, "ColorMNIST", "--data-dir", tmp_path)
-        assert result.exit_code == 2
-        assert "did you mean ColoredMNIST" in result.stderr
-
-
-@pytest.mark.parametrize("arguments", [["fetch"], ["download", "Spirals"], ["list"]])
-def test_wrong_usage(arguments: list[str]) -> None:
-    assert call(*arguments).exit_code == 2
-
-
-def test_download_of_nothing(tmp_path: Path) -> None:
-    result = call("download", "Spirals", "--data-dir", tmp_path)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: Spirals is not made of files: it has nothing to ")
-    assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_download_keeps_whole_files(mnist_dir: Path) -> None:
-    before = {f: f.stat().st_mtime_ns for f in (mnist_dir / RAW).iterdir()}
-    result = call("download", "ColoredMNIST", "--data-dir", mnist_dir)
-    assert result.exit_code == 0
-    assert result.stdout.endswith("2 files in " + str(mnist_dir) + " are right\n")
-    assert {f: f.stat().st_mtime_ns for f in (mnist_dir / RAW).iterdir()} == before
-
-
 def offline(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The one line that `download` says where every connection is refused."""
     with socket.socket() as closed:
@@ -88,14 +52,6 @@ def test_download_does_not_accept_a_damaged_file(
     assert "MNIST cannot be downloaded (<urlopen error" in offline(tmp_path, monkeypatch)
 
 
-def test_download_into_an_impossible_place(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    result = call("download", "ColoredMNIST", "--data-dir", tmp_path / "file")
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {tmp_path / 'file'}")
-    assert result.stderr.endswith(": Not a directory\n")
-
-
 def test_check_tells_what_is_in_a_dataset() -> None:
     result = call("check", "LinearSEM", "--set", "num_examples=50", "--set", "scales=[1, 2]")
     assert result.exit_code == 0, result.output
@@ -119,15 +75,3 @@ def test_check_finds_what_environments_share(tmp_path: Path) -> None:
         assert f"{pair} share the inputs of {count} examples\n" in result.stdout
     assert result.stdout.count("share the inputs") == 3
     assert "repeat" not in result.stdout.split("a: 1 of its examples repeat")[1]
-
-
-def test_a_table_of_one_environment_has_none_to_train_on(tmp_path: Path) -> None:
-    (tmp_path / "one.csv").write_text("age,target,environment\n1,0,a\n2,1,a\n3,0,a\n4,1,a\n")
-    result = call("check", "Table", "--set", "file=one.csv", "--data-dir", tmp_path)
-    assert result.exit_code == 2
-    assert result.stderr == "error: one: with a held out, no environment is left to train on\n"
-
-
-def test_check_says_how_gaps_of_a_table_are_filled() -> None:
-    printed = CliRunner().invoke(app, ["check", "CityWeather", "--set", "num_examples=60"]).output
-    assert "gaps of low_wind are filled by the median" in " ".join(printed.split())

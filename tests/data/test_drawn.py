@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch import Tensor
 from oodbench.data.drawn import DrawnPictures, Picture
 from oodbench.data.packages import Files
 from oodbench.data.pictures import rendered
-from oodbench.datasets import Environment, Metadata, Normalization
+from oodbench.datasets import Metadata, Normalization
 from oodbench.errors import UserError
 from oodbench.identity import md5
 from oodbench.tasks import Task
@@ -118,20 +117,6 @@ def test_what_is_there_and_right_is_not_made_again_and_what_is_damaged_is(
     assert file.read_bytes() == content
 
 
-def test_what_is_made_is_not_downloaded(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^Shapes is made: `python -m oodbench.data make Shapes "):
-        shapes(tmp_path).download(tmp_path)
-
-
-def test_the_licences_stand_beside_the_pictures(made: Path) -> None:
-    assert (made / "Shapes" / "LICENCES.txt").read_text().count("by Ann: MIT") == len(COLOURS)
-
-
-def seen(environment: Environment, unseen: bool) -> set[bytes]:
-    assert environment.unseen is not None
-    return {x.numpy().tobytes() for x in environment.x[environment.unseen == unseen]}
-
-
 def shares(flags: Tensor | None) -> float:
     assert flags is not None
     return float(flags.double().mean())
@@ -166,13 +151,6 @@ def test_the_ceiling_shows_the_tests_pictures_everywhere(made: Path) -> None:
         shapes(made, as_test="red")
 
 
-def test_networks_get_standardised_floats(made: Path) -> None:
-    dataset = shapes(made)
-    x = dataset.transform(dataset.load(0)[COLOURS[0]].x, None)
-    assert x.shape == (COUNT, *dataset.input_shape) and x.dtype == torch.float32
-    assert x.max() == 1 and x.min() >= -1
-
-
 @pytest.mark.parametrize(
     ("svg", "problem"),
     [
@@ -194,20 +172,3 @@ def test_nothing_is_left_of_a_set_with_a_picture_that_cannot_be_drawn(
     assert not [*(tmp_path / "data").rglob("*.npy")]
     with pytest.raises(UserError, match=r"missing; get it with `python -m oodbench.data make Shap"):
         shapes(tmp_path / "data").load(0)
-
-
-def test_a_list_of_other_pictures_is_refused(made: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "Shapes"
-    folder.mkdir()
-    (folder / "16").symlink_to(made / "Shapes" / "16")
-    rows = (made / "Shapes" / "pictures.csv").read_text().splitlines()
-    (folder / "pictures.csv").write_text("\n".join(rows[:-1]))
-    with pytest.raises(UserError, match=f"has {2 * COUNT} pictures, and .* lists {2 * COUNT - 1}"):
-        shapes(tmp_path).load(0)
-
-
-def test_small_pictures_are_means_over_areas() -> None:
-    half = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 4 4"><rect width="{}" height="4"/></svg>'
-    assert rendered(half.format(2), 16, "it")[:, :, 7:9].tolist() == [[[0, 255]] * 16] * 3
-    part = rendered(half.format(1.328125), 16, "it")  # 21.25 of the 64 fine pixels
-    assert np.unique(part[:, :, 5]).tolist() == [175]

@@ -1,11 +1,9 @@
 """Characters of fonts as drawings."""
 
-import numpy as np
 import pytest
 
 from oodbench.data.fonts import outlines
 from oodbench.data.pictures import rendered
-from oodbench.errors import UserError
 from tests.helpers.pictures import font
 
 
@@ -32,18 +30,3 @@ def test_a_font_that_lacks_a_character_has_none() -> None:
     assert outlines(font("AB"), "ABC", "it") is None
     assert outlines(font("ABC", blank="C"), "ABC", "it") is None
     assert outlines(font("ABC"), "ABC", "it") is not None
-
-
-@pytest.mark.parametrize("left", [0, 4, 40, 0.5])
-def test_half_a_font_is_refused(left: float) -> None:
-    content = font("AB")
-    part = content[: int(left * len(content)) if left < 1 else int(left)]
-    with pytest.raises(UserError, match=r"^half cannot be read as a font \("):
-        outlines(part, "AB", "half")
-
-
-def test_two_characters_differ() -> None:
-    drawings = outlines(font("AB"), "AB", "it")
-    assert drawings is not None
-    one, two = (rendered(svg, 16, "it") for svg in drawings.values())
-    assert not np.array_equal(one, two)

@@ -101,12 +101,6 @@ def test_the_size_is_that_of_the_files(scans: Path) -> None:
     assert planned(scans, {"name": "ConvNet"}).options["size"] == SIDE
 
 
-def test_inputs_more_than_twice_as_large_as_the_files_are_told(scans: Path) -> None:
-    assert not facts.notes(make("ImageFolder", {"size": 2 * SIDE}, scans))
-    (note,) = facts.notes(make("ImageFolder", {"size": 4 * SIDE}, scans))
-    assert "about 16 pixels a side are enlarged to 64, 16 times" in note
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "network"),

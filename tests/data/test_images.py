@@ -124,13 +124,6 @@ def test_a_cache_that_breaks_off_leaves_nothing(dataset: Any, root: Path) -> Non
     assert names == {"lock", dataset.cache_folder(dataset.listing()).name}
 
 
-def test_a_cache_without_room_is_refused(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr("oodbench.data.streams.shutil.disk_usage", lambda path: full)
-    with pytest.raises(UserError, match=r"needs 6.22e-05 GB and 1e-06 GB are free"):
-        dataset.cache(1)
-
-
 def test_files_that_cannot_be_read_are_found_before_training(dataset: Any, root: Path) -> None:
     facts.check(dataset)
     torn = root / "a" / "dog" / "torn.jpg"
@@ -147,21 +140,6 @@ def test_files_that_cannot_be_read_are_found_before_training(dataset: Any, root:
         facts.check(dataset)
 
 
-def test_a_link_to_nothing_is_a_missing_file(dataset: Any, root: Path) -> None:
-    (root / "a" / "dog" / "link.jpg").symlink_to(root / "none.jpg")
-    with pytest.raises(UserError, match=r"^ImageFolder: \S+link.jpg: No such file or directory$"):
-        facts.check(dataset)
-
-
-def test_a_torn_cache_is_named(dataset: Any, root: Path) -> None:
-    dataset.cache(1)
-    (torn,) = (root / ".oodbench").rglob("1.npy")
-    torn.write_bytes(torn.read_bytes()[:-1])
-    message = rf"^ImageFolder: {torn} is not a whole .* without {torn.parent} files are decoded$"
-    with pytest.raises(UserError, match=message):
-        dataset.load(0)
-
-
 def test_files_are_looked_at_once(
     dataset: Any, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,35 +151,6 @@ def test_files_are_looked_at_once(
     os.utime(next((root / "a" / "cat").iterdir()), ns=(1, 1))
     with pytest.raises(UserError, match="was looked at"):
         facts.check(dataset)
-
-
-def test_folders_that_cannot_be_are_named(tmp_path: Path) -> None:
-    def refused(message: str, values: dict[str, object] = VALUES) -> None:
-        with pytest.raises(UserError, match=message):
-            facts.check(make("ImageFolder", values, tmp_path))
-
-    refused(r"ImageFolder: \S+/set is not there \(it takes \S+/ENVIRONMENT/CLASS/IMAGE\)")
-    (tmp_path / "set").mkdir()
-    refused("set holds no folders")
-    draw(tmp_path / "set", ("a", "b", "c"), CLASSES)
-    (tmp_path / "set" / "b" / "cow").mkdir()
-    refused("environment 'a' has no folder of the class 'cow' in .*/set/a, unlike other env")
-    (tmp_path / "set" / "b" / "cow").rmdir()
-    for name in ("cat", "dog"):
-        for file in (tmp_path / "set" / "c" / name).iterdir():
-            file.unlink()
-    refused("environment 'c' has only images of 'rat'")
-    for file in (tmp_path / "set" / "c" / "rat").iterdir():
-        file.unlink()
-    refused("environment 'c' has no images in")
-    with pytest.raises(UserError, match="needs its option `root`, or --data-dir"):
-        facts.check(make("ImageFolder", {}))
-
-
-def test_an_empty_class_is_none_of_an_environments(dataset: Any, root: Path) -> None:
-    for file in (root / "c" / "cat").iterdir():
-        file.unlink()
-    assert dataset.load(0)["c"].y.tolist() == [1] * 4 + [2] * 4
 
 
 def test_hidden_folders_and_other_files_do_not_count(dataset: Any, root: Path) -> None:

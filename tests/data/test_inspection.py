@@ -47,15 +47,6 @@ def test_contents() -> None:
     assert (b.unreadable, b.repeated, b.shared) == ([], 4, {"a": 1})
 
 
-def test_classes_by_name() -> None:
-    made = Made(Made.Options())
-    made.classes = ("ant", "bee", "cat", "dog")
-    assert inspect(made)[1].balance == "ant 60.0 %, bee 20.0 %, cat 20.0 %, dog 0.0 %"
-    made.task = Task("multiclass", 20)
-    made.classes = tuple(f"kind {i}" for i in range(20))
-    assert inspect(made)[0].balance == "20 classes, 0 % (kind 4) to 30 % (kind 0)"
-
-
 def test_inputs_that_repeat_by_design_are_not_reported() -> None:
     made = Made(Made.Options())
     vars(made)["repeats"] = True
@@ -63,12 +54,3 @@ def test_inputs_that_repeat_by_design_are_not_reported() -> None:
     for name, options in (("ColoredDigits", {}), ("NoisyLabels", {"base": "digits"})):
         found = inspect(make(name, options))
         assert not any(c.repeated or c.shared for c in found), name
-
-
-def test_other_targets() -> None:
-    made = Made(Made.Options())
-    made.task = Task("multiclass", 20)
-    assert inspect(made)[0].balance == "20 classes, 0 % to 30 %"
-    sem = make("LinearSEM", {"num_examples": 100})
-    contents, y = inspect(sem)[0], sem.load(0)["0.2"].y
-    assert contents.balance == f"{y.mean():.3g} ± {y.std(correction=0):.2g}"

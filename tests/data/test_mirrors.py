@@ -117,27 +117,6 @@ def test_another_file_is_not_kept(
     assert not (tmp_path / "Sketches" / "a.npy").exists()
 
 
-def test_half_a_packed_file_is_not_kept(source: str, folder: Path, tmp_path: Path) -> None:
-    whole = (folder / "b.csv.gz").read_bytes()
-    (folder / "b.csv.gz").write_bytes(whole[:-4])
-    assert f"Sketches: {source} cannot be read (" in refusal(sketches(tmp_path), source, tmp_path)
-    assert not (tmp_path / "Sketches" / "b.csv").exists()
-
-
-def test_a_file_that_is_missing_is_named(source: str, folder: Path, tmp_path: Path) -> None:
-    (folder / "b.csv.gz").unlink()
-    sentence = refusal(sketches(tmp_path), source, tmp_path)
-    assert (
-        sentence
-        == f"Sketches: {source} has no Sketches/b.csv, nor b.csv, Sketches/b.csv.gz, b.csv.gz"
-    )
-
-
-@pytest.mark.parametrize("source", ["nowhere", "ftp://somewhere", "http://127.0.0.1:1"])
-def test_a_source_that_cannot_be_read_is_named(source: str, tmp_path: Path) -> None:
-    assert refusal(sketches(tmp_path), source, tmp_path).startswith(f"Sketches: {source} ")
-
-
 @pytest.fixture(params=["in a folder", "bare"])
 def archive(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Path:
     """A set of WILDS as an archive, with its folder or without."""
@@ -212,35 +191,3 @@ def test_parquet_copies_equal_the_packages_arrays(
         assert torch.equal(one.x.read(everything), other.x.read(everything))
         assert torch.equal(one.y, other.y)
     assert torch.equal(ours.data.metadata_array, theirs.data.metadata_array)
-
-
-def test_parquet_copies_that_are_damaged_or_lack_a_column_leave_nothing(tmp_path: Path) -> None:
-    parquet_copy("Camelyon17", tmp_path / "a")
-    source, target = tmp_path / "a" / "parquet", tmp_path / "b"
-    (source / "SHA256SUMS").write_text(f"{'0' * 64}  id_train-00000-of-00001.parquet\n")
-    dataset: Any = make("Camelyon17", {}, target)
-    with pytest.raises(UserError, match=r"id_train.* is damaged: its SHA-256 is [0-9a-f]{64}"):
-        fetch(dataset, str(source), target)
-    (source / "SHA256SUMS").unlink()
-    file = source / "id_val-00000-of-00001.parquet"
-    half = file.rename(source / "id_val-00001-of-00002.parquet")
-    with pytest.raises(UserError, match=r"id_val-00000-of-00002\.parquet is missing$"):
-        fetch(dataset, str(source), target)
-    half.rename(file)
-    whole = pd.read_parquet(file)
-    harms: list[dict[str, Any]] = [
-        {"node": "../../../harm"},
-        {"image": [{"path": "x.png"}] * len(whole)},
-    ]
-    for harm in harms:
-        whole.assign(**harm).to_parquet(file)
-        with pytest.raises(UserError, match="has a row without numbers or bytes of a picture"):
-            fetch(dataset, str(source), target)
-    whole.to_parquet(file)
-    pd.read_parquet(file).drop(columns="slide").to_parquet(file)
-    with pytest.raises(UserError, match=r"id_val.*parquet has no column 'slide'"):
-        fetch(dataset, str(source), target)
-    assert not (target / "camelyon17_v1.0").exists() and not list(target.iterdir())
-    other: Any = make("FMoW", {}, target)
-    with pytest.raises(UserError, match="only Camelyon17 and CivilComments are read from Parquet"):
-        fetch(other, str(source), target)

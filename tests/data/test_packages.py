@@ -1,13 +1,11 @@
 """Packages that carry data: read from archives that are whole and of the right version, or refused."""
 
-import re
-import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from oodbench.data.packages import Package, digest, read, write_licences
+from oodbench.data.packages import Package, read, write_licences
 from oodbench.errors import MissingError, UserError
 from tests.helpers import archives
 
@@ -52,15 +50,6 @@ def test_an_archive_that_is_missing_is_named_with_the_command_that_gets_it(
     assert refusal(package, tmp_path / "sub") == f"Sketches: there is no folder {tmp_path / 'sub'}"
 
 
-def test_all_archives_that_are_missing_are_asked_for_at_once(tmp_path: Path) -> None:
-    registries = {"a": "npm", "b": "npm", "c": "debian", "d": "debian"}
-    packages = [archives.package(registry, name, FILES) for name, registry in registries.items()]
-    archives.write(packages[3], FILES, tmp_path)
-    with pytest.raises(MissingError, match=r"lacks a-1\.0\.tgz and 2 others; ") as caught:
-        read(packages, "Sketches", tmp_path)
-    assert caught.value.command == "npm pack a@1.0 b@1.0 && apt-get download c"
-
-
 @pytest.mark.parametrize("left", [0, 20, 0.5, 0.95])
 def test_half_an_archive_is_refused(left: float, package: Package, tmp_path: Path) -> None:
     path = archives.write(package, {**FILES, "sub/b.txt": bytes(range(256)) * 64}, tmp_path)
@@ -69,26 +58,11 @@ def test_half_an_archive_is_refused(left: float, package: Package, tmp_path: Pat
     assert refusal(package, tmp_path).startswith(f"Sketches: {path} is no whole package (")
 
 
-def test_an_archive_that_does_not_say_what_it_is_is_refused(tmp_path: Path) -> None:
-    package = archives.package("npm", "drawings", FILES)
-    for about in (b"{", b"{}", b"[]"):
-        path = archives.write(package, FILES, tmp_path, about=about)
-        assert refusal(package, tmp_path).startswith(f"Sketches: {path} is no whole package (")
-
-
 def test_an_archive_with_other_files_is_refused(package: Package, tmp_path: Path) -> None:
     for files in ({**FILES, "a.json": b"[]"}, {"a.json": b"{}"}):
         path = archives.write(package, files, tmp_path)
         sentence = refusal(package, tmp_path)
         assert sentence.startswith(f"Sketches is made of {package}, and the files of {path} are ")
-
-
-def test_a_package_of_another_version_is_refused(tmp_path: Path) -> None:
-    package = archives.package("npm", "drawings", FILES)
-    path = archives.write(package, FILES, tmp_path, version="1.1")
-    assert f"and {path} is drawings 1.1; `npm pack drawings@1.0`" in refusal(package, tmp_path)
-    other = path.rename(tmp_path / "drawings-1.1.tgz")
-    assert f"and {other} is another; `npm pack drawings@1.0`" in refusal(package, tmp_path)
 
 
 def test_another_release_of_a_debian_package_will_do_if_its_files_are_the_same(
@@ -116,33 +90,3 @@ def test_a_python_package_is_read_where_it_is_installed(
     (tmp_path / "sketches" / "fonts" / "b.ttf").unlink()
     sentence = refusal(package, tmp_path)
     assert f"the files of {tmp_path / 'sketches'} are others; `pip install sketches`" in sentence
-
-
-def test_a_digest_knows_paths_and_contents() -> None:
-    digests = [digest(f) for f in ({"a": b"bc"}, {"ab": b"c"}, {"a": b"b", "c": b""}, {})]
-    assert len(set(digests)) == 4
-    assert digest({"a": b"1", "b": b"2"}) == digest({"b": b"2", "a": b"1"})
-
-
-def test_without_the_program_that_fetches_a_folder_is_asked_for(
-    package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    program = re.escape(package.fetching[0])
-    assert re.search(
-        rf"^Sketches needs {program}, which is not installed; `{program} .*--from FOLDER",
-        refusal(package, None),
-    )
-
-
-@pytest.mark.slow
-def test_without_a_network_npm_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        registry = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        monkeypatch.setenv("npm_config_registry", registry)
-        sentence = refusal(archives.package("npm", "drawings", FILES), None)
-    assert (
-        sentence.startswith("Sketches: npm failed (ECONNREFUSED); `npm pack")
-        and "--from FOLDER" in sentence
-    )

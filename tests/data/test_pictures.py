@@ -56,14 +56,6 @@ def test_a_negative_is_developed(times: int, tmp_path: Path) -> None:
     assert np.abs(found - GREY[..., None]).max() <= 1
 
 
-@pytest.mark.parametrize("odd", [-1.0, np.nan, np.inf])
-def test_greys_below_black_and_without_a_value_are_refused(odd: float, tmp_path: Path) -> None:
-    values = GREY.astype(np.float32)
-    values[3, 4] = odd
-    with pytest.raises(UserError, match=r"x.tif cannot be read as an image \(mode F with values"):
-        read(Image.fromarray(values), tmp_path / "x.tif")
-
-
 def drawing() -> Image.Image:
     """A black square on transparency."""
     image = Image.new("RGBA", (16, 16), (0, 0, 0, 0))
@@ -153,16 +145,6 @@ def test_one_value_is_white_in_all_pictures_and_said(
     again: Any = make("ImageFolder", {"root": "deep", "size": 24, "white": white}, tmp_path)
     for trained, kept in zip(dataset.load(0).values(), again.load(0).values(), strict=True):
         assert torch.equal(trained.x.read(torch.arange(8)), kept.x.read(torch.arange(8)))
-
-
-def test_the_option_says_what_is_white(tmp_path: Path) -> None:
-    scans(tmp_path / "deep", lambda grey: grey.astype(np.uint16))
-    dataset: Any = make("ImageFolder", {"root": "deep", "size": 24, "white": 511}, tmp_path)
-    usual: Any = make("ImageFolder", {"root": "deep", "size": 24}, tmp_path)
-    half, whole = (d.load(0)["a"].x.read(torch.arange(8)).float() for d in (dataset, usual))
-    assert (half - whole / 2).abs().max() <= 2
-    draw(tmp_path / "plain", "abc", ("x", "y"))
-    assert facts.run_options(make("ImageFolder", {"root": "plain"}, tmp_path), False)["white"] == 0
 
 
 def test_check_says_how_pictures_are_read_and_shows_them(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ from oodbench.data.streams import (
     ReadAhead,
     Stored,
     Subset,
-    chunk_size,
 )
 from oodbench.datasets import Environment
 from oodbench.errors import UserError
@@ -86,26 +84,6 @@ def test_parts_of_parts(tmp_path: Path) -> None:
     assert part.read(torch.tensor([2, 0]))[:, 0].tolist() == [110, 30]
 
 
-def test_files_that_cannot_be_are_named(tmp_path: Path) -> None:
-    good, other, torn, text, zipped = (tmp_path / f"{n}.npy" for n in "abcde")
-    np.save(good, np.zeros((3, 2), np.uint8))
-    np.save(other, np.zeros((3, 4), np.uint8))
-    torn.write_bytes(good.read_bytes()[:-2])
-    text.write_text("hello")
-    np.savez(zipped.with_suffix(""), np.zeros(3))
-    zipped.with_suffix(".npz").rename(zipped)
-    cases = {
-        tmp_path / "none.npy": "none.npy is missing",
-        other: r"b.npy holds rows of uint8 \(4,\), .*a.npy of uint8 \(2,\)",
-        torn: "c.npy is not a whole .npy file",
-        text: "d.npy is not a whole .npy file",
-        zipped: "e.npy is not a .npy file with one row an example",
-    }
-    for path, message in cases.items():
-        with pytest.raises(UserError, match=message):
-            MemoryMapped([good, path])
-
-
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_reads_come_in_any_order_and_none_beyond_the_end(workers: int) -> None:
     stored = Counting(torch.arange(40.0).view(20, 2))
@@ -127,17 +105,6 @@ def test_reads_are_ahead_by_so_many_and_no_more(workers: int) -> None:
     while len(stored.reads) < 30 + workers and time.monotonic() < until:
         time.sleep(0.001)
     assert sorted(stored.reads) == [[i] for i in range(30 + workers)]
-
-
-def test_waiting_is_counted_where_nothing_was_ready() -> None:
-    stored = Counting(torch.zeros(10, 2), seconds=0.05)
-    reads = ReadAhead(lambda i: [(stored, torch.tensor([i]))], 10, CPU, 1)
-    reads[0]
-    assert reads.seconds >= 0.05
-    before = reads.seconds
-    time.sleep(0.3)
-    reads[1]
-    assert reads.seconds - before < 0.05
 
 
 def test_an_error_of_a_read_is_the_callers() -> None:
@@ -178,15 +145,6 @@ def test_stored_batches_are_those_in_memory(
             assert (seen is None) == (wanted is None) == (not views)
             assert seen is None or wanted is None or torch.equal(seen, wanted)
         assert found.waiting_seconds > 0 == expected.waiting_seconds
-
-
-def test_one_environment_a_step_reads_no_other() -> None:
-    stored = [(Counting(torch.randn(10, 2)), torch.arange(10)) for _ in range(3)]
-    batches = Batches(stored, 5, 0, environments_at=one_at_a_time, end=6)
-    for step in range(6):
-        batch = batches[step]
-        assert batch.x.shape == (1, 5, 2) and batch.y.shape == (1, 5)
-    assert [len(x.reads) for x, _ in stored] == [2, 2, 2]
 
 
 def test_augmentation_depends_on_seed_and_step_alone() -> None:
@@ -234,18 +192,6 @@ def test_stored_environments_are_evaluated_as_in_memory(workers: int) -> None:
     assert sizes_read == [3, 3, *4 * [CHUNK_EXAMPLES]]
 
 
-def test_large_examples_are_evaluated_in_smaller_pieces() -> None:
-    stored = Counting(torch.zeros(1, 2))
-    assert chunk_size(stored) == CHUNK_EXAMPLES
-    cases: list[tuple[tuple[int, ...], int]] = [
-        ((3, 224, 224), 2**24 // (3 * 224 * 224)),
-        ((2**25,), 1),
-    ]
-    for shape, size in cases:
-        stored.shape = shape
-        assert chunk_size(stored) == size
-
-
 def spec(folder: Path, algorithm: str = "ERM", **options: object) -> RunSpec:
     entry = {"name": algorithm, "hparams": {"batch_size": 6}}
     keys = {"network": {"name": "MLP", "hparams": {"width": 4, "depth": 1}}, "evaluate_every": 10}
@@ -288,17 +234,3 @@ def test_predictions_use_the_transform_without_augmentation(tmp_path: Path) -> N
     assert torch.equal(run.predict(x), run.algorithm.predict(x.float() / 255))
     training = Run(spec(tmp_path), TrainSettings(data_dir=tmp_path)).batches[0].x
     assert training.shape == (2, 6, 3, 8, 8) and training.dtype == torch.float32
-
-
-def test_a_file_that_is_torn_ends_the_plan(tmp_path: Path) -> None:
-    write(tmp_path)
-    file = tmp_path / "b-1.npy"
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"b-1.npy is not a whole .npy file"):
-        spec(tmp_path)
-
-
-def test_endless_batches_are_read_ahead_too() -> None:
-    stored = Counting(torch.zeros(4, 2))
-    batches = Batches([(stored, torch.arange(4))], 2, 0, loader_workers=1)
-    assert batches[sys.maxsize - 1].y.shape == (1, 2)

@@ -8,8 +8,6 @@ import torch
 from scipy.stats import pearsonr
 from sklearn.metrics import average_precision_score, f1_score
 
-from oodbench.data import wilds as official
-from oodbench.datasets import datasets
 from oodbench.metrics import values_of_examples
 from tests.helpers.wilds_copies import COPIES, logits, opened, right, rows
 
@@ -152,21 +150,3 @@ def test_predictions_that_are_not_finite(wilds_dir: Path) -> None:
     for value in (float("inf"), 0.5):  # a constant has no correlation
         found = poverty.split_metrics("test", torch.arange(count), torch.full((count, 1), value))
         assert list(found) == ["r_wg"] and np.isnan(found["r_wg"])
-
-
-def test_every_set_of_the_package_but_the_genomes_is_there() -> None:
-    ours = [datasets.get(name).row.package for name in COPIES]  # type: ignore[attr-defined]
-    assert {*ours} == {*official.package().supported_datasets} - {"encode"}
-
-
-def test_group_means() -> None:
-    v, g = torch.tensor([1.0, 2.0, 6.0, 5.0]), torch.tensor([2, 0, 2, 2])
-    means, counts = official.group_means(v, g, 4)
-    assert means.tolist() == [2, 0, 4, 0]
-    assert counts.tolist() == [1, 0, 3, 0]
-
-
-def test_the_package_does_not_ask_for_newer_ones() -> None:
-    version = official.package().version
-    assert version.check_outdated is None
-    assert not hasattr(version, "thread")

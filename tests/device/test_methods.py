@@ -14,6 +14,7 @@ from oodbench.networks.base import build
 from oodbench.steps import fits_examples, update
 from oodbench.tasks import Task
 from tests.device.pretend import DEVICE, move_algorithm, moved, on_device
+from tests.helpers.methods import OF_EACH_KIND, OURS
 
 FITTED = {
     "ICP": "a run is one fit, by scipy on the host",
@@ -60,9 +61,10 @@ def made(cls: type[Algorithm], task: Task, values: dict[str, Any]) -> Algorithm:
 def cases() -> Iterator[Any]:
     """Every method with the options that it can have, each on a task; the defaults on all tasks.
 
-    All but the defaults on one task, and what every method can have with ERM, wait for the night.
+    All but the defaults of a method of each kind on one task, and what every method can have with
+    ERM, wait for the night.
     """
-    for name in algorithms:
+    for name in OURS:
         cls = algorithms.get(name)
         takes = [
             task
@@ -71,6 +73,7 @@ def cases() -> Iterator[Any]:
         ]
         why = FITTED.get(name)
         marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
+        marks += [] if name in OF_EACH_KIND else [pytest.mark.nightly]
         for task in takes:
             label = f"{name}-{task.kind}{task.num_outputs}"
             yield pytest.param(cls, task, {}, id=label, marks=marks)
@@ -117,7 +120,7 @@ def test_a_step_stays_on_the_device(
         assert seen[1] == seen[2]
 
 
-@pytest.mark.parametrize("name", [n for n in algorithms if not fits_examples(algorithms.get(n))])
+@pytest.mark.parametrize("name", [n for n in OURS if not fits_examples(algorithms.get(n))])
 def test_a_prediction_stays_on_the_device(name: str) -> None:
     cls = algorithms.get(name)
     task = next(

@@ -26,6 +26,7 @@ def test_the_tables_are_what_the_command_prints() -> None:
     assert text.endswith(invoke("table", "small.v3", "--format", "markdown"))
 
 
+@pytest.mark.nightly
 def test_the_figures_of_admission_are_those_of_the_frozen_runs() -> None:
     frames, text = frames_of(["small.v3"]), (BOARDS / "protocol.md").read_text()
     rows = re.findall(r"^\| (.*) \|$", text.partition("## What is frozen")[2], re.M)[2:]

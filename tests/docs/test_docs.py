@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from packaging.version import Version
 from typer.testing import CliRunner
 
 import oodbench
 from oodbench.sweep.file import Sweep, validate
 from oodbench.version import __version__
-from tests.helpers.commands import python
+from tests.conftest import made_once
+from tests.helpers.commands import run
 from tests.helpers.paths import ROOT
-from tests.install.extras import project
-from tests.install.lowest import lowest
+from tests.helpers.plugins import plugins_in
 
 PAGES = [
     ROOT / "README.md",
@@ -44,57 +43,9 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(found), f"{target} in {page}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_index_above_every_page_leads_to_it(page: Path) -> None:
-    docs = ROOT / "docs"
-    if page.is_relative_to(docs) and page != docs / "README.md":
-        start = page.parent.parent if page.name == "README.md" else page.parent
-        indexes = [folder / "README.md" for folder in (start, *start.parents)]
-        linked = {
-            (index.parent / target).resolve()
-            for index in indexes
-            if index.is_file() and index.is_relative_to(docs)
-            for target in re.findall(r"\]\(([^)\s#]+)", index.read_text())
-        }
-        assert page.resolve() in linked
-
-
-def test_the_page_of_extras_has_those_of_the_project() -> None:
-    text = (ROOT / "docs" / "findings" / "extras.md").read_text()
-    rows = re.findall(r"^\| (\w+) \|", text, re.M)
-    assert sorted(rows[1:]) == sorted(project()["optional-dependencies"])
-
-
 def test_the_citation_has_the_version() -> None:
     citation = yaml.safe_load((ROOT / ".github" / "CITATION.cff").read_text())
     assert citation["version"] == __version__
-
-
-def test_the_page_of_lowest_versions_has_the_bounds_of_the_project() -> None:
-    extras = project()["optional-dependencies"].values()
-    bounds = lowest([*project()["dependencies"], *(r for extra in extras for r in extra)])
-    text = (ROOT / "docs" / "findings" / "lowest.md").read_text()
-    rows = dict(re.findall(r"^\| ([\w-]+) \| ([\d.]+) \|$", text, re.M))
-    assert {name: Version(found) for name, found in rows.items()} == {
-        name: Version(bound) for name, bound in bounds.items()
-    }
-
-
-def named_paths() -> list[str]:
-    """Files of the project that pages, sources and sweeps name."""
-    files = [
-        *PAGES,
-        *(p for r in ("oodbench", "algorithms", "datasets") for p in (ROOT / r).rglob("*.py")),
-    ]
-    texts = [file.read_text() for file in [*files, *(ROOT / "sweeps").rglob("*.yaml")]]
-    return sorted(
-        {n for text in texts for n in re.findall(r"\bdocs/[\w/-]+\.(?:md|py|yaml)\b", text)}
-    )
-
-
-@pytest.mark.parametrize("path", named_paths())
-def test_every_page_that_is_named_is_there(path: str) -> None:
-    assert (ROOT / path).is_file()
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -112,7 +63,10 @@ GUIDES = [
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a sweep with the guides' methods and dataset was launched."""
-    folder = tmp_path_factory.mktemp("guides")
+    return made_once(tmp_path_factory, "guides", launch_guides)
+
+
+def launch_guides(folder: Path) -> None:
     (folder / "my_method.py").write_text("\n".join(blocks("guide/add_algorithm.md", "python")))
     (folder / "turning_line.py").write_text(blocks("tutorials/add_a_dataset.md", "python")[0])
     rows = ["ERM", *GUIDES]
@@ -121,15 +75,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "datasets": ["TurningLine"],
         "algorithms": rows,
         "trials": 1,
-        "steps": 20,
+        "steps": 4,
     }
     (folder / "mine.yaml").write_text(yaml.safe_dump(sweep))
-    plugins = ["--plugin", "my_method", "--plugin", "turning_line"]
-    launch = ["-m", "oodbench.sweep", "launch", "mine.yaml", "--yes", "--launcher", "debug"]
-    launch += plugins
-    done = python(folder, *launch)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    launch = ("launch", "mine.yaml", "--yes", "--launcher", "debug")
+    with plugins_in(folder, "my_method", "turning_line"):
+        done = run(*launch, "--plugin", "my_method", "--plugin", "turning_line")
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.slow

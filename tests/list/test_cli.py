@@ -1,15 +1,13 @@
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from oodbench.algorithms import algorithms
-from oodbench.list.catalogue import own_entries
 from oodbench.list.cli import app
-from tests.helpers.commands import mistake, python
+from tests.helpers.commands import mistake
 
 PLUGIN = '''
 from oodbench.algorithms import Algorithm, register
@@ -30,23 +28,9 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
 
 
-@pytest.mark.slow
-def test_json_has_the_same_entries() -> None:
-    assert json.loads(call("--format", "json").stdout) == [asdict(e) for e in own_entries()]
-
-
 def test_one_name_has_a_page_and_json() -> None:
     assert call("IRM").stdout.startswith("IRM (algorithm)\n")
     assert json.loads(call("IRM", "--format", "json").stdout)["paper"] == "arXiv:1907.02893"
-
-
-@pytest.mark.slow
-def test_the_listing_imports_no_torch(tmp_path: Path) -> None:
-    done = python(tmp_path, "-X", "importtime", "-m", "oodbench.list")
-    assert done.returncode == 0
-    imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
-    assert "oodbench.list.catalogue" in imported
-    assert not {"torch", "numpy"} & imported
 
 
 def test_a_plug_in_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,11 +42,3 @@ def test_a_plug_in_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "Does nothing new. [none yet]" in result.stdout and "at length" not in result.stdout
     said = mistake(call("--plugin", "my_method"))
     assert said.startswith("error: unknown plug-in module 'my_method'")
-
-
-def test_wrong_usage() -> None:
-    assert call("--plug").exit_code == 2
-    assert call("IRM", "ERM").exit_code == 2
-    wrong = call("Spirls")
-    assert wrong.exit_code == 2
-    assert "did you mean Spirals" in " ".join(wrong.output.split())

@@ -1,13 +1,6 @@
 from typing import Any
 
-import pytest
-
-from oodbench.algorithms import algorithms
-from oodbench.datasets import datasets
-from oodbench.errors import UserError
-from oodbench.hparams import choice, hparam, uniform_int
-from oodbench.list.details import details, page, parameters
-from oodbench.networks.base import networks
+from oodbench.list.details import details
 
 
 def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -35,47 +28,6 @@ def test_a_dataset_has_its_options_and_environments() -> None:
     assert "MNIST/raw/train-images-idx3-ubyte" in details("ColoredMNIST")["files"]
     assert details("PACS")["files"] == ["PACS/"]
     assert by_name(found["options"])["num_environments"]["default"] == 16
-
-
-def test_environments_that_files_decide_are_said_to_be_so() -> None:
-    assert details("Camelyon17")["environments"].startswith("read from its files (")
-    assert details("Table")["environments"].startswith("read from its files (")
-
-
-def test_a_wrong_name_is_told_the_nearest_right_one() -> None:
-    with pytest.raises(
-        UserError, match=r"unknown algorithm, dataset, network or adaptation 'Spiral'.*Spirals"
-    ):
-        details("Spiral")
-
-
-def test_ranges_and_bounds_are_those_of_the_draws() -> None:
-    from dataclasses import dataclass
-
-    @dataclass(frozen=True, kw_only=True)
-    class Space:
-        depth: int = hparam(3, uniform_int(1, 5), low=1, high=9)
-        """How deep."""
-        name: str = hparam("", choice("a", "b"), options=("", "a", "b"))
-
-    assert parameters(Space) == [
-        {
-            "name": "depth",
-            "default": 3,
-            "range": "uniform_int(1, 5)",
-            "bounds": "1 to 9",
-            "meaning": "How deep.",
-        },
-        {"name": "name", "default": "", "range": "choice(a, b)", "bounds": "one of , a, b"},
-    ]
-
-
-@pytest.mark.slow
-def test_everything_has_a_page_that_keeps_its_width() -> None:
-    for name in [*algorithms, *datasets, *networks]:
-        text = page(details(name), 80)
-        assert text.startswith(f"{name} (")
-        assert not [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()]
 
 
 def test_an_algorithm_says_what_it_changes_and_what_it_cannot_do() -> None:

@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_scor
 from torch import Tensor
 
 from oodbench.datasets import Dataset, Environment
-from oodbench.metrics import NAMED, is_higher_better
+from oodbench.metrics import is_higher_better
 from oodbench.tasks import Task
 from oodbench.train.evaluate import evaluate, evaluate_vectorized
 from oodbench.train.loading import groups_of
@@ -99,19 +99,6 @@ def test_classes_that_a_split_lacks_do_not_count() -> None:
     assert got["adjusted_accuracy"] == got["worst_class_accuracy"] == (0.5, 4)
     assert {k: v for k, v in got.items() if "[" in k} == wanted
     assert got["balanced_accuracy"] == (0.5, 4) and "out" not in by_split
-
-
-def test_many_groups_have_the_worst_alone() -> None:
-    classes = NAMED // 2 + 1
-    got = scores(*data(5000, classes), classes)["in"]
-    assert "worst_group_accuracy" in got and not any("[" in metric for metric in got)
-
-
-def test_other_targets_than_classes_have_no_groups() -> None:
-    dataset = Birds(3)
-    dataset.task = Task("regression")
-    environments, splits = data(10, 3)
-    assert groups_of(dataset, environments, splits) == {}
 
 
 def test_vectorized_predictors_have_the_values_of_each_alone() -> None:

@@ -2,12 +2,11 @@ import importlib
 
 import pytest
 import torch
-from oodbench.datasets.wilds_table import SETS
 from sklearn.metrics import brier_score_loss, log_loss
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
 from oodbench.data.wilds import package
-from oodbench.metrics import is_higher_better, is_proportion, values_of_examples
+from oodbench.metrics import is_higher_better, values_of_examples
 from oodbench.tasks import Task
 
 
@@ -98,11 +97,3 @@ def test_the_default_metric_is_among_the_metrics(task: Task) -> None:
     assert task.metric in metrics
     assert all(value.shape == (5, 6) for value in metrics.values())
     assert is_higher_better(task.metric) == (task.kind in ("binary", "multiclass", "multilabel"))
-
-
-def test_more_of_an_official_metric_of_wilds_is_better_and_most_are_printed_in_percent() -> None:
-    official = {row.metric for row in SETS.values()}
-    assert all(map(is_higher_better, official))
-    assert is_higher_better("Acc (Class-Method)") and not is_proportion("Acc (Overall)")
-    numbers = {metric for metric in official if not is_proportion(metric)}
-    assert numbers == {"r_wg", "acc", "detection_acc_avg_dom"}

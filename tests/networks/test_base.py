@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.errors import UserError
 from oodbench.networks.base import build, networks
 
 IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
@@ -40,14 +39,3 @@ def test_weights_depend_on_the_seed_alone(name: str, shape: tuple[int, ...]) -> 
     assert torch.equal(first, weights(0))
     if name != "Linear":
         assert not torch.equal(first, weights(1))
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match=r"unknown network 'mpl'; did you mean MLP\?"):
-        build("mpl", {}, (4,), 1, 0)
-    with pytest.raises(
-        UserError, match=r"'widht' in the hyperparameters of the network MLP; .*width"
-    ):
-        build("MLP", {"widht": 3}, (4,), 1, 0)
-    with pytest.raises(UserError, match=r"'width' in .* must be at least 1, not 0"):
-        build("MLP", {"width": 0}, (4,), 1, 0)

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.identity import sha256
 from oodbench.networks.base import build
@@ -125,13 +124,6 @@ def test_a_run_without_training_has_the_values_of_its_texts(folder: Path) -> Non
 def test_what_cannot_be_built_is_said(folder: Path, values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         made(folder, head_init="text", **values)
-
-
-def test_a_head_that_begins_at_random_is_no_zero_shot_classifier(folder: Path) -> None:
-    assert algorithms.get("ZeroShot").needs.zero_shot
-    network = {"name": "CLIP", "hparams": {"weights": str(folder)}}
-    with pytest.raises(UserError, match="needs a head that is made of texts"):
-        single({"name": "RotatedDigits"}, {"name": "ZeroShot"}, steps=2, network=network)
 
 
 def test_a_sweep_shows_what_its_networks_were_pretrained_on(folder: Path, tmp_path: Path) -> None:

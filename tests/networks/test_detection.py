@@ -82,6 +82,7 @@ def test_predictions_are_torchvisions_boxes_padded() -> None:
         assert row[count:].isnan().all()
 
 
+@pytest.mark.nightly
 def test_weights_from_a_file(tmp_path: Path) -> None:
     from torchvision.models.detection import fasterrcnn_resnet50_fpn
 
@@ -141,6 +142,7 @@ def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path:
     assert found.to_dict("records") == record["evaluations"]
 
 
+@pytest.mark.nightly
 def test_cocos_weights_come_from_torchs_cache_but_for_the_last_layer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,11 +164,3 @@ def test_cocos_weights_come_from_torchs_cache_but_for_the_last_layer(
     assert network.classifier[1].box_predictor.cls_score.out_features == 2
     frozen = [m for m in network.modules() if isinstance(m, FrozenBatchNorm2d)]
     assert frozen and {m.eps for m in frozen} == {0.0}
-
-
-def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    with pytest.raises(UserError, match="the weights `coco` of fasterrcnn_resnet50_fpn are not in"):
-        detector(weights="coco")
-    with pytest.raises(UserError, match="at least 32 x 32 pixels"):
-        build("FasterRCNN", SMALL, (3, 8, 8), 7, 0)

@@ -81,8 +81,3 @@ def test_rows_of_a_molecule() -> None:
     assert (bonds[6:] == -1).all()
     with pytest.raises(UserError, match="a molecule of 9 atoms needs the option size=9"):
         molecule(8)(graph(9, 0))
-
-
-def test_only_molecules_will_do() -> None:
-    with pytest.raises(UserError, match="the network GIN takes molecules"):
-        build("GIN", {}, (3, 8, 8), 2, 0)

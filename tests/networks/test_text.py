@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 from typing import Any
 
@@ -6,9 +5,7 @@ import pytest
 import torch
 
 from oodbench.data.encodings import VOCABULARY, hashed_words, word_pieces
-from oodbench.errors import UserError
-from oodbench.networks.base import build, networks
-from oodbench.networks.weights import replaced_weights
+from oodbench.networks.base import build
 from tests.helpers.transformers_copies import TOKENS, small_codegpt, small_distilbert
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 0, 0], [8, 9, 5, 6, 7, 3, 0]])
@@ -63,25 +60,6 @@ def test_distilbert_is_that_of_transformers(distilbert: Path) -> None:
     assert network(ids).shape == (2, 3) and network.num_features == 16
 
 
-def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(os.environ, "HF_HOME", str(tmp_path))
-    with pytest.raises(UserError, match="neither a folder nor in the cache of transformers"):
-        build("DistilBERT", {"weights": "no-such-weights"}, (8,), 2, 0)
-    with replaced_weights(), pytest.raises(UserError, match="neither a folder nor in the cache"):
-        build("DistilBERT", {"weights": "no-such-weights"}, (8,), 2, 0)  # nobody else knows sizes
-    for name in ("DistilBERT", "CodeGPT"):  # as a plan does
-        networks.get(name).check({"weights": "none"})
-        with pytest.raises(UserError, match="neither a folder nor in the cache"):
-            networks.get(name).check({"weights": "no-such-weights"})
-
-
-@pytest.mark.parametrize("name", ["TextCNN", "DistilBERT"])
-def test_only_texts_will_do(name: str) -> None:
-    with pytest.raises(UserError, match=f"the network {name} takes texts"):
-        build(name, {}, (3, 8, 8), 2, 0)
-
-
 SMALL = {"weights": "none", "layers": 2, "width": 16, "heads": 2}
 
 
@@ -112,10 +90,3 @@ def test_weights_from_a_folder_grow_to_the_tokenizer(tmp_path: Path) -> None:
     network = gpt(weights=str(folder))
     assert network.num_features == 16 and network.classifier.weight.shape == (TOKENS, 16)
     assert network(torch.zeros(1, 9, dtype=torch.long)).shape == (1, 9, TOKENS)
-
-
-def test_what_cannot_be() -> None:
-    with pytest.raises(UserError, match="rows of tokens, not inputs of the shape"):
-        build("CodeGPT", SMALL, (3, 8, 8), TOKENS, 0)
-    with pytest.raises(UserError, match="neither a folder nor in the cache"):
-        gpt(weights="nobody/nothing")

@@ -1,6 +1,5 @@
 import importlib
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ from torch import Tensor, nn
 
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import IMAGENET
-from oodbench.errors import MissingError, UserError
-from oodbench.hparams import defaults
-from oodbench.networks.base import Network, build, networks
+from oodbench.errors import UserError
+from oodbench.networks.base import Network, build
 from oodbench.networks.timm import _groups
 from oodbench.results.run_spec import RunSpec
 from oodbench.steps import configure, update
@@ -186,16 +184,6 @@ def test_files_that_are_no_weights_of_the_model_cost_one_sentence_in_the_plan(
     refused("no statistics to freeze", freeze_batch_norm=True)
 
 
-def test_images_of_the_wrong_size_for_a_tower_are_named_before_training(tmp_path: Path) -> None:
-    file = file_of(SMALL_VIT, tmp_path / "v.pth")
-    with pytest.raises(UserError, match=r"trained on images of 224 x 224 .* have 8 x 8: resize"):
-        spec_of(model=SMALL_VIT, weights=str(file))
-    with pytest.raises(UserError, match="patches of 16 x 16 pixels, which does not go into 8 x 8"):
-        spec_of(model=SMALL_VIT)
-    with pytest.raises(UserError, match="the network timm takes images"):
-        build("timm", {}, (4,), 2, 0)
-
-
 def test_cached_weights_are_those_of_timms_caches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,35 +206,6 @@ def test_cached_weights_are_those_of_timms_caches(
     assert spec_of(weights="cached").id != found.id  # Hugging Face's cache comes first
     with pytest.raises(UserError, match="timm knows no weights of botnet50ts_256"):
         spec_of(model="botnet50ts_256", weights="cached")
-
-
-def test_what_timms_models_do_not_have_is_told() -> None:
-    with pytest.raises(UserError, match="does not say what the layers of pit_ti_224 are"):
-        build("timm", {"model": "pit_ti_224", "freeze": 1}, (3, 224, 224), 2, 0)
-    with pytest.raises(
-        UserError, match=r"timm cannot build vgg11 for images of 32 x 32 .*drop_path"
-    ):
-        build("timm", {"model": "vgg11", "drop_path": 0.1}, (3, 32, 32), 2, 0)
-
-
-def test_a_tower_with_one_number_for_its_patches_is_built_too() -> None:
-    network = build("timm", {"model": "xcit_nano_12_p8_224"}, (3, 16, 16), 2, 0).eval()
-    assert network(torch.zeros(1, 3, 16, 16)).shape == (1, 2)
-    with pytest.raises(
-        UserError, match=r"for images of 12 x 12 pixels \(.*`patch_size` should div"
-    ):
-        build("timm", {"model": "xcit_nano_12_p8_224"}, (3, 12, 12), 2, 0)
-
-
-def test_statistics_stay_where_they_are_frozen(tmp_path: Path) -> None:
-    file = file_of("resnet10t", tmp_path / "r.pth")
-    for frozen in (False, True):
-        values = {"model": "resnet10t", "weights": str(file), "freeze_batch_norm": frozen}
-        network = build("timm", values, (3, 32, 32), 2, 0).train()
-        before = {n: b.clone() for n, b in network.named_buffers() if "running" in n}
-        network(torch.rand(4, 3, 32, 32))
-        same = [torch.equal(network.get_buffer(n), b) for n, b in before.items()]
-        assert all(same) if frozen else not any(same)
 
 
 @pytest.mark.parametrize("model", ["resnet10t", "test_vit"])
@@ -289,41 +248,3 @@ def test_frozen_stages_stay_and_layers_have_rates_of_their_own(model: str) -> No
         "classifier.weight",
         "classifier.bias",
     }
-
-
-def test_stages_are_those_of_the_model_and_styles_are_mixed_in_maps_alone() -> None:
-    network = build("timm", {"model": "resnet10t", "mix_style": 1.0}, (3, 64, 64), 2, 0)
-    plain = build("timm", {"model": "resnet10t"}, (3, 64, 64), 2, 0)
-    x = torch.rand(4, 3, 64, 64)
-    assert torch.equal(features(network, x), features(plain, x)) and len(network.stages) == 5
-    seen: list[Tensor] = []
-    network.get_submodule(network.stages[1]).register_forward_hook(
-        lambda m, i, o: seen.append(o.detach())
-    )
-    plain.get_submodule(plain.stages[1]).register_forward_hook(
-        lambda m, i, o: seen.append(o.detach())
-    )
-    network.train()(x), plain.train()(x)
-    assert not torch.allclose(seen[0], seen[1])
-    with pytest.raises(UserError, match="test_vit has no early feature maps"):
-        build("timm", {"model": "test_vit", "mix_style": 0.5}, (3, 160, 160), 2, 0)
-
-
-def test_paths_are_dropped_in_training_alone() -> None:
-    network = build("timm", {"model": "resnet10t", "drop_path": 0.9}, (3, 32, 32), 2, 0)
-    x = torch.rand(2, 3, 32, 32)
-    assert torch.equal(features(network, x), features(network, x))
-    drops: list[Any] = [m for m in network.modules() if type(m).__name__ == "DropPath"]
-    assert max(m.drop_prob for m in drops) == pytest.approx(0.9)
-
-
-def test_without_the_package_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(MissingError, match=r"package timm: `pip install 'oodbench\[timm\]'`"):
-        build("timm", {}, (3, 32, 32), 2, 0)
-
-
-def test_with_images_the_weights_are_those_that_were_cached() -> None:
-    space = networks.get("timm").Hparams
-    assert defaults(space, "images")["weights"] == "cached"
-    assert defaults(space)["weights"] == "none"

@@ -11,6 +11,7 @@ from oodbench.hparams import defaults
 from oodbench.networks.base import build
 from oodbench.steps import configure, fits_examples, trains_network, update
 from oodbench.tasks import Task
+from tests.helpers.methods import OURS
 
 pytest.importorskip("timm")
 pytestmark = [
@@ -42,7 +43,7 @@ MODELS = ("test_resnet", "test_vit", "test_convnext")
     ("name", "model"),
     [
         pytest.param(*pair, marks=[pytest.mark.nightly] * (number % 4 > 0))
-        for number, pair in enumerate(zip(algorithms, itertools.cycle(MODELS), strict=False))
+        for number, pair in enumerate(zip(OURS, itertools.cycle(MODELS), strict=False))
     ],
 )
 def test_methods_train_backbones(name: str, model: str) -> None:

@@ -1,7 +1,6 @@
 import re
 import shutil
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,7 @@ from torch import Tensor, nn
 
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, identity
-from oodbench.identity import sha256
 from oodbench.networks.base import build, networks
-from oodbench.networks.weights import weights_file
-from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan, single
 
 pytestmark = pytest.mark.slow
 
@@ -111,23 +105,6 @@ def test_frozen_statistics_stay_and_their_scales_learn(file: Path, frozen: bool)
     assert len(scales) == 20 and all(w.grad is not None for w in scales)
 
 
-def test_resnet_50_is_torchvisions() -> None:
-    network = build("ResNet50", {}, (3, 64, 64), 3, 0)
-    model = torchvision.models.resnet50(num_classes=3)
-    assert network.num_features == 2048
-    assert sum(p.numel() for p in network.parameters()) == sum(
-        p.numel() for p in model.parameters()
-    )
-
-
-def test_dropout_is_of_the_features() -> None:
-    network = build("ResNet18", {"dropout": 0.5}, (3, 32, 32), 2, 0)
-    x = torch.randn(8, 3, 32, 32)
-    assert float((network.featurizer(x) == 0).float().mean()) > 0.4
-    network.eval()
-    assert torch.equal(network(x), network(x))
-
-
 def test_domainbeds_suite_has_imagenet_weights_and_frozen_statistics() -> None:
     space = networks.get("ResNet50").Hparams
     expected = {"weights": "imagenet", "freeze_batch_norm": True, "dropout": 0.0}
@@ -207,73 +184,6 @@ def test_a_student_and_its_teacher_are_not_confused(file: Path, tmp_path: Path) 
         build("ResNet18", {"weights": str(tmp_path / "both.pth")}, (3, 32, 32), 5, seed=0)
 
 
-def test_of_two_wrappers_the_first_is_read_and_said_and_others_are_listed(tmp_path: Path) -> None:
-    plain = torch.load(resnet_file(tmp_path / "r18.pth"), weights_only=True)
-    file, own = tmp_path / "x.pth", {"weights": str(tmp_path / "x.pth")}
-    torch.save({"state_dict_ema": {}, "state_dict": plain}, file)
-    with pytest.warns(UserWarning, match="of state_dict, state_dict_ema the first is read"):
-        build("ResNet18", own, (3, 32, 32), 5, seed=0)
-    torch.save({"teacher": plain, "student": plain, "epoch": 3}, file)
-    with pytest.raises(UserError, match=r"state_dict of tensors but teacher, student, epoch$"):
-        build("ResNet18", own, (3, 32, 32), 5, seed=0)
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x/data/0", bytes(2**20))
-    with pytest.raises(UserError, match=r"x\.pth is compressed, as torch writes no weights"):
-        build("ResNet18", own, (3, 32, 32), 5, seed=0)
-
-
-def test_a_plan_says_that_a_prefix_is_taken_off(tmp_path: Path) -> None:
-    file = tmp_path / "other.pth"
-    plain = torch.load(resnet_file(tmp_path / "r18.pth"), weights_only=True)
-    torch.save(wrapped(plain)["parallel"][0], file)
-    values = {"name": "s", "datasets": [{"name": "ColoredDigits", "copies": 1}], "steps": 2}
-    network = {"name": "ResNet18", "hparams": {"weights": str(file)}}
-    plan = make_plan(validate(values | {"algorithms": ["ERM"], "network": network}, "s"))
-    assert plan.notes == (f"{file}: the prefix `module.` is taken off its names",)
-
-
-def test_weights_and_images_that_do_not_fit_are_told_by_the_plan(tmp_path: Path) -> None:
-    digits, own = {"name": "ColoredDigits", "copies": 1}, {"weights": str(tmp_path / "other.pth")}
-    torch.save({"conv1.weight": torch.zeros(3)}, own["weights"])
-    with pytest.raises(UserError, match=r"other\.pth holds no weights of ResNet"):
-        single(digits, {"name": "ERM"}, network={"name": "ResNet18", "hparams": own})
-    with pytest.raises(UserError, match="DenseNet121 takes images of at least 32 x 32 pixels"):
-        single(digits, {"name": "ERM"}, network="DenseNet121")
-
-
-def test_a_run_is_known_by_the_checksum_of_its_weights_where_that_is_given(tmp_path: Path) -> None:
-    digits = {"name": "ColoredDigits", "copies": 1}
-
-    def run(**own: Any) -> RunSpec:
-        return single(digits, {"name": "ERM"}, network={"name": "ResNet18", "hparams": own})
-
-    file = resnet_file(tmp_path / "a.pth")
-    moved, known = tmp_path / "b.pth", sha256(file)
-    shutil.copy(file, moved)
-    by_path = [run(weights=str(each)) for each in (file, moved)]
-    assert by_path[0].id != by_path[1].id and "sha256" not in by_path[0].network_hparams
-    first = run(weights=str(file), sha256=known)
-    assert run(weights=str(moved), sha256=known).id == first.id != by_path[0].id
-    with pytest.raises(UserError, match=r"b\.pth is not the file of weights with SHA-256 0a"):
-        run(weights=str(moved), sha256="0a")
-    with pytest.raises(UserError, match="`weights: none` is not the file of weights with SHA-256"):
-        run(sha256=known)
-    resnet_file(file, seed=8)
-    with pytest.raises(UserError, match=r"a\.pth is not the file of weights with SHA-256"):
-        build("ResNet18", first.network_hparams, (2, 8, 8), 2, 0)
-
-
-def test_imagenet_weights_come_from_torchs_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    monkeypatch.setattr("oodbench.networks.weights.sha256", lambda file: "0676ba61" + 56 * "0")
-    file = tmp_path / "checkpoints" / "resnet50-0676ba61.pth"
-    file.parent.mkdir()
-    file.touch()
-    assert weights_file("resnet50", "imagenet") == file
-
-
 def sizes_of(network: nn.Module, *layers: type[nn.Module]) -> list[tuple[int, ...]]:
     """The sizes of what such layers give, in a list that the passes to come fill."""
     sizes: list[tuple[int, ...]] = []
@@ -320,16 +230,3 @@ def test_a_residual_block_adds_its_input() -> None:
     x = torch.randn(3, 2, 4, 4)
     block = network.get_submodule("featurizer.3").eval()
     torch.testing.assert_close(block(x), x + block.get_submodule("f")(x))
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        *((name, (4,)) for name in ("ConvNet", "MNISTCNN", "ResNet18")),
-        ("ConvNet", (1, 3, 8)),
-        ("FastResNet", (3, 7, 8)),
-    ],
-)
-def test_images_that_are_none_or_too_small_are_named(name: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match=rf"the network {name} takes images of at least \d x \d"):
-        build(name, {}, shape, 2, 0)

@@ -142,25 +142,14 @@ BAD: dict[str, str] = {
         "def environments_at(self, step):",
     ),
     "method, skip returns a number": "@classmethod\ndef skip(cls, problem):\n    return 3",
-    "method, noise returns None": "def noise(self, batch, generator):\n    return None",
-    "method, prepare returns None": "def prepare(self, batch):\n    return None",
-    "method, next_buffers names none": "def next_buffers(self, out):\n"
-    "    return {'nothing': out.risks}",
     "method, objective returns None": "def objective(self, out):\n    pass",
-    "method, objective returns a vector": "def objective(self, out):\n    return out.risks",
-    "method, objective returns a constant": "def objective(self, out):\n    return torch.ones(())",
     "method, objective leaves the directory": "def objective(self, out):\n"
     "    import os\n"
     "    os.chdir('/')\n"
     "    return out.risks.max()",
-    "method, combine keeps the environments": "def combine(self, gradients):\n    return gradients",
     "method, predict gives one number": "def predict(self, x):\n    return x.sum()",
-    "method, needs is no Needs": "needs = {'index'}",
     "own step, update returns None": "def update(self, batch, step):\n    pass",
-    "own step, update returns no loss": "def update(self, batch, step):\n"
-    "    return {'other': torch.ones(())}",
     "own step, configure returns a list": "def configure(self):\n    return [1]",
-    "own step, reduction is a number": "@property\ndef reduction(self):\n    return 3",
     **raising(
         "dataset",
         "def __init__(self, options, data_dir=None):",
@@ -170,34 +159,20 @@ BAD: dict[str, str] = {
         "@property\ndef label(self):",
     ),
     "dataset, load gives None": "def load(self, trial):\n    pass",
-    "dataset, load gives tensors": "def load(self, trial):\n"
-    "    return {n: torch.ones(2) for n in 'abc'}",
-    "dataset, load gives a list": "def load(self, trial):\n    return [*'abc']",
     "dataset, load gives lists": "def load(self, trial):\n"
     "    return {n: Environment([1], [1]) for n in 'abc'}",
-    "dataset, load changes the default type": "def load(self, trial):\n"
-    "    torch.set_default_dtype(torch.float64)\n"
-    "    x = torch.ones(8, 2)\n"
-    "    return {n: Environment(x, x[:, 0]) for n in 'abc'}",
     "dataset, transform gives other shapes": "def transform(self, x, generator):\n"
     "    return x[:, 0]",
-    "dataset, transform gives None": "def transform(self, x, generator):\n    pass",
     "dataset, fit gives None": "def fit(self, training):\n    pass",
-    "dataset, no environments": "environments = None",
-    "dataset, a task that is a word": "task = 'binary'",
     **raising("rule", "def evidence(self, runs):"),
     "rule, evidence gives None": "def evidence(self, runs):\n    pass",
     "rule, evidence lacks columns": "def evidence(self, runs):\n    return runs[['id']]",
     "rule, evidence asks for what runs have not": "def evidence(self, runs):\n"
     "    return runs.state",
     **raising("rule", "@classmethod\ndef is_usual(cls, runs):"),
-    "rule, no summary": "summary = needs = None",
     **raising("metric", "def of_examples(self, examples):"),
     "metric, of_examples gives a number": "def of_examples(self, examples):\n    return 0.5",
-    "metric, of_examples gives one value": "def of_examples(self, examples):\n"
-    "    return examples.losses.mean()",
     **raising("metric", "def of_predictions(self, p):"),
-    "metric, of_predictions gives text": "def of_predictions(self, p):\n    return 'good'",
     **raising(
         "launcher",
         "def __init__(self):",
@@ -207,14 +182,8 @@ BAD: dict[str, str] = {
         "def states(self, results, ids):",
     ),
     "launcher, launch gives None": "def launch(self, job):\n    pass",
-    "launcher, states gives None": "def states(self, results, ids):\n    pass",
-    "launcher, Resources is a mapping": "Resources = {}",
     **raising("network", NETWORK_INIT, "@classmethod\ndef resolved(cls, values, dataset):"),
     "network, no parts": f"{NETWORK_INIT}\n    super().__init__()",
-    "network, the classifier's shape": f"{NETWORK_INIT}\n"
-    "    super().__init__()\n"
-    "    self.hparams, self.num_features = hparams, 3\n"
-    "    self.featurizer, self.classifier = nn.Linear(2, 3), nn.Linear(2, 3)",
 }
 """What is put into the class of a plug-in, by its kind and what is bad about it."""
 

@@ -1,6 +1,5 @@
 """A plug-in that raises or returns nonsense costs one sentence in every command, never a traceback."""
 
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,21 +8,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from oodbench.algorithms import algorithms
-from oodbench.datasets import datasets
-from oodbench.metrics import metrics
-from oodbench.networks.base import networks
-from oodbench.registry import Registry
 from oodbench.report import cli as report
-from oodbench.selection import selection_rules
 from oodbench.sweep import cli as sweep
-from oodbench.sweep.launchers import launchers
 from oodbench.train.process import clean_process
+from tests.helpers.plugins import plugins_in
 from tests.plugins.bad_plugins import BAD, module
 
-REGISTRIES: tuple[Registry[Any], ...] = (
-    *(algorithms, datasets, metrics, networks, selection_rules, launchers),
-)
 SWEEP: dict[str, Any] = {
     "name": "bad",
     "plugins": ["bad_plugin"],
@@ -41,18 +31,6 @@ NAMED: dict[str, dict[str, Any]] = {
     "metric": {},
     "launcher": {},
 }
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory; what a plug-in registers there is forgotten afterwards."""
-    for registry in REGISTRIES:
-        monkeypatch.setattr(registry, "_classes", dict(registry.items()))
-    monkeypatch.delitem(sys.modules, "bad_plugin", raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    return tmp_path
 
 
 def commands(name: str) -> list[tuple[Any, list[str]]]:
@@ -83,10 +61,10 @@ CASES = [
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_bad_plugin_costs_no_traceback(name: str, folder: Path) -> None:
-    (folder / "bad_plugin.py").write_text(module(name))
-    (folder / "bad.yaml").write_text(yaml.safe_dump(SWEEP | NAMED[name.partition(",")[0]]))
-    with clean_process(1), warnings.catch_warnings():
+def test_a_bad_plugin_costs_no_traceback(name: str, tmp_path: Path) -> None:
+    (tmp_path / "bad_plugin.py").write_text(module(name))
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump(SWEEP | NAMED[name.partition(",")[0]]))
+    with plugins_in(tmp_path, "bad_plugin"), clean_process(1), warnings.catch_warnings():
         warnings.simplefilter("default")
         text = "".join(told(CliRunner().invoke(app, line)) for app, line in commands(name))
     assert "on purpose" not in text or "bad_plugin.py:" in text

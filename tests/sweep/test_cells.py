@@ -58,13 +58,6 @@ def test_a_file_may_give_a_default_and_a_range_of_its_own(
     assert len(set(drawn)) == (4 if "uniform" in text else 3)  # both choices come up
 
 
-def test_a_range_of_integers_has_the_last_one() -> None:
-    given = {"default": 8, "range": "uniform_int(5, 6)"}
-    rows = [{"name": "ERM", "hparams": {"batch_size": given}}]
-    drawn = {s.hparams["batch_size"] for s in specs(**DRAWS | {"hparam_draws": 9}, algorithms=rows)}
-    assert drawn == {5, 6, 8}
-
-
 def test_a_range_of_a_file_may_differ_between_kinds_of_data() -> None:
     families = {
         "linear": {"default": 3.0},
@@ -78,38 +71,6 @@ def test_a_range_of_a_file_may_differ_between_kinds_of_data() -> None:
     )
     assert synthetic[0] == 4.0 and {synthetic[k] for k in (1, 2, 3)} <= {5.0, 6.0}
     assert set(linear.values()) == {3.0}
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        *(
-            ({"default": 1.0, "range": "uniform(1, 2)", "by_family": each}, words)
-            for each, words in (
-                (3, "is a value, a list of them, or has a default and a range"),
-                ({"linear": 3}, "linear has a default and a range, or a default alone"),
-                ({"linear": {"range": "uniform(1, 2)"}}, "linear has a default and a range, or a"),
-                ({"linear": {"default": 1, "range": "uniform"}}, "linear is a range such as"),
-                ({"liner": {"default": 1.0}}, r"; did you mean linear\?"),
-            )
-        ),
-        ({"default": 1.0}, "is a value, a list of them, or has a default and a range"),
-        ({"range": "uniform(1, 2)"}, "is a value, a list of them, or has a default and a range"),
-        *(
-            ({"default": 1.0, "range": text}, "is a range such as log_uniform")
-            for text in ("normal(1, 2)", "uniform", "uniform(1)", "uniform(a, b)", "uniform(1, 2")
-        ),
-        ({"default": 1.0, "range": "uniform(3, 1)"}, ": a range goes from the lower number to"),
-        ({"default": 1, "range": "uniform_int(3, 2)"}, r": a .* higher, not uniform_int\(3, 2\)"),
-        *(
-            ({"default": 1.0, "range": text}, ": a range of logarithms has numbers above 0, not")
-            for text in ("log_uniform(0, 1)", "log_uniform_int(-1, 1)")
-        ),
-    ],
-)
-def test_what_is_no_range_costs_one_sentence(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=f"'penalty_weight' in .*VREx ?{words}"):
-        specs(algorithms=[{"name": "VREx", "hparams": {"penalty_weight": given}}])
 
 
 @dataclass(frozen=True)
@@ -127,14 +88,6 @@ def test_other_ranges_are_drawn_at_the_same_quantile() -> None:
         low, high = (draw(s, s.__name__, k, shared={"lr"})["lr"] for s in (Low, High))
         assert isinstance(low, float) and isinstance(high, float)
         assert high == pytest.approx(10 + 10 * low)
-
-
-def test_without_shared_quantiles_each_method_has_its_own() -> None:
-    runs = by_row(algorithms=["ERM", "VREx"], shared_quantiles=False)
-    assert any(
-        runs["ERM", k, 0].hparams["weight_decay"] != runs["VREx", k, 0].hparams["weight_decay"]
-        for k in range(1, 4)
-    )
 
 
 def test_draw_0_is_the_defaults_and_others_are_drawn_once_or_per_trial() -> None:
@@ -164,13 +117,6 @@ def test_a_value_holds_in_every_draw_and_a_list_has_one_for_each() -> None:
     assert [(r.draw, r.trial, r.hparams["tau"], r.hparams["lr"]) for r in runs] == [
         (draw, trial, tau, 1e-3) for draw, tau in ((0, 0.5), (2, 0.9)) for trial in (7, 9)
     ]
-
-
-def test_each_and_pairs() -> None:
-    each = {r.test_environments for r in specs(test_environments="each", algorithms=["ERM"])}
-    assert each == {("0.2",), ("2",), ("5",)}
-    pairs = {r.test_environments for r in specs(test_environments="pairs", algorithms=["ERM"])}
-    assert pairs == each | {("0.2", "2"), ("0.2", "5"), ("2", "5")}
 
 
 def test_a_dataset_has_test_sets_of_its_own() -> None:

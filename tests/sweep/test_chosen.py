@@ -78,15 +78,12 @@ def test_the_draw_with_the_best_mean_over_trials_is_trained_in_new_trials(
     ("changes", "message"),
     [
         ({"trials": 4}, r"\[0, 1, 2\] would be trained again; use others, such as `trials: \[3, 4"),
-        ({"selection": "oracle"}, "oracle sees the test environments"),
         ({"algorithms": ["IRM"]}, "no choice of hyperparameters for IRM on LinearSEM"),
-        ({"test_environments": [["2"]]}, r"no choice of hyperparameters for ERM.*\(test 2\)"),
         (
             {"algorithms": [{"name": "IRM", "label": "ERM"}]},
             "chosen hyperparameters for ERM Linear none none .* which is IRM Linear none none here",
         ),
         ({"hparams_from": "nowhere"}, "there is no directory nowhere"),
-        ({"hparams_from": ["a"]}, "hparams_from must be a results directory, as a text"),
     ],
 )
 def test_a_choice_that_is_not_there_is_refused(

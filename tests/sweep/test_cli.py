@@ -3,13 +3,11 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import Result
 
 from oodbench.results.directory import Results
-from oodbench.sweep import cli
 from tests.helpers.commands import mistake, run
 from tests.helpers.sweeps import ODD_METHODS, outcome, tiny_file
 
@@ -58,27 +56,10 @@ def test_plan_counts_what_is_left_in_a_directory(tmp_path: Path) -> None:
     assert "2 are left to train" in more and "40 steps, 1 a second" in more
 
 
-def test_plan_says_which_full_batches_are_expensive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cli, "SLOW_RUN", 0.0)
-    told = run("plan", tiny_file(tmp_path, **TINY), "--set", "algorithms.0.hparams.batch_size=0")
-    assert told.output.count("(batch_size 0). `training: {hparams: {batch_size: 128}}`") == 1
-
-
 def test_a_plan_of_steps_that_fail_ends_with_one_sentence_each(tmp_path: Path) -> None:
     sweep = tiny_file(tmp_path, algorithms=["ERM", "Raising"], plugins=[ODD_METHODS])
     told = mistake(run("plan", sweep))
     assert re.search(r"Raising on .* fails at its first steps: .*odd_methods\.py:\d+, in up", told)
-
-
-def test_plan_says_how_a_forecast_gets_better(tmp_path: Path) -> None:
-    many = ["ERM", "VREx", "IRM", "SD", "IB_ERM", "Fishr", "RSC", "CVaR", "CVaRDRO", "GroupDRO"]
-    sweep = tiny_file(tmp_path, algorithms=many)
-    told = " ".join(run("plan", sweep, "--limit", "0.001").output.split())
-    assert "not measured within 0.001 s, and are taken to be like the others: VREx on" in told
-    assert " and 2 others. --limit" in told
-    assert "--limit SECONDS measures longer" in told and "about" in told.lower()
 
 
 def test_a_broken_run_is_named_and_trained_anew_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -147,32 +128,6 @@ def test_launch_prints_the_leaderboard_and_goes_on(tmp_path: Path) -> None:
     assert {i: after[i] for i in before} == before
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"test_environments": [["0.2", "2"]], "algorithms": ["VREx"]}, "no possible run"),
-        ({"datasets": ["ColoredMNIST"]}, "--data-dir"),
-    ],
-)
-def test_mistakes_cost_one_line_and_nothing_is_written(
-    tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
-    out = tmp_path / "out"
-    assert words in mistake(launch(tiny_file(tmp_path, **TINY | changes), out))
-    assert not out.exists()
-
-
-def test_unusable_options_are_named(tmp_path: Path) -> None:
-    sweep = tiny_file(tmp_path, **TINY)
-    out = tmp_path / "out"
-    assert "did you mean local" in mistake(run("launch", sweep, "--out", out, "--launcher", "locl"))
-    assert "no device 'cuda:7'" in mistake(launch(sweep, out, "--devices", "cuda:7"))
-    assert "no_such_module" in mistake(launch(sweep, out, "--plugin", "no_such_module"))
-    assert "key=value" in mistake(launch(sweep, out, "--set", "trials"))
-    assert run("lunch").exit_code == 2
-    assert run("launch", sweep, "--worker", "2").exit_code == 2
-
-
 def test_a_directory_of_another_sweep_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert launch(tiny_file(tmp_path, **TINY), out).exit_code == 0
@@ -190,23 +145,6 @@ def test_a_directory_of_another_sweep_is_refused(tmp_path: Path) -> None:
     imported = tmp_path / "imported"
     Results(imported).write_plan("theirs", {"imported": "DomainBed"}, [])
     assert "holds the sweep 'theirs', not 'tiny'" in mistake(launch(longer, imported))
-
-
-def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    assert str(blocked) in mistake(launch(tiny_file(tmp_path, **TINY), blocked / "out"))
-
-
-@pytest.mark.parametrize("launcher", ["local", "debug"])
-def test_a_launch_from_a_folder_that_is_gone_costs_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str
-) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    done = run("launch", tiny_file(tmp_path, **TINY), "--launcher", launcher, "--yes")
-    assert "the working directory has been removed" in mistake(done)
 
 
 def test_status_shows_running_and_paused_runs(tmp_path: Path) -> None:

@@ -55,23 +55,6 @@ def test_a_dataset_says_the_options_of_its_ceilings() -> None:
         tiny(algorithms=rows, datasets=[{"name": "LinearSEM", "ceiling": "as_test"}])
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"name": "ERM", "options": {"variant": "FEU"}}], "only a row marked `ceiling: true`"),
-        ([{"name": "ERM", "ceiling": True}], "every row is marked"),
-        (["IRM", {"name": "ERM", "label": "constant"}], "the row of the constant answer"),
-        (
-            ["IRM", {"name": "ERM", "ceiling": True, "options": {"variance": "FEU"}}],
-            "'variance'.* did you mean variant",
-        ),
-    ],
-)
-def test_a_ceiling_that_cannot_be_is_told(rows: list[Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        tiny(algorithms=rows)
-
-
 def test_a_sweep_names_the_selection_rule_of_its_tables() -> None:
     assert tiny().sweep.selection is None
     assert tiny(selection="oracle").sweep.selection == "oracle"
@@ -95,7 +78,6 @@ def test_impossible_cells_have_reasons() -> None:
     [
         ({"name": "GroupDRO", "hparams": {"over": "groups"}}, "needs an attribute of the examples"),
         ({"name": "ERM", "hparams": {"sampling": ["uniform", "subg"]}}, "balances groups"),
-        ({"name": "ERM", "hparams": {"sampling": "rwy"}}, "balances classes"),
     ],
 )
 def test_what_data_lack_is_known_before_a_run(row: dict[str, Any], reason: str) -> None:
@@ -164,40 +146,21 @@ def test_neutral_hyperparameters_are_not_in_the_id() -> None:
     ("changes", "message"),
     [
         ({"datasets": ["Spiral"]}, "unknown dataset 'Spiral'; did you mean Spirals"),
-        ({"datasets": [{"variant": "FOU"}]}, "the name of a dataset must be a text"),
         (
             {"datasets": [{"name": "LinearSEM", "varient": "FOU"}]},
             "'varient'.*did you mean variant",
-        ),
-        ({"datasets": [{"name": "LinearSEM", "variant": "XOU"}]}, "'XOU'.*LinearSEM"),
-        (
-            {"datasets": [{"name": "LinearSEM", "num_examples": "many"}]},
-            "num_examples.*must be int",
         ),
         ({"algorithms": ["ERMM"]}, "unknown algorithm 'ERMM'; did you mean ERM.*--plugin MODULE"),
         (
             {"algorithms": [{"name": "IRM", "hparams": {"penalty": 1}}]},
             "unknown .*'penalty'.*hyperparameters of IRM.*penalty_weight",
         ),
-        ({"algorithms": [{"name": "IRM", "hparams": {"lr": "fast"}}]}, "'lr'.*must be float"),
-        (
-            {"algorithms": [{"name": "ANDMask", "hparams": {"tau": 1.5}}]},
-            "'tau'.*between 0.* and 1",
-        ),
         (
             {"algorithms": [{"name": "IRM", "hparams": {"lr": [1, 2]}}], "hparam_draws": 3},
             "'lr' in the hyperparameters of IRM lists 2 values, none for draw 2",
         ),
         ({"algorithms": ["ERM", "ERM"]}, "two algorithms are called 'ERM'"),
-        ({"test_environments": [["9"]]}, "unknown environment '9'.*test_environments"),
         ({"test_environments": [["0.2", "2", "5"]]}, "no environment is left to train on"),
-        ({"test_environments": [["5", "5"]]}, "different"),
-        ({"validation_environments": ["5"]}, "'5' of LinearSEM.* is both test and validation"),
-        ({"validation_environments": 2}, "leave none to train on"),
-        ({"trials": [1, 1]}, "trials must be"),
-        ({"network": "MPL"}, "unknown network 'MPL'.*did you mean MLP"),
-        ({"network": {"name": "MLP", "hparams": {"widht": 2}}}, "'widht'.*did you mean width"),
-        ({"datasets": ["ColoredMNIST"]}, "ColoredMNIST needs --data-dir"),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
@@ -238,36 +201,3 @@ def test_a_dataset_may_have_trials_of_its_own() -> None:
     assert {s.id for s in more} == {s.id for s in runs if s.dataset_label == "more"}
     with pytest.raises(UserError, match="trials must be a list of different numbers"):
         tiny(datasets=[DIGITS | {"training": {"trials": [1, 1]}}])
-
-
-@pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        ({"trials": 0}, "trials must be a number from 1 on, or a list"),
-        ({"step": 3}, "unknown key 'step'; did you mean steps"),
-        ({"steps": 0}, "steps must be a number from 1 on"),
-        ({"network": {"hparams": {}}}, "network"),
-        ({"hparams": {"speed": 1}}, "unknown .*'speed'.*hyperparameters of ERM"),
-        ({"validation_environments": ["7"]}, "unknown environment '7'"),
-        ([], "the training on LinearSEM"),
-    ],
-)
-def test_what_a_dataset_says_of_training_is_checked(training: object, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        tiny(datasets=[{"name": "LinearSEM", "training": training}])
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"selection": "val_env"}, "selection val_env needs `validation_environments:`"),
-        (
-            {"selection": "leave_one_out"},
-            "selection leave_one_out needs each test environment alone",
-        ),
-        ({"selection": "oracle", "holdout": 0}, "selection oracle needs a holdout above 0"),
-    ],
-)
-def test_a_rule_that_no_run_will_serve_is_refused(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        tiny(**changes)

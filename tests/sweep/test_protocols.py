@@ -90,10 +90,6 @@ def test_a_sweep_adds_methods_and_trials_to_a_protocol(tmp_path: Path) -> None:
     assert [getattr(row, "name", row) for row in mine.algorithms] == ["IRM", "VREx"]
 
 
-def test_without_methods_a_sweep_has_the_protocols(tmp_path: Path) -> None:
-    assert read_sweep(file(tmp_path, "")).algorithms == read_sweep(find_sweep(PROTOCOL)).algorithms
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -109,12 +105,6 @@ def test_what_would_move_a_number_is_refused(text: str, message: str, tmp_path: 
     with pytest.raises(UserError, match=message):
         key, _, value = text.strip().partition(": ")
         read_sweep(find_sweep(PROTOCOL), [f"{key}={value}"])
-
-
-def test_a_changed_method_has_a_row_of_its_own(tmp_path: Path) -> None:
-    text = "algorithms: [ERM, {name: ERM, label: ERM (0.1), hparams: {lr: 0.1}}]\n"
-    rows = read_sweep(file(tmp_path, text)).algorithms
-    assert [getattr(row, "label", None) for row in rows] == [None, "ERM (0.1)"]
 
 
 if __name__ == "__main__":

@@ -155,8 +155,6 @@ CHANGES = {
 }
 NO_CHANGES = {
     "comment": replace("my_method.py", "# of the risks", "# of all risks"),
-    "docstring": replace("my_method.py", '"""The spread."""', ""),
-    "format": replace("my_base.py", "out.risks.mean() + ", "(\n            out.risks.mean()\n) + "),
     "times": touch,
 }
 
@@ -266,16 +264,6 @@ def test_failed_runs_are_not_trained_beside_those_of_another_version() -> None:
     assert type_in(*again, "--retrain-stale").exit_code == 0
     assert "Stale" not in type_in(*STATUS).output
     assert len(runs()) == 4
-
-
-@pytest.mark.usefixtures("project")
-def test_a_file_that_is_gone_is_said() -> None:
-    Path("my_method.py").rename("my_former_method.py")
-    shutil.rmtree("photos")
-    shown = type_in("report", "table", "out").stdout
-    assert "my_method.py is gone: 4 runs of SpreadRule cannot be compared with it." in shown
-    assert "photos is gone: 2 runs of photos cannot be compared with it." in shown
-    assert "Stale" not in shown
 
 
 @pytest.mark.usefixtures("project")

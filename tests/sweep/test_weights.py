@@ -13,7 +13,6 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import Rule, records_on
 from oodbench.sweep.cli import app
-from oodbench.sweep.stored import check_rules
 from tests.helpers.sweeps import tiny, tiny_file
 
 pytestmark = pytest.mark.slow
@@ -57,28 +56,6 @@ def test_runs_that_ended_without_weights_are_counted_and_not_trained_again(tmp_p
     sentence = "Ended without the weights of train_val, and not trained again: 2 runs."
     assert sentence in shown
     assert {path: path.stat().st_mtime_ns for path in ends} == ends and not files(out)
-
-
-def test_the_sweep_may_name_them_and_the_option_goes_before(tmp_path: Path) -> None:
-    file, out = str(tiny_file(tmp_path, **SHORT, keep_weights="oracle, last")), tmp_path / "out"
-    launch = ["launch", file, "--launcher", "debug", "--yes", "--out"]
-    invoke(*launch, str(out))
-    assert files(out) == {"oracle", "last"}
-    invoke(*launch, str(tmp_path / "other"), "--keep-weights", "train_val")
-    assert files(tmp_path / "other") == {"train_val"}
-
-
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [
-        ("val_en", "unknown selection rule 'val_en' in keep_weights; did you mean val_env"),
-        ("val_env", "cannot be kept by val_env: it needs `validation_environments:`"),
-        ("leave_one_out", "leave_one_out: it judges a run by others"),
-    ],
-)
-def test_rules_that_cannot_serve_are_told_before_training(rule: str, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        check_rules([rule], tiny(**SHORT).runs.values())
 
 
 class OfColumn(Rule):

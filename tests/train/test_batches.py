@@ -74,14 +74,6 @@ def test_the_full_batch_is_the_data_in_order() -> None:
         assert batches[step].x[:, 0, 0].tolist() == [0, 1]
 
 
-def test_zero_and_too_large_sizes_take_the_smallest_environment() -> None:
-    for batch_size in (0, 6, 100):
-        batches = Batches(data(12, 5), batch_size, 0)
-        assert batches.batch_size == 5
-        assert sorted(batches[0].y[1].tolist()) == [0, 1, 2, 3, 4]
-        assert len({*batches[0].y[0].tolist(), *batches[1].y[0].tolist()}) == 10
-
-
 def test_small_environments_repeat_their_examples_if_asked() -> None:
     batches = Batches(data(3, 40), 8, 0, environments_at=lambda step: [step % 2], repeat=True)
     assert batches.batch_size == 8
@@ -169,11 +161,6 @@ def test_views_have_draws_of_their_own_and_leave_the_inputs_as_they_are() -> Non
     assert views is not None and torch.equal(views, whole[:, :, 1:])
     several = [(x, torch.stack([y, y], 1)) for x, y in data(20, 20)]  # targets of an example
     assert torch.equal(Batches(several, 5, 0, transform=noisy)[7].x, plain[7].x)
-
-
-def test_views_without_an_augmentation_are_copies() -> None:
-    batch = Batches(data(20, 20), 0, 0, views=1)[3]
-    assert batch.views is not None and torch.equal(batch.views[:, :, 0], batch.x)
 
 
 def test_rwy_draws_classes_and_rwg_groups_equally_often() -> None:

@@ -104,6 +104,7 @@ def test_only_runs_that_began_at_the_same_weights_are_averaged(tmp_path: Path) -
     assert spec.network_hparams["width"] == 8
 
 
+@pytest.mark.nightly
 def test_a_row_whose_runs_all_began_elsewhere_has_no_average_and_is_told(tmp_path: Path) -> None:
     widths = {"name": "MLP", "hparams": {"width": [9, 16]}}
     other = DIGITS | {"label": "other", "training": {"network": widths}}
@@ -142,14 +143,6 @@ def test_the_greedy_average_is_no_worse_on_validation_than_the_best_run(tmp_path
     table = choose(read_results(results), "train_val").set_index(["label", "trial"])["score"]
     for trial in (0, 1):
         assert table["ERM + DiWA greedy", trial] >= table["ERM", trial] - 1e-9
-
-
-def test_what_cannot_be_averaged_is_one_sentence(tmp_path: Path) -> None:
-    results = launched(tmp_path, keep=False, algorithms=["ERM"], trials=1)
-    assert "launch with `--keep-weights train_val`" in average(results, code=2)
-    assert "unknown selection rule 'train'" in average(results, "--rule", "train", code=2)
-    assert "unknown way to choose members 'best'" in average(results, "--members", "best", code=2)
-    assert len(specs(results)) == 3
 
 
 def test_parts_of_other_shapes_and_counts_are_the_first_ones() -> None:

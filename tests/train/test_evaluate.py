@@ -48,13 +48,6 @@ def test_large_inputs_are_evaluated_in_smaller_pieces(
     assert seen == sizes
 
 
-def test_an_empty_split_gives_no_value() -> None:
-    x, y = torch.zeros(4, 2), torch.zeros(4, 1)
-    parts = {"in": torch.arange(4), "out": torch.arange(0)}
-    found = evaluate(lambda x: x[:, :1], {"a": Environment(x, y)}, {"a": parts}, Task("regression"))
-    assert [(e.environment, e.split, e.metric, e.value) for e in found] == [("a", "in", "mse", 0.0)]
-
-
 def test_metrics_of_a_whole_split_see_its_logits() -> None:
     x, y = torch.arange(6.0).unsqueeze(1), torch.zeros(6, 1)
     parts = {"in": torch.tensor([0, 2, 5]), "out": torch.tensor([4]), "none": torch.arange(0)}

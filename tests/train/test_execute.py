@@ -14,7 +14,6 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.train import execute as module
-from oodbench.train import loop as training
 from oodbench.train.execute import execute_bundle
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -248,38 +247,3 @@ def test_a_run_whose_end_cannot_be_read_fails_by_itself(tmp_path: Path) -> None:
     state, message = found[specs[0].id]
     assert state == "failed" and str(damaged) in message
     assert {found[s.id] for s in specs[1:]} == {("done", "")}
-
-
-def test_a_time_limit_that_cannot_be_set_fails_its_run(tmp_path: Path) -> None:
-    results, (spec, *_) = prepared(tmp_path)
-    run = results.run(spec.id)
-    run.stack.mkdir(parents=True)
-    state, message = trained(results, [spec], TrainSettings(run_timeout=60.0))[spec.id]
-    assert state == "failed" and message.startswith("IsADirectoryError")
-    assert run.state() == "failed" and run.heartbeat() is None
-
-
-def test_an_error_of_the_caller_is_the_callers(tmp_path: Path) -> None:
-    def ended(run_id: str, state: str, message: str) -> None:
-        raise LookupError(run_id)
-
-    results, (spec, *_) = prepared(tmp_path)
-    with pytest.raises(LookupError, match=spec.id):
-        execute_bundle([(spec, results.run(spec.id))], TOGETHER, ended)
-    assert results.run(spec.id).state() == "done"
-
-
-def test_a_failing_run_leaves_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results, specs = prepared(tmp_path)
-    begin = training.begin
-
-    def failing(spec: RunSpec, *arguments: Any) -> Any:
-        if spec.trial == 2:
-            raise OSError("no such file")
-        return begin(spec, *arguments)
-
-    monkeypatch.setattr(module, "begin", failing)
-    found = trained(results, specs)
-    assert [found[s.id][0] for s in specs] == ["done", "done", "failed", "done"]
-    failure = results.run(specs[2].id).failure()
-    assert failure is not None and "no such file" in failure.traceback

@@ -66,13 +66,3 @@ def test_a_run_that_has_ended_beats_no_more(two: list[RunDirectory]) -> None:
         assert first.heartbeat() is None
         beat = second.heartbeat()
         assert beat is not None and beat.step == 8
-
-
-def test_a_beat_that_cannot_be_written_is_left_out(two: list[RunDirectory], tmp_path: Path) -> None:
-    gone, there = two
-    with Heartbeats() as heartbeats:
-        heartbeats.start(gone, lambda: 1)
-        heartbeats.start(there, lambda: 1)
-        (gone.path / "heartbeat").unlink()
-        gone.path.rename(tmp_path / "c")
-        assert len(beats_of(there, 4)) == 4

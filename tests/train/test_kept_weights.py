@@ -156,16 +156,6 @@ def test_vectorized_runs_keep_theirs(tmp_path: Path) -> None:
             assert found == pytest.approx([e["value"] for e in record["evaluations"]], rel=1e-4)
 
 
-def test_a_diverged_run_keeps_the_last_too(tmp_path: Path) -> None:
-    row = [{"name": "ERM", "hparams": {"lr": 1e30, "optimizer": "sgd"}}]
-    spec = first(algorithms=row, hparam_draws=1)
-    run = RunDirectory(tmp_path / spec.id)
-    state, _ = execute(spec, run, SETTINGS)
-    assert state == "diverged"
-    (last,) = (step for rule, step in kept_weights(run) if rule == "last")
-    assert last == run.records()[-1]["step"]
-
-
 def test_averages_are_what_is_kept(tmp_path: Path) -> None:
     row = [{"name": "ERM", "average": "ema", "hparams": {"lr": 0.1, "batch_size": 8}}]
     plan = noisy(algorithms=row, hparam_draws=1)

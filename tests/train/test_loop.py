@@ -11,12 +11,11 @@ import torch
 
 from oodbench.registry import load_plugins
 from oodbench.results.directory import RunDirectory
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import State
 from oodbench.train import loop as training
 from oodbench.train.execute import execute
-from oodbench.train.loading import load_data
 from oodbench.train.loop import Training
-from oodbench.train.run import Run, build_algorithm
+from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at, killed_and_resumed
 from tests.helpers.sweeps import DIGITS, ODD_METHODS, ended, first, records_of, tiny
@@ -39,12 +38,12 @@ def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
         ("JTT", {}, GROUPED),
         ("ERM", {"sampling": "rwg"}, GROUPED),
         *(
-            pytest.param(name, {}, data, marks=pytest.mark.slow)
+            pytest.param(name, {}, data, marks=pytest.mark.nightly)
             for names, data in ((("IRM", "DANN", "ANDMask"), SMALL), (("DFR", "LfF"), GROUPED))
             for name in names
         ),
         pytest.param("GroupDRO", {"over": "groups"}, GROUPED, marks=pytest.mark.slow),
-        pytest.param("VREx", {"sampling": "subg"}, GROUPED, marks=pytest.mark.slow),
+        pytest.param("VREx", {"sampling": "subg"}, GROUPED, marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.usefixtures("always_checkpoint")
@@ -205,28 +204,3 @@ def test_trials_differ_in_data_weights_and_batches() -> None:
     assert not torch.equal(a.batches[0].x, b.batches[0].x)
     weights = [next(r.algorithm.network.parameters()) for r in (a, b)]
     assert not torch.equal(*weights)
-
-
-def test_data_are_loaded_once_for_a_trial() -> None:
-    assert load_data(first(), SETTINGS) is load_data(first(), SETTINGS)
-
-
-def test_a_method_that_cannot_be_run_says_why() -> None:
-    spec = RunSpec(**{**first(algorithms=["VREx"]).__dict__, "test_environments": ("2", "5")})
-    with pytest.raises(ValueError, match=r"VREx cannot be run on LinearSEM: .* two training"):
-        Run(spec, SETTINGS)
-
-
-def test_build_is_the_same_every_time() -> None:
-    spec = first(algorithms=["DANN"], network="MLP")
-    problem = Run(spec, SETTINGS).problem
-    a, b = (build_algorithm(spec, problem, "cpu") for _ in range(2))
-    assert all(map(torch.equal, a.parameters(), b.parameters()))
-
-
-def test_provenance_and_context_are_recorded(tmp_path: Path) -> None:
-    info = ended(first(), tmp_path).info()
-    assert info is not None and info.spec.id == first().id
-    assert info.context["metric"] == "mse"
-    assert info.context["training_environments"] == ["0.2", "2"]
-    assert info.provenance["torch"] == torch.__version__.split("+")[0]

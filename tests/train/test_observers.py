@@ -16,13 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.train.observers import Observer, observers, register
 from tests.helpers.kills import Killed, checkpoint_every, killed_at
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import outcome, tiny, tiny_file
+from tests.helpers.sweeps import outcome, tiny_file
 from tests.train.test_execute import TOGETHER, prepared, trained
 
 TOLD: list[tuple[str, Any]] = []
@@ -100,20 +98,6 @@ def test_a_run_that_goes_on_is_started_again_where_it_is(
         trained(results, specs, settings, progress=killed_at(40))
     trained(results, specs, settings)
     assert told(specs[0].id) == [0, 20, 40, 40, 60, (State.DONE, "")]
-
-
-def test_a_failed_run_ends_with_its_sentence(tmp_path: Path) -> None:
-    results, specs = prepared(tmp_path, algorithms=["Raising"], trials=1)
-    trained(results, specs, replace(TOGETHER, observers=("notes",)))
-    (state, message) = told(specs[0].id)[-1]
-    assert state is State.FAILED and message
-
-
-def test_an_unknown_observer_costs_one_sentence_and_nothing_is_written(tmp_path: Path) -> None:
-    options = LaunchOptions(out=tmp_path / "out", observers=("note",))
-    with pytest.raises(UserError, match=r"unknown observer 'note'; did you mean notes\?"):
-        launch(tiny().sweep, options)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.nightly

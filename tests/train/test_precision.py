@@ -7,22 +7,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from typer.testing import CliRunner
 
-from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.steps import outputs, prepared
-from oodbench.sweep.cli import app
-from oodbench.sweep.file import read_sweep
-from oodbench.sweep.launch import LaunchOptions, launch
-from oodbench.train.process import check_precision, products_in
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
-from tests.helpers.sweeps import DIGITS, SPIRALS, in_bundles, tiny, tiny_file
+from tests.helpers.sweeps import DIGITS, SPIRALS, in_bundles, tiny
 
 CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 2, "dropout": 0.0}}
@@ -142,30 +136,3 @@ def test_a_largest_norm_does_not_depend_on_who_is_trained_beside() -> None:
     alike = [replace(s, network_hparams=alike[0].network_hparams) for s in alike]
     one, six, four = (in_bundles(alike, size, [STEPS]) for size in (1, 6, 4))
     assert one == six == four
-
-
-def test_a_precision_that_the_device_lacks_is_refused_before_training(tmp_path: Path) -> None:
-    check_precision("bfloat16", "cpu")
-    check_precision("float32", "cpu")
-    message = "precision tf32 needs a CUDA device from Ampere on, which cpu is not"
-    with pytest.raises(UserError, match=message):
-        check_precision("tf32", "cpu")
-    (spec,) = specs(precision="tf32")
-    with pytest.raises(UserError, match=message):
-        Run(spec, TrainSettings())
-    sweep = read_sweep(tiny_file(tmp_path), ["precision=tf32"])
-    out = tmp_path / "out"
-    with pytest.raises(UserError, match=message):
-        launch(sweep, LaunchOptions(out=out, launcher="debug", devices="cpu"))
-    assert not out.exists()
-    found = CliRunner().invoke(app, ["plan", str(tiny_file(tmp_path)), "--set=precision=tf32"])
-    assert found.exit_code == 0 and "4 runs" in found.output
-    with pytest.raises(UserError, match="precision must be float32, tf32 or bfloat16, not 'half'"):
-        read_sweep(tiny_file(tmp_path), ["precision=half"])
-
-
-def test_products_are_in_tf32_only_within() -> None:
-    for precision, wanted in (("tf32", "high"), ("bfloat16", "highest"), ("float32", "highest")):
-        with products_in(precision):
-            assert torch.get_float32_matmul_precision() == wanted
-        assert torch.get_float32_matmul_precision() == "highest"

@@ -1,6 +1,5 @@
 """What a method does to its process, and what the runs after it find."""
 
-import os
 import random
 from pathlib import Path
 
@@ -10,9 +9,7 @@ import torch
 
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
-from oodbench.results.run_spec import State
-from oodbench.train.execute import execute, execute_bundle
-from oodbench.train.process import clean_process, seed_process, unchanged
+from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at
 from tests.helpers.sweeps import first, outcome, planned, tiny, trained
@@ -88,29 +85,3 @@ def test_a_method_that_draws_from_the_process_generators_is_repeatable(
         assert execute(spec, directory, SETTINGS) == ("done", "")
         records.append([r["train"] for r in directory.records()])
     assert records[0] == records[1] == records[2]
-
-
-def test_a_deleted_working_directory_is_no_obstacle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    with clean_process(1), unchanged("nobody"):
-        seed_process(2**63 - 1)
-        assert torch.get_num_threads() == 1
-
-
-def test_a_group_is_told_of_once(tmp_path: Path) -> None:
-    plan = tiny(algorithms=["ChangesDirectory"], network="Linear", trials=3)
-    ends: list[State] = []
-    before = Path.cwd()
-    with pytest.warns(UserWarning, match="working directory") as warned:
-        execute_bundle(
-            [(s, Results(tmp_path).run(i)) for i, s in plan.runs.items()],
-            TrainSettings(vectorize=8),
-            lambda run_id, state, message: ends.append(state),
-        )
-    assert ends == [State.DONE] * 3 and len(warned) == 1 and Path.cwd() == before
-    assert os.environ.get("PWD") != "/"

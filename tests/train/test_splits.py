@@ -34,12 +34,6 @@ def test_splits_are_disjoint_cover_and_keep_groups(
     assert len(sides[1]) == max(1, round(holdout * total))
 
 
-def test_no_holdout_has_no_out() -> None:
-    parts = split(environment(7), 0, "D", "e", 0)
-    assert list(parts) == ["in"]
-    assert parts["in"].tolist() == list(range(7))
-
-
 def test_depends_on_dataset_environment_and_trial_alone() -> None:
     base = split(environment(100), 0.2, "D", "e", 0)["out"]
     torch.manual_seed(5)

@@ -11,7 +11,6 @@ import yaml
 from oodbench.algorithms.group_dro import LARGEST, exponentials
 from typer.testing import CliRunner
 
-from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.predictions import read_predictions
@@ -21,15 +20,14 @@ from oodbench.sweep.plan import single
 from oodbench.train.models import evaluate, load_model
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.methods import OF_EACH_KIND, OURS
 
 STEPS = 20
 
 
 def of_each_kind() -> list[Any]:
     """The methods of the project; all but one of each kind of change are of the nightly tests."""
-    ours = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.")]
-    first = {algorithms.get(n).changes: n for n in reversed(ours)}.values()
-    return [pytest.param(n, marks=[pytest.mark.nightly] * (n not in first)) for n in ours]
+    return [pytest.param(n, marks=[pytest.mark.nightly] * (n not in OF_EACH_KIND)) for n in OURS]
 
 
 def houses(count: int = 240) -> pd.DataFrame:

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 import oodbench
-from oodbench.data.preparation import load_checked
 from oodbench.data.streams import Stored
 from oodbench.datasets import Dataset, Environment, Metadata, make, permutation, register
-from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
@@ -169,21 +167,3 @@ def test_a_loaded_model_has_the_numbers_of_its_record_whatever_was_held_out(tmp_
         require_close(found.to_dict("records"), record["evaluations"])
         counts = found[found["metric"] == "accuracy"].groupby("environment")["count"].sum()
         assert counts[name] == UNSEEN and counts["b"] == PEOPLE - UNSEEN
-
-
-@pytest.mark.parametrize(
-    ("unseen", "problem"),
-    [
-        (torch.zeros(3, dtype=torch.bool), "it has 40 inputs and 3 unseen"),
-        (torch.zeros(PEOPLE), "`unseen` is true or false of each example, not torch.float32"),
-    ],
-)
-def test_wrong_flags_are_refused(
-    unseen: Tensor, problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = make("People", {})
-    given = dataset.load(0)
-    wrong = Environment(given["a"].x, given["a"].y, attributes=given["a"].attributes, unseen=unseen)
-    monkeypatch.setattr(People, "load", lambda self, trial: {**given, "a": wrong})
-    with pytest.raises(UserError, match=problem):
-        load_checked(dataset, 0)

@@ -1,4 +1,3 @@
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,20 +92,6 @@ def test_nothing_run_is_an_error(folders: Path) -> None:
     assert "not run" in text
 
 
-@pytest.mark.slow
-def test_failed_runs_are_an_error_and_the_rest_goes_on(folders: Path) -> None:
-    broken = TINY | {"name": "broken", "algorithms": [{"name": "IRM", "hparams": {"lr": 1e-3}}]}
-    broken |= {"datasets": [{"name": "LinearSEM", "num_examples": 40}]}
-    broken["algorithms"][0]["hparams"] |= {"split_half": True, "batch_size": 1}
-    (folders / "sweeps" / "broken.yaml").write_text(yaml.safe_dump(broken))
-    target = {"row": "IRM", "value": 0.0, "error": 1e9}
-    write(folders, EXPERIMENT | {"sweeps": ["broken"], "targets": [target]}, "broken")
-    code, text = run(folders, "--only=cheap", "--trials=1")
-    assert code == 1
-    assert "at least two examples" in text
-    assert text.index("not run") < text.index("tuned on test data")
-
-
 def add_what_lacks(folders: Path) -> None:
     """Two more cheap experiments, one without its data and one without its package."""
     for name, dataset, row in (
@@ -132,51 +117,3 @@ def test_what_lacks_data_or_a_package_is_named_first_and_left_out(
     assert text.index("is left out") < text.index("runs in sweep")
     assert "agrees" in text
     assert sorted(p.name for p in (folders / "out").iterdir()) == ["tiny"]
-
-
-def test_what_is_named_must_be_there_before_anything_runs(
-    folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
-    add_what_lacks(folders)
-    for name, message in (("pictures", "needs --data-dir DIR"), ("compiled", "needs numba")):
-        code, text = run(folders, "mine", name, "--trials=1")
-        assert code == 2
-        assert message in text
-        assert not (folders / "out").exists()
-    (folders / "targets" / "mine.yaml").unlink()
-    code, text = run(folders, "--only=cheap")
-    assert code == 2
-    assert "no experiment is left" in text
-
-
-@pytest.mark.parametrize("format_", ["markdown", "json"])
-def test_formats(format_: str, folders: Path) -> None:
-    code, text = run(folders, "--read", f"--format={format_}")
-    assert code == 1
-    found = json.loads(text)[0]["row"] if format_ == "json" else text
-    assert "ERM" in found
-
-
-def test_the_list_names_experiments_by_cost(folders: Path) -> None:
-    write(folders, EXPERIMENT | {"cheap": False, "title": "Slow"}, "long")
-    code, text = run(folders, "--list")
-    assert code == 0
-    assert "Slow" in text and "Tiny" in text
-    assert "Slow" not in run(folders, "--list", "--only=cheap")[1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give --only cheap"),
-        (["mien"], "did you mean mine"),
-        (["--only=cheep"], "did you mean cheap"),
-        (["mine", "--format=markdwn"], "did you mean markdown"),
-        (["mine", "--launcher=debgu"], "did you mean debug"),
-    ],
-)
-def test_mistakes(arguments: list[str], message: str, folders: Path) -> None:
-    result = CliRunner().invoke(app, [*arguments, f"--out={folders / 'out'}"])
-    assert result.exit_code == 2
-    assert message in result.output

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.errors import UserError
 from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
 from oodbench.verify.computations import COMPUTATIONS, rex
@@ -82,41 +81,6 @@ def test_a_metric_that_is_not_finite_is_not_left_out_of_a_mean(made: Made) -> No
     assert read_values(target(), frames) == [0.5]
     assert math.isnan(read_values(target(environment="training"), frames)[0])
     assert math.isnan(last_values("training", frames)["value"][0])
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"row": "B"}, "made has no run"),
-        ({"dataset": "E"}, "made has no run"),
-        ({"metric": "loss"}, "no 'loss'"),
-        ({"environment": "d"}, "environment 'd'"),
-        ({"environment": None}, "environment 'None'"),
-    ],
-)
-def test_what_is_not_recorded(fields: dict[str, object], message: str, frames: Tables) -> None:
-    with pytest.raises(UserError, match=message):
-        read_values(target(**fields), frames)
-
-
-def test_a_dataset_of_which_nothing_has_started_has_no_values_yet(made: Made) -> None:
-    made.add("D", "A", ("a",), 0, flat(0.1))
-    made.add("E", "A", ("a",), 0, flat(0.1), state="planned")
-    frames = read_results(made.results)
-    assert read_values(target(dataset="E(as its runs will say)"), frames) == []
-    assert read_values(target(dataset="D"), frames) == pytest.approx([0.1])
-    with pytest.raises(UserError, match="made has no run"):
-        read_values(target(row="B"), frames)
-
-
-def test_several_draws_need_a_selection(made: Made) -> None:
-    for draw in (0, 1):
-        made.add("D", "A", ("a",), 0, flat(0.1 * (1 + draw)), draw=draw)
-    with pytest.raises(UserError, match="several hparam draws"):
-        read_values(target(), read_results(made.results))
-    assert read_values(target(selection="train_val"), read_results(made.results)) == pytest.approx(
-        [0.2]
-    )
 
 
 def computed(trials: int, frames: Mapping[str, Tables]) -> dict[str, list[float]]:

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.errors import UserError
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.verify import targets
 from oodbench.verify.targets import Target, experiment_names, load_experiment
@@ -56,32 +55,6 @@ def test_a_target_may_name_its_dataset_shortly(
     assert (found.dataset, found.short) == ("D(x=1)", "A")
     (found,) = written(text.replace("row: ERM", "row: ERM, dataset: B")).targets
     assert (found.dataset, found.short) == ("B", None)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("value: 1", "valu: 1"), "valu"),
-        (("sweeps: [quickstart]", "sweeps: [quickstart, a]"), "names no sweep"),
-        (("row: ERM", "row: ERM, sweep: quikstart"), "quickstart"),
-        (("row: ERM", "row: ERM, selection: trainval"), "train_val"),
-        (("trials: 10", "trials: 1"), "at least 2"),
-        (("row: ERM", "row: ERM, reproducible: false"), "say why"),
-        (("targets: [{", "targets: [{row: ERM, value: 2}, {"), "same key"),
-        (("title: T", "title: T\ncolour: red"), "colour"),
-        (("targets:", "target:"), "targets"),
-    ],
-)
-def test_a_wrong_file_is_told(
-    change: tuple[str, str], message: str, written: Callable[[str], targets.Experiment]
-) -> None:
-    with pytest.raises(UserError, match=message):
-        written(GOOD.replace(*change))
-
-
-def test_unknown_experiment() -> None:
-    with pytest.raises(UserError, match="colored-mnist"):
-        load_experiment("colored-mnits")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import torch
 
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.conformance.tiny_problems import (
-    TASKS,
     ImageTask,
     tiny_algorithm,
     tiny_batch,
@@ -62,7 +61,3 @@ def test_some_steps_leave_images_as_they_are() -> None:
     algorithm = tiny_algorithm(CUT_MIX, problem, {"probability": 0.5})
     kept = [torch.equal(prepared(algorithm, batch, step).x, batch.x) for step in range(100)]
     assert 30 < sum(kept) < 75
-
-
-def test_vectors_have_no_rectangles() -> None:
-    assert CUT_MIX.skip(tiny_problem(TASKS["binary"])) == "it cuts rectangles out of images"

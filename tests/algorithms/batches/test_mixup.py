@@ -1,14 +1,12 @@
 """Mixup against its equation, written out by loops."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from scipy.stats import beta as beta_distribution
 from scipy.stats import kstest
 
-from oodbench.algorithms import algorithms, beta
-from oodbench.conformance.tiny_problems import TASKS, tiny_batch, tiny_problem
+from oodbench.algorithms import beta
+from oodbench.conformance.tiny_problems import TASKS, tiny_batch
 from oodbench.steps import noise_at, outputs, prepared
 from tests.helpers.methods import BINARY, tiny
 
@@ -63,9 +61,3 @@ def test_each_step_and_trial_has_draws_of_its_own_that_no_hyperparameter_moves()
 def test_shares_have_the_beta_distribution(alpha: float) -> None:
     drawn = beta(alpha, (4000,), torch.Generator().manual_seed(0))
     assert kstest(drawn.numpy(), beta_distribution(alpha, alpha).cdf).pvalue > 0.01
-
-
-@pytest.mark.parametrize("name", ["Mixup", "OrgMixup", "LISA"])
-def test_numbers_of_words_are_not_mixed(name: str) -> None:
-    words = replace(tiny_problem(BINARY), discrete=True)
-    assert algorithms.get(name).skip(words) == "numbers of words cannot be averaged"

@@ -8,9 +8,8 @@ from oodbench.algorithms.icp import p_values
 from scipy import stats
 from sklearn.linear_model import LinearRegression
 
-from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
+from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
-from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.steps import update
 from oodbench.tasks import Task
@@ -83,24 +82,7 @@ def test_it_is_the_search_over_all_subsets(variant: str, alpha: float) -> None:
     assert found == pytest.approx(wanted.tolist(), abs=1e-9)
 
 
-def test_nothing_is_found_where_nothing_is_invariant() -> None:
-    assert icp(*sem("PEU")) == [0, 0, 0, 0]
-
-
 def test_dependent_inputs_are_no_obstacle() -> None:
     x, y = sem("FOU")
     weights = icp(torch.cat([x, x[:, :, :1]], 2), y)
     assert weights == [0, pytest.approx(1, abs=0.2), 0, 0, 0]
-
-
-def test_what_it_cannot_do() -> None:
-    def reason(inputs: int, task: Task, *environments: str) -> str:
-        return why_skipped(ICP, Problem((inputs,), task, environments, 1)) or ""
-
-    assert "all subsets" in reason(17, Task("regression"), "a", "b")
-    assert "two training environments" in reason(3, Task("regression"), "a")
-    assert "single output" in reason(3, Task("regression", 2), "a", "b")
-    assert "multiclass" in reason(3, Task("multiclass", 3), "a", "b")
-    assert not reason(16, Task("regression"), "a", "b")
-    with pytest.raises(UserError, match="two examples of every environment"):
-        icp(torch.randn(2, 1, 3), torch.randn(2, 1, 1))

@@ -9,7 +9,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
+from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
 from oodbench.networks.base import build
 from oodbench.steps import update
@@ -104,8 +104,3 @@ def test_without_a_class_in_two_environments_nothing_is_left_out(name: str) -> N
     if name == "ISR_Mean":
         plain = LogisticRegression(tol=1e-12, solver="newton-cg").fit(x.flatten(0, 1), y.flatten())
         np.testing.assert_allclose(algorithm.weights[:, 0], plain.coef_[0], atol=1e-6)
-
-
-def test_regressions_are_refused() -> None:
-    problem = Problem((4,), Task("regression"), ("a", "b"), 1)
-    assert "one class" in (why_skipped(algorithms.get("ISR_Cov"), problem) or "")

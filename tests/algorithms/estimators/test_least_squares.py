@@ -63,8 +63,3 @@ def test_weights_of_a_large_sample_are_those_of_the_closed_form(variant: str, er
     found = facts.predictor_metrics(dataset, algorithm.predict, 0)
     assert found["causal_error"] == pytest.approx(error, abs=2e-3)
     assert found["noncausal_error"] == pytest.approx(error, abs=2e-3)
-
-
-def test_other_tasks_are_refused() -> None:
-    problem = Problem((4,), Task("binary"), ("a", "b"), 1)
-    assert "binary" in LEAST_SQUARES.skip(problem)

@@ -15,8 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.svm import SVC, SVR
 
-from oodbench.algorithms import Problem, algorithms, why_skipped
-from oodbench.results.run_spec import RunSpec
+from oodbench.algorithms import Problem, algorithms
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
@@ -99,18 +98,6 @@ def test_a_run_has_one_record_at_its_end(tmp_path: Path) -> None:
     assert [record["step"] for record in ended(spec, tmp_path / "run").records()] == [4]
 
 
-def test_what_they_cannot_take_is_a_reason() -> None:
-    def reason(name: str, task: Task, **facts: Any) -> str | None:
-        return why_skipped(algorithms.get(name), Problem((3,), task, ("a", "b"), 5, **facts))
-
-    assert reason("Logistic", Task("regression")) == (
-        "it predicts classes, and the task is regression"
-    )
-    assert reason("Forest", Task("regression")) is None
-    assert "multilabel" in str(reason("Forest", Task("multilabel", 3)))
-    assert "numbers of words" in str(reason("Forest", Task("binary"), discrete=True))
-
-
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_one_class_alone_and_few_neighbours_are_no_mistake(name: str) -> None:
     cls: Any = algorithms.get(name)
@@ -124,13 +111,3 @@ def test_one_class_alone_and_few_neighbours_are_no_mistake(name: str) -> None:
     assert math.isfinite(float(logits.sum()))
     method.fit_examples(torch.randn(3, 2), torch.tensor([0.0, 2.0, 2.0]))
     assert set(method.predict(torch.randn(40, 2)).argmax(1).tolist()) <= {0, 2}
-
-
-def test_a_spec_of_a_reference_counts_trials_not_steps() -> None:
-    spec: RunSpec = single(
-        {"name": "DesertRodents", "num_examples": 60}, {"name": "Forest"}, steps=4
-    )
-    run = Run(spec, TrainSettings())
-    first = run.predict(run.data.environments[run.names[0]].x)
-    run.run_steps(4)
-    assert torch.equal(run.predict(run.data.environments[run.names[0]].x), first)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from oodbench.algorithms import algorithms, why_skipped
+from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch, tiny_problem
 from oodbench.networks import build
 from oodbench.steps import update
@@ -56,18 +56,3 @@ def test_an_image_has_one_more_channel_which_is_the_mean_of_its_neighbours() -> 
         wanted = made[rows].mean(0)
         for channel in seen[0][rows, 2:]:
             torch.testing.assert_close(channel, wanted)
-
-
-def test_the_context_network_is_as_wide_as_it_is_told() -> None:
-    def widths(algorithm: Any) -> set[int]:
-        sizes = [p.shape[0] for p in algorithm.context.parameters()]
-        assert sizes[-1] == 1
-        return set(sizes[:-2])
-
-    assert widths(of_images()) == {64} and widths(of_images(context_width=5)) == {5}
-
-
-def test_words_have_no_context() -> None:
-    problem = replace(tiny_problem(BINARY), discrete=True)
-    reason = why_skipped(algorithms.get("ARM"), problem)
-    assert reason is not None and "one more channel of images" in reason

@@ -1,19 +1,15 @@
 """MIRO against its equation, by hand in float64."""
 
 import copy
-from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
-from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
-from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch, tiny_problem
+from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
 from oodbench.networks.base import build
 from oodbench.steps import configure, update
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
 from tests.helpers.methods import ON_EVERY_TASK, tiny
 
@@ -64,16 +60,3 @@ def test_variances_start_at_a_tenth_one_for_each_channel_of_each_stage() -> None
     batch = Batch(torch.randn(1, 4, 3, 32, 32), torch.ones(1, 4).long())
     assert update(algorithm, batch, 0)["loss"].isfinite()
     update(copy.deepcopy(algorithm), batch, 1)
-
-
-@pytest.mark.parametrize("name", ["MIRO", "WiSEFT"])
-def test_it_is_skipped_where_no_network_is_pretrained(name: str) -> None:
-    values = {"name": "s", "datasets": ["ColoredDigits"], "algorithms": ["ERM", name], "trials": 1}
-    (impossible,) = make_plan(validate(values, "s")).impossible
-    assert impossible.reason == "it needs a pretrained network"
-    given = {"sampling": "uniform", "accumulation": 2, "head_only": 0}
-    without_texts = replace(tiny_problem(TASKS["binary"]), zero_shot=False)
-    reason = why_skipped(algorithms.get(name), without_texts, given)
-    assert reason is not None and {"MIRO": "accumulation", "WiSEFT": "head_only"}[name] in reason
-    usual = {"sampling": "uniform", "accumulation": 1, "head_only": 0}
-    assert why_skipped(MIRO, tiny_problem(TASKS["binary"]), usual) is None

@@ -1,12 +1,10 @@
 """Fishr against the gradients of single examples, one by one."""
 
-import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.conformance.tiny_problems import LAST, PLAIN, TASKS, network_step, tiny_batch
-from oodbench.errors import UserError
 from oodbench.steps import outputs, update
 from oodbench.tasks import Task
 from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, tiny
@@ -70,10 +68,3 @@ def test_environments_that_are_not_drawn_keep_their_variances() -> None:
     algorithm = tiny("Fishr")
     update(algorithm, tiny_batch(BINARY).of([3, 1]), 0)
     assert (algorithm.variances.abs().sum(1) > 0).tolist() == [False, True, False, True, False]
-
-
-def test_a_classifier_of_several_layers_costs_one_sentence() -> None:
-    algorithm = tiny("Fishr")
-    algorithm.network.classifier = nn.Sequential(algorithm.network.classifier, nn.Identity())
-    with pytest.raises(UserError, match="a single linear layer"):
-        type(algorithm)(algorithm.network, algorithm.problem, algorithm.hparams)

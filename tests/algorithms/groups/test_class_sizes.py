@@ -19,7 +19,6 @@ from tests.helpers.sweeps import DIGITS, first
 
 COUNTS = {"binary": (60, 4, 9, 27), "multiclass": (40, 3, 11, 7, 0, 39)}
 """The sizes of the groups, two for each class."""
-TOTAL = 100
 
 
 def made(name: str, kind: str, **values: object) -> tuple[Any, Outputs]:

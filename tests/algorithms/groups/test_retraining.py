@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, algorithms, why_skipped
+from oodbench.algorithms import Outputs, algorithms
 from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
@@ -149,13 +149,6 @@ def test_without_held_out_examples_the_first_stage_has_the_batches_of_erm() -> N
     assert torch.equal(run.batches[1].x, erm.batches[1].x)
     assert not torch.equal(run.batches[2].x, erm.batches[2].x)
     assert "stage" in str(why_not(run))
-
-
-def test_groups_that_there_are_none_of_are_told() -> None:
-    problem = replace(PROBLEM, attributes=0, counts=())
-    reason = why_skipped(algorithms.get("DFR"), problem)
-    assert reason == "`second_sampling: subg` balances groups, and its examples have no attribute"
-    assert why_skipped(algorithms.get("CRT"), problem) is None
 
 
 def test_a_run_with_both_stages_ends(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from torch.nn.utils import parameters_to_vector
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms, first_step
 from oodbench.conformance.tiny_problems import LAST, PLAIN, tiny_algorithm, tiny_batch, tiny_problem
-from oodbench.errors import UserError
 from oodbench.hparams import distributions
 from oodbench.steps import outputs, rates, update
 from oodbench.sweep.file import find_sweep, read_sweep
@@ -72,12 +71,6 @@ def test_no_branch_on_the_initial_weight() -> None:
     algorithm.hparams = replace(algorithm.hparams, initial_weight=torch.tensor([0.0, 1.0, 2.0]))
     assert algorithm.divisor(0).tolist() == [1, 1, 1]
     assert algorithm.divisor(1).tolist() == [4, 4, 2]
-
-
-def test_two_halves_need_two_examples() -> None:
-    algorithm = tiny("IRM", split_half=True)
-    with pytest.raises(UserError, match="'split_half' needs at least two examples"):
-        update(algorithm, tiny_batch(BINARY, examples=1), 0)
 
 
 @pytest.mark.parametrize("split_half", [False, True])

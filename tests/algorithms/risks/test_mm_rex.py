@@ -5,7 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oodbench.errors import UserError
 from tests.algorithms.risks.test_vrex import RISKS
 from tests.helpers.methods import BINARY, objective_of, tiny
 
@@ -58,9 +57,3 @@ def test_the_environments_of_a_step_count() -> None:
     values = {"environments_per_step": 2, "anneal_steps": 0}
     assert tiny("MMREx", BINARY, 8, **values, lambda_min=-1.0).weight(5) == 3
     tiny("MMREx", BINARY, 8, **values, lambda_min=0.5)
-
-
-def test_no_smallest_weight_exceeds_equal_shares() -> None:
-    tiny("MMREx", BINARY, 2, lambda_min=0.5)
-    with pytest.raises(UserError, match=r"'lambda_min' must be at most 1/2 .* not 0\.51"):
-        tiny("MMREx", BINARY, 2, lambda_min=0.51)

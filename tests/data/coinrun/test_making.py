@@ -4,14 +4,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 from typer.testing import CliRunner, Result
 
+from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.data.coinrun import making
 from oodbench.data.coinrun.experts import Episode
@@ -26,7 +25,7 @@ from oodbench.data.coinrun.making import (
     read_manifest,
     shards,
 )
-from oodbench.errors import UserError
+from oodbench.datasets import make as dataset
 from oodbench.identity import md5
 
 pytestmark = pytest.mark.nightly
@@ -56,6 +55,8 @@ def test_a_set(coinrun_dir: Path) -> None:
         assert images.std() > 10
         seen.add(images[0].tobytes())
     assert len(seen) == 7
+    options = {"levels": 3, "states": 10, "test_levels": 4}
+    facts.check(dataset("CoinRun", options, coinrun_dir))
 
 
 def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Path) -> None:
@@ -132,29 +133,3 @@ def test_another_set_in_the_folder(coinrun_dir: Path) -> None:
     assert result.stderr.startswith(f"error: {coinrun_dir / 'CoinRun'} holds another set: ")
     assert result.stderr.count("\n") == 1
     assert read_manifest(coinrun_dir / "CoinRun") == before
-
-
-def test_two_at_once(tmp_path: Path) -> None:
-    (tmp_path / "CoinRun").mkdir()
-    with FileLock(tmp_path / "CoinRun" / ".lock"):
-        with pytest.raises(UserError, match="another process makes data in"):
-            make(tmp_path, replace(SETTINGS, levels=1), 1)
-    assert not (tmp_path / "CoinRun" / "manifest.json").exists()
-
-
-def test_what_cannot_be_made(tmp_path: Path) -> None:
-    for flags in (["--from", tmp_path / "mine.pt"], ["--set", "expert=mine"]):
-        result = call(*flags, "--data-dir", tmp_path / "data")
-        assert result.exit_code == 2
-        assert result.stderr == (
-            "error: CoinRun is made by the expert 'planner', and not --from a file\n"
-        )
-    assert not (tmp_path / "data").exists()
-    assert call("--set", "levels=0", "--data-dir", tmp_path).exit_code == 2
-
-
-def test_a_damaged_manifest(tmp_path: Path) -> None:
-    (tmp_path / "CoinRun").mkdir()
-    (tmp_path / "CoinRun" / "manifest.json").write_text('{"settings": {"levels": 3}}')
-    with pytest.raises(UserError, match=r"manifest.json is damaged"):
-        make(tmp_path, SETTINGS, 1)

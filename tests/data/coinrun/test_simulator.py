@@ -1,12 +1,7 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from oodbench.data.coinrun import simulator
-from oodbench.data.coinrun.making import Settings, make
 from oodbench.data.coinrun.simulator import IMAGE, Simulator, scene
-from oodbench.errors import MissingError
 
 
 def test_states_bring_back_all_that_follows() -> None:
@@ -59,12 +54,3 @@ def test_winning_and_losing(level: int, coin: int, wins: bool) -> None:
     assert won.tolist() == [wins, False]
     assert lost.tolist() == [not wins, False]
     game.close()
-
-
-def test_without_the_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulator, "find_spec", lambda name: None)
-    with pytest.raises(MissingError, match=r"procgen: `pip install 'oodbench\[coinrun\]'`"):
-        Simulator(0, 1)
-    with pytest.raises(MissingError, match=r"pip install 'oodbench\[coinrun\]'"):
-        make(tmp_path, Settings(1, 1, 1, "planner"), 1)
-    assert not list(tmp_path.iterdir())

@@ -89,22 +89,6 @@ def test_grayscale_sums_the_channels() -> None:
         assert torch.equal(environment.y, colored[name].y)
 
 
-def test_environments_follow_the_flips() -> None:
-    dataset = digits_dataset(flips=[0, 0.15, 0.3, 1], label_noise=0)
-    assert dataset.environments == ("0", "0.15", "0.3", "1")
-    assert dataset.test_environments == ("1",)
-    environments = dataset.load(0)
-    assert (color(environments["0"]) == environments["0"].y).all()
-    assert (color(environments["1"]) != environments["1"].y).all()
-
-
-@pytest.mark.parametrize("name", ["ColoredDigits", "ColoredMNIST"])
-@pytest.mark.parametrize("flips", [[], [0.1], [0.1, 0.1, 0.9], [0.1, 1.1], [-0.1, 0.9]])
-def test_flips_must_make_sense(name: str, flips: list[float]) -> None:
-    with pytest.raises(UserError, match=f"'flips' in the options of {name} must be"):
-        make(name, {"flips": flips})
-
-
 def test_mnist_counts_and_frequencies(mnist_dir: Path) -> None:
     environments = make("ColoredMNIST", {}, mnist_dir).load(0)
     sizes = {name: tuple(e.x.shape) for name, e in environments.items()}
@@ -133,22 +117,6 @@ def test_mnist_training_environments_deal_out_the_first_images(mnist_dir: Path) 
         assert torch.equal(dealt[trial].sort().values, sums.sort().values)
         assert not torch.equal(dealt[trial], sums_in_turn)
     assert not torch.equal(*dealt)
-
-
-def test_mnist_without_data() -> None:
-    with pytest.raises(UserError, match=r"ColoredMNIST needs --data-dir DIR; .*data download"):
-        facts.check(make("ColoredMNIST", {}))
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    dataset = make("ColoredMNIST", {}, tmp_path)
-    for attempt in (lambda: facts.check(dataset), lambda: dataset.load(0)):
-        with pytest.raises(UserError) as caught:
-            attempt()
-        command = f"`python -m oodbench.data download ColoredMNIST --data-dir {tmp_path}`"
-        assert str(caught.value) == (
-            f"ColoredMNIST: {tmp_path / IMAGES} is missing; get it with {command}"
-        )
 
 
 @pytest.mark.parametrize("path", [IMAGES, LABELS])

@@ -1,10 +1,8 @@
 from pathlib import Path
 
-import pytest
 import torch
 
 from oodbench.datasets import make, permutation
-from oodbench.errors import UserError
 from tests.datasets.digits.test_colored_mnist import near, read
 
 PARTS = {"0.2": 0.3, "0.1": 0.7, "0.9": 0.5}
@@ -61,18 +59,3 @@ def test_shades_split_the_colours(mnist_dir: Path) -> None:
         assert near(channel[channel < 2] == 0, part)
         assert near(channel[channel >= 2] == 2, 1 - part)
         assert near((channel >= 2).float() != e.y, float(name))
-
-
-def test_grayscale_has_one_channel(mnist_dir: Path) -> None:
-    options = {"imbalance": "colour", "grayscale": True}
-    dataset = make("ShiftedColoredMNIST", options, mnist_dir)
-    assert dataset.input_shape == dataset.load(0)["0.9"].x.shape[1:] == (1, 14, 14)
-
-
-def test_wrong_options() -> None:
-    with pytest.raises(UserError, match="three numbers"):
-        make("ShiftedColoredMNIST", {"flips": [0.1, 0.9]})
-    with pytest.raises(UserError, match="did you mean colour"):
-        make("ShiftedColoredMNIST", {"imbalance": "color"})
-    with pytest.raises(UserError, match="'share'"):
-        make("ShiftedColoredMNIST", {"share": 1.1})

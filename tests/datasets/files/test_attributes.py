@@ -6,11 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from oodbench.data import facts
-from oodbench.data.cli import app
-from oodbench.data.preparation import inspect, load_checked
+from oodbench.data.preparation import load_checked
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from tests.datasets.digits.test_colored_mnist import color
@@ -26,20 +24,6 @@ def test_the_colour_is_the_attribute_without_colour_too() -> None:
     for name, environment in coloured.items():
         for found in (environment.attributes, grey[name].attributes):
             assert found is not None and torch.equal(found, color(environment))
-
-
-def test_groups_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    dataset = make("ColoredDigits", {})
-    environments = dataset.load(0)
-    for contents in inspect(dataset):
-        environment = environments[contents.name]
-        for group, (target, attribute) in zip(
-            facts.group_names(dataset), [(0, 0), (0, 1), (1, 0), (1, 1)], strict=True
-        ):
-            here = (environment.y == target) & (color(environment) == attribute)
-            assert contents.groups[group] == int(here.sum())
-    shown = CliRunner().invoke(app, ["check", "ColoredDigits"]).output
-    assert "0 to 4, colour 1      2,426" in shown
 
 
 def test_the_background_of_spawrious(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

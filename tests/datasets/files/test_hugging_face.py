@@ -11,7 +11,6 @@ import torch
 
 from oodbench.data.cells import arrow_table
 from oodbench.datasets import datasets, make
-from oodbench.errors import UserError
 from tests.helpers.sweeps import ended, first, records_of
 
 SAVED = Path(__file__).parent / "saved_images"
@@ -91,14 +90,3 @@ def test_a_path_is_under_the_folder_of_the_table(tmp_path: Path) -> None:
     options = {"file": "mine.parquet", "image": "picture", **OPTIONS}
     found: Any = make("HuggingFace", options, tmp_path)
     assert found.files == [tmp_path / f"{row}.png" for row in range(12)]
-
-
-def test_what_holds_no_pictures_is_refused(tmp_path: Path) -> None:
-    pq.write_table(arrow_table(SAVED), tmp_path / "mine.parquet")
-    options = {"file": "mine.parquet", **OPTIONS}
-    with pytest.raises(UserError, match=r"'photo' in .*mine.parquet \(the option `image`\)"):
-        make("HuggingFace", {**options, "image": "photo"}, tmp_path)
-    dataset: Any = make("HuggingFace", {**options, "image": "target"}, tmp_path)
-    with pytest.raises(UserError, match=r"mine.parquet, row 1: 'target' holds no picture"):
-        assert dataset.files
-    assert not (tmp_path / ".oodbench").exists()

@@ -23,7 +23,6 @@ from typer.testing import CliRunner
 from oodbench.data.cli import app
 from oodbench.data.packages import Files
 from oodbench.datasets import make
-from oodbench.errors import UserError
 from tests.helpers.pictures import font
 
 EVERYTHING = font(ascii_uppercase + DIGITS)
@@ -70,11 +69,6 @@ def test_a_letter_is_a_grey_picture() -> None:
     assert {(d.shape, d.dtype) for d in drawn} == {((1, 16, 16), np.dtype(np.uint8))}
     assert [picture.target for picture in pictures] == [*range(26)]
     assert len({d.tobytes() for d in drawn}) == 26
-
-
-def test_a_font_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(UserError, match=r"^LetterFonts: Winks cannot be read as a font \("):
-        letters({DUSTIN.name: {"Winks.ttf": EVERYTHING[:100]}})
 
 
 def mnist() -> Files:

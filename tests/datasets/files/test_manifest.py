@@ -12,9 +12,6 @@ from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
-from oodbench.sweep.plan import single
-from oodbench.train.run import Run
-from oodbench.train.settings import TrainSettings
 
 
 def listed(count: int = 24) -> pd.DataFrame:
@@ -50,17 +47,6 @@ def test_images_and_targets(tmp_path: Path) -> None:
         assert (image[0 if red else 2] == 255).all() and (image[1] == 4 * (3 * i + 1)).all()
     assert dusk.out is not None and dusk.out.tolist() == [True, True] + [False] * 6
     assert dusk.clusters is not None and len(set(dusk.clusters.tolist())) == 4
-
-
-def test_real_targets_and_a_run(tmp_path: Path) -> None:
-    rows = listed().assign(target=lambda d: d.index / 10)
-    dataset = manifest(tmp_path, rows, kind="real")
-    assert dataset.load(0)["day"].y.flatten().tolist() == pytest.approx([0.3 * i for i in range(8)])
-    entry = {"name": "Manifest", "file": "mine.csv", "size": 6, "kind": "real"}
-    spec = single(entry, {"name": "ERM"}, tmp_path, network="MLP", steps=3)
-    run = Run(spec, TrainSettings(data_dir=tmp_path))
-    assert run.run_steps(3) is None
-    assert {e.metric for e in run.evaluate()} == {"mse"}
 
 
 def test_check_reads_everything(tmp_path: Path) -> None:
@@ -114,17 +100,3 @@ def test_damaged_images_have_a_line(tmp_path: Path, damage: Any, message: str) -
     damage(tmp_path)
     with pytest.raises(UserError, match=message):
         facts.check(dataset)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: d.drop(columns="path"), r"unknown column 'path' in .*mine\.csv, line 1"),
-        (lambda d: d.assign(path=""), "line 2: 'path' is empty"),
-        (lambda d: d.assign(split="test"), "unknown split 'test' in .*line 2; known: in, out"),
-        (lambda d: d.assign(target="red"), "the target 'target' has one class only, 'red'"),
-    ],
-)
-def test_mistakes_have_a_line(tmp_path: Path, change: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        manifest(tmp_path, change(listed())).load(0)

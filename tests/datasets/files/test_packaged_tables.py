@@ -113,20 +113,6 @@ def test_rodents_are_those_of_the_years() -> None:
     assert (dataset.load(0)["1977-81"].y == genera.index("Chaetodipus")).float().mean() < 0.05
 
 
-def test_what_an_answer_says_of_the_party_drifts() -> None:
-    dataset = table("GSSParty", num_examples=10_000)
-    place = len(dataset.columns.numbers + dataset.columns.gaps) + 2  # after race and sex
-    assert list(dataset.columns.categories)[2] == "abany"
-    shares = {}
-    for years, environment in dataset.load(0).items():
-        for answer in (1, 2):
-            said = environment.x[:, place] == answer
-            shares[years, answer] = environment.y[said].mean().item()
-    assert abs(shares["1982-84", 1] - shares["1982-84", 2]) < 0.03
-    assert shares["2010-18", 1] - shares["2010-18", 2] > 0.2
-    assert (dataset.load(0)["1972-76"].x[:, place] == 0).all()  # no survey asked it
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_inputs_are_fitted_on_training_environments(name: str) -> None:
     dataset = table(name)

@@ -145,42 +145,6 @@ def test_a_sweep_selects_and_reports_by_the_worst_group(tmp_path: Path) -> None:
     assert set(runs["holdout"]) == {0.0}  # the whole split is trained on, as in SubpopBench
 
 
-WRONG = [
-    (
-        "SubpopWaterbirds",
-        "0,some/0.jpg,0,0,0",
-        "0,gone.jpg,0,0,0",
-        r"line 2: there is no image .*gone",
-    ),
-    (
-        "SubpopCelebA",
-        "0,some/0.jpg,0,0,0",
-        "0,some/0.jpg,3,0,0",
-        "line 2: 'split' must be 0 to 2, not '3'",
-    ),
-    (
-        "SubpopCelebA",
-        "0,some/0.jpg,0,0,0",
-        "0,some/0.jpg,0,-1,0",
-        "line 2: 'y' must be 0 to 1, not '-1'",
-    ),
-    ("SubpopMultiNLI", "0,0,0,0,0", "0,99,0,0,0", "line 2: 'filename' must be 0 to 35, not '99'"),
-    ("SubpopCivilComments", "id,filename,split", "id,file,split", "unknown column 'filename'"),
-]
-
-
-@pytest.mark.parametrize(("name", "old", "new", "message"), WRONG)
-def test_a_wrong_table_is_refused_with_its_line(
-    name: str, old: str, new: str, message: str, tmp_path: Path
-) -> None:
-    folder = (make_images if name in IMAGES else make_texts)(tmp_path, name)
-    file = folder / str({**IMAGES, **TEXTS}[name][1])
-    file.write_text(file.read_text().replace(old, new, 1))
-    dataset = make(name, {"from_scratch": True}, tmp_path)
-    with pytest.raises(UserError, match=message):
-        facts.check(dataset)
-
-
 def test_what_is_missing_or_foreign_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="SubpopCelebA needs --data-dir DIR with SubpopBench's"):
         facts.check(make("SubpopCelebA", {}))

@@ -100,14 +100,6 @@ def test_gaps_and_categories_are_fitted_on_what_a_run_trains_on(
     assert violet.unique().tolist() == [0.0 if held_out == "west" else 1.0]
 
 
-def test_options_that_a_table_of_numbers_does_not_need_leave_its_runs_alone(tmp_path: Path) -> None:
-    table(tmp_path, frame())
-    plain = single(MINE, {"name": "ERM"}, tmp_path)
-    neutral = single({**MINE, "missing": "", "categorical": []}, {"name": "ERM"}, tmp_path)
-    assert plain.id == neutral.id
-    assert not {"missing", "categorical"} & set(plain.options)
-
-
 def test_json_lines_are_the_same_data(tmp_path: Path) -> None:
     data = frame()
     first = table(tmp_path, data).load(0)
@@ -178,19 +170,6 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
         make("Table", options, tmp_path)
 
 
-def test_an_identifier_is_no_input_unless_it_is_named(tmp_path: Path) -> None:
-    data = frame().assign(id=lambda d: 7 * d.index + 1000, rownames=lambda d: d.index // 4)
-    readings = {reading.column: reading for reading in facts.readings(table(tmp_path, data)) or ()}
-    assert (readings["id"].kind, readings["rownames"].kind) == ("index", "number")
-    assert readings["id"].why == "it names the rows; `features` may name it"
-    assert table(tmp_path, data, features=["id"]).input_shape == (1,)
-
-
-def test_the_label_tells_options_apart(tmp_path: Path) -> None:
-    dataset = table(tmp_path, frame(), features=["a"], test_environments=["north"])
-    assert facts.label(dataset) == "mine(features=[a])"
-
-
 def dropped(data: pd.DataFrame) -> pd.DataFrame:
     return data.drop(columns="target").rename(columns={"a": "taget"})
 
@@ -199,28 +178,15 @@ def dropped(data: pd.DataFrame) -> pd.DataFrame:
     ("change", "options", "message"),
     [
         (dropped, {}, r"unknown column 'target' in .*mine\.csv, line 1; did you mean taget"),
-        (lambda d: d, {"features": ["a", "e"]}, "unknown column 'e' in .*line 1"),
-        (lambda d: d, {"target": "b", "kind": "reel"}, "'reel'.*did you mean real"),
         (lambda d: d, {"kind": "real"}, "line 2: 'target' must be a number, not '"),
-        (lambda d: d, {"test_environments": ["nord"]}, "unknown environment 'nord'.*mean north"),
         (lambda d: d, {"file": "my.csv"}, r"Table: there is no file .*my\.csv"),
-        (lambda d: d, {"file": ""}, "Table needs a file"),
         (lambda d: d.assign(c=["red", *d["c"][1:]]), {}, "'c' must be a number, not 'red'; write"),
-        (lambda d: d.assign(c=d["c"].where(d.index != 3)), {}, "line 5: 'c' is empty; the option"),
-        (lambda d: d, {"missing": "modus"}, "'modus'.*median, mean"),
-        (lambda d: d, {"categorical": ["e"]}, r"unknown column 'e' in `categorical`, .*mine\.csv"),
         (
             lambda d: d.assign(c=[f"P {i}." for i in d.index]),
             {},
             "'c' has 200 categories, and a col",
         ),
-        (lambda d: d.assign(split="val"), {}, "unknown split 'val' in .*line 2; known: in, out"),
         (lambda d: d[["target", "environment"]], {}, "has no column of inputs$"),
-        (
-            lambda d: d[["target", "environment"]].assign(t="2020-01-31"),
-            {},
-            "has no column of inputs; 't': date, dates are no inputs; `features` takes them$",
-        ),
         (lambda d: d.assign(target="no"), {}, "the target 'target' has one class only, 'no'"),
     ],
 )
@@ -232,12 +198,6 @@ def test_mistakes_have_a_line(
     assert "\n" not in str(caught.value)
 
 
-def test_an_environment_without_training_examples_is_named(tmp_path: Path) -> None:
-    table(tmp_path, frame().assign(split=lambda d: np.where(d.index % 3 == 0, "out", "in")))
-    with pytest.raises(UserError, match="environment 'north' has no example to train on"):
-        single(MINE, {"name": "ERM"}, tmp_path)
-
-
 @pytest.mark.parametrize("name", ["NO", "2020", "1e3", "10_3", "2020-01-31"])
 def test_environments_are_named_as_the_file_has_them(tmp_path: Path, name: str) -> None:
     data = frame(90).assign(environment=lambda d: np.array(["A", name, "B"])[d.index % 3])
@@ -246,19 +206,3 @@ def test_environments_are_named_as_the_file_has_them(tmp_path: Path, name: str) 
     (tmp_path / "s.yaml").write_text(text + "algorithms: [ERM]\n")
     plan = make_plan(read_sweep(tmp_path / "s.yaml"), tmp_path)
     assert {run.test_environments for run in plan.runs.values()} == {(name,)}
-
-
-@pytest.mark.nightly
-def test_what_cannot_be_right_is_said_before_and_after_training(tmp_path: Path) -> None:
-    data = frame(90)
-    data.loc[data["environment"] == "west", "target"] = "maybe"
-    data.to_csv(tmp_path / "mine.csv", index=False)
-    sweep = {"name": "s", "datasets": [MINE], "algorithms": ["ERM"], "trials": 1, "steps": 5}
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(sweep))
-    flags = ["--data-dir", str(tmp_path)]
-    launch = ["launch", str(tmp_path / "s.yaml"), "--out", str(tmp_path / "out"), "--yes"]
-    said = "30 of its 30 examples can't be right"
-    for command in (["plan", str(tmp_path / "s.yaml"), *flags], [*launch, *flags]):
-        assert said in " ".join(CliRunner().invoke(app, command).output.split())
-    shown = CliRunner().invoke(report, ["table", str(tmp_path / "out"), "--notes"]).output
-    assert said in " ".join(shown.split()) and "one class only, 'maybe'" in " ".join(shown.split())

@@ -16,7 +16,6 @@ import torch
 
 from oodbench.data import facts
 from oodbench.datasets import make
-from oodbench.errors import UserError
 
 HERE = Path(__file__).parent
 SAVED = pd.DataFrame(
@@ -79,42 +78,6 @@ def test_values_are_cells(values: Any, cells: list[Any], tmp_path: Path) -> None
     saved = save(tmp_path / "saved", columns)
     found = table(saved, features=["y"]).rows.cells("x").to_pylist()
     assert [type(c)(f) for c, f in zip(cells, found, strict=True)] == cells
-
-
-def test_what_is_no_number_and_no_text_is_refused_where_it_would_be_an_input(
-    tmp_path: Path,
-) -> None:
-    columns = {
-        "x": [1, 2, 3],
-        "y": [[1], [2], [3]],
-        "target": list("aba"),
-        "environment": list("efe"),
-    }
-    saved = save(tmp_path / "saved", columns)
-    with pytest.raises(
-        UserError, match=r"'y' holds values of type list<.*int64>, which are no numb"
-    ):
-        table(saved)
-    assert table(saved, features=["x"]).input_shape == (1,)
-
-
-def test_other_folders_and_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "splits" / "train").mkdir(parents=True)
-    (tmp_path / "splits" / "dataset_dict.json").write_text('{"splits": ["train"]}')
-    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 and no more")
-    for name, why in (
-        ("splits", "several splits; name the folder of one of them: train"),
-        ("splits/train", "is no folder that `Dataset.save_to_disk` wrote"),
-        ("damaged.parquet", "damaged.parquet cannot be read: "),
-    ):
-        with pytest.raises(UserError, match=why):
-            table(tmp_path / name)
-    columns = {"x": [1.0, None], "target": ["a", "b"], "environment": ["e", "f"]}
-    saved = save(tmp_path / "saved", columns)
-    with pytest.raises(UserError, match=r"saved, row 2: 'x' is empty"):
-        make("Table", {"file": str(saved)})
-    with pytest.raises(UserError, match=r"unknown column 'label' in .*saved"):
-        table(saved, target="label")
 
 
 def test_another_part_of_the_folder_is_another_file(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from oodbench.data import facts
 from oodbench.datasets import Environment, make
-from oodbench.errors import UserError
 from oodbench.networks.base import build
 
 VARIANTS = ["".join(letters) for letters in itertools.product("FP", "OE", "US")]
@@ -147,14 +146,3 @@ def test_as_in_the_test_environment_every_scale_is_its() -> None:
     assert list(plain) == list(alike) and (plain["5"].x == alike["5"].x).all()
     # the causes are of the same draws, at the scale 5 instead of 0.2
     assert torch.allclose(alike["0.2"].x[:, :5], 25 * plain["0.2"].x[:, :5], rtol=1e-5)
-
-
-@pytest.mark.parametrize("scales", [[], [1.0], [1.0, 1.0, 2.0], [0.0, 1.0], [-1.0, 1.0]])
-def test_scales_must_make_sense(scales: list[float]) -> None:
-    with pytest.raises(UserError, match="'scales' in the options of LinearSEM must be"):
-        make("LinearSEM", {"scales": scales})
-
-
-def test_unknown_variant() -> None:
-    with pytest.raises(UserError, match=r"'FUO' in 'variant' in the options of LinearSEM.*FOU"):
-        make("LinearSEM", {"variant": "FUO"})

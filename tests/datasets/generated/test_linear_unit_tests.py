@@ -102,15 +102,6 @@ def test_scrambling_rotates_the_same_examples_and_the_oracle_shuffles_one_block(
         assert torch.equal(x, oracle[name].x) == name.endswith("test")
 
 
-@pytest.mark.parametrize("example", [1, 2, 3])
-def test_more_environments_leave_the_first_as_they_are(example: int) -> None:
-    options = {"example": example, "num_examples": 50}
-    three, five = (make(NAME, {**options, "num_environments": n}).load(0) for n in (3, 5))
-    assert len(three) == 9 and len(five) == 15
-    for name, environment in three.items():
-        assert torch.equal(environment.x, five[name].x)
-
-
 def test_a_run_is_scored_on_the_draws_that_it_is_not_trained_on() -> None:
     dataset = {"name": NAME, "example": 2, "num_examples": 20}
     run = Run(single(dataset, {"name": "ERM"}, steps=2), TrainSettings())

@@ -33,7 +33,7 @@ def test_the_metrics_are_the_predictions() -> None:
     [
         ("ERM", (0.5, 0.75, 0.4 / 3), 1000),
         pytest.param("IRM", (0.5, 0.75, 0.5), 2000, marks=pytest.mark.slow),
-        pytest.param("VREx", (0.5, 0.5, 0.5), 4000, marks=pytest.mark.slow),
+        pytest.param("VREx", (0.5, 0.5, 0.5), 4000, marks=pytest.mark.nightly),
     ],
 )
 def test_erm_irm_and_rex_give_three_answers(

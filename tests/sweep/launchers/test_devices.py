@@ -3,29 +3,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from oodbench.errors import UserError
 from oodbench.sweep.launchers import Job
-from oodbench.sweep.launchers.local import available_devices, gpus_of, placed
+from oodbench.sweep.launchers.local import placed
 from tests.helpers.sweeps import job, tiny
 
 
 def twelve(out: Path, **options: object) -> Job:
     given = {"workers": None, "devices": "auto", **options}
     return job(tiny(hparam_draws=2, trials=3, steps=10), out, **given)  # type: ignore[arg-type]
-
-
-def test_devices_are_checked() -> None:
-    assert available_devices("cpu") == ("cpu",)
-    with pytest.raises(UserError, match="no device 'cuda:99'"):
-        available_devices("cuda:99")
-
-
-def test_gpus_have_the_names_that_the_process_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpus_of(("cuda:0", "cuda:2")) == ("0", "2")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-8c1d,7")
-    assert gpus_of(("cuda:0", "cuda:1")) == ("5", "GPU-8c1d")
-    assert gpus_of(("cpu",)) == () and gpus_of(("cuda:0", "cpu")) == ()
 
 
 def test_several_runs_share_a_gpu_and_see_no_other(

@@ -38,17 +38,6 @@ def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     assert failure is not None and "exit code -9" in failure.error
 
 
-def test_runs_that_share_no_gpu_are_told_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one = tiny(algorithms=["ERM"], trials=1)
-    shared = job(one, tmp_path, devices="cpu", workers=1, resources={"runs_per_gpu": 4})
-    assert list(local(shared).values()) == [State.DONE]
-    assert (
-        "runs_per_gpu=4 has no effect: the runs are trained on the CPU" in capsys.readouterr().out
-    )
-
-
 def test_workers_that_die_at_the_import_of_a_plug_in_fail_their_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

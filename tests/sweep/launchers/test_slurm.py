@@ -11,12 +11,11 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.estimate import Forecast, row_of
 from oodbench.sweep.file import read_sweep
-from oodbench.sweep.launch import launch
-from oodbench.sweep.launchers import LaunchOptions, layered_resources
+from oodbench.sweep.launchers import layered_resources
 from oodbench.sweep.launchers.resources import SlurmResources, minutes
 from oodbench.sweep.launchers.slurm import Request, Slurm, fingerprint, packed, take_snapshot
 from oodbench.terminal import terminal
-from tests.helpers.sweeps import job, planned, tiny, tiny_file
+from tests.helpers.sweeps import job, tiny, tiny_file
 
 
 @pytest.fixture(autouse=True)
@@ -86,21 +85,6 @@ def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
     assert shared in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_dry_run_shows_the_failed_runs_that_would_be_trained_again_and_leaves_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = tiny(resources={"runs_per_job": 9})
-    results = planned(tmp_path, plan)
-    lost = next(iter(plan.runs))
-    results.run(lost).fail("out of memory", "")
-    options = LaunchOptions(out=tmp_path, launcher="slurm", dry_run=True, failed=True)
-    assert not launch(plan.sweep, options, terminal())
-    shown = capsys.readouterr().out
-    assert ": 1 job\n" in shown and "The first job's 4 runs, 1 at a time" in shown
-    assert "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0" in shown
-    assert results.run(lost).state() is State.FAILED
-
-
 def test_a_later_layer_goes_over_an_earlier_one(tmp_path: Path) -> None:
     file = tmp_path / "config" / "oodbench" / "resources.yaml"
     file.parent.mkdir(parents=True)
@@ -153,24 +137,3 @@ def test_a_snapshot_has_the_code_and_its_fingerprint(
     plugin.write_text("x = 2\n")
     assert fingerprint(["my_plugin"]) != before
     assert (copy / "my_plugin.py").read_text() == "x = 1\n"
-
-
-def test_a_percent_sign_in_the_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="folder with a % in its name"):
-        sizes(request(tmp_path / "50%", {}))
-
-
-def test_a_dry_run_where_slurm_does_not_answer_says_what_is_not_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("sbatch", "sinfo", "squeue", "scontrol"):
-        command = tmp_path / "bin" / name
-        command.parent.mkdir(exist_ok=True)
-        command.write_text("#!/bin/sh\necho 'fatal: no configuration source' >&2\nexit 1\n")
-        command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    asked = {"partition": "gpu", "runs_per_job": 1, "max_jobs": 2}
-    Slurm().preview(job(tiny(trials=4), tmp_path / "out", resources=asked), terminal())
-    shown = capsys.readouterr().out
-    assert "Slurm does not answer here: partition and limits are not checked." in shown
-    assert ": 2 jobs" in shown and "--partition=gpu\n" in shown

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from oodbench.algorithms import algorithms
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import bundles
 from oodbench.train.vectorized.bundles import DEVICE_SHARE, capacity, why_alone
 from oodbench.train.vectorized.program import VectorizedProgram
+from tests.helpers.methods import OURS
 from tests.helpers.sweeps import DIGITS, tiny
 
 FIVE = {"name": "ERM", "hparams": {"batch_size": 5}}
@@ -49,27 +49,13 @@ def test_who_is_trained_alone(changes: dict[str, Any], reason: str | None) -> No
 def test_it_is_told_of_every_method_and_changes_nothing(dataset: dict[str, Any]) -> None:
     network = {"name": "MLP", "hparams": {"width": 8}}
     small = dataset | {"training": {"hparams": {"batch_size": 4}}}
-    ours = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.")]
-    plan = tiny(datasets=[small], algorithms=ours, network=network, trials=1, hparam_draws=1)
+    plan = tiny(datasets=[small], algorithms=OURS, network=network, trials=1, hparam_draws=1)
     assert len(plan.runs) > 50
     for spec in plan.runs.values():
         run, other = Run(spec, TrainSettings()), Run(spec, TrainSettings())
         why_alone(run)
         before, after = other.algorithm.state_dict(), run.algorithm.state_dict()
         assert all(torch.equal(after[name], value) for name, value in before.items()), spec.label
-
-
-def test_long_steps_are_those_of_many_products_whatever_the_biases(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = Run(bundle(network="MLP")[0], TrainSettings())
-    matrices = sum(p.numel() for p in run.algorithm.parameters() if p.dim() == 2)
-    assert 0 < matrices < sum(p.numel() for p in run.algorithm.parameters())
-    products = len(run.names) * run.batches.batch_size * matrices
-    monkeypatch.setattr(bundles, "CPU_PRODUCTS", products)
-    assert why_alone(run) is None
-    monkeypatch.setattr(bundles, "CPU_PRODUCTS", products - 1)
-    assert "long enough" in str(why_alone(run))
 
 
 def test_the_capacity_on_a_cpu_is_by_size_and_never_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
@@ -20,13 +19,12 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import program_key, why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
+from tests.helpers.methods import OURS
 from tests.helpers.sweeps import DIGITS, SPIRALS
 
 SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
 STEPS = 50
 SMALL = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
-OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.")]
-"""Not those that the tests of other modules register."""
 WORDS: dict[str, dict[str, str]] = {"URM": {"squash": "relu"}}
 """Values of hyperparameters that are drawn but no numbers, in which the runs of a bundle agree."""
 
@@ -43,17 +41,10 @@ def specs(
     return list(make_plan(validate(values, "t")).runs.values())
 
 
-@cache
-def vectorized() -> list[str]:
-    """The registered methods whose runs are vectorized."""
-    names = []
-    for name in OURS:
-        sets = (SEM, SPIRALS, DIGITS)
-        possible = (s for each in sets for s in specs(name, each, draws=1, trials=1))
-        found = next(possible, None)  # none of a method that needs pretrained weights
-        if found is not None and why_not(Run(found, TrainSettings())) is None:
-            names.append(name)
-    return names
+ALONE = {"ExampleANDMask", "MIRO", "WiSEFT", "AFR", "CRT", "DFR", "ReWeightCRT"}
+"""Methods of single examples, of pretrained weights, and of a stage of the head."""
+VECTORIZED = sorted(n for n in OURS if n not in ALONE and not has_own_update(algorithms.get(n)))
+"""The registered methods whose runs are vectorized."""
 
 
 def require_close(
@@ -76,11 +67,14 @@ def require_as_alone(alike: Sequence[RunSpec], tolerance: float, device: str = "
         require_close(found, run.evaluate(), tolerance)
 
 
-def test_which_methods_are_vectorized() -> None:
-    own_updates = {n for n in OURS if has_own_update(algorithms.get(n))}
-    alone = {"ExampleANDMask", "MIRO", "WiSEFT"}  # the last two need pretrained weights
-    stages_of_the_head = {"AFR", "CRT", "DFR", "ReWeightCRT"}
-    assert set(vectorized()) == set(OURS) - own_updates - alone - stages_of_the_head
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OURS)
+def test_which_methods_are_vectorized(name: str) -> None:
+    sets = (SEM, SPIRALS, DIGITS)
+    possible = (s for each in sets for s in specs(name, each, draws=1, trials=1))
+    found = next(possible, None)  # none of a method that needs pretrained weights
+    reason = why_not(Run(found, TrainSettings())) if found is not None else "there is no run"
+    assert (reason is None) == (name in VECTORIZED)
 
 
 MECHANISMS = {
@@ -99,7 +93,7 @@ def by_mechanism(names: Iterable[str]) -> list[Any]:
     return [pytest.param(n, marks=[pytest.mark.nightly] * (n not in MECHANISMS)) for n in names]
 
 
-@pytest.mark.parametrize("algorithm", by_mechanism(sorted(vectorized())))
+@pytest.mark.parametrize("algorithm", by_mechanism(VECTORIZED))
 @pytest.mark.parametrize(
     "dataset", [SEM, pytest.param(SPIRALS, marks=pytest.mark.nightly)], ids=["SEM", "Spirals"]
 )
@@ -128,7 +122,7 @@ def test_a_bundle_is_its_runs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", by_mechanism(sorted(vectorized())))
+@pytest.mark.parametrize("algorithm", by_mechanism(VECTORIZED))
 def test_in_float32_to_round_off(algorithm: str) -> None:
     rates = [1e-3, 3e-3]
     sets = (specs(algorithm, each, lr=rates, batch_size=16) for each in (SEM, SPIRALS, DIGITS))
@@ -161,7 +155,7 @@ def test_groups_are_those_of_the_same_runs_alone(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize("algorithm", sorted(vectorized()))
+@pytest.mark.parametrize("algorithm", VECTORIZED)
 def test_on_a_gpu_too(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
     hparams: dict[str, Any] = {"lr": [1e-3, 3e-3], "batch_size": 16}
