@@ -7,9 +7,8 @@ tables, and the first is the chosen one. How the rules of DomainBed differ (arXi
 section 3 and its code): the last draw wins a tie, and its oracle sees a run's last step only.
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,10 +22,12 @@ from oodbench.blame import described
 from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.metrics import known_direction, sees_attributes
 from oodbench.registry import Registry
-from oodbench.results.tables import CELL, KINDS, Tables, plugins_of, records_at
+from oodbench.results.tables import CELL, KINDS, SCORE, Tables, frozen_scores, plugins_of, subset
 from oodbench.results.run_spec import COMPLETE, RunSpec
 
+Booleans = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.float64]
 
 
 def _check_sentences(rule: type["Rule"]) -> None:
@@ -280,13 +281,13 @@ def sees_test(name: str) -> bool:
     return base in selection_rules and selection_rules.get(base).sees_test
 
 
-def usual(frames: Tables) -> str:
+def usual(tables: Tables) -> str:
     """Return the rule that tables use by default.
 
     It is the one that the sweep names (its key `selection`); else the one that is usual for such runs,
     as `val_env` where every run holds validation environments out; else `train_val`.
     """
-    runs = frames.runs
+    runs = tables.runs
     named = set(runs["selection"].dropna()) if "selection" in runs else set()
     if len(named) == 1:
         return str(named.pop())
@@ -294,225 +295,248 @@ def usual(frames: Tables) -> str:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The runs of a sweep as one rule judges them: what every table of them is made from."""
+class Chosen:
+    """What a rule chooses among the runs of a sweep; every table, page and figure is made from it."""
 
-    frames: Tables
+    tables: Tables
     rule: str
     runs: pd.DataFrame
-    """The runs, with the kinds of rows as `judged` has them."""
-    _cells: pd.DataFrame
-    """The runs with `cell` and `complete`."""
-    _ordered: pd.DataFrame
-    """`run` (a row of the runs), `step` and `score` of every step that can be judged, the best first."""
+    """The runs; transductive and reference rows that no other rows stand beside count as methods."""
+    candidates: pd.DataFrame
+    """Every step of every run that can be judged, the best first: CELL, `id`, `draw`, `step`, `score` (the
+    rule's metric, else the dataset's main one), `complete`.
+
+    Ties go to the lowest draw, then to the earliest step; NaN is the worst score. A run can be judged when
+    it and all runs that judge it have ended; its cell is complete, and only then chosen from, when all
+    of its runs can be."""
+
+    @cached_property
+    def tied(self) -> pd.DataFrame:
+        """Every run that has the best score of its complete cell, at its own first step with that score.
+
+        CELL, `id`, `draw`, `step`, `score`, and the run's `weight` in the mean over the cell's ties, which
+        tables show.
+        """
+        best = self.candidates[self.candidates["complete"].to_numpy()]
+        best = best.drop_duplicates("id").drop(columns="complete")
+        cell = best.groupby(CELL).ngroup()
+        is_best = best["score"] == best.groupby(cell)["score"].transform("first")
+        kept = is_best | ~cell.duplicated()  # a NaN is equal to nothing
+        tied, cell = best[kept], cell[kept]
+        order = np.argsort(cell.to_numpy(), kind="stable")
+        weight = 1 / cell.groupby(cell).transform("size")
+        return tied.assign(weight=weight).iloc[order].reset_index(drop=True)
 
     @cached_property
     def chosen(self) -> pd.DataFrame:
         """The chosen run and step of every complete cell: the first of its `tied`."""
         return self.tied.drop_duplicates(CELL, ignore_index=True)
 
-    @cached_property
-    def tied(self) -> pd.DataFrame:
-        """Every run that has the best score of its complete cell, at its own first step with that score.
-
-        Columns: CELL, `id`, `draw`, `step`, `score`. Tables show the mean over a cell's runs.
-        """
-        complete = self._ordered[self._cells["complete"].to_numpy()[self._ordered["run"]]]
-        best = complete.drop_duplicates("run")
-        cell = self._cells["cell"].iloc[best["run"]].set_axis(best.index)
-        is_best = best["score"] == best.groupby(cell)["score"].transform("first")
-        tied = best[is_best | ~cell.duplicated()]  # a NaN is equal to nothing
-        tied = _described(self._cells, tied, [*CELL, "id", "draw"])
-        return tied.sort_values(CELL, kind="stable", ignore_index=True)
-
-    @cached_property
-    def candidates(self) -> pd.DataFrame:
-        """Every step of every run that can be judged, the best first.
-
-        Columns: CELL, `id`, `draw`, `step`, `score`, `complete`. The best score of the rule's metric, else
-        of the dataset's main one, wins; ties go to the lowest draw, then to the earliest step; NaN is the
-        worst score. A run can be judged when it and all runs that judge it have ended; its cell is
-        complete, and only then chosen from, when all of its runs can be.
-        """
-        table = _described(self._cells, self._ordered, [*CELL, "id", "draw", "complete"])
-        return table[[*CELL, "id", "draw", "step", "score", "complete"]]
-
-    def test_values(
-        self, chosen: pd.DataFrame, metric: Mapping[str, str] | None = None
-    ) -> pd.DataFrame:
-        """Return the numbers of the benchmark: what chosen or tied runs reach on their test environments.
-
-        Such a number is the value of a metric (by dataset; each dataset's main one by default) on the
-        `in` split of a test environment, recorded by the run `id` at the `step` of a row of `chosen`.
-        Returns the columns of `chosen` with `environment`, `metric` and `value`, a row for every test
-        environment of each of its rows; `value` is NaN where nothing was recorded.
-        """
-        runs = self.runs.set_index("id")
-        metrics = runs["metric"] if metric is None else runs["dataset_label"].map(metric)
-        tests = chosen["id"].map(runs["test_environments"])
-        wanted = chosen.assign(environment=tests, metric=chosen["id"].map(metrics))
-        wanted = wanted.explode("environment").dropna(subset=["environment"])
-        records = records_at(self.frames, chosen[["id", "step"]].drop_duplicates())
-        key = ["id", "step", "environment", "metric"]
-        values = records.loc[records["split"] == "in", [*key, "value"]]
-        return wanted.astype({"metric": object}).merge(values, on=key, how="left")
+    def on(self, datasets: Collection[str]) -> "Chosen":
+        """The choices on these datasets alone."""
+        runs = self.runs[self.runs["dataset_label"].isin(datasets)].reset_index(drop=True)
+        candidates = self.candidates[self.candidates["dataset_label"].isin(datasets)]
+        return Chosen(subset(self.tables, runs), self.rule, runs, candidates)
 
 
-def judged(frames: Tables, rule: str | None = None) -> Judged:
-    """Return the runs as a rule judges them, the `usual` one if none is given.
+def judge(tables: Tables, rule: str | None = None) -> Chosen:
+    """Judge the runs by a rule, the `usual` one if none is given.
 
-    Transductive and reference rows that no other rows stand beside are ranked like methods. Raises
-    UserError for an unknown rule, and if the sweep cannot serve it.
+    Raises UserError for an unknown rule, and if the sweep cannot serve it.
     """
-    name, runs = rule or usual(frames), frames.runs
-    others = runs.loc[~runs[list(KINDS)].any(axis=1), "dataset_label"]
-    beside = runs["dataset_label"].isin(others)
-    runs = runs.assign(**{kind: runs[kind] & beside for kind in KINDS if kind != "ceiling"})
-    return Judged(frames, name, runs, *_ordered(frames, name, runs.copy()))
+    name, runs = rule or usual(tables), tables.runs
+    marked = [kind for kind in KINDS if kind != "ceiling" and runs[kind].any()]
+    if marked:
+        others = runs.loc[~runs[[*KINDS]].any(axis=1), "dataset_label"]
+        beside = runs["dataset_label"].isin(others)
+        runs = runs.assign(**{kind: runs[kind] & beside for kind in marked})
+    return Chosen(tables, name, runs, _candidates(tables, name, runs))
 
 
-def judged_by_all(frames: Tables, names: Iterable[str]) -> dict[str, Judged]:
-    """Return the runs as each of these rules judges them, without the rules that the sweep cannot serve."""
+def judge_by_all(tables: Tables, names: Iterable[str]) -> dict[str, Chosen]:
+    """Judge the runs by each of these rules, without the rules that the sweep cannot serve."""
     found = {}
     for name in names:
         with suppress(UserError):
-            found[name] = judged(frames, name)
+            found[name] = judge(tables, name)
     return found
 
 
-def choose(frames: Tables, rule: str | None = None) -> pd.DataFrame:
-    """Return `Judged.chosen` by a rule; raises as `judged`."""
-    return judged(frames, rule).chosen
+def choose(tables: Tables, rule: str | None = None) -> pd.DataFrame:
+    """`Chosen.chosen` by a rule; raises as `judge`."""
+    return judge(tables, rule).chosen
 
 
-def served(frames: Tables) -> list[str]:
+def served(tables: Tables) -> list[str]:
     """The names of the rules that can choose among these runs, the one that tables use among them."""
-    return list(judged_by_all(frames, dict.fromkeys([*rule_names(), usual(frames)])))
+    return list(judge_by_all(tables, dict.fromkeys([*rule_names(), usual(tables)])))
 
 
-def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return these columns of the runs, with `step` and `score`."""
-    table = runs[columns].iloc[ordered["run"].to_numpy()].reset_index(drop=True)
-    return table.assign(step=ordered["step"].to_numpy(), score=ordered["score"].to_numpy())
-
-
-def _ordered(frames: Tables, name: str, runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return these runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
-    judge = find_rule(name, plugins=plugins_of(frames))
-    if judge.metric is not None:
-        runs = _judged_by(judge.metric, frames, runs)
-    evidence = evidence_by(judge, runs).merge(runs[["id", "metric"]], on="id")
-    if runs["metric"].notna().any() and evidence["source"].isna().all():
-        raise _unserved(judge)
-    ended = set(runs.loc[runs["state"].isin(COMPLETE), "id"])
-    if frames.scores is not None:  # frozen runs have been judged, by the rules of their board
-        judged = frames.scores["id"][frames.scores["rule"] == name]
-        ended -= set(runs.loc[runs["frozen"].eq(True), "id"]) - set(judged)
-    waiting = set(evidence.loc[~evidence["source"].isin(ended), "id"])
-    ready = runs["id"].isin((ended & set(evidence["id"])) - waiting)
-    runs["cell"] = runs.groupby(CELL).ngroup()
-    runs["complete"] = ready.groupby(runs["cell"]).transform("all")
-    table = _scores(frames.records, evidence, runs)
-    if frames.scores is not None:
-        table = _with_frozen(table, frames.scores, runs, name)
-    table = table[(ready & ~runs["helper"]).to_numpy()[table["run"]]]
+def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
+    rule = find_rule(name, plugins=plugins_of(tables))
+    if rule.metric is not None:
+        runs = _judged_by(rule.metric, tables, runs)
+    live, frozen = _frozen(tables, name, runs)
+    evidence = _evidence(rule, runs, live, frozen)
+    ready = _ready(runs, evidence, live, frozen)
+    table = frozen
+    if live.any():
+        scores = _scores(tables.records, evidence, pd.Index(runs["id"]))
+        table = pd.concat([scores[live[scores["run"]]], frozen], ignore_index=True)
+    table = table[(ready & ~runs["helper"].to_numpy())[table["run"]]]
+    columns = [*CELL, "id", "draw"]
+    of_run = runs[columns].assign(complete=_complete(runs, ready))
     sign = np.where(runs["higher_is_better"].to_numpy() == False, 1.0, -1.0)  # noqa: E712 (missing)
     cost = sign[table["run"]] * table["score"].to_numpy()
-    draw = runs["draw"].to_numpy()[table["run"]]
-    place = np.argsort(np.argsort(runs["id"].to_numpy()))[table["run"]]
-    order = np.lexsort((place, table["step"], draw, cost))  # NaN comes last
-    return runs, table.iloc[order]
+    order = np.lexsort((*_before(runs, table), cost))  # NaN comes last
+    table = table.iloc[order]
+    found = of_run.iloc[table["run"].to_numpy()].reset_index(drop=True)
+    found["step"], found["score"] = table["step"].to_numpy(), table["score"].to_numpy()
+    return found[[*columns, "step", "score", "complete"]]
 
 
-def _judged_by(metric: str, frames: Tables, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs judged by another `metric`.
+def _complete(runs: pd.DataFrame, ready: Booleans) -> Booleans:
+    cell = runs.groupby(CELL, sort=False).ngroup().to_numpy()
+    return (np.bincount(cell, ~ready) == 0)[cell]
+
+
+def _before(runs: pd.DataFrame, table: pd.DataFrame) -> tuple[Integers, Integers, Integers]:
+    """What decides between equal scores, the last first: draw, step, id where runs share cell and draw."""
+    run, draw = table["run"].to_numpy(), runs["draw"].to_numpy()
+    place = np.zeros(len(runs), dtype=np.int64)
+    if runs.duplicated([*CELL, "draw"]).any():
+        place = np.argsort(np.argsort(runs["id"].to_numpy()))
+    return place[run], table["step"].to_numpy(), draw[run]
+
+
+def _frozen(tables: Tables, rule: str, runs: pd.DataFrame) -> tuple[Booleans, pd.DataFrame]:
+    """Whether each run has records of its own to be judged by; the frozen scores of the others."""
+    scores = frozen_scores(tables)
+    if scores is None:
+        empty = pd.DataFrame({"run": np.empty(0, np.int64), "step": 0, "score": 0.0})
+        return np.ones(len(runs), dtype=bool), empty
+    scores = scores[scores["rule"] == rule]
+    run = pd.Index(runs["id"]).get_indexer(pd.Index(scores["id"]))
+    table = pd.DataFrame({"run": run, "step": scores["step"], "score": scores["score"]})
+    return ~runs["frozen"].eq(True).to_numpy(), table[run >= 0]
+
+
+def _evidence(
+    rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFrame
+) -> pd.DataFrame:
+    """The evidence of the live runs with the metric of each; raises UserError if no run can be judged.
+
+    A board has judged its runs by its own rules, and they are asked for evidence only by others.
+    """
+    if not live.any():
+        if frozen.empty:
+            raise _unserved(rule)
+        return pd.DataFrame(columns=[*EVIDENCE, "metric"])
+    alone = rule.judges_alone and len(frozen) > 0
+    asked = runs[live] if alone else runs
+    evidence = evidence_by(rule, asked).merge(asked[["id", "metric"]], on="id")
+    if not alone and runs["metric"].notna().any() and evidence["source"].isna().all():
+        raise _unserved(rule)
+    return evidence
+
+
+def _ready(
+    runs: pd.DataFrame, evidence: pd.DataFrame, live: Booleans, frozen: pd.DataFrame
+) -> Booleans:
+    """Whether each run can be judged: it has evidence, and it and all runs that it asks have ended."""
+    judged = np.zeros(len(runs), dtype=bool)
+    judged[frozen["run"]] = True
+    ended = runs["state"].isin(COMPLETE).to_numpy() & (live | judged)
+    if not live.any():
+        return ended
+    ids = pd.Index(runs["id"])
+    source = ids.get_indexer(pd.Index(evidence["source"]))
+    waits = (source < 0) | ~ended[source]
+    ready = ended & (judged | ids.isin(evidence["id"]))
+    return ready & ~ids.isin(evidence["id"][waits])
+
+
+def _judged_by(metric: str, tables: Tables, runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs with another metric by which they are judged.
 
     Raises UserError for a dataset that did not record it, and as `known_direction` does.
     """
-    recorded = frames.records.loc[frames.records["metric"] == metric, "id"].unique()
+    records = tables.records[tables.records["split"] != SCORE]
+    recorded = records.loc[records["metric"] == metric, "id"].unique()
     metrics = runs["metric"].where(runs["metric"].isna(), metric)
-    started = runs[runs["id"].isin(frames.records["id"].unique())]
+    started = runs[runs["id"].isin(records["id"].unique())]
     for dataset, of_dataset in started.groupby("dataset_label", sort=False):
         if not of_dataset["id"].isin(recorded).any():
             raise UserError(f"selection by {metric}: the runs of {dataset} have not recorded it")
     is_main = runs["metric"] == metric
     if is_main[runs["metric"].notna()].all():
         return runs
-    higher = runs["higher_is_better"].where(is_main, known_direction(metric, plugins_of(frames)))
+    higher = runs["higher_is_better"].where(is_main, known_direction(metric, plugins_of(tables)))
     return runs.assign(metric=metrics, higher_is_better=higher)
 
 
-def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `run` (the row in `runs`), `step`, `score`, a row for every recorded step.
+def _scores(records: pd.DataFrame, evidence: pd.DataFrame, ids: "pd.Index[str]") -> pd.DataFrame:
+    """`run` (its place in `ids`), `step` and `score` of every recorded step.
 
-    The score is the mean over environments of the mean over an environment's examples; NaN where a
-    value is NaN or a part of the evidence is not there.
+    The score is NaN where a value is NaN or a part of the evidence is not there.
     """
-    rows = pd.Index(runs["id"])
-    judged = evidence.assign(
-        run=rows.get_indexer(pd.Index(evidence["id"])),
-        environment=pd.factorize(evidence["environment"])[0],
-    )
-    seen = _seen(metrics, evidence).merge(
-        judged[["run", "environment"]], "inner", right_index=True, left_on="evidence"
-    )
-    cell, cells = pd.factorize(_pair(seen["run"], seen["step"]))
-    part, parts = pd.factorize(_pair(seen["environment"], cell))
-    count = seen["count"].to_numpy(float)
-    value = seen["value"].to_numpy() * (count / np.bincount(part, count, len(parts))[part])
-    order = np.argsort(value)  # equal values then have equal sums, in any order of the rows
-    total = np.bincount(cell[order], value[order], len(cells))
-    whole = np.bincount(cell, minlength=len(cells))
-    size = judged.groupby("run").agg(rows=("split", "size"), across=("environment", "nunique"))
-    size = size.loc[cells >> 32]
-    score = np.where(whole == size["rows"], total / size["across"], np.nan)
-    known, table = pd.Series(score, pd.Index(cells)), _steps(metrics, rows)
-    return table.assign(score=known.reindex(_pair(table["run"], table["step"])).to_numpy())
+    run = ids.get_indexer(pd.Index(evidence["id"]))
+    names = ("environment", "split", "metric")
+    wanted = {n: records[n].cat.categories.get_indexer(pd.Index(evidence[n])) for n in names}
+    source = records["id"].cat.categories.get_indexer(pd.Index(evidence["source"]))
+    # what an environment is called counts here also where nothing is recorded on it
+    part = pd.factorize(evidence["environment"])[0]
+    asked = pd.DataFrame({"run": run, "part": part, "source": source, **wanted})
+    size = asked.groupby("run")["part"].agg(["size", "nunique"]).reindex(range(len(ids)))
+    seen = _seen(records, asked[(asked[["source", *names]] >= 0).all(axis=1)])
+    steps = _steps(records, ids)
+    cell = seen.groupby(["run", "step"], sort=False).ngroup().to_numpy()
+    firsts = seen[["run", "step"]].drop_duplicates()
+    score = mean_scores(cell, *(seen[n].to_numpy() for n in ("part", "value", "count")))
+    whole = np.bincount(cell, minlength=len(firsts)) == size["size"].loc[firsts["run"]]
+    firsts = firsts.assign(score=np.where(whole, score, np.nan))
+    return steps.merge(firsts, on=["run", "step"], how="left")
 
 
-def _with_frozen(
-    table: pd.DataFrame, scores: pd.DataFrame, runs: pd.DataFrame, rule: str
-) -> pd.DataFrame:
-    """Return the table of `_scores` with the steps and scores that a board froze for its runs."""
-    frozen = scores[scores["rule"] == rule]
-    run = pd.Index(runs["id"]).get_indexer(pd.Index(frozen["id"]))
-    known = pd.DataFrame({"run": run, "step": frozen["step"], "score": frozen["score"]})
-    live = ~runs["frozen"].eq(True).to_numpy()[table["run"]]
-    return pd.DataFrame(pd.concat([table[live], known[run >= 0]], ignore_index=True))
+def mean_scores(cell: Integers, part: Integers, value: Numbers, count: Integers) -> Numbers:
+    """The score of each cell, by which a run's step is judged, from the (n,) records of its evidence.
+
+    It is the mean over a cell's parts (environments) of the mean over a part's examples. Cells are numbered
+    from 0 in the order in which they occur. Equal values have equal scores, in any order of the records.
+    """
+    parts = pd.DataFrame({"cell": cell, "part": part})
+    group = parts.groupby(["cell", "part"], sort=False).ngroup().to_numpy()
+    counts = count.astype(float)
+    weighted = value * (counts / np.bincount(group, counts)[group])
+    order = np.argsort(weighted)
+    across = np.bincount(cell[~parts.duplicated().to_numpy()])
+    return np.bincount(cell[order], weighted[order]) / across
 
 
-def _pair(high: npt.ArrayLike, low: npt.ArrayLike) -> Integers:
-    """Pack two numbers below 2**31 into one."""
-    return (np.asarray(high, dtype=np.int64) << 32) + np.asarray(low, dtype=np.int64)
-
-
-def _seen(metrics: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
-    """Return `step`, `value`, `count` of the records of evidence, and `evidence`, their row in it.
+def _seen(records: pd.DataFrame, asked: pd.DataFrame) -> pd.DataFrame:
+    """`run`, `part`, `step`, `value`, `count` of the records that are asked for.
 
     A record that judges several runs occurs several times.
     """
-    names = ("environment", "split", "metric")
-    wanted = [metrics[n].cat.categories.get_indexer(pd.Index(evidence[n])) for n in names]
-    source = metrics["id"].cat.categories.get_indexer(pd.Index(evidence["source"]))
-    there = np.logical_and.reduce([code >= 0 for code in (*wanted, source)])
-    sizes = [len(metrics[n].cat.categories) + 1 for n in names]  # the code of a missing name is -1
-    kind = np.ravel_multi_index([code * there for code in wanted], sizes)
-    recorded = np.zeros(len(metrics), dtype=np.int32)
-    for name, size in zip(names, sizes, strict=True):
-        recorded = recorded * size + metrics[name].cat.codes.to_numpy() % size
-    useful = np.zeros(math.prod(sizes), dtype=bool)
-    useful[kind[there]] = True
-    kept = np.flatnonzero(useful[recorded])
-    records = metrics.iloc[kept][["step", "value", "count"]]
-    records["key"] = _pair(metrics["id"].cat.codes.to_numpy()[kept], recorded[kept])
-    pieces = pd.DataFrame({"key": _pair(source, kind), "evidence": evidence.index})
-    return records.merge(pieces[there], on="key")
+    names = ["environment", "split", "metric"]
+    kept = np.ones(len(records), dtype=bool)
+    codes = {name: records[name].cat.codes.to_numpy() for name in names}
+    for name in names:
+        useful = np.zeros(len(records[name].cat.categories) + 1, dtype=bool)
+        useful[asked[name].unique()] = True
+        kept &= useful[codes[name]]
+    there = np.flatnonzero(kept)
+    table = pd.DataFrame({name: codes[name][there] for name in names})
+    table["source"] = records["id"].cat.codes.to_numpy()[there]
+    for name in ("step", "value", "count"):
+        table[name] = records[name].to_numpy()[there]
+    return table.merge(asked, on=["source", *names])
 
 
-def _steps(metrics: pd.DataFrame, rows: "pd.Index[str]") -> pd.DataFrame:
-    """Return `run` and `step` of every record, once."""
-    code, step = metrics["id"].cat.codes.to_numpy(), metrics["step"].to_numpy()
+def _steps(records: pd.DataFrame, ids: "pd.Index[str]") -> pd.DataFrame:
+    """`run` and `step` of every record, once."""
+    code, step = records["id"].cat.codes.to_numpy(), records["step"].to_numpy()
     new = np.ones(len(code), dtype=bool)
     new[1:] = (code[1:] != code[:-1]) | (step[1:] != step[:-1])
-    run = rows.get_indexer(metrics["id"].cat.categories)[code[new]]
+    run = ids.get_indexer(records["id"].cat.categories)[code[new]]
     return pd.DataFrame({"run": run, "step": step[new]}).drop_duplicates(ignore_index=True)

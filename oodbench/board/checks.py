@@ -14,7 +14,6 @@ from oodbench.algorithms import algorithms
 from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
-from oodbench.report.tables.stored import read_summary
 from oodbench.results.boards import ENTRIES_FILE, part_files
 from oodbench.results.directory import Results
 from oodbench.results.load import load_frames
@@ -150,10 +149,6 @@ def wrong_board(board: Path) -> list[str]:
     for path, parts in files.items():
         wrong += [f"{path}: {text}" for text in _wrong_parts(parts, protocol)]
     wrong += _wrong_entries(board, {part.label for parts in files.values() for part in parts})
-    try:
-        read_summary(board)
-    except UserError as error:
-        wrong.append(str(error))
     return wrong
 
 

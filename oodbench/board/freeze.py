@@ -16,7 +16,6 @@ import torch
 from oodbench.board.checks import refuse, wrong_results
 from oodbench.board.protocol import protocol_of
 from oodbench.errors import UserError
-from oodbench.report.summary import write_summary
 from oodbench.results.boards import PROTOCOL_FILE, dataset_file, lock
 from oodbench.results.directory import Results
 from oodbench.results.tables import Tables, only, records_of
@@ -42,7 +41,7 @@ from oodbench.results.parts import (
 )
 from oodbench.results.provenance import method_digest
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.selection import find_rule, judged, rule_names
+from oodbench.selection import find_rule, judge, rule_names
 
 MADE_BY = (
     *("oodbench", "commit", "torch", "python"),
@@ -95,7 +94,6 @@ def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
             path = dataset_file(board, dataset)
             before = read_file(path) if path.is_file() else []
             write_parts([*before, *(part for part in added if part.dataset == dataset)], path)
-        write_summary(board)
     return Frozen(tuple(added), tuple(there))
 
 
@@ -125,7 +123,7 @@ def _chosen(frames: Tables) -> pd.DataFrame:
         of_dataset = only(frames, [str(dataset)])
         for rule in frozen_rules():
             with suppress(UserError):
-                best = judged(of_dataset, rule).candidates.drop_duplicates("id")
+                best = judge(of_dataset, rule).candidates.drop_duplicates("id")
                 tables.append(best[["id", "step", "score"]].assign(rule=rule))
     if not tables:
         raise UserError("the runs serve no selection rule: nothing can be chosen")

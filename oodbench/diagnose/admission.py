@@ -11,18 +11,12 @@ import numpy as np
 
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
+from oodbench.report.cells import CEILING, METHOD, REFERENCE, scores
 from oodbench.report.statistics import mean_and_error, paired_differences
-from oodbench.report.tables.leaderboard import (
-    CEILING,
-    METHOD,
-    REFERENCE,
-    is_mean,
-    leaderboard_by_rule,
-    scores,
-)
+from oodbench.report.tables.leaderboard import is_mean, leaderboard
 from oodbench.report.why import Why, why
 from oodbench.results.tables import CELL, Tables, only, subset
-from oodbench.selection import Judged, judged
+from oodbench.selection import Chosen, judge
 
 ERM = "ERM"
 REFERENCES = ("Forest", "BoostedTrees", "SupportVectors", "Neighbours", "Logistic")
@@ -114,7 +108,7 @@ def figures(
         outside={name: value_of(cell) for name, cell in cells.items()},
         ceilings=ceilings,
         late_gain=late if late is None or higher_is_better else (-late[0], late[1]),
-        tied=_tied(judged(frames), [ERM]),
+        tied=_tied(judge(frames), [ERM]),
     )
 
 
@@ -125,8 +119,7 @@ def figures_of_results(frames: Tables, dataset: str) -> Figures:
     Raises UserError for an unknown dataset, and if no run of ERM has ended.
     """
     frames = only(frames, [dataset])
-    one = judged(frames)
-    board = leaderboard_by_rule(one)
+    board = leaderboard(frames)
     means = board.frame[is_mean(board.frame)].dropna(subset=["mean"]).set_index("label")
     if ERM not in means.index:
         raise UserError(f"there are no runs of {ERM} on {dataset} that have ended")
@@ -142,12 +135,12 @@ def figures_of_results(frames: Tables, dataset: str) -> Figures:
     trained = subset(frames, frames.runs[~frames.runs["ceiling"]])
     found = figures(trained, ceilings, metric, board.higher[metric])
     methods = [str(label) for label in means.index[means["kind"] == METHOD]]
-    gains = paired_differences(scores(board), ERM)
+    gains = paired_differences(scores(board.cells), ERM)
     halves = [(d.gain.high - d.gain.low) / 2 for d in gains if not d.equal]
     return replace(
         found,
         outside=outside,
-        tied=_tied(one, methods),
+        tied=_tied(board.chosen, methods),
         rows=len(gains),
         equal=float(np.mean([d.equal for d in gains])) if gains else 0.0,
         half_width=float(np.median(halves)) if halves else 0.0,
@@ -161,7 +154,7 @@ def value_of(cell: Why, column: str = "value") -> Value:
 
 def _late_gain(frames: Tables) -> Value:
     """Return by how much the chosen runs' score in distribution rises after LATE of their steps."""
-    scores = judged(frames, "train_val").candidates
+    scores = judge(frames, "train_val").candidates
     scores = scores[scores["id"].isin(frames.runs.loc[frames.runs["label"] == ERM, "id"])]
     first = scores.drop_duplicates("trial")["id"]
     gains = []
@@ -173,7 +166,7 @@ def _late_gain(frames: Tables) -> Value:
     return mean_and_error(gains)
 
 
-def _tied(one: Judged, rows: list[str]) -> float:
+def _tied(one: Chosen, rows: list[str]) -> float:
     """Return the share of cells of these rows in which more than one draw has the best score."""
     draws = one.tied[one.tied["label"].isin(rows)].groupby(CELL).size()
     return float((draws > 1).mean())

@@ -25,13 +25,13 @@ from oodbench.hparams import defaults
 from oodbench.metrics import is_proportion
 from oodbench.report.numbers import gain, number
 from oodbench.report.statistics import mean_and_error
-from oodbench.report.tables.leaderboard import constant_values, reported_metrics
+from oodbench.report.cells import constant_values, reported_metrics
 from oodbench.report.why import why
 from oodbench.results.directory import Results
 from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import CONSTANT, RunSpec
-from oodbench.selection import judged
+from oodbench.selection import judge
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.sweep.plan import make_plan
@@ -277,7 +277,7 @@ def _compared(
     both = ceilings | {_of(ALONE, row): value for row, value in alone.items() if value}
     _raise_for_failed(frames)
     runs = frames.runs
-    reported = reported_metrics(frames, runs, None)[0]
+    reported = reported_metrics(frames)[0]
     constant = constant_values(runs, reported).groupby("trial")["value"].mean()
     spent = runs["training_seconds"] + runs["evaluation_seconds"]
     return HeadRoom(
@@ -323,7 +323,7 @@ def _on_its_own(frames: Tables, higher_is_better: bool, label: str) -> Value | N
     A draw and step chosen by the trial's own values would make these optimistic.
     """
     try:
-        scores = judged(frames, "train_val").candidates
+        scores = judge(frames, "train_val").candidates
     except UserError:
         return None
     scores = scores[scores["label"] == label]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oodbench.notes import AnyNote
 from oodbench.registry import load_plugins
 from oodbench.report.tables import FORMATS, NOTES, print_sheet
 from oodbench.results.boards import board_among
@@ -108,12 +109,12 @@ def table(
 
     `--rule domainbed` prints DomainBed's own tables, by its three rules.
     """
-    from oodbench.report import summary
+    from oodbench.report.table import table as table_of
 
     load_plugins(plugin or [])
     board, _ = board_among(sources)
     short = board is not None and not (notes or dataset or format_ != "terminal")
-    shown = summary.table(
+    shown = table_of(
         *sources,
         rule=selection,
         metric=metric,
@@ -273,6 +274,6 @@ def frames_of(sources: Sequence[str], *restricted: Any, **options: Any) -> "Tabl
     return room.frames_of(sources, *restricted, **options)
 
 
-def _say(notes: Sequence[str]) -> None:
+def _say(notes: Sequence[AnyNote]) -> None:
     for note in notes:
-        terminal().say(note)
+        terminal().say(str(note))

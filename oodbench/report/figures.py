@@ -21,9 +21,9 @@ from oodbench.errors import UserError, unknown
 from oodbench.files import whole_file
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import gains
-from oodbench.report.tables.leaderboard import leaderboard_by_rule, scores
+from oodbench.report.cells import cells, scores
 from oodbench.results.tables import CELL, Tables, records_at, records_of
-from oodbench.selection import judged, usual
+from oodbench.selection import judge, usual
 from oodbench.terminal import printable
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -173,7 +173,7 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
 
 def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     """The paired gain of each row over the baseline with its 95 % interval, a panel a dataset."""
-    table = scores(leaderboard_by_rule(judged(frames, rule)))
+    table = scores(cells(judge(frames, rule)))
     if baseline not in set(table["label"]):
         raise unknown("baseline", baseline, table["label"].unique())
     metrics = dict(zip(table["dataset"], table["metric"], strict=True))
@@ -251,7 +251,7 @@ def _grid(figure: Figure, panels: int, height: float, above: float = 0.0) -> lis
 
 
 def _judged(frames: Tables, rule: str) -> list[Panel]:
-    one = judged(frames, rule)
+    one = judge(frames, rule)
     best = one.candidates.drop_duplicates("id")
     best = best.assign(chosen=best["complete"] & ~best.duplicated(CELL))
     records = records_at(frames, best[["id", "step"]])

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from oodbench.errors import UserError
 from oodbench.metrics import of_predictions
 from oodbench.notes import Note
 from oodbench.report.differences import Agreement, Repeats, compared, origin
-from oodbench.report.gaps import gaps_by_rule, losses
-from oodbench.report.tables.stored import StaleSummary, read_summary
+from oodbench.report.gaps import BASELINE, gaps_by_rule, losses
 from oodbench.results.boards import board_among, datasets_to_come, find_board
 from oodbench.results.directory import Results
 from oodbench.results.tables import Tables, completed, only, stacked, stacked_runs, subset
@@ -22,7 +20,7 @@ from oodbench.results.parts import Part
 from oodbench.results.predictions import read_predictions
 from oodbench.results.provenance import method_digest, versions
 from oodbench.results.run_spec import COMPLETE, RunSpec
-from oodbench.selection import judged, served
+from oodbench.selection import judge, served
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric")
 """The columns, besides the environments, in which a dataset's runs must equal the board's."""
@@ -38,8 +36,6 @@ CHOICES = (
 """Groups of columns: a run's values in each group must occur together in some frozen run."""
 SHOWN = 6
 """The most differences to a protocol that an error names."""
-BASELINE = "ERM"
-"""The row whose hyperparameters every method shares."""
 
 
 def frames_of(
@@ -98,16 +94,13 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
 def _ranked(name: str) -> Tables:
     """Return the runs of a board with the rule of its headline as `selection`, if the protocol names none.
 
-    It is the one that loses least to the oracle of those that judge most datasets, which the summary has.
+    It is the one that loses least to the oracle of those that judge most datasets.
     """
     frames = frozen(name)
     if frames.runs["selection"].notna().any():
         return frames
-    stored = None
-    with suppress(StaleSummary):
-        stored = read_summary(find_board(name))
-    rules = stored.numbers["rule"] if stored else [*losses(gaps_by_rule(frames)), None]
-    return replace(frames, runs=frames.runs.assign(selection=rules[0]))
+    rule = next(iter(losses(gaps_by_rule(frames))), None)
+    return replace(frames, runs=frames.runs.assign(selection=rule))
 
 
 def check_planned(specs: Iterable[RunSpec], parts: Sequence[Part], name: str) -> None:
@@ -334,10 +327,9 @@ def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Ta
     computed = of_predictions(metric)
     if computed is None:
         return frames
-    tied = [judged(frames, rule).tied[["id", "step"]] for rule in rules]
+    tied = [judge(frames, rule).tied[["id", "step"]] for rule in rules]
     chosen = pd.concat(tied).drop_duplicates()
-    frozen = [] if frames.scores is None else frames.scores["id"].unique()
-    chosen = chosen[~chosen["id"].isin([*recorded, *frozen])]
+    chosen = chosen[~chosen["id"].isin([*recorded, *_frozen(frames)])]
     if chosen.empty:
         return frames
     rows = []
@@ -357,6 +349,12 @@ def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Ta
     return replace(frames, records=stacked([frames.records, values.astype(names)]))
 
 
+def _frozen(frames: Tables) -> "pd.Series[str]":
+    """The ids of frozen runs, which have no predictions."""
+    runs = frames.runs
+    return runs.loc[runs["frozen"].eq(True), "id"] if "frozen" in runs else runs["id"][:0]
+
+
 def spare(results: Results) -> list[Path]:
     """The files of predictions that no table shows by any rule; none before all runs have ended."""
     files = list(results.path.glob("runs/*/predictions/*.npz"))
@@ -365,7 +363,7 @@ def spare(results: Results) -> list[Path]:
         return []
     chosen: set[tuple[str, str]] = set()
     for rule in served(frames):
-        tied = judged(frames, rule).tied
+        tied = judge(frames, rule).tied
         chosen |= set(zip(tied["id"], tied["step"].map(str), strict=True))
     keys = [(file.parent.parent.name, file.stem) for file in files]
     chosen_runs = {run_id for run_id, _ in chosen}

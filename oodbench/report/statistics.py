@@ -8,7 +8,7 @@ A *table* has a block (a dataset) a row and a label a column, larger values bein
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,6 +158,36 @@ def _means(code: Integers, values: Numbers) -> tuple[Numbers, Integers]:
     counts = np.bincount(code)
     there = np.flatnonzero(counts)
     return np.bincount(code, values)[there] / counts[there], there
+
+
+def each_mean(values: Numbers, code: Integers) -> Numbers:
+    """The mean of the values (n,) of each code 0, 1, ...; the bits of `values[code == k].mean()`."""
+    means = np.empty(int(code.max(initial=-1)) + 1)
+    for codes, table in _by_size(values, code):
+        means[codes] = table.mean(axis=1)
+    return means
+
+
+def each_mean_and_error(
+    values: Numbers, code: Integers, size: int, least: int = 2
+) -> tuple[Numbers, Numbers]:
+    """`mean_and_error` of the values (n,) of each code below `size`; NaN where there are none."""
+    means, errors = np.full(size, np.nan), np.full(size, np.nan)
+    for codes, table in _by_size(values, code):
+        n = table.shape[1]
+        means[codes] = table.mean(axis=1)
+        if n >= least:
+            errors[codes] = table.std(axis=1, ddof=1) / math.sqrt(n)
+    return means, errors
+
+
+def _by_size(values: Numbers, code: Integers) -> Iterator[tuple[Integers, Numbers]]:
+    """Yield the codes that have equally many values, and these as a table with a code a row."""
+    counts = np.bincount(code)
+    order, starts = np.argsort(code, kind="stable"), np.cumsum(counts) - counts
+    for n in np.unique(counts[counts > 0]):
+        codes = np.flatnonzero(counts == n)
+        yield codes, values[order[starts[codes, None] + np.arange(n)]]
 
 
 def plain_mean(values: npt.ArrayLike) -> float:

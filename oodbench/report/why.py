@@ -13,12 +13,12 @@ from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.metrics import is_proportion
 from oodbench.report.numbers import number
 from oodbench.report.statistics import LEAST, mean_and_error
-from oodbench.report.tables import Block, Sheet
-from oodbench.report.tables.leaderboard import over_ties
+from oodbench.report.cells import over_ties, test_values
+from oodbench.report.tables import Block, Sheet, columns
 from oodbench.results.directory import Results, kept_weights
 from oodbench.results.tables import Tables, plugins_of
 from oodbench.results.run_spec import COMPLETE
-from oodbench.selection import choose, find_rule, judged, usual
+from oodbench.selection import choose, find_rule, judge, usual
 from oodbench.terminal import Terminal
 
 
@@ -75,7 +75,7 @@ def why(
     """
     rule = rule or usual(frames)
     rule_metric = find_rule(rule, plugins=plugins_of(frames)).metric
-    by_rule = judged(frames, rule)
+    by_rule = judge(frames, rule)
     runs = by_rule.runs
     runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
     places = (
@@ -95,7 +95,7 @@ def why(
     if metric is not None and metric not in known:
         raise unknown("metric", metric, known, hint=PLUGIN_HINT)
     shown = {str(first["dataset_label"]): metric or usual_metric}
-    values = by_rule.test_values(of_cell[["id", "step"]], shown).groupby("id")["value"]
+    values = test_values(by_rule, of_cell[["id", "step"]], shown).groupby("id")["value"]
     of_cell["value"] = of_cell["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
     table = runs[["trial", "draw", "id", "state", "hparams"]].merge(
         of_cell[["id", "step", "score", "value", "chosen", "tied"]], on="id", how="left"
@@ -249,7 +249,8 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
             texts = [default, _span(list(of_run)), _median_and_span(chosen)]
             rows.append([str(dataset), str(label), name, *texts])
             numbers.append(dict(zip(TRIED_HEADER, rows[-1], strict=True)))
-    block = Block("Hyperparameters: tried and chosen", TRIED_HEADER, _once(rows), len(rows), keys=3)
+    title, header = "Hyperparameters: tried and chosen", columns(*TRIED_HEADER)
+    block = Block(title, header, _once(rows), len(rows), keys=3)
     notes: tuple[str, ...] = (
         f"Chosen by {rule}: the median (lowest to highest) over test environments and trials.",
         "Hyperparameters that no draw varies are at their defaults and left out.",
@@ -257,7 +258,7 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
     if "hparams_from" in runs:
         known = runs["hparams_from"].dropna().unique()
         notes += tuple(f"Some were {text}: its own table has what was tried." for text in known)
-    return Sheet([block], notes, (), pd.DataFrame(numbers, columns=TRIED_HEADER).to_dict("list"))
+    return Sheet([block], notes, (), pd.DataFrame(numbers, columns=TRIED_HEADER))
 
 
 def varied(hparams: "pd.Series[Any]") -> list[str]:

@@ -1,14 +1,16 @@
 """Runs and their records in memory, and as one tidy table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
 from oodbench.errors import UserError, unknown
+from oodbench.notes import AnyNote
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Tables:
     """The validation scores of frozen runs (those in a column `frozen` of the runs), whose other
     records are not here: `id`, `rule`, `step`, `score`, a row for a run's candidate by a rule. None
     without such runs."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[AnyNote, ...] = ()
     """Sentences on these runs that stand below every table of them."""
 
 
@@ -41,6 +43,16 @@ KINDS = ("ceiling", "transductive", "reference")
 """The columns that mark the runs of rows which are no plain methods."""
 CELL = ["dataset_label", "label", "test_environments", "trial"]
 """The columns of a run that make its cell."""
+
+
+SCORE = "score"
+"""The split of records that are no values of a metric but validation scores of frozen runs."""
+
+
+def frozen_scores(tables: Tables) -> "pd.DataFrame | None":
+    """The validation scores of frozen runs: `id`, `rule`, `step`, `score`; None without such runs."""
+    scores: pd.DataFrame | None = tables.scores
+    return scores
 
 
 def plugins_of(frames: Tables) -> list[str]:
@@ -194,12 +206,27 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def records_at(frames: Tables, chosen: pd.DataFrame) -> pd.DataFrame:
-    """Return the records at the `id` and `step` of each row of `chosen`, with its other columns."""
+def records_at(
+    tables: Tables, chosen: pd.DataFrame, metrics: Collection[str] | None = None
+) -> pd.DataFrame:
+    """The records (of these metrics) at the `id` and `step` of each row of `chosen`, with its other columns.
+
+    An id stands in one row.
+    """
+    records = tables.records
+    places = pd.Index(chosen["id"]).get_indexer(records["id"].cat.categories)
+    row = places[records["id"].cat.codes.to_numpy()]
+    there = row >= 0
+    if metrics is not None:
+        names = records["metric"].cat
+        there &= names.categories.isin(metrics)[names.codes.to_numpy()]
+    kept = np.flatnonzero(there)
+    kept = kept[records["step"].to_numpy()[kept] == chosen["step"].to_numpy()[row[kept]]]
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    of_chosen = records_of(frames.records, chosen["id"]).astype(names)
-    records: pd.DataFrame = of_chosen.merge(chosen, on=["id", "step"])
-    return records
+    found = records.iloc[kept].astype(names).reset_index(drop=True)
+    others = chosen.drop(columns=["id", "step"]).iloc[row[kept]].reset_index(drop=True)
+    joined: pd.DataFrame = pd.concat([found, others], axis=1)
+    return joined
 
 
 TIMES = ("training_seconds", "waiting_seconds")

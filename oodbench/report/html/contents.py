@@ -12,14 +12,14 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
-from oodbench.report.comparison import gain_text, orders, selection_cost, selection_costs
+from oodbench.report.comparison import gain_cell, orders, selection_cost, selection_costs
+from oodbench.report.cells import METHOD, over_ties, test_values
 from oodbench.report.gaps import BASELINE, Gaps, losses
 from oodbench.report.html.views import Numbers, numbers_by, views
 from oodbench.report.numbers import gain, number
 from oodbench.report.sources import with_prediction_metrics
 from oodbench.report.statistics import Difference
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import METHOD, over_ties
 from oodbench.report.tables.remarks import number_of_trials
 from oodbench.results.tables import CELL, Tables, plugins_of
 from oodbench.results.run_spec import COMPLETE, State
@@ -126,11 +126,11 @@ def _rule(
 
 def _asked(one: Numbers) -> str:
     """Say which question the runs answer, and how many they are."""
-    runs = one.judged.runs
+    runs = one.board.chosen.runs
     runs = runs[runs["dataset_label"].isin(one.board.frame["dataset"])]
     methods = set(one.board.frame.loc[one.board.frame["kind"] == METHOD, "label"])
     counts = [counted(len(methods), "row"), counted(runs["dataset_label"].nunique(), "dataset")]
-    summary = find_rule(one.rule, plugins=plugins_of(one.judged.frames)).description
+    summary = find_rule(one.rule, plugins=plugins_of(one.board.chosen.tables)).description
     draws = counted(int(runs["draw"].nunique()), "draw")
     return (
         f"Which of {counts[0]} does best on test environments that it never saw? {counts[1]}; {draws} of "
@@ -143,10 +143,10 @@ def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
     """List chosen runs by dataset and label: test sets if several, how many draws tie if some do, trials,
     draws, steps, scores, values.
     """
-    metrics = dict(zip(one.board.frame["dataset"], one.board.frame["metric"], strict=True))
-    cells = one.judged.tied.groupby(CELL, sort=False)
-    values = over_ties(one.judged.test_values(one.judged.tied, metrics), CELL)
-    chosen = one.judged.chosen.merge(values, on=CELL).merge(cells.size().rename("ties"), on=CELL)
+    by_rule, metrics = one.board.chosen, one.metrics
+    ties = by_rule.tied.groupby(CELL, sort=False).size().rename("ties")
+    values = over_ties(test_values(by_rule, by_rule.tied, metrics), CELL)
+    chosen = by_rule.chosen.merge(values, on=CELL).merge(ties, on=CELL)
     found: dict[Any, list[list[Any]]] = {}
     for key, group in chosen.groupby(["dataset_label", "label"], sort=False):
         tests, ties = list(group["test_environments"].map("+".join)), list(map(int, group["ties"]))
@@ -173,8 +173,8 @@ def _cells(
         return [None] * len(labels)
     means = one.on(dataset)
     shares = _shares(one, dataset)
-    known = [abs(d.gain.mean) for (of, _), d in one.differences.items() if of == dataset]
-    largest = max((v for v in known if math.isfinite(v)), default=0.0) or 1.0
+    gains = [abs(d.gain.mean) for (of, _), d in one.differences.items() if of == dataset]
+    largest = max((v for v in gains if math.isfinite(v)), default=0.0) or 1.0
     rows = means.to_dict(orient="index")
     cells: list[Any] = []
     for label in labels:
@@ -184,12 +184,13 @@ def _cells(
             continue
         share = shares.get(label)
         colour = share if shares else d.gain.mean / largest if d else None
-        facts = [[c.name, c.text(row)] for c in one.board.columns if c.text(row)]
+        known = [(column.name, str(column.cell(row))) for column in one.board.columns]
+        facts = [[name, text] for name, text in known if text]
         texts = [number(row["mean"], row["stderr"], row["metric"]), "", ""]
         if share is not None:
             texts[1] = f"{share:z.2f}".replace("inf", "∞")
         if d is not None:
-            texts[2] = gain_text(d, row["metric"])
+            texts[2] = str(gain_cell(d, row["metric"]))
             facts += _facts(d, row["metric"], one.unit(dataset))
         sign = one.signs.get((dataset, label), 0)
         cells.append([*texts, _bounded(colour), sign, facts, chosen.get((dataset, label), [])])

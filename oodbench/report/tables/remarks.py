@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench.notes import Note
+from oodbench.notes import AnyNote, Note
 from oodbench.report.statistics import LEAST
 from oodbench.results.tables import CELL
 from oodbench.results.provenance import code
@@ -22,8 +22,8 @@ NAMED = 3
 
 def notes(
     runs: pd.DataFrame, rule: str, description: str, higher: Mapping[str, bool]
-) -> tuple[str, ...]:
-    """Return the sentences of a caption: the selection rule, what the values are, and their directions."""
+) -> tuple[AnyNote, ...]:
+    """The sentences of a caption: the selection rule, what the values are, and their directions."""
     trials, draws = number_of_trials(runs), _draws(runs)
     has_error = runs.groupby("dataset_label")["trial"].nunique().max() >= LEAST
     error = "mean ± standard error over trials (ddof=1); " if has_error else ""
@@ -63,8 +63,8 @@ def _clause(text: str) -> str:
     return re.split(r"; | \(|, (?:each|which) ", text)[0]
 
 
-def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Return notes that a paper leaves out: how the runs ended, and the code that trained them."""
+def remarks(runs: pd.DataFrame) -> tuple[AnyNote, ...]:
+    """Notes that a paper leaves out: how the runs ended, and the code that trained them."""
     states = runs["state"].value_counts()
     ended = [*COMPLETE, State.FAILED]
     if State.BROKEN in states:
@@ -101,9 +101,9 @@ def _of_data(runs: pd.DataFrame) -> list[Note]:
     return [Note(f"{'; '.join(said)}.", f"{said[0]}{more}.")] if said else []
 
 
-def _named(runs: pd.DataFrame) -> list[str]:
+def _named(runs: pd.DataFrame) -> list[AnyNote]:
     """Return sentences that name the first diverged runs, and the first broken ones with what is wrong."""
-    sentences = list[str]()
+    sentences = list[AnyNote]()
     for state, meaning in (
         (State.DIVERGED, "counted with what they recorded"),
         (State.BROKEN, "counted nowhere"),
