@@ -45,7 +45,7 @@ def load(directory: str | PathLike[str]) -> "pd.DataFrame":
     hyperparameter. Raises `oodbench.errors.UserError` if there is no sweep.
     """
     from oodbench.results.directory import Results
-    from oodbench.results.tables import tidy
     from oodbench.results.load import load_frames
+    from oodbench.results.tables import tidy
 
     return tidy(load_frames(Results(Path(directory))))

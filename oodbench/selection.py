@@ -22,11 +22,11 @@ from oodbench.blame import described
 from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.metrics import known_direction, sees_attributes
 from oodbench.registry import Registry
-from oodbench.results.tables import CELL, KINDS, SCORE, Tables, frozen_scores, plugins_of, subset
 from oodbench.results.run_spec import COMPLETE, RunSpec
+from oodbench.results.tables import CELL, KINDS, SCORE, Tables, frozen_scores, plugins_of, subset
 
 Booleans = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.integer]
 Numbers = npt.NDArray[np.float64]
 
 
@@ -392,12 +392,12 @@ def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
     table = table.iloc[order]
     found = of_run.iloc[table["run"].to_numpy()].reset_index(drop=True)
     found["step"], found["score"] = table["step"].to_numpy(), table["score"].to_numpy()
-    return found[[*columns, "step", "score", "complete"]]
+    return pd.DataFrame(found[[*columns, "step", "score", "complete"]])
 
 
 def _complete(runs: pd.DataFrame, ready: Booleans) -> Booleans:
     cell = runs.groupby(CELL, sort=False).ngroup().to_numpy()
-    return (np.bincount(cell, ~ready) == 0)[cell]
+    return np.asarray((np.bincount(cell, ~ready) == 0)[cell])
 
 
 def _before(runs: pd.DataFrame, table: pd.DataFrame) -> tuple[Integers, Integers, Integers]:
@@ -421,9 +421,7 @@ def _frozen(tables: Tables, rule: str, runs: pd.DataFrame) -> tuple[Booleans, pd
     return ~runs["frozen"].eq(True).to_numpy(), table[run >= 0]
 
 
-def _evidence(
-    rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFrame
-) -> pd.DataFrame:
+def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFrame) -> pd.DataFrame:
     """The evidence of the live runs with the metric of each; raises UserError if no run can be judged.
 
     A board has judged its runs by its own rules, and they are asked for evidence only by others.
@@ -453,7 +451,7 @@ def _ready(
     source = ids.get_indexer(pd.Index(evidence["source"]))
     waits = (source < 0) | ~ended[source]
     ready = ended & (judged | ids.isin(evidence["id"]))
-    return ready & ~ids.isin(evidence["id"][waits])
+    return np.asarray(ready & ~ids.isin(evidence["id"][waits]))
 
 
 def _judged_by(metric: str, tables: Tables, runs: pd.DataFrame) -> pd.DataFrame:

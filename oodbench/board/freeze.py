@@ -18,7 +18,6 @@ from oodbench.board.protocol import protocol_of
 from oodbench.errors import UserError
 from oodbench.results.boards import PROTOCOL_FILE, dataset_file, lock
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables, only, records_of
 from oodbench.results.load import load_frames
 from oodbench.results.parts import (
     ADAPT,
@@ -41,6 +40,7 @@ from oodbench.results.parts import (
 )
 from oodbench.results.provenance import method_digest
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.tables import Tables, only, records_of
 from oodbench.selection import find_rule, judge, rule_names
 
 MADE_BY = (

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from oodbench.report.comparison import board_sheet
 from oodbench.report.cells import METHOD
+from oodbench.report.comparison import board_sheet
 from oodbench.report.numbers import number
 from oodbench.report.tables import Sheet
 from oodbench.report.tables.leaderboard import is_mean, leaderboard
-from oodbench.results.tables import Tables, origins
 from oodbench.results.run_spec import CONSTANT
+from oodbench.results.tables import Tables, origins
 
 BOARD, DATASET, TRIALS = "small.v3", "SEM, FOU", 8
 ROWS = ("ERM", "VREx", "GroupDRO", "CVaR")

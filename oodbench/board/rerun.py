@@ -14,10 +14,10 @@ from oodbench.board.protocol import name_of, possible, protocol_of
 from oodbench.errors import unknown
 from oodbench.report.differences import Agreement, compared, distance, named, origin, outcome
 from oodbench.results.directory import Results
-from oodbench.results.tables import subset
 from oodbench.results.load import board_frames, load_frames
 from oodbench.results.parts import Part, read_parts
 from oodbench.results.run_spec import RunSpec
+from oodbench.results.tables import subset
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 
 
@@ -64,7 +64,7 @@ def rerun(
         *(_failure(run, str(errors.get(run["id"], ""))) for _, run in failed.iterrows()),
         *(f"{text}." for text in changed),
         f"Of {len(table)} runs of {board.name} that were trained again: {outcome(table)}.",
-        origin(frozen.runs, again.runs),
+        str(origin(frozen.runs, again.runs)),
     ]
     return Rerun(table, sentences, failed.empty)
 

@@ -23,14 +23,14 @@ from oodbench.diagnose.admission import (
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.metrics import is_proportion
+from oodbench.report.cells import constant_values, reported_metrics
 from oodbench.report.numbers import gain, number
 from oodbench.report.statistics import mean_and_error
-from oodbench.report.cells import constant_values, reported_metrics
 from oodbench.report.why import why
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import CONSTANT, RunSpec
+from oodbench.results.tables import Tables
 from oodbench.selection import judge
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch_specs

@@ -237,7 +237,6 @@ def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataF
     columns = [*PLACE, "constant"]
     trained = runs.loc[~runs["helper"] & ~runs["ceiling"], columns]
     known = trained[trained["constant"].notna()].drop_duplicates(PLACE)
-    known = known[known["constant"].map(lambda constant: isinstance(constant, dict))]
     trials = trained[PLACE].drop_duplicates().merge(known, on=PLACE, how="left")
     rows = []
     for dataset, tests, trial, constant in trials.itertuples(index=False, name=None):

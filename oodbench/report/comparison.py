@@ -164,7 +164,8 @@ def _rank_blocks(table: pd.DataFrame) -> list[Block]:
     blocks = block_table(table) if len(table) else pd.DataFrame()
     if min(blocks.shape) < 2:
         return []
-    rows = [[str(x), Number(rank, kind=Kind.RANK)] for x, rank in mean_ranks(blocks).items()]
+    means = mean_ranks(blocks).items()
+    rows: list[list[Cell]] = [[str(x), Number(rank, kind=Kind.RANK)] for x, rank in means]
     title = f"Mean ranks over {len(blocks)} {blocks.index.name}s"
     return [Block(title, columns("algorithm", "mean rank"), rows, len(rows))]
 
@@ -266,13 +267,14 @@ def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
         for of_row in of_group[ALL]:
             mean, *places = of_row.cells
             other = (known.get(of_row.label, "-") for known in beside.values())
-            rows.append([of_row.label, mean, *other, *places, *(means[g][of_row.label] for g in groups)])
-    mean, *of_groups = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *groups))
+            of_groups = (means[g][of_row.label] for g in groups)
+            rows.append([of_row.label, mean, *other, *places, *of_groups])
+    name, *names = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *groups))
     header = [
         Column("algorithm", Shows.LABEL),
-        Column(mean, Shows.RANKED_BY),
+        Column(name, Shows.RANKED_BY),
         *(Column(name, Shows.KEPT) for name in (*beside, "place", "P(better)")),
-        *columns(*of_groups),
+        *columns(*names),
     ]
     title = f"Share of the gap closed by {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
     grey, shows = len(gaps.unranked[ALL]), Shows.GAP_CLOSED
@@ -296,7 +298,8 @@ def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
     means = {f"mean by {name}": lost[name].mean(axis=1) for name in losses(by_rule)}
     table = pd.DataFrame(means).join(lost[rule])
     table.loc["mean over rows"] = table.mean()
-    rows = [[str(label), *map(share, row)] for label, *row in table.itertuples(name=None)]
+    named = table.itertuples(name=None)
+    rows: list[list[Cell]] = [[str(label), *map(share, row)] for label, *row in named]
     header = columns("algorithm", *map(str, table))
     return Block("What selection costs", header, rows, len(rows))
 
@@ -314,7 +317,7 @@ def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
         theirs = other.shares.reindex(both, columns=usual.columns)
         if name != rule:
             orders.append((f"by {name}", bounded_mean(usual.loc[both]), bounded_mean(theirs)))
-    first, rows = one.means.index[0], []
+    first, rows = one.means.index[0], list[list[Cell]]()
     for text, before, after in orders:
         place = after.rank(ascending=False, method="min")[first]
         tau = Number(kendall(before, after), kind=Kind.TAU)
@@ -334,11 +337,13 @@ def left_by_holm(differences: Sequence[Difference]) -> str:
 def compare_own_rows(
     table: pd.DataFrame, places: Mapping[str, str], shown: Collection[str] = ()
 ) -> Block | None:
-    """The rows trained here (or those `shown` of them): rank, gains over the baseline and the best frozen row.
+    """The rows trained here (or those `shown` of them): rank, gains over baseline and best frozen row.
 
     `table` is of `scores`, `places` of `origins`. None if no row was trained here.
     """
     local = [x for x, origin in places.items() if origin == "here" and (not shown or x in shown)]
+    if not local:
+        return None
     frozen = [label for label, origin in places.items() if origin != "here"]
     groups = [(str(dataset), group) for dataset, group in table.groupby("dataset", sort=False)]
     in_percent = table[table["metric"].map(is_proportion).astype(bool)]

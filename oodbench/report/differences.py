@@ -13,8 +13,8 @@ from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.notes import AnyNote, Note
 from oodbench.report.statistics import BAND
-from oodbench.results.tables import Tables, frozen_scores, only, records_of, subset
 from oodbench.results.provenance import made_by
+from oodbench.results.tables import Tables, frozen_scores, only, records_of, subset
 from oodbench.selection import judge
 from oodbench.terminal import counted
 

@@ -20,8 +20,8 @@ from matplotlib.lines import Line2D
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_file
 from oodbench.metrics import is_proportion
-from oodbench.report.comparison import gains
 from oodbench.report.cells import cells, scores
+from oodbench.report.comparison import gains
 from oodbench.results.tables import CELL, Tables, records_at, records_of
 from oodbench.selection import judge, usual
 from oodbench.terminal import printable

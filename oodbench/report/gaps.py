@@ -15,20 +15,21 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from oodbench.registry import folder, word, written
+from oodbench.report.cells import CEILING, REFERENCE, TRANSDUCTIVE, cells, scores
+from oodbench.report.numbers import Kind, Number, share
 from oodbench.report.statistics import (
     LEAST,
     LEVEL,
     RESAMPLES,
     Numbers,
+    column_means,
     drawn_means,
     mean_and_error,
-    plain_mean,
 )
-from oodbench.report.cells import CEILING, REFERENCE, TRANSDUCTIVE, cells, scores
-from oodbench.report.numbers import Kind, Number, share
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import Tables, pretraining
 from oodbench.selection import Chosen, judge_by_all, rule_names, sees_test
@@ -65,7 +66,7 @@ def best_ceiling(ceilings: Trials) -> "pd.Series[float]":
     """
     chosen: list[pd.Series[float]] = []
     for _, table in ceilings.groupby("dataset", sort=False):
-        means = table.agg(plain_mean).dropna()
+        means = pd.Series(column_means(table.to_numpy(float)), table.columns).dropna()
         chosen.append(table[means.idxmax()] if len(means) else table.bfill(axis=1).iloc[:, 0])
     return pd.concat(chosen)
 
@@ -94,7 +95,10 @@ def shares(trials: Trials, rooms: pd.DataFrame) -> pd.DataFrame:
 
 
 def _means(trials: Trials) -> pd.DataFrame:
-    return pd.DataFrame(trials.groupby("dataset", sort=False).agg(plain_mean))
+    groups = trials.groupby("dataset", sort=False)
+    means = {dataset: column_means(table.to_numpy(float)) for dataset, table in groups}
+    table = pd.DataFrame.from_dict(means, orient="index", columns=trials.columns)
+    return table.rename_axis("dataset")
 
 
 def bounded_mean(shares: pd.DataFrame, floor: float = FLOOR) -> "pd.Series[float]":
@@ -189,14 +193,14 @@ def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Number]:
     return {str(x): Number(int(p), low=a, high=b, kind=Kind.PLACE) for x, p, a, b in columns}
 
 
-def first_places(table: Numbers) -> Numbers:
+def first_places(table: npt.NDArray[np.floating]) -> Numbers:
     """The place of each value among those of its row (rows, columns), 1 the largest, NaN if one is NaN."""
     order = np.argsort(-table, axis=1)
     ordered = np.take_along_axis(table, order, axis=1)
     is_new = np.ones(table.shape, dtype=bool)
     is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     first = np.maximum.accumulate(np.where(is_new, np.arange(1.0, 1 + table.shape[1]), 0), axis=1)
-    places = np.empty_like(table)
+    places = np.empty(table.shape)
     np.put_along_axis(places, order, first, axis=1)
     places[np.isnan(table).any(axis=1)] = np.nan
     return places
@@ -287,9 +291,7 @@ class Gaps:
             for label, mean in zip(means.index, means.tolist(), strict=True)
         ]
 
-    def _row(
-        self, label: str, mean: float, drawn: Resampled, there: Mapping[str, Number]
-    ) -> Share:
+    def _row(self, label: str, mean: float, drawn: Resampled, there: Mapping[str, Number]) -> Share:
         if math.isnan(mean):
             return Share(label, mean)
         place = there.get(label)

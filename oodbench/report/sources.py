@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
@@ -14,12 +15,12 @@ from oodbench.report.differences import Agreement, Repeats, compared, origin
 from oodbench.report.gaps import BASELINE, gaps_by_rule, losses
 from oodbench.results.boards import board_among, datasets_to_come, find_board
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables, completed, only, stacked, stacked_runs, subset
 from oodbench.results.load import board_frames, frozen, joined, load_frames
 from oodbench.results.parts import Part
 from oodbench.results.predictions import read_predictions
 from oodbench.results.provenance import method_digest, versions
 from oodbench.results.run_spec import COMPLETE, RunSpec
+from oodbench.results.tables import Tables, completed, only, stacked, stacked_runs, subset
 from oodbench.selection import judge, served
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric")
@@ -163,7 +164,7 @@ def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
     ]
 
 
-def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, Tables, list[str]]:
+def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, Tables, list[Note]]:
     """Restrict both to the datasets with results here and to the trials and draws of all local rows.
 
     The last value returned holds a note on what is left out, if anything is. Raises UserError if the local
@@ -352,7 +353,8 @@ def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Ta
 def _frozen(frames: Tables) -> "pd.Series[str]":
     """The ids of frozen runs, which have no predictions."""
     runs = frames.runs
-    return runs.loc[runs["frozen"].eq(True), "id"] if "frozen" in runs else runs["id"][:0]
+    frozen = runs["frozen"].eq(True) if "frozen" in runs else np.zeros(len(runs), dtype=bool)
+    return pd.Series(runs.loc[frozen, "id"])
 
 
 def spare(results: Results) -> list[Path]:

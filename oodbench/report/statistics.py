@@ -28,7 +28,7 @@ PLACE = ["dataset", "environment", "trial"]
 """The columns by which values are paired."""
 
 Numbers = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,11 @@ def _by_size(values: Numbers, code: Integers) -> Iterator[tuple[Integers, Number
         yield codes, values[order[starts[codes, None] + np.arange(n)]]
 
 
+def column_means(table: Numbers) -> Numbers:
+    """The mean of each column of a table (n, columns), with the bits of the mean of the column alone."""
+    return np.asarray(np.ascontiguousarray(table.T).mean(axis=1))
+
+
 def plain_mean(values: npt.ArrayLike) -> float:
     """The mean, NaN if a value is NaN: by default pandas would leave that value out."""
     v = np.asarray(values, dtype=float)
@@ -235,9 +240,16 @@ def block_table(scores: pd.DataFrame) -> pd.DataFrame:
     whole = len(scores[["dataset", "environment", "trial"]].drop_duplicates())
     full = scores[scores["label"].isin(sizes.index[sizes == whole])]
     full = full.assign(value=np.where(full["higher"].astype(bool), 1.0, -1.0) * full["value"])
-    groups = full.groupby(["label", "dataset", "environment"], sort=False)["value"]
-    cells = groups.agg(plain_mean).groupby(["label", block], sort=False).agg(plain_mean)
-    return pd.DataFrame(cells.unstack("label")).fillna(-math.inf)
+    key = ["label", "dataset", "environment"]
+    cells = _means_by(_means_by(full, key), ["label", block])
+    table = cells.set_index(["label", block])["value"].unstack("label")
+    return pd.DataFrame(table).fillna(-math.inf)
+
+
+def _means_by(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    code = table.groupby(key, sort=False).ngroup().to_numpy()
+    rows = table.drop_duplicates(key)
+    return rows.assign(value=each_mean(table["value"].to_numpy(float), code))
 
 
 def ranks(table: pd.DataFrame) -> pd.DataFrame:

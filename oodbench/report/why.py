@@ -11,13 +11,13 @@ import pandas as pd
 
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.metrics import is_proportion
+from oodbench.report.cells import over_ties, test_values
 from oodbench.report.numbers import number
 from oodbench.report.statistics import LEAST, mean_and_error
-from oodbench.report.cells import over_ties, test_values
 from oodbench.report.tables import Block, Sheet, columns
 from oodbench.results.directory import Results, kept_weights
-from oodbench.results.tables import Tables, plugins_of
 from oodbench.results.run_spec import COMPLETE
+from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import choose, find_rule, judge, usual
 from oodbench.terminal import Terminal
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from oodbench.notes import Note
+from oodbench.notes import AnyNote, Note
 from oodbench.results.data_files import DataFiles
 from oodbench.results.provenance import Code, Digests, changed_files, differing, is_of_package
 from oodbench.results.run_spec import COMPLETE
@@ -172,7 +172,7 @@ def stale_runs(runs: pd.DataFrame) -> list[Stale]:
     )
 
 
-def stale_notes(runs: pd.DataFrame) -> tuple[str, ...]:
+def stale_notes(runs: pd.DataFrame) -> tuple[AnyNote, ...]:
     """Return a sentence for each of the reasons of `stale_runs`."""
     return tuple(
         f"Stale: {reason.sentence}."

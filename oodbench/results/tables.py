@@ -125,12 +125,18 @@ def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
     """
     if "network_hparams" not in runs:
         return {}
-    known = dict[tuple[str, str], str]()
-    for (dataset, label), group in runs.groupby(["dataset_label", "label"], sort=False):
-        columns = [group[name] for name in ("network_hparams", "options") if name in group]
-        different = {id(values): values for column in columns for values in column}.values()
-        texts = map(_weights, different)  # the runs of a board share their values
-        known[str(dataset), str(label)] = ", ".join(filter(None, dict.fromkeys(texts)))
+    rows = {
+        row: dict[int, object]() for row in zip(runs["dataset_label"], runs["label"], strict=True)
+    }
+    for name in ("network_hparams", "options"):
+        if name in runs:
+            columns = (runs[column] for column in ("dataset_label", "label", name))
+            for dataset, label, values in zip(*columns, strict=True):
+                rows[dataset, label][id(values)] = values  # the runs of a board share their values
+    known = {}
+    for row, different in rows.items():
+        texts = map(_weights, different.values())
+        known[row] = ", ".join(filter(None, dict.fromkeys(texts)))
     return known if any(known.values()) else {}
 
 
@@ -209,7 +215,7 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def records_at(
     tables: Tables, chosen: pd.DataFrame, metrics: Collection[str] | None = None
 ) -> pd.DataFrame:
-    """The records (of these metrics) at the `id` and `step` of each row of `chosen`, with its other columns.
+    """The records (of these metrics) at the `id` and `step` of each row of `chosen`, and its other columns.
 
     An id stands in one row.
     """

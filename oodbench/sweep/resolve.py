@@ -20,9 +20,9 @@ from oodbench.hparams import drawn_values, rates_family
 from oodbench.metrics import known_direction
 from oodbench.registry import CHANGES
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables, plugins_of
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import CONSTANT, RunSpec
+from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import find_rule, judge, sees_test, usual
 from oodbench.sweep.file import KIND, Row, Sweep, short
 from oodbench.sweep.launchers import layered_resources

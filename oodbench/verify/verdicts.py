@@ -10,7 +10,6 @@ import scipy
 
 from oodbench.report import numbers
 from oodbench.report.statistics import mean_and_error
-from oodbench.report.numbers import Printed
 from oodbench.report.tables import Block, Cell, Sheet, columns
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, Target

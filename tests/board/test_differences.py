@@ -12,7 +12,6 @@ import pytest
 
 from oodbench.board.rerun import changed_data
 from oodbench.report.sources import beside_board
-from oodbench.report.summary import write_summary
 from oodbench.results.boards import dataset_file, find_board, part_files
 from oodbench.results.parts import OF_A_RUN, Part, read_file, write_parts
 from oodbench.results.provenance import made_by
@@ -48,7 +47,6 @@ def older(copy: Path) -> Path:
 
     for path in part_files(copy):
         write_parts([moved(part) for part in read_file(path)], path)
-    write_summary(copy)
     return copy
 
 

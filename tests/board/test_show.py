@@ -12,17 +12,17 @@ import pytest
 
 from oodbench.board.freeze import freeze
 from oodbench.errors import UserError
+from oodbench.report.cells import scores
 from oodbench.report.comparison import compare_own_rows, comparison
 from oodbench.report.differences import origin
 from oodbench.report.html.contents import contents
 from oodbench.report.sources import beside_board, range_notes
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import scores
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import RunDirectory
-from oodbench.results.tables import Tables, origins
 from oodbench.results.load import frozen, joined, load_frames
-from oodbench.selection import judged
+from oodbench.results.tables import Tables, origins
+from oodbench.selection import judge
 from tests.helpers.boards import ONE_RUN, SEM, new_board, trained
 from tests.helpers.made import Made, leaderboard, rising
 from tests.helpers.sweeps import edited
@@ -47,7 +47,7 @@ def split(board: Path, mine: Path) -> Tables:
 @pytest.mark.parametrize("rule", RULES)
 def test_half_of_it_frozen_a_sweep_has_equal_cells(split: Tables, whole: Path, rule: str) -> None:
     joint = together(whole)
-    pd.testing.assert_frame_equal(judged(split, rule).tied, judged(joint, rule).tied)
+    pd.testing.assert_frame_equal(judge(split, rule).tied, judge(joint, rule).tied)
     ours, theirs = leaderboard(split, rule), leaderboard(joint, rule)
     pd.testing.assert_frame_equal(
         ours.frame.drop(columns="from"), theirs.frame.drop(columns="from", errors="ignore")
@@ -72,8 +72,8 @@ def test_half_of_it_frozen_a_comparison_prints_the_same(
 
 def test_a_frozen_run_has_one_candidate_by_each_rule(board: Path, half: Path) -> None:
     for rule in RULES:
-        best = judged(joined([half]), rule).candidates.drop_duplicates("id", ignore_index=True)
-        pd.testing.assert_frame_equal(judged(beside_board(str(board), []), rule).candidates, best)
+        best = judge(joined([half]), rule).candidates.drop_duplicates("id", ignore_index=True)
+        pd.testing.assert_frame_equal(judge(beside_board(str(board), []), rule).candidates, best)
 
 
 def test_a_board_holds_several_test_environments_out_at_once(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_rows_say_where_they_are_from(split: Tables) -> None:
 
 
 def own_rows(frames: Tables, rule: str | None = None) -> Block | None:
-    return compare_own_rows(scores(leaderboard(frames, rule)), origins(frames.runs))
+    return compare_own_rows(scores(leaderboard(frames, rule).cells), origins(frames.runs))
 
 
 def test_what_is_trained_here_has_its_rank_and_its_gains(split: Tables) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from oodbench.diagnose.admission import Figures, checks, figures, figures_of_results
 from oodbench.errors import UserError
-from oodbench.results.tables import only
 from oodbench.results.load import load_frames
+from oodbench.results.tables import only
 from tests.helpers.made import Curve, Made
 
 GOOD = Figures(

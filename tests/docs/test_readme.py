@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 from oodbench.board.quickstart import BOARD, DATASET, ROWS, TRIALS
+from oodbench.report.cells import scores
 from oodbench.report.comparison import gains, left_by_holm
 from oodbench.report.gaps import BASELINE, HALVES, gaps_of
 from oodbench.report.numbers import number
 from oodbench.report.sources import frames_of
-from oodbench.report.tables.leaderboard import leaderboard_by_rule, scores
+from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.results.tables import Tables, subset
-from oodbench.selection import judged
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python
@@ -51,7 +51,7 @@ def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_its_leaderboard_is_the_boards(frames: Tables) -> None:
     (shown,) = blocks("text")
     trained = frames.runs.query(f"trial < {TRIALS} and dataset_label == '{DATASET}'")
-    board = leaderboard_by_rule(judged(subset(frames, trained)))
+    board = leaderboard(subset(frames, trained))
     found = board.frame.query("environment == 'mean'").set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
     known = dict(zip(found.index, cells, strict=True))
@@ -86,11 +86,11 @@ def test_what_it_says_of_the_board_is_so(frames: Tables) -> None:
 
 
 def test_what_it_says_of_holms_correction_is_so(frames: Tables) -> None:
-    board = leaderboard_by_rule(judged(frames))
-    gaps, texts = gaps_of(board), {}
+    board = leaderboard(frames)
+    gaps, texts = gaps_of(board.chosen, board.cells), {}
     assert gaps
     for half in HALVES:
-        tests = [d for name, rows in gains(scores(board), BASELINE) for d in rows
+        tests = [d for name, rows in gains(scores(board.cells), BASELINE) for d in rows
                  if name in gaps.subsets[half]]  # fmt: skip
         texts[half] = left_by_holm(tests).rstrip(".")
     natural = texts["natural"].replace("the baseline", "ERM on natural shifts")

@@ -12,10 +12,10 @@ from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import Leaderboard, leaderboard_of
 from oodbench.report.tables.sheet import blocks
 from oodbench.results.directory import Results
-from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.selection import judged
+from oodbench.results.tables import Tables
+from oodbench.selection import judge
 from oodbench.version import __version__
 
 Curve = Callable[[str, str, int], float]
@@ -62,7 +62,7 @@ def write_run(
 
 def leaderboard(frames: Tables, rule: str | None = None, metric: str | None = None) -> Leaderboard:
     """Return the leaderboard by a rule, the sweep's by default; raises as `leaderboard_of` does."""
-    return leaderboard_of(judged(frames, rule), metric)
+    return leaderboard_of(judge(frames, rule), metric)
 
 
 class Made:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
+from oodbench.report.cells import scores
 from oodbench.report.comparison import OVERALL, comparison
 from oodbench.report.tables import FORMATS, Block, Sheet
-from oodbench.report.tables.leaderboard import scores
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.load import joined
 from tests.helpers.made import CODE, OneStep, leaderboard, report, spec
@@ -112,7 +112,7 @@ def test_directories_become_one(mine: OneStep, theirs: OneStep) -> None:
     frames = joined([mine.results.path, theirs.results.path])
     assert sorted(frames.runs["label"].unique()) == ["DANN", "ERM", "IRM"]
     assert len(frames.runs) == 3 * 12 and frames.records["id"].nunique() == 36
-    table = scores(leaderboard(frames))
+    table = scores(leaderboard(frames).cells)
     assert len(table) == 36 and table["environment"].unique().tolist() == ["t", "u"]
 
 

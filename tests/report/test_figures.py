@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.report.cli import app
 from oodbench.report.figures import FIGURES, SUFFIXES, WIDTHS, plot, save
-from oodbench.results.tables import Tables
 from oodbench.results.load import load_frames
+from oodbench.results.tables import Tables
 from tests.helpers.made import Made, rising
 
 NASTY = "$x_1 [b]\x1b"

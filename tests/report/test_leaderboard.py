@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
+from oodbench.report.cells import CEILING, scores
 from oodbench.report.comparison import comparison
 from oodbench.report.html.contents import contents
 from oodbench.report.tables import FORMATS
-from oodbench.report.tables.leaderboard import CEILING, COLUMNS, Column, scores
+from oodbench.report.tables.leaderboard import LAST_COLUMNS, LastColumn
 from oodbench.report.tables.sheet import blocks, sheet
 from oodbench.results.load import joined, load_frames
 from tests.helpers.made import Curve, Made, flat, leaderboard
@@ -68,8 +69,8 @@ def test_a_declared_column_is_in_every_format_and_on_the_page(
     for label, level in (("ERM", 0.5), ("IRM", 0.7)):
         for trial in range(2):
             made.add("D", label, ("a", "b"), trial, easier_a(level))
-    lag = Column("lag", lambda row: f"{1 - row['mean']:.2f}", "Lag: what is missing to 1.")
-    monkeypatch.setattr("oodbench.report.tables.leaderboard.COLUMNS", (*COLUMNS, lag))
+    lag = LastColumn("lag", lambda row: f"{1 - row['mean']:.2f}", "Lag: what is missing to 1.")
+    monkeypatch.setattr("oodbench.report.tables.leaderboard.LAST_COLUMNS", (*LAST_COLUMNS, lag))
     made_sheet = sheet(leaderboard(load_frames(made.results)))
     (table,) = made_sheet.blocks
     assert table.header == ["algorithm", "a", "b", "mean", "n", "lag"]
@@ -119,7 +120,7 @@ def test_the_constant_answer_and_ceilings_are_grey_rows(tmp_path: Path) -> None:
     assert [row[0] for row in block.rows] == ["ERM", "IRM", "clean", "constant"]
     assert block.rows[3] == ["constant", "60.1 ± 0.1", "3"]
     assert (block.ranked, block.grey, block.best) == (2, 2, {(0, 1)})
-    assert set(scores(leaderboard(frames))["label"]) == {"ERM", "IRM"}
+    assert set(scores(leaderboard(frames).cells)["label"]) == {"ERM", "IRM"}
     compared = comparison(frames, "ERM")
     assert set(compared.frame["label"]) == {"IRM"}
     with pytest.raises(UserError, match="unknown baseline 'constant'"):
@@ -145,7 +146,7 @@ def test_methods_that_see_test_inputs_are_ranked_apart(tmp_path: Path) -> None:
     assert (apart.ranked, apart.grey, apart.best) == (2, 0, {(0, 1)})
     # without others they are what is ranked
     assert alone.title == "E: accuracy (%)" and [row[0] for row in alone.rows] == ["ARM", "MTL"]
-    assert set(scores(leaderboard(frames)).query("dataset == 'D'")["label"]) == {
+    assert set(scores(leaderboard(frames).cells).query("dataset == 'D'")["label"]) == {
         "ERM",
         "IRM",
     }
@@ -166,13 +167,13 @@ def test_references_stand_in_grey_and_are_not_ranked(tmp_path: Path) -> None:
                 made.add("E", label, ("b",), trial, curve, reference=True)
                 made.add("D", "top", ("b",), trial, curve, **own)
     frames = load_frames(made.results)
-    assert set(scores(leaderboard(frames), CEILING)["label"]) == {"top"}
+    assert set(scores(leaderboard(frames).cells, CEILING)["label"]) == {"top"}
     first, alone, *_ = blocks(leaderboard(frames))
     assert [row[0] for row in first.rows] == ["IRM", "ERM", "Forest", "top"]
     assert (first.ranked, first.grey, first.best) == (2, 2, {(0, 1)})
     # without methods they are what is ranked
     assert [row[0] for row in alone.rows] == ["Forest"] and alone.ranked == 1
-    shown = scores(leaderboard(frames))
+    shown = scores(leaderboard(frames).cells)
     assert set(shown["label"][shown["dataset"] == "D"]) == {"ERM", "IRM"}
     compared = comparison(frames, "ERM").frame
     assert set(compared.loc[compared["dataset"] == "D", "label"]) == {"IRM"}

@@ -12,8 +12,8 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
-from oodbench.report.comparison import gain_cell, orders, selection_cost, selection_costs
 from oodbench.report.cells import METHOD, over_ties, test_values
+from oodbench.report.comparison import gain_cell, orders, selection_cost, selection_costs
 from oodbench.report.gaps import BASELINE, Gaps, losses
 from oodbench.report.html.views import Numbers, numbers_by, views
 from oodbench.report.numbers import gain, number
@@ -21,8 +21,8 @@ from oodbench.report.sources import with_prediction_metrics
 from oodbench.report.statistics import Difference
 from oodbench.report.tables import Block
 from oodbench.report.tables.remarks import number_of_trials
-from oodbench.results.tables import CELL, Tables, plugins_of
 from oodbench.results.run_spec import COMPLETE, State
+from oodbench.results.tables import CELL, Tables, plugins_of
 from oodbench.selection import find_rule, rule_names, sees_test, served, usual
 from oodbench.terminal import counted
 from oodbench.version import __version__
@@ -149,10 +149,10 @@ def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
     chosen = by_rule.chosen.merge(values, on=CELL).merge(ties, on=CELL)
     found: dict[Any, list[list[Any]]] = {}
     for key, group in chosen.groupby(["dataset_label", "label"], sort=False):
-        tests, ties = list(group["test_environments"].map("+".join)), list(map(int, group["ties"]))
+        tests, tied = list(group["test_environments"].map("+".join)), list(map(int, group["ties"]))
         found[key] = [
             tests if len(set(tests)) > 1 else [],
-            ties if max(ties) > 1 else [],
+            tied if max(tied) > 1 else [],
             *([int(v) for v in group[name]] for name in ("trial", "draw", "step")),
             _significant(group["score"]),
             _significant(group["value"]),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
@@ -69,6 +69,8 @@ class Block:
     keys: int = 1
     """The number of first columns that name a row."""
     shows: Shows | None = None
+    dataset: str = ""
+    """The only dataset that it shows."""
     summary: int = 0
     """The number of last rows that are means over several datasets."""
     explains_bold: bool = False
@@ -87,17 +89,19 @@ class Block:
     def part(self, rows: Sequence[int], columns: Sequence[int]) -> "Block":
         """Return the block with these rows and columns alone; their cells keep their marks."""
         places = {(r, c): (i, j) for i, r in enumerate(rows) for j, c in enumerate(columns)}
-        marks = {
-            name: {places[place] for place in getattr(self, name) & places.keys()}
-            for name in ("best", "near", "second")
-        }
+
+        def moved(marks: set[tuple[int, int]]) -> set[tuple[int, int]]:
+            return {places[place] for place in marks & places.keys()}
+
         return replace(
             self,
             columns=[self.columns[c] for c in columns],
             cells=[[self.cells[r][c] for c in columns] for r in rows],
             ranked=sum(r < self.ranked for r in rows),
             grey=sum(r >= len(self.cells) - self.grey for r in rows),
-            **marks,
+            best=moved(self.best),
+            near=moved(self.near),
+            second=moved(self.second),
         )
 
     @property
@@ -196,7 +200,9 @@ def markdown(tables: Sheet) -> str:
         f"### {_markdown_escaped(block.title)}\n\n{_tabulated(block, 'pipe')}\n"
         for block in tables.blocks
     ]
-    return "\n".join([*parts, *[f"- {_markdown_escaped(str(note))}" for note in _notes(tables)], ""])
+    return "\n".join(
+        [*parts, *[f"- {_markdown_escaped(str(note))}" for note in _notes(tables)], ""]
+    )
 
 
 def _tabulated(block: Block, style: str) -> str:

@@ -57,7 +57,9 @@ class LastColumn:
 def number_of(row: Mapping[Any, Any], name: str = "", metric: str = "") -> Cell:
     """A row's mean, or another one of its columns; empty where it has none."""
     mean, error = (name, f"{name}_stderr") if name else ("mean", "stderr")
-    return "" if np.isnan(row[mean]) else Number(row[mean], row[error], metric=metric or row["metric"])
+    return (
+        "" if np.isnan(row[mean]) else Number(row[mean], row[error], metric=metric or row["metric"])
+    )
 
 
 LAST_COLUMNS: tuple[LastColumn, ...] = (
@@ -77,6 +79,11 @@ LAST_COLUMNS: tuple[LastColumn, ...] = (
     LastColumn(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM, shows=Shows.KEPT),
 )
 """The last columns of a table. All formats print what this list declares."""
+
+
+def _column_of(metric: str) -> LastColumn:
+    unit = f"{metric} (%)" if is_proportion(metric) else metric
+    return LastColumn(unit, lambda row: number_of(row, metric, metric), needs=metric)
 
 
 @dataclass(frozen=True)
@@ -133,8 +140,8 @@ class Leaderboard:
     def frame(self) -> pd.DataFrame:
         """One number in each row.
 
-        `dataset`, `label`, `test_environments` (joined by `+`), `environment`, `metric`, `mean` and `stderr`
-        (over trials, ddof=1; NaN below LEAST trials), `n` (complete trials), `planned` (trials), `rule`,
+        `dataset`, `label`, `test_environments` (joined by `+`), `environment`, `metric`, `mean` and
+        `stderr` (over trials, ddof=1; NaN below LEAST trials), `n` (complete trials), `planned` (trials), `rule`,
         `kind` (see `cells`); where a dataset has a constant answer, `constant`: the row's verdict by
         `constant_verdicts`; where rows adapt, `before` and `before_stderr`: the row's mean before that;
         beside a board, `from`: where the label's runs are from (`board`, `here` or both);
@@ -171,14 +178,7 @@ class Leaderboard:
     @property
     def columns(self) -> list[LastColumn]:
         """The columns after the numbers."""
-        further = [
-            LastColumn(
-                f"{metric} (%)" if is_proportion(metric) else metric,
-                lambda row, metric=metric: number_of(row, metric, metric),
-                needs=metric,
-            )
-            for metric in self.also
-        ]
+        further = map(_column_of, self.also)
         return [*further, *(c for c in LAST_COLUMNS if c.needs in self.frame)]
 
     @cached_property
@@ -208,7 +208,9 @@ class Leaderboard:
         return (*self.chosen.tables.notes, *(note for of_kind in own for note in of_kind))
 
 
-def leaderboard_of(chosen: Chosen, metric: str | None = None, also: Sequence[str] = ()) -> Leaderboard:
+def leaderboard_of(
+    chosen: Chosen, metric: str | None = None, also: Sequence[str] = ()
+) -> Leaderboard:
     """The leaderboard by a rule, with a finding where another rule would have given other numbers.
 
     Raises UserError as `cells` does.
@@ -266,7 +268,10 @@ def disagreement(board: Leaderboard) -> list[Note]:
     mine, moved = _of_methods(board), []
     for other in board.others:
         both = mine.join(_of_methods(other).add_suffix("_other"), how="inner")
-        gap, errors = (both["mean"] - both["mean_other"]).abs(), both["stderr"] + both["stderr_other"]
+        gap, errors = (
+            (both["mean"] - both["mean_other"]).abs(),
+            both["stderr"] + both["stderr_other"],
+        )
         both = both.assign(errors_apart=gap / errors, other=other.rule)
         moved.append(both[gap > errors])
     table = pd.concat(moved) if moved else pd.DataFrame()
@@ -300,15 +305,15 @@ def constant_verdicts(values: pd.DataFrame) -> pd.DataFrame:
     """Whether rows are `better` than the constant answer, `worse` or `equal`: ENTRY, `constant`.
 
     `values` is `Leaderboard.values`. A row differs where the 95 % interval of its paired difference
-    (Student's t over trials) does not contain 0; with one trial, which has no interval, where the difference
-    is not 0, with two nowhere; and where it diverged.
+    (Student's t over trials) does not contain 0; with one trial, which has no interval, where the
+    difference is not 0, with two nowhere; and where it diverged.
     """
     place = ["dataset_label", *COLUMN, "trial"]
     complete = values[values["complete"]]
     is_constant = complete["label"] == CONSTANT
     against = complete.loc[is_constant, [*place, "value"]]
     pairs = complete[~is_constant].merge(against, on=place, suffixes=("", "_constant"))
-    sign = np.where(pairs["higher"].astype(bool), 1.0, -1.0)
+    sign = pd.Series(np.where(pairs["higher"].astype(bool), 1.0, -1.0))
     gain = (sign * (pairs["value"] - pairs["value_constant"])).round(12).fillna(-np.inf)
     table = gain.groupby([pairs[name] for name in ENTRY], sort=False).agg(["mean", "std", "size"])
     half = half_width(table["size"]) * table["std"] / np.sqrt(table["size"])
@@ -316,7 +321,7 @@ def constant_verdicts(values: pd.DataFrame) -> pd.DataFrame:
     better = table["mean"] - half > 0
     worse = (table["mean"] + half < 0) | ~np.isfinite(table["mean"])
     table["constant"] = np.select([better, worse], ["better", "worse"], "equal")
-    return table[["constant"]].reset_index()
+    return pd.DataFrame(table[["constant"]].reset_index())
 
 
 def beside_constant(frame: pd.DataFrame) -> list[Note]:

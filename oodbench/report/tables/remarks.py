@@ -9,9 +9,9 @@ import pandas as pd
 
 from oodbench.notes import AnyNote, Note
 from oodbench.report.statistics import LEAST
-from oodbench.results.tables import CELL
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
+from oodbench.results.tables import CELL
 from oodbench.terminal import counted
 
 PLACES = ["label", "dataset_label", "test_environments", "trial"]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,16 +125,16 @@ class _Dataset:
         records = {str(r["label"]): r for t in (means, grey) for r in t.to_dict("records")}
         last = [(c, [c.cell(records[label]) for label in every]) for c in self.board.columns]
         last = [(column, cells) for column, cells in last if any(cells)]
-        best, near, second = self._marks(labels[:ranked], places)
         columns = [Column("algorithm", Shows.LABEL)]
         for place in places:
             decides = place[1] == MEAN or len(places) == 1
             columns.append(Column(_header(place, places), Shows.RANKED_BY if decides else None))
         columns += [Column(column.name, column.shows) for column, _ in last]
         extra = [cells for _, cells in last]
-        cells = [[x, *row, *(c[r] for c in extra)] for r, (x, row) in enumerate(zip(every, rows, strict=True))]
-        shows = Shows.DATASET
-        return Block(title, columns, cells, ranked, best, near, second, len(grey), shows=shows)
+        cells = [[x, *row, *more] for x, row, *more in zip(every, rows, *extra, strict=True)]
+        marks = self._marks(labels[:ranked], places)
+        block = Block(title, columns, cells, ranked, *marks, len(grey))
+        return replace(block, shows=Shows.DATASET, dataset=self.name)
 
     def _cell(self, label: str, place: Any) -> Cell:
         entry = self.entries.get((label, *place))
@@ -248,7 +249,7 @@ def _mean_of(dataset: _Dataset, label: str, is_grey: bool) -> Cell:
     return number_of({name: means.at[label, name] for name in ("mean", "stderr", "metric")})
 
 
-def _mean_ranks(datasets: Sequence[_Dataset], full: Sequence[str]) -> "pd.Series[float]":
+def _mean_ranks(datasets: Sequence[_Dataset], full: list[str]) -> "pd.Series[float]":
     ranks = []
     for d in datasets:
         values = d.methods["mean"].map(rounded).reindex(full)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oodbench.results.tables import Tables
 from oodbench.results.load import frozen
+from oodbench.results.tables import Tables
 from tests.helpers.browser import browser as browser
 from tests.helpers.made import Made, rising
 from tests.helpers.made_boards import Means, made_board

@@ -11,8 +11,8 @@ import pytest
 
 from oodbench.report.html import render, write
 from oodbench.report.html.contents import contents
-from oodbench.results.tables import Tables
 from oodbench.results.load import joined
+from oodbench.results.tables import Tables
 from tests.helpers.browser import Seen
 from tests.helpers.made import Made
 from tests.report.html.conftest import KINDS, NASTY, PERCENT
