@@ -309,6 +309,8 @@ class Chosen:
     Ties go to the lowest draw, then to the earliest step; NaN is the worst score. A run can be judged when
     it and all runs that judge it have ended; its cell is complete, and only then chosen from, when all
     of its runs can be."""
+    _cell: Integers
+    """The cell of each candidate, numbered in the order of CELL."""
 
     @cached_property
     def tied(self) -> pd.DataFrame:
@@ -317,9 +319,10 @@ class Chosen:
         CELL, `id`, `draw`, `step`, `score`, and the run's `weight` in the mean over the cell's ties, which
         tables show.
         """
-        best = self.candidates[self.candidates["complete"].to_numpy()]
-        best = best.drop_duplicates("id").drop(columns="complete")
-        cell = best.groupby(CELL).ngroup()
+        complete = self.candidates["complete"].to_numpy()
+        best = self.candidates.drop(columns="complete").assign(_cell=self._cell)[complete]
+        best = best.drop_duplicates("id")
+        cell = best.pop("_cell")
         is_best = best["score"] == best.groupby(cell)["score"].transform("first")
         kept = is_best | ~cell.duplicated()  # a NaN is equal to nothing
         tied, cell = best[kept], cell[kept]
@@ -332,11 +335,21 @@ class Chosen:
         """The chosen run and step of every complete cell: the first of its `tied`."""
         return self.tied.drop_duplicates(CELL, ignore_index=True)
 
+    @cached_property
+    def places(self) -> pd.DataFrame:
+        """A run of each cell, one that knows the constant answer where one does, in the sweep's order."""
+        runs = self.runs[~self.runs["helper"]]
+        columns = [*CELL, *KINDS, "constant"]
+        known = runs["constant"].notna().to_numpy()
+        table = runs[columns].iloc[np.argsort(~known, kind="stable")]
+        return table.drop_duplicates(CELL).sort_index()
+
     def on(self, datasets: Collection[str]) -> "Chosen":
         """The choices on these datasets alone."""
         runs = self.runs[self.runs["dataset_label"].isin(datasets)].reset_index(drop=True)
-        candidates = self.candidates[self.candidates["dataset_label"].isin(datasets)]
-        return Chosen(subset(self.tables, runs), self.rule, runs, candidates)
+        there = self.candidates["dataset_label"].isin(datasets).to_numpy()
+        kept = self.candidates[there].reset_index(drop=True)
+        return Chosen(subset(self.tables, runs), self.rule, runs, kept, self._cell[there])
 
 
 def judge(tables: Tables, rule: str | None = None) -> Chosen:
@@ -350,7 +363,7 @@ def judge(tables: Tables, rule: str | None = None) -> Chosen:
         others = runs.loc[~runs[[*KINDS]].any(axis=1), "dataset_label"]
         beside = runs["dataset_label"].isin(others)
         runs = runs.assign(**{kind: runs[kind] & beside for kind in marked})
-    return Chosen(tables, name, runs, _candidates(tables, name, runs))
+    return Chosen(tables, name, runs, *_candidates(tables, name, runs))
 
 
 def judge_by_all(tables: Tables, names: Iterable[str]) -> dict[str, Chosen]:
@@ -372,7 +385,7 @@ def served(tables: Tables) -> list[str]:
     return list(judge_by_all(tables, dict.fromkeys([*rule_names(), usual(tables)])))
 
 
-def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
+def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> tuple[pd.DataFrame, Integers]:
     rule = find_rule(name, plugins=plugins_of(tables))
     if rule.metric is not None:
         runs = _judged_by(rule.metric, tables, runs)
@@ -384,27 +397,25 @@ def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
         scores = _scores(tables.records, evidence, pd.Index(runs["id"]))
         table = pd.concat([scores[live[scores["run"]]], frozen], ignore_index=True)
     table = table[(ready & ~runs["helper"].to_numpy())[table["run"]]]
-    columns = [*CELL, "id", "draw"]
-    of_run = runs[columns].assign(complete=_complete(runs, ready))
+    columns, cell = [*CELL, "id", "draw"], runs.groupby(CELL).ngroup().to_numpy()
+    of_run = runs[columns].assign(complete=(np.bincount(cell, ~ready) == 0)[cell])
     sign = np.where(runs["higher_is_better"].to_numpy() == False, 1.0, -1.0)  # noqa: E712 (missing)
     cost = sign[table["run"]] * table["score"].to_numpy()
-    order = np.lexsort((*_before(runs, table), cost))  # NaN comes last
+    order = np.lexsort((*_before(runs, cell, table), cost))  # NaN comes last
     table = table.iloc[order]
-    found = of_run.iloc[table["run"].to_numpy()].reset_index(drop=True)
+    run = table["run"].to_numpy()
+    found = of_run.iloc[run].reset_index(drop=True)
     found["step"], found["score"] = table["step"].to_numpy(), table["score"].to_numpy()
-    return pd.DataFrame(found[[*columns, "step", "score", "complete"]])
+    return found[[*columns, "step", "score", "complete"]], cell[run]
 
 
-def _complete(runs: pd.DataFrame, ready: Booleans) -> Booleans:
-    cell = runs.groupby(CELL, sort=False).ngroup().to_numpy()
-    return np.asarray((np.bincount(cell, ~ready) == 0)[cell])
-
-
-def _before(runs: pd.DataFrame, table: pd.DataFrame) -> tuple[Integers, Integers, Integers]:
+def _before(
+    runs: pd.DataFrame, cell: Integers, table: pd.DataFrame
+) -> tuple[Integers, Integers, Integers]:
     """What decides between equal scores, the last first: draw, step, id where runs share cell and draw."""
     run, draw = table["run"].to_numpy(), runs["draw"].to_numpy()
     place = np.zeros(len(runs), dtype=np.int64)
-    if runs.duplicated([*CELL, "draw"]).any():
+    if pd.DataFrame({"cell": cell, "draw": draw}).duplicated().any():
         place = np.argsort(np.argsort(runs["id"].to_numpy()))
     return place[run], table["step"].to_numpy(), draw[run]
 

@@ -278,7 +278,7 @@ def _compared(
     _raise_for_failed(frames)
     runs = frames.runs
     reported = reported_metrics(frames)[0]
-    constant = constant_values(runs, reported).groupby("trial")["value"].mean()
+    constant = constant_values(judge(frames).places, reported).groupby("trial")["value"].mean()
     spent = runs["training_seconds"] + runs["evaluation_seconds"]
     return HeadRoom(
         label=facts.label(dataset),

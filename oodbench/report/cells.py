@@ -61,7 +61,7 @@ def cells(chosen: Chosen, metric: str | None = None) -> pd.DataFrame:
     grid = _grid(chosen)
     parts = [
         _on_tests(chosen, grid, chosen.tied, reported),
-        constant_values(chosen.runs, reported),
+        constant_values(chosen.places, reported),
         _of_predictor(chosen, grid),
         _unadapted(chosen, grid, reported),
     ]
@@ -110,8 +110,7 @@ def scores(table: pd.DataFrame, kind: str = METHOD) -> pd.DataFrame:
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
     `higher`, `metric`. A value that is not finite is NaN.
     """
-    values = on_tests(table)
-    values = values[values["complete"] & (values["kind"] == kind)]
+    values = on_tests(table[table["complete"] & (table["kind"] == kind)])
     sets = {t: "" if len(t) == 1 else f" of {'+'.join(t)}" for t in values["test_environments"]}
     places = values["environment"] + values["test_environments"].map(sets)
     values = values.assign(environment=places).rename(columns={"dataset_label": "dataset"})
@@ -162,10 +161,10 @@ def recorded_metrics(tables: Tables) -> dict[str, set[str]]:
 
 def _grid(chosen: Chosen) -> pd.DataFrame:
     """Every cell that a table has a place for: CELL, `complete`, `kind`."""
-    shown = chosen.runs.loc[~chosen.runs["helper"], [*CELL, *APART]]
+    shown = chosen.places
     tests = shown[PLACE].drop_duplicates()
     rows = shown[ROW].drop_duplicates()
-    rows["kind"] = kinds(chosen.runs, rows.itertuples(index=False, name=None))
+    rows["kind"] = kinds(shown, rows.itertuples(index=False, name=None))
     grid = rows.merge(tests, on="dataset_label")
     table = grid.merge(chosen.chosen[[*CELL, "id"]], on=CELL, how="left")
     return table.assign(complete=table.pop("id").notna())
@@ -231,11 +230,10 @@ def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
     """The constant answer's values on the `in` splits of the test environments.
 
-    The columns are those of `cells` but for `higher`; a trial is complete if a run of it has recorded them.
+    `runs` has one of each cell. The columns are those of `cells` but for `higher`; a trial is complete if a run of it has recorded them.
     A dataset without such a run is left out.
     """
-    columns = [*PLACE, "constant"]
-    trained = runs.loc[~runs["helper"] & ~runs["ceiling"], columns]
+    trained = runs.loc[~runs["ceiling"], [*PLACE, "constant"]]
     known = trained[trained["constant"].notna()].drop_duplicates(PLACE)
     trials = trained[PLACE].drop_duplicates().merge(known, on=PLACE, how="left")
     rows = []

@@ -242,8 +242,8 @@ def block_table(scores: pd.DataFrame) -> pd.DataFrame:
     full = full.assign(value=np.where(full["higher"].astype(bool), 1.0, -1.0) * full["value"])
     key = ["label", "dataset", "environment"]
     cells = _means_by(_means_by(full, key), ["label", block])
-    table = cells.set_index(["label", block])["value"].unstack("label")
-    return pd.DataFrame(table).fillna(-math.inf)
+    table = cells.pivot(index=block, columns="label", values="value")
+    return table.loc[cells[block].unique(), cells["label"].unique()].fillna(-math.inf)
 
 
 def _means_by(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:

@@ -108,13 +108,16 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
     """Return where each row of a table beside a board is from: `board`, `here` or `board, here`."""
     if "frozen" not in runs:
         return {}
-    again = runs["rerun"].eq(True) if "rerun" in runs else pd.Series(False, runs.index)
-    found = {}
-    for label, group in runs.groupby("label", sort=False):
-        words = ["board"] if group["frozen"].eq(True).any() else []
-        words += ["here"] if (~group["frozen"].eq(True) | again[group.index]).any() else []
-        found[str(label)] = ", ".join(words)
-    return found
+    frozen = runs["frozen"].eq(True)
+    again = runs["rerun"].eq(True) if "rerun" in runs else ~frozen
+    places = {
+        "board": set(runs.loc[frozen, "label"]),
+        "here": set(runs.loc[~frozen | again, "label"]),
+    }
+    return {
+        str(label): ", ".join(place for place, labels in places.items() if label in labels)
+        for label in runs["label"].unique()
+    }
 
 
 def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
@@ -125,19 +128,20 @@ def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
     """
     if "network_hparams" not in runs:
         return {}
-    rows = {
-        row: dict[int, object]() for row in zip(runs["dataset_label"], runs["label"], strict=True)
+    rows = runs[["dataset_label", "label"]].reset_index(drop=True)
+    known: dict[Any, list[str]] = {
+        row: [] for row in rows.drop_duplicates().itertuples(index=False, name=None)
     }
     for name in ("network_hparams", "options"):
-        if name in runs:
-            columns = (runs[column] for column in ("dataset_label", "label", name))
-            for dataset, label, values in zip(*columns, strict=True):
-                rows[dataset, label][id(values)] = values  # the runs of a board share their values
-    known = {}
-    for row, different in rows.items():
-        texts = map(_weights, different.values())
-        known[row] = ", ".join(filter(None, dict.fromkeys(texts)))
-    return known if any(known.values()) else {}
+        values = runs[name].to_numpy() if name in runs else []
+        shared = pd.Series(
+            map(id, values), dtype=np.int64
+        )  # the runs of a board share their values
+        firsts = rows[: len(values)].assign(shared=shared).drop_duplicates()
+        for place, dataset, label in firsts[["dataset_label", "label"]].itertuples(name=None):
+            known[dataset, label].append(_weights(values[place]))
+    texts = {row: ", ".join(filter(None, dict.fromkeys(of_row))) for row, of_row in known.items()}
+    return texts if any(texts.values()) else {}
 
 
 def _weights(values: object) -> str:

@@ -149,7 +149,7 @@ def _provenances(runs: pd.DataFrame) -> list[tuple[Mapping[str, Any], int]]:
 
 def _mixed(runs: pd.DataFrame) -> list[Note]:
     """Return the settings in which runs that count differ, which can move the last bits."""
-    made = _provenances(runs[runs["state"].isin(COMPLETE)])
+    made = _provenances(runs.loc[runs["state"].isin(COMPLETE), ["provenance"]])
     words = {"True": "yes", "False": "no"}
     differences = {}
     for name in ("threads", "torch", "device", "vectorized"):

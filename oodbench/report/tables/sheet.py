@@ -18,7 +18,6 @@ from oodbench.report.tables.leaderboard import (
     beats_constant,
     is_mean,
     leaderboard_of,
-    number_of,
 )
 from oodbench.results.tables import Tables
 from oodbench.selection import judge
@@ -78,6 +77,9 @@ class _Dataset:
         self.metric = str(self.methods["metric"].iloc[0])
         keys = zip(*(frame[name] for name in ("label", *COLUMN)), strict=True)
         self.entries = dict(zip(keys, frame.to_dict("records"), strict=True))
+        self.by_label = {
+            key[0]: entry for key, entry in self.entries.items() if key[1:3] == ("", MEAN)
+        }
         self.told = dict(zip(self.entries, beats_constant(frame), strict=True))
 
     @property
@@ -122,8 +124,7 @@ class _Dataset:
         labels = [str(x) for x in (*means.index[complete], *means.index[~complete])]
         every, ranked = [*labels, *map(str, grey.index)], int(complete.sum())
         rows = [[self._cell(label, place) for place in places] for label in every]
-        records = {str(r["label"]): r for t in (means, grey) for r in t.to_dict("records")}
-        last = [(c, [c.cell(records[label]) for label in every]) for c in self.board.columns]
+        last = [(c, [c.cell(self.by_label[label]) for label in every]) for c in self.board.columns]
         last = [(column, cells) for column, cells in last if any(cells)]
         columns = [Column("algorithm", Shows.LABEL)]
         for place in places:
@@ -242,11 +243,10 @@ def _over_datasets(board: Leaderboard, datasets: Sequence[_Dataset]) -> Block:
 
 
 def _mean_of(dataset: _Dataset, label: str, is_grey: bool) -> Cell:
-    means = dataset.means
-    there = label in means.index and (means.at[label, "kind"] == METHOD) != is_grey
-    if not there or not means.at[label, "n"]:
+    entry = dataset.by_label.get(label)
+    if entry is None or (entry["kind"] == METHOD) == is_grey or not entry["n"]:
         return "-"
-    return number_of({name: means.at[label, name] for name in ("mean", "stderr", "metric")})
+    return Number(entry["mean"], entry["stderr"], metric=entry["metric"])
 
 
 def _mean_ranks(datasets: Sequence[_Dataset], full: list[str]) -> "pd.Series[float]":
