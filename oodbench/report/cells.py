@@ -230,8 +230,8 @@ def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
     """The constant answer's values on the `in` splits of the test environments.
 
-    `runs` has one of each cell. The columns are those of `cells` but for `higher`; a trial is complete if a run of it has recorded them.
-    A dataset without such a run is left out.
+    `runs` has one of each cell. The columns are those of `cells` but for `higher`; a trial is complete if a
+    run of it has recorded them. A dataset without such a run is left out.
     """
     trained = runs.loc[~runs["ceiling"], [*PLACE, "constant"]]
     known = trained[trained["constant"].notna()].drop_duplicates(PLACE)

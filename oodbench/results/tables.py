@@ -133,7 +133,7 @@ def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
         row: [] for row in rows.drop_duplicates().itertuples(index=False, name=None)
     }
     for name in ("network_hparams", "options"):
-        values = runs[name].to_numpy() if name in runs else []
+        values: Any = runs[name].to_numpy() if name in runs else []
         shared = pd.Series(
             map(id, values), dtype=np.int64
         )  # the runs of a board share their values

@@ -7,6 +7,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
+from oodbench.notes import AnyNote
 from oodbench.report.cli import app
 from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import Leaderboard, leaderboard_of
@@ -225,6 +226,11 @@ class OneStep:
 
     def blocks(self) -> list[Block]:
         return blocks(self.leaderboard())
+
+
+def texts(notes: Iterable[AnyNote]) -> tuple[str, ...]:
+    """Notes as plain texts."""
+    return tuple(map(str, notes))
 
 
 def report(*arguments: object) -> tuple[int, str, str]:

@@ -12,7 +12,7 @@ from oodbench.report.comparison import OVERALL, comparison
 from oodbench.report.tables import FORMATS, Block, Sheet
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.load import joined
-from tests.helpers.made import CODE, OneStep, leaderboard, report, spec
+from tests.helpers.made import CODE, OneStep, leaderboard, report, spec, texts
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_what_is_near_the_best_is_marked(sweep: OneStep) -> None:
     assert [row[0] for row in table.rows] == ["A", "B", "C"]
     assert table.best == {(0, 1)} and table.near == {(1, 1)}
     marks = "Bold: the best value. Underlined: no further from it than its standard error."
-    assert shown.marks == (marks,) and marks not in shown.notes
+    assert shown.marks == (marks,) and marks not in texts(shown.notes)
     assert r"\underline{59.0 {\scriptsize $\pm$ 0.1}}" in FORMATS["latex"](shown)
     assert "<u>59.0 ± 0.1</u>" in FORMATS["markdown"](shown)
 

@@ -6,6 +6,7 @@ import pytest
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import ErrorKind, Experiment, Target
 from oodbench.verify.verdicts import Comparison, compare_targets, verdict_sheet
+from tests.helpers.made import texts
 
 
 def against(values: list[float], **fields: object) -> Comparison:
@@ -88,9 +89,9 @@ def test_one_trial_is_printed_without_an_error_of_its_own() -> None:
     found = verdict_sheet(experiment, Measured(values={target.key: [2.0]}))
     assert found.blocks[0].rows[0][3:6] == ["1.0 ± 0.6", "2", "+1"]
     assert math.isnan(found.frame["ours_stderr"][0])
-    assert any(note.startswith("One trial of ours has no ±") for note in found.notes)
+    assert any(note.startswith("One trial of ours has no ±") for note in texts(found.notes))
     found = verdict_sheet(experiment, Measured(values={target.key: [2.0, 1.0]}))
-    assert not any(note.startswith("One trial") for note in found.notes)
+    assert not any(note.startswith("One trial") for note in texts(found.notes))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +152,8 @@ def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:
     assert found.blocks[0].rows[1][-1] == "MISSED"
     assert found.blocks[1].rows[0][1] == "test, step 100"
     assert found.blocks[1].rows[0][3:] == ["≥ 3", "-", "-", "-", "0", "not run"]
-    text = " ".join(found.notes)
+    text = " ".join(texts(found.notes))
     assert "Deviation: less" in text and "s: because" in text
     assert "population std of 10 trials" in text
-    assert found.remarks == ("Code: c0ffee.",)
+    assert texts(found.remarks) == ("Code: c0ffee.",)
     assert [c.missed for c in compare_targets(experiment, measured)] == [False, True, True]

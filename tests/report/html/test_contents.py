@@ -125,8 +125,8 @@ def test_a_board_has_the_shares_of_the_headline(
     kinds: tuple[Tables, pd.DataFrame], board: dict[str, Any]
 ) -> None:
     for rule in ("val_env", "train_val", "oracle"):
-        board = leaderboard(kinds[0], rule)
-        gaps = gaps_of(board.chosen, board.cells)
+        one = leaderboard(kinds[0], rule)
+        gaps = gaps_of(one.chosen, one.cells)
         assert gaps is not None
         block = comparison.headline(gaps)
         groups = {"all": 1, "constructed": block.header.index("constructed (2)"), "natural": -1}
