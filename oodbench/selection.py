@@ -501,7 +501,8 @@ def _scores(records: pd.DataFrame, evidence: pd.DataFrame, ids: "pd.Index[str]")
     steps = _steps(records, ids)
     cell = seen.groupby(["run", "step"], sort=False).ngroup().to_numpy()
     firsts = seen[["run", "step"]].drop_duplicates()
-    score = mean_scores(cell, *(seen[n].to_numpy() for n in ("part", "value", "count")))
+    part = seen.groupby(["run", "step", "part"], sort=False).ngroup().to_numpy()
+    score = mean_scores(cell, part, seen["value"].to_numpy(), seen["count"].to_numpy())
     whole = np.bincount(cell, minlength=len(firsts)) == size["size"].loc[firsts["run"]]
     firsts = firsts.assign(score=np.where(whole, score, np.nan))
     return steps.merge(firsts, on=["run", "step"], how="left")
@@ -510,16 +511,14 @@ def _scores(records: pd.DataFrame, evidence: pd.DataFrame, ids: "pd.Index[str]")
 def mean_scores(cell: Integers, part: Integers, value: Numbers, count: Integers) -> Numbers:
     """The score of each cell, by which a run's step is judged, from the (n,) records of its evidence.
 
-    It is the mean over a cell's parts (environments) of the mean over a part's examples. Cells are numbered
-    from 0 in the order in which they occur. Equal values have equal scores, in any order of the records.
+    It is the mean over a cell's parts (environments) of the mean over a part's examples. Cells and parts are
+    numbered from 0. Equal values have equal scores, in any order of the records.
     """
-    parts = pd.DataFrame({"cell": cell, "part": part})
-    group = parts.groupby(["cell", "part"], sort=False).ngroup().to_numpy()
-    counts = count.astype(float)
-    weighted = value * (counts / np.bincount(group, counts)[group])
+    counts, cell_of = count.astype(float), np.zeros(part.max(initial=-1) + 1, dtype=np.int64)
+    weighted = value * (counts / np.bincount(part, counts)[part])
+    cell_of[part] = cell
     order = np.argsort(weighted)
-    across = np.bincount(cell[~parts.duplicated().to_numpy()])
-    return np.bincount(cell[order], weighted[order]) / across
+    return np.asarray(np.bincount(cell[order], weighted[order]) / np.bincount(cell_of))
 
 
 def _seen(records: pd.DataFrame, asked: pd.DataFrame) -> pd.DataFrame:

@@ -61,7 +61,8 @@ Plugins = Annotated[
     typer.Option(
         "--plugin",
         metavar="MODULE",
-        help="A module of metrics or selection rules; the sweep's own plug-ins need no option.",
+        help="A module of metrics or selection rules. Reading runs nothing unasked: a rule or metric of a "
+        "sweep's own plug-in needs the option, too.",
     ),
 ]
 AllowMixed = Annotated[

@@ -212,29 +212,34 @@ def board_sheet(
     metric: str | None = None,
     also: Sequence[str] = (),
     short: bool = False,
-    rows: Collection[str] = (),
+    shown: Tables | None = None,
 ) -> Sheet:
     """The leaderboard of `beside_board`'s tables, the gap closed, and the rows trained here.
 
-    Of `rows`, by their labels, the tables show these alone, with the ranks and places that they have among
-    all rows. `short` returns what `short_sheet` keeps. Raises UserError for an unknown rule or metric.
+    Where runs of some rows alone are `shown`, their ranks and places are still those among all rows.
+    `short` keeps what `short_sheet` does. Raises UserError for an unknown rule or metric.
     """
-    board = leaderboard_of(judge(tables, rule), metric, also)
-    shown = sheet(board)
-    blocks, notes = [*shown.blocks], shown.notes
-    gaps = None
+    whole = leaderboard_of(judge(tables, rule), metric, also)
+    board = whole if shown is None else leaderboard_of(judge(shown, whole.rule), metric, also)
+    sheet_of_rows = sheet(board)
+    blocks, notes = [*sheet_of_rows.blocks], sheet_of_rows.notes
+    labels = None if shown is None else {*shown.runs["label"], CONSTANT}
     if not short or board.frame["dataset"].nunique() > 1:
-        gaps = gaps_of(board.chosen, board.cells)
-    if gaps is not None:
-        note = Note(about(gaps), "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals.")
-        beside = [g for other in board.others if (g := gaps_of(other.chosen, other.cells))]
-        blocks, notes = [*blocks, headline(gaps, beside)], (note, *notes)
+        gaps = gaps_of(whole.chosen, whole.cells)
+        if gaps is not None:
+            note = Note(
+                about(gaps), "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals."
+            )
+            beside = [g for other in whole.others if (g := gaps_of(other.chosen, other.cells))]
+            blocks, notes = [*blocks, headline(gaps, beside, labels)], (note, *notes)
     places = origins(board.chosen.runs)
-    if local := compare_own_rows(scores(board.cells), places):
+    if local := compare_own_rows(scores(whole.cells), origins(whole.chosen.runs), labels):
         blocks.append(local)
-    whole = replace(shown, blocks=blocks, notes=notes)
+    if labels is not None:
+        notes = (*notes, "Places and ranks are those among all rows of the board.")
+    found = replace(sheet_of_rows, blocks=blocks, notes=notes)
     own = [label for label, origin in places.items() if "here" in origin]
-    return short_sheet(whole, own, (BASELINE, CONSTANT, CEILING)) if short else whole
+    return short_sheet(found, own, (BASELINE, CONSTANT, CEILING)) if short else found
 
 
 def about(gaps: Gaps) -> str:
@@ -254,8 +259,10 @@ def about(gaps: Gaps) -> str:
     return text
 
 
-def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
-    """Each row's place and mean shares, over all datasets and groups of them.
+def headline(
+    gaps: Gaps, others: Iterable[Gaps] = (), shown: Collection[str] | None = None
+) -> Block:
+    """Each row's place and mean shares, over all datasets and groups of them; of all rows or those `shown`.
 
     The means by `others`, the gaps by other rules, stand beside.
     """
@@ -278,7 +285,10 @@ def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
     ]
     title = f"Share of the gap closed by {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
     grey, shows = len(gaps.unranked[ALL]), Shows.GAP_CLOSED
-    return Block(title, header, rows, len(gaps.means), grey=grey, shows=shows)
+    block = Block(title, header, rows, len(gaps.means), grey=grey, shows=shows)
+    if shown is None:
+        return block
+    return block.part([r for r, row in enumerate(rows) if row[0] in shown], range(len(header)))
 
 
 def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
@@ -335,13 +345,15 @@ def left_by_holm(differences: Sequence[Difference]) -> str:
 
 
 def compare_own_rows(
-    table: pd.DataFrame, places: Mapping[str, str], shown: Collection[str] = ()
+    table: pd.DataFrame, places: Mapping[str, str], shown: Collection[str] | None = None
 ) -> Block | None:
     """The rows trained here (or those `shown` of them): rank, gains over baseline and best frozen row.
 
     `table` is of `scores`, `places` of `origins`. None if no row was trained here.
     """
-    local = [x for x, origin in places.items() if origin == "here" and (not shown or x in shown)]
+    local = [
+        x for x, origin in places.items() if origin == "here" and (shown is None or x in shown)
+    ]
     if not local:
         return None
     frozen = [label for label, origin in places.items() if origin != "here"]

@@ -9,6 +9,7 @@ from oodbench.report.sources import frames_of, with_prediction_metrics
 from oodbench.report.tables import Sheet
 from oodbench.report.tables.sheet import leaderboard_sheet
 from oodbench.results.boards import board_among
+from oodbench.results.tables import only
 
 
 def table(
@@ -30,12 +31,13 @@ def table(
     names = [str(source) for source in sources]
     board, directories = board_among(names)
     baseline = BASELINE if board and directories else None  # with which rows here are compared
-    tables = frames_of(names, datasets, rows, baseline, allow_mixed)
+    tables = frames_of(names, datasets, () if board else rows, baseline, allow_mixed)
     if rule == "domainbed":
         from oodbench.report.tables import domainbed
 
-        return domainbed.tables(tables)
+        return domainbed.tables(only(tables, (), rows, baseline))
     tables = with_prediction_metrics(tables, [rule], [metric, *also])
     if board:
-        return board_sheet(tables, rule, metric, also, short)
+        shown = only(tables, (), rows, baseline) if rows else None
+        return board_sheet(tables, rule, metric, also, short, shown)
     return leaderboard_sheet(tables, rule, metric, also)

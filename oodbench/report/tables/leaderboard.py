@@ -142,7 +142,7 @@ class Leaderboard:
 
         `dataset`, `label`, `test_environments` (joined by `+`), `environment`, `metric`, `mean` and
         `stderr` (over trials, ddof=1; NaN below LEAST trials), `n` (complete trials), `planned` (trials),
-        `rule`, `kind` (see `cells`); where a dataset has a constant answer, `constant`: the row's verdict by
+        `rule`, `kind` (see `cells`); where a dataset has a constant answer, `constant`: the verdict by
         `constant_verdicts`; where rows adapt, `before` and `before_stderr`: the row's mean before that;
         beside a board, `from`: where the label's runs are from (`board`, `here` or both);
         `pretraining`, and a mean and error of each metric in `also`. The `environment` of a mean over all
