@@ -83,7 +83,7 @@ class Rule(ABC):
 
     @abstractmethod
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return the records that decide: rows of `id` (the run that is judged), `source` (the run whose
+        """The records that decide: rows of `id` (the run that is judged), `source` (the run whose
         records count; missing if it is not in the sweep), `environment` and `split`.
 
         `runs` has a row for each run, with the columns `id`, the fields of `RunSpec` and
@@ -93,24 +93,23 @@ class Rule(ABC):
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
-        """Return whether tables of these runs use it where neither the user nor the sweep names a rule."""
+        """Whether tables of these runs use it where neither the user nor the sweep names a rule."""
         return False
 
     def evidence_of(
         self, spec: RunSpec, training_environments: Sequence[str]
     ) -> list[tuple[str, str]]:
-        """Return the environments and splits by which the rule judges a run; none where it cannot."""
+        """The environments and splits by which the rule judges a run; none where it cannot."""
         evidence = self._evidence_alone([spec], training_environments)
         return list(zip(evidence["environment"], evidence["split"], strict=True))
 
     def judged(self, specs: Sequence[RunSpec]) -> set[str]:
-        """Return the ids of the runs that the rule can score alone."""
+        """The ids of the runs that the rule can score alone."""
         return set(self._evidence_alone(specs, ("any",))["id"]) if specs else set()
 
     def _evidence_alone(
         self, specs: Sequence[RunSpec], training_environments: Sequence[str]
     ) -> pd.DataFrame:
-        """Return the evidence by which runs are judged before they have records."""
         try:
             return evidence_by(self, _frame(specs, [training_environments] * len(specs)))
         except (AttributeError, KeyError) as error:
@@ -126,7 +125,7 @@ EVIDENCE = ("id", "source", "environment", "split")
 
 
 def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the evidence of a rule; raises UserError if it lacks a column of EVIDENCE."""
+    """The evidence of a rule; raises UserError if it lacks a column of EVIDENCE."""
     evidence: object = rule.evidence(runs)
     columns = evidence.columns if isinstance(evidence, pd.DataFrame) else ()
     if not isinstance(evidence, pd.DataFrame) or not {*EVIDENCE} <= {*columns}:
@@ -137,7 +136,7 @@ def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def records_on(runs: pd.DataFrame, environments: str, *splits: str) -> pd.DataFrame:
-    """Return the records on `splits` of the environments that the column `environments` lists."""
+    """The records on `splits` of the environments that the column `environments` lists."""
     table = runs[["id", "holdout", environments]].explode(environments)
     table = table.rename(columns={environments: "environment"}).dropna(subset=["environment"])
     table = table.assign(source=table["id"]).merge(pd.DataFrame({"split": splits}), how="cross")
@@ -157,7 +156,7 @@ class TrainVal(Rule):
     frozen = True
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return the `out` splits of the training environments."""
+        """The `out` splits of the training environments."""
         return records_on(runs, "training_environments", "out")
 
 
@@ -171,11 +170,11 @@ class ValEnv(Rule):
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
-        """Return whether every run holds validation environments out."""
+        """Whether every run holds validation environments out."""
         return bool(len(runs) and runs["validation_environments"].map(bool).all())
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return all examples of the validation environments."""
+        """All examples of the validation environments."""
         return records_on(runs, "validation_environments", "in", "out")
 
 
@@ -222,14 +221,13 @@ class Oracle(Rule):
     frozen = True
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return the `out` splits of the test environments."""
+        """The `out` splits of the test environments."""
         return records_on(runs, "test_environments", "out")
 
 
 def _frame(
     specs: Sequence[RunSpec], training_environments: Sequence[Sequence[str]]
 ) -> pd.DataFrame:
-    """Return the columns of `Tables.runs` that are known of runs before they have started."""
     rows = [vars(spec) | {"id": spec.id, "dataset_label": spec.dataset_name} for spec in specs]
     return pd.DataFrame(rows).assign(training_environments=pd.Series([*training_environments]))
 
@@ -263,7 +261,7 @@ def rule_names() -> list[str]:
 
 
 def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule:
-    """Return the rule of that name, or `RULE:METRIC` for one that judges by another recorded metric.
+    """The rule of that name, or `RULE:METRIC` for one that judges by another recorded metric.
 
     Raises UserError with the nearest names, and the `plugins` of the sweep, if there is no such rule;
     `place` is where it was named.
@@ -276,13 +274,13 @@ def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule
 
 
 def sees_test(name: str) -> bool:
-    """Return whether a rule, which may end in `:METRIC`, is known to see the test environments."""
+    """Whether a rule, which may end in `:METRIC`, is known to see the test environments."""
     base = name.partition(":")[0]
     return base in selection_rules and selection_rules.get(base).sees_test
 
 
 def usual(tables: Tables) -> str:
-    """Return the rule that tables use by default.
+    """The rule that tables use by default.
 
     It is the one that the sweep names (its key `selection`); else the one that is usual for such runs,
     as `val_env` where every run holds validation environments out; else `train_val`.
@@ -405,7 +403,8 @@ def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> tuple[pd.DataF
     table = table.iloc[order]
     run = table["run"].to_numpy()
     found = of_run.iloc[run].reset_index(drop=True)
-    found["step"], found["score"] = table["step"].to_numpy(), table["score"].to_numpy()
+    found["step"] = table["step"].to_numpy(np.int64)
+    found["score"] = table["score"].to_numpy()
     return found[[*columns, "step", "score", "complete"]], cell[run]
 
 

@@ -74,11 +74,11 @@ class Figures:
     """The median half-width of the 95 % intervals of the other methods' gains over ERM."""
 
     def better(self, a: float, b: float) -> float:
-        """Return how much better `a` is than `b`."""
+        """How much better `a` is than `b`."""
         return a - b if self.higher_is_better else b - a
 
     def best(self, values: Mapping[str, Value]) -> str:
-        """Return the name of the best value."""
+        """The name of the best value."""
         return max(values, key=lambda name: self.better(values[name][0], 0.0))
 
     @property
@@ -90,7 +90,7 @@ class Figures:
 def figures(
     frames: Tables, ceilings: Mapping[str, Value], metric: str, higher_is_better: bool
 ) -> Figures:
-    """Return the figures of the runs of ERM and the references, given the values of their ceilings."""
+    """The figures of the runs of ERM and the references, given the values of their ceilings."""
     labels = set(frames.runs["label"])
     rows = [name for name in (ERM, *REFERENCES) if name in labels]
     cells = {name: why(frames, label=name) for name in rows}
@@ -113,7 +113,7 @@ def figures(
 
 
 def figures_of_results(frames: Tables, dataset: str) -> Figures:
-    """Return the figures of a dataset, by its label, from the runs of a sweep that has ERM and other rows.
+    """The figures of a dataset, by its label, from the runs of a sweep that has ERM and other rows.
 
     Rows are methods and references; the ceiling is the best of the rows that the sweep marks as such.
     Raises UserError for an unknown dataset, and if no run of ERM has ended.
@@ -148,12 +148,11 @@ def figures_of_results(frames: Tables, dataset: str) -> Figures:
 
 
 def value_of(cell: Why, column: str = "value") -> Value:
-    """Return the mean and error over trials of a column of the runs that a table shows."""
+    """The mean and error over trials of a column of the runs that a table shows."""
     return mean_and_error(cell.of_trials(column))
 
 
 def _late_gain(frames: Tables) -> Value:
-    """Return by how much the chosen runs' score in distribution rises after LATE of their steps."""
     scores = judge(frames, "train_val").candidates
     scores = scores[scores["id"].isin(frames.runs.loc[frames.runs["label"] == ERM, "id"])]
     first = scores.drop_duplicates("trial")["id"]
@@ -167,13 +166,12 @@ def _late_gain(frames: Tables) -> Value:
 
 
 def _tied(one: Chosen, rows: list[str]) -> float:
-    """Return the share of cells of these rows in which more than one draw has the best score."""
     draws = one.tied[one.tied["label"].isin(rows)].groupby(CELL).size()
     return float((draws > 1).mean())
 
 
 def checks(f: Figures) -> list[Check]:
-    """Return the conditions of admission, each with what was found."""
+    """The conditions of admission, each with what was found."""
     erm, proportion = f.outside[ERM][0], is_proportion(f.metric)
     unit = 100.0 if proportion else 1.0
     found: list[Check] = []
@@ -206,7 +204,6 @@ def checks(f: Figures) -> list[Check]:
 
 
 def _of_rows(f: Figures, room: float | None, unit: float) -> list[Check]:
-    """Return the conditions on the rows of a sweep, given the head-room and the unit of texts."""
     widest = max(WIDE if is_proportion(f.metric) else 0.0, WIDE_SHARE * (room or 0.0))
     return [
         Check(

@@ -146,7 +146,7 @@ def head_room(
 
 
 def has_choice(dataset: Dataset) -> bool:
-    """Return whether the dataset has examples by which a rule can choose runs."""
+    """Whether the dataset has examples by which a rule can choose runs."""
     return bool(facts.holdout(dataset) or dataset.validation_environments)
 
 
@@ -182,12 +182,12 @@ def show_checks(figures: Figures, console: Terminal) -> None:
 
 
 def value_text(value: Value | None, metric: str) -> str:
-    """Return a mean and its error as tables print them; `-` where there is none."""
+    """A mean and its error as tables print them; `-` where there is none."""
     return "-" if value is None else number(*value, metric)
 
 
 def verdicts(room: HeadRoom) -> list[str]:
-    """Return sentences on the head-room and on the line."""
+    """Sentences on the head-room and on the line."""
     sentences = []
     if room.room is None:
         sentences.append(
@@ -214,7 +214,6 @@ def verdicts(room: HeadRoom) -> list[str]:
 def _against_ceiling(
     name: str, settings: Mapping[str, Any], like_test: Mapping[str, Any], rows: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the keys of the sweep of some rows and, where options make their data, their ceilings."""
     if not like_test:
         return {"datasets": [{"name": name, **settings}], "algorithms": [*rows]}
     ceilings = [{"name": r, "label": _of(CEILING, r), "ceiling": True} for r in rows]
@@ -223,12 +222,10 @@ def _against_ceiling(
 
 
 def _of(what: str, row: str) -> str:
-    """Return the label of a row that is trained on data like the test environments', or on them alone."""
     return what if row == ERM else f"{row} {what}"
 
 
 def _alone(dataset: Dataset, settings: Mapping[str, Any], rows: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of the sweep that trains on the test environments; none where that cannot be."""
     tests = dataset.test_environments
     others = [name for name in dataset.environments if name not in tests]
     if not set(tests) <= set(facts.training_environments(dataset, others)):
@@ -249,7 +246,6 @@ def _planned(sweep: dict[str, Any], options: LaunchOptions, is_needed: bool) -> 
 
 
 def _like_test(dataset: Dataset) -> dict[str, Any]:
-    """Return the options of the dataset's ceiling; none where it has no option for it."""
     known = defaults(type(dataset.options))
     for name in LIKE_TEST:
         if known.get(name) is False:
@@ -306,7 +302,6 @@ def _raise_for_failed(frames: Tables) -> None:
 
 
 def _spearman(frames: Tables) -> Value | None:
-    """Return the correlation of scores in distribution with values out of it, over the runs of ERM."""
     try:
         runs = why(frames, label=ERM, rule="train_val").runs[["score", "value"]].dropna()
     except UserError:  # there are no `out` splits
@@ -318,7 +313,7 @@ def _spearman(frames: Tables) -> Value | None:
 
 
 def _on_its_own(frames: Tables, higher_is_better: bool, label: str) -> Value | None:
-    """Return a row's mean `out` value over trials, at the draw and step that the other trials choose.
+    """A row's mean `out` value over trials, at the draw and step that the other trials choose.
 
     A draw and step chosen by the trial's own values would make these optimistic.
     """

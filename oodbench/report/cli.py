@@ -269,7 +269,7 @@ def why(
 
 
 def frames_of(sources: Sequence[str], *restricted: Any, **options: Any) -> "Tables":
-    """Return the runs of some sources; see `oodbench.report.sources.frames_of`."""
+    """The runs of some sources; see `oodbench.report.sources.frames_of`."""
     from oodbench.report import sources as room  # brings pandas, which takes half a second
 
     return room.frames_of(sources, *restricted, **options)

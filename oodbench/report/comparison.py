@@ -82,7 +82,7 @@ Gains = list[tuple[str, list[Difference]]]
 
 
 def gains(table: pd.DataFrame, baseline: str) -> Gains:
-    """Return the gains on each dataset; if several are measured in proportions, also over these."""
+    """The gains on each dataset; if several are measured in proportions, also over these."""
     parts = [(str(dataset), scored) for dataset, scored in table.groupby("dataset", sort=False)]
     shares = table[table["metric"].map(is_proportion).astype(bool)]
     if shares["dataset"].nunique() > 1:
@@ -95,7 +95,6 @@ def gains(table: pd.DataFrame, baseline: str) -> Gains:
 
 
 def _band(scored: pd.DataFrame) -> float:
-    """Return the indifference band of values that are measured in one unit."""
     return BAND if is_proportion(str(scored["metric"].iloc[0])) else 0.0
 
 
@@ -193,7 +192,6 @@ def _notes(gains: Gains, baseline: str) -> tuple[AnyNote, ...]:
 
 
 def _frame(gains: Gains, rule: str) -> pd.DataFrame:
-    """Return the numbers of the gains, one in each row."""
     rows = [
         {"dataset": dataset, "label": d.label, "baseline": d.baseline, "gain": d.gain.mean}
         | {f"gain_{name}": getattr(d.gain, name) for name in ("stderr", "low", "high")}
@@ -292,7 +290,7 @@ def headline(
 
 
 def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
-    """Return the clause on what rows lose to the oracle by each other rule; empty without an oracle."""
+    """The clause on what rows lose to the oracle by each other rule; empty without an oracle."""
     most = max((len(gaps.rooms) for gaps in by_rule.values()), default=0)
     texts: list[str] = []
     for rule, loss in losses(by_rule).items():
@@ -337,7 +335,7 @@ def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
 
 
 def left_by_holm(differences: Sequence[Difference]) -> str:
-    """Return the sentence on how many gains and losses Holm's correction over these differences leaves."""
+    """The sentence on how many gains and losses Holm's correction over these differences leaves."""
     signs, tests = significant(differences), sum(not d.equal for d in differences)
     lost = signs.count(-1)
     left = f"{counted(signs.count(1), 'gain')} and {lost} loss{'es' * (lost != 1)}"

@@ -63,7 +63,6 @@ def compared(board: Tables, here: Tables) -> pd.DataFrame:
 
 
 def _values(board: Tables, here: Tables) -> pd.DataFrame:
-    """Return the values on test environments at the frozen steps: `id`, `metric`, `value`, `value_here`."""
     key = ["id", "step", "environment", "split", "metric"]
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
     frozen: pd.DataFrame = records_of(board.records, board.runs["id"]).astype(names)
@@ -72,7 +71,6 @@ def _values(board: Tables, here: Tables) -> pd.DataFrame:
 
 
 def _scores(board: Tables, here: Tables) -> pd.DataFrame:
-    """Return the scores of the frozen candidates; `same_step`: whether the rule chooses that step here."""
     tables = []
     frozen = frozen_scores(board)
     assert frozen is not None
@@ -111,7 +109,7 @@ def named(run: "pd.Series[Any]") -> str:
 
 
 def distance(run: "pd.Series[Any]") -> str:
-    """Return how far a run is off, in the unit of its dataset's metric."""
+    """How far a run is off, in the unit of its dataset's metric."""
     gap, metric = float(run["gap"]), str(run["metric"])
     if not np.isfinite(gap):
         return f"which has no {metric} on one side"

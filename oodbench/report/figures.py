@@ -41,7 +41,7 @@ STYLE: Any = {
 
 
 def plain(name: str) -> str:
-    """Return a name as text in a picture: a dollar sign starts no mathematics, controls are escaped."""
+    """A name as text in a picture: a dollar sign starts no mathematics, controls are escaped."""
     return printable(name).replace("$", r"\$")
 
 
@@ -99,7 +99,7 @@ def plot(
     rule: str | None = None,
     baseline: str = "ERM",
 ) -> Figure:
-    """Return the figure `name` of FIGURES, two columns of a paper wide if there are several datasets.
+    """The figure `name` of FIGURES, two columns of a paper wide if there are several datasets.
 
     Raises UserError for an unknown figure, rule or baseline, and where there is nothing to plot.
     """
@@ -235,12 +235,10 @@ def _columns(figure: Figure, panels: int) -> int:
 
 
 def _panel_width(figure: Figure, panels: int) -> float:
-    """Return the inches of a panel, of which at most three stand side by side."""
     return figure.get_figwidth() / _columns(figure, panels)
 
 
 def _grid(figure: Figure, panels: int, height: float, above: float = 0.0) -> list[Axes]:
-    """Return the axes of panels of this height in inches, and make the figure as high as they are."""
     columns = _columns(figure, panels)
     lines = -(-panels // columns)
     figure.set_figheight(lines * height + above)
@@ -268,7 +266,7 @@ def _judged(frames: Tables, rule: str) -> list[Panel]:
 
 
 def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `id`, `step`, `inside`, `test`: means over environments, NaN where a value is.
+    """`id`, `step`, `inside`, `test`: means over environments, NaN where a value is.
 
     Values are of each dataset's own metric. `inside` is over the training environments' `out` splits (`in`
     where nothing was held out), `test` over the test environments' `in` splits, as in a leaderboard.
@@ -302,7 +300,6 @@ def _marker(labels: Sequence[str], label: object) -> str:
 
 
 def _wrapped(name: str, inches: float) -> str:
-    """Return a name as `plain` has it, wrapped into lines of at most this width."""
     return "\n".join(map(plain, textwrap.wrap(printable(name), int(inches / LETTER))))
 
 

@@ -48,7 +48,7 @@ Trials = pd.DataFrame
 
 
 def by_trial(scores: pd.DataFrame) -> Trials:
-    """Return the means over test environments of `scores`, as `oodbench.report.statistics` describes them.
+    """The means over test environments of `scores`, as `oodbench.report.statistics` describes them.
 
     NaN where a label lacks one of the test environments that another has in that trial.
     """
@@ -61,7 +61,7 @@ def by_trial(scores: pd.DataFrame) -> Trials:
 
 
 def best_ceiling(ceilings: Trials) -> "pd.Series[float]":
-    """Return the values of the ceiling with the best mean on each dataset, or of the first if all lack
+    """The values of the ceiling with the best mean on each dataset, or of the first if all lack
     a trial.
     """
     chosen: list[pd.Series[float]] = []
@@ -72,7 +72,7 @@ def best_ceiling(ceilings: Trials) -> "pd.Series[float]":
 
 
 def head_rooms(trials: Trials, ceilings: "pd.Series[float]") -> pd.DataFrame:
-    """Return the mean difference of the ceiling to the baseline on each dataset, paired by trial.
+    """The mean difference of the ceiling to the baseline on each dataset, paired by trial.
 
     `ceilings` is indexed as `trials` is. Returns `mean`, `stderr` and whether the mean is `clear` of its
     error, by dataset; a dataset without a ceiling or a baseline is left out.
@@ -85,7 +85,7 @@ def head_rooms(trials: Trials, ceilings: "pd.Series[float]") -> pd.DataFrame:
 
 
 def shares(trials: Trials, rooms: pd.DataFrame) -> pd.DataFrame:
-    """Return the share of the gap that each label closes on each dataset with a clear head-room, unbounded.
+    """The share of the gap that each label closes on each dataset with a clear head-room, unbounded.
 
     To 12 digits, so that what is equal but for round-off is equal. NaN where a label lacks a trial.
     """
@@ -102,7 +102,7 @@ def _means(trials: Trials) -> pd.DataFrame:
 
 
 def bounded_mean(shares: pd.DataFrame, floor: float = FLOOR) -> "pd.Series[float]":
-    """Return the mean over datasets of each label's shares, bounded below; NaN where one is missing."""
+    """The mean over datasets of each label's shares, bounded below; NaN where one is missing."""
     return shares.clip(lower=floor).mean(skipna=False).round(12)
 
 
@@ -303,7 +303,6 @@ class Gaps:
 
 
 def _ordered(means: "pd.Series[float]") -> "pd.Series[float]":
-    """Return the means, the best first and missing ones last."""
     return means.sort_values(ascending=False, kind="stable", na_position="last")
 
 
@@ -335,7 +334,7 @@ def gaps_by_rule(tables: Tables) -> dict[str, Gaps]:
 
 
 def lost_to_oracle(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
-    """Return what rows lose to the oracle by each other rule: a share of its head-room, within [-1, 1].
+    """What rows lose to the oracle by each other rule: a share of its head-room, within [-1, 1].
 
     A label is a row, a dataset that all rules judge a column. Empty without an oracle.
     """
@@ -353,7 +352,7 @@ def lost_to_oracle(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
 
 
 def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
-    """Return what rows lose to the oracle by each other rule, on average over rows and datasets.
+    """What rows lose to the oracle by each other rule, on average over rows and datasets.
 
     Rules that judge more datasets come first, then those that lose less. Empty without an oracle.
     """
@@ -380,13 +379,11 @@ def registered_names(runs: pd.DataFrame) -> dict[str, str]:
 
 @cache
 def _declared() -> dict[str, str]:
-    """Return the half that each of the package's datasets declares, from its source without an import."""
     files = sorted(folder("datasets").glob("*.py"))
     return {name: word(call, "half") for name, call, *_ in written(files)}
 
 
 def _half(name: str) -> str:
-    """Return the half of a registered dataset; empty if it is of a plug-in that is not loaded."""
     if name in _declared():
         return _declared()[name]
     from oodbench.datasets import datasets as registered  # brings torch

@@ -46,7 +46,7 @@ def frames_of(
     baseline: str | None = None,
     allow_mixed: bool = False,
 ) -> Tables:
-    """Return the runs of some sources as those of one sweep, restricted as `only` does.
+    """The runs of some sources as those of one sweep, restricted as `only` does.
 
     Raises UserError as `board_among`, `beside_board` and `joined` do, and for unknown datasets or rows.
     """
@@ -57,7 +57,7 @@ def frames_of(
 
 
 def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str] = ()) -> Tables:
-    """Return the frames of a board and of results directories under its protocol, on `datasets` or all.
+    """The frames of a board and of results directories under its protocol, on `datasets` or all.
 
     Results on datasets of which nothing is frozen yet are left out. All rows are cut to the datasets that
     have results in the directories, and to the trials and draws that every row of them has; a note says so.
@@ -93,7 +93,7 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
 
 
 def _ranked(name: str) -> Tables:
-    """Return the runs of a board with the rule of its headline as `selection`, if the protocol names none.
+    """The runs of a board with the rule of its headline as `selection`, if the protocol names none.
 
     It is the one that loses least to the oracle of those that judge most datasets.
     """
@@ -138,7 +138,6 @@ def _check(runs: pd.DataFrame, frozen_runs: pd.DataFrame, here: str, title: str)
 
 
 def _differences(runs: pd.DataFrame, known: pd.DataFrame, columns: list[str]) -> list[str]:
-    """Return a text if runs of a dataset have values in these columns that no frozen run has."""
     allowed = _texts(known, columns)
     strange = [values for values in _texts(runs, columns) if values not in set(allowed)]
     if not strange:
@@ -155,7 +154,6 @@ def _short(text: str) -> str:
 
 
 def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
-    """Return the different values of runs in these columns as JSON; runs that lack one are left out."""
     there = runs.dropna(subset=columns)[columns].itertuples(index=False, name=None)
     distinct = {repr(values): values for values in there}  # JSON of every run would take seconds
     return [

@@ -51,7 +51,7 @@ def estimate(values: npt.ArrayLike) -> Estimate:
 
 
 def mean_and_error(values: npt.ArrayLike, least: int = 2) -> tuple[float, float]:
-    """Return the mean of (n,) values and its standard error (ddof=1); NaN where n is below `least`."""
+    """The mean of (n,) values and its standard error (ddof=1); NaN where n is below `least`."""
     v = np.asarray(values, dtype=float)
     n = len(v)
     mean = float(v.mean()) if n else math.nan
@@ -59,7 +59,7 @@ def mean_and_error(values: npt.ArrayLike, least: int = 2) -> tuple[float, float]
 
 
 def half_width(n: npt.ArrayLike) -> Numbers:
-    """Return half the width of an interval of n values in standard errors (Student's t), or NaN."""
+    """Half the width of an interval of n values in standard errors (Student's t), or NaN."""
     count = np.asarray(n, dtype=float)
     quantile = scipy.special.stdtrit(np.maximum(count - 1, 1), (1 + LEVEL) / 2)
     return np.where(count >= LEAST, quantile, np.nan)
@@ -144,7 +144,6 @@ def _difference(
 
 
 def _clusters(dataset: Integers, environment: Integers, trial: Integers, gain: Numbers) -> Numbers:
-    """Return the mean gain of each dataset, given by codes; of each trial if there is one dataset."""
     if not len(gain):
         return gain
     if dataset.min() == dataset.max():
@@ -154,7 +153,6 @@ def _clusters(dataset: Integers, environment: Integers, trial: Integers, gain: N
 
 
 def _means(code: Integers, values: Numbers) -> tuple[Numbers, Integers]:
-    """Return the mean of the values of each code that occurs, NaN if one is NaN, and these codes."""
     counts = np.bincount(code)
     there = np.flatnonzero(counts)
     return np.bincount(code, values)[there] / counts[there], there
@@ -204,7 +202,7 @@ def plain_mean(values: npt.ArrayLike) -> float:
 def drawn_means(
     values: Numbers, resamples: int, rng: np.random.Generator, lost: float = math.nan
 ) -> Numbers:
-    """Return the means (resamples, labels) of resampled trials of `values` (trials, labels).
+    """The means (resamples, labels) of resampled trials of `values` (trials, labels).
 
     A mean is `lost` where a value that is not finite is drawn.
     """
@@ -281,7 +279,6 @@ def significant(differences: Sequence[Difference]) -> list[int]:
 
 
 def _p(difference: Difference) -> float:
-    """Return the two-sided p of the t-test of a gain; 1 where it has no error that is a number."""
     gain = difference.gain
     if not math.isfinite(gain.stderr):
         return 1.0

@@ -46,7 +46,7 @@ class Why:
     """The results directory that all chosen runs are in, if they are in one."""
 
     def of_trials(self, column: str) -> "pd.Series[float]":
-        """Return the mean `score` or `value` of the tied runs of each trial that has a chosen one."""
+        """The mean `score` or `value` of the tied runs of each trial that has a chosen one."""
         of_tied = self.runs.loc[self.runs["tied"], ["trial", column]]
         return over_ties(of_tied.rename(columns={column: "value"}), ["trial"])["value"]
 
@@ -67,7 +67,7 @@ def why(
     *,
     options: Sequence[str] = ("--dataset", "--algorithm", "--test-env"),
 ) -> Why:
-    """Return the runs behind the cell of a dataset, a row and a test set (names joined by `+`).
+    """The runs behind the cell of a dataset, a row and a test set (names joined by `+`).
 
     A name may be left out where there is only one; `metric`, which never changes what is chosen, is
     the dataset's own by default. Raises UserError for unknown names, for a rule that the sweep cannot
@@ -119,13 +119,12 @@ def why(
 
 
 def _only_directory(runs: pd.DataFrame) -> str | None:
-    """Return the results directory of the runs, if they share one."""
     known = set(runs["directory"]) if "directory" in runs else set()
     return str(known.pop()) if len(known) == 1 else None
 
 
 def load_line(cell: Why) -> str | None:
-    """Return the line of Python that loads the first chosen run whose weights are kept, or None.
+    """The line of Python that loads the first chosen run whose weights are kept, or None.
 
     It works in any working directory.
     """
@@ -147,7 +146,6 @@ def load_line(cell: Why) -> str | None:
 
 
 def _one(what: str, option: str, name: str | None, there: Iterable[str]) -> str:
-    """Return the value that the user names, which must be known; the only known one if none is named."""
     known = list(dict.fromkeys(there))
     if name is None and len(known) > 1:
         raise UserError(f"{option} must say which {what}: {', '.join(known)}")
@@ -229,7 +227,7 @@ TRIED_HEADER = ["dataset", "algorithm", "hyperparameter", "default", "tried", "c
 
 
 def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
-    """Return a table of the values of every varied hyperparameter that draws tried, and of those chosen.
+    """A table of the values of every varied hyperparameter that draws tried, and of those chosen.
 
     Numbers are `lowest to highest`, and for the chosen runs in brackets after the median; others are lists.
     The default is that of draw 0. Raises UserError as `choose` does.
@@ -262,7 +260,7 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
 
 
 def varied(hparams: "pd.Series[Any]") -> list[str]:
-    """Return the names of the hyperparameters that differ among runs."""
+    """The names of the hyperparameters that differ among runs."""
     names = dict.fromkeys(name for of_run in hparams for name in of_run)
     return [n for n in names if len({json.dumps(of_run.get(n)) for of_run in hparams}) > 1]
 
@@ -272,12 +270,11 @@ def _are_numbers(values: list[Any]) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """Return a hyperparameter's value as tables print it."""
+    """A hyperparameter's value as tables print it."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _span(values: list[Any]) -> str:
-    """Return the lowest and the highest of numbers, or all different values."""
     if not values:
         return "-"
     if not _are_numbers(values):
@@ -287,7 +284,6 @@ def _span(values: list[Any]) -> str:
 
 
 def _median_and_span(values: list[Any]) -> str:
-    """Return the median of numbers, and in brackets what they span if they differ."""
     span = _span(values)
     if " to " not in span or not _are_numbers(values):
         return span

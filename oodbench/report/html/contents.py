@@ -29,7 +29,7 @@ from oodbench.version import __version__
 
 
 def contents(frames: Tables, baseline: str = BASELINE, metric: str | None = None) -> dict[str, Any]:
-    """Return everything on the page of these runs.
+    """Everything on the page of these runs.
 
     `metric` is shown instead of the datasets' own, and never changes what is chosen; one that is computed
     from kept predictions has values where a rule chose. Raises UserError if no run is planned, and for
@@ -76,14 +76,12 @@ def _title(runs: pd.DataFrame) -> str:
 
 
 def _own(runs: pd.DataFrame) -> set[str]:
-    """Return the labels of the runs that stand beside frozen ones."""
     if "frozen" not in runs or not runs["frozen"].eq(True).any():
         return set()
     return set(runs.loc[~runs["frozen"].eq(True), "label"])
 
 
 def _kinds(judged_runs: Any, labels: Sequence[str]) -> dict[str, str]:
-    """Return the kind of each row: `method`, `transductive`, `ceiling` or `constant`."""
     kinds = dict.fromkeys(labels, METHOD)
     for one in judged_runs:
         frame = one.board.frame
@@ -111,7 +109,6 @@ def _rule(
     datasets: Sequence[str],
     labels: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the part of a page that depends on the selection rule, given the gaps by all rules."""
     chosen = _chosen(one)
     board = one.board
     others = [g for name, g in gaps.items() if name != one.rule and not sees_test(name)]
@@ -161,7 +158,6 @@ def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
 
 
 def _significant(values: Any) -> list[float | None]:
-    """Return values (n,) rounded to 4 significant digits; None where a value is not finite."""
     return [float(f"{v:.4g}") if math.isfinite(v) else None for v in map(float, values)]
 
 
@@ -198,7 +194,6 @@ def _cells(
 
 
 def _shares(one: Numbers, dataset: str) -> dict[str, float]:
-    """Return the share of the gap that each row closes on a dataset."""
     if one.gaps is None or dataset not in one.gaps.shares.index:
         return {}
     tables = one.gaps.apart_shares, one.gaps.shares

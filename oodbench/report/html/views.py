@@ -61,7 +61,7 @@ class Numbers:
         return frame[is_mean(frame)].set_index(["dataset", "label"])
 
     def on(self, dataset: str) -> pd.DataFrame:
-        """Return the means of each row on a dataset, by label."""
+        """The means of each row on a dataset, by label."""
         return pd.DataFrame(self.means.xs(dataset, level="dataset"))
 
     @cached_property
@@ -88,25 +88,24 @@ class Numbers:
         return dict(zip(frame["dataset"], frame["metric"], strict=True)) | {OVERALL: "accuracy"}
 
     def metric(self, dataset: str) -> str:
-        """Return the metric of a dataset."""
+        """The metric of a dataset."""
         return self.metrics[dataset]
 
     def higher(self, dataset: str) -> bool:
-        """Return whether a higher value is better on a dataset."""
+        """Whether a higher value is better on a dataset."""
         return self.board.higher.get(self.metric(dataset), True)
 
     def scale(self, dataset: str) -> float:
-        """Return the factor of the values that the page shows."""
+        """The factor of the values that the page shows."""
         return 100.0 if is_proportion(self.metric(dataset)) else 1.0
 
     def unit(self, dataset: str) -> str:
-        """Return the unit of gains on a dataset."""
+        """The unit of gains on a dataset."""
         metric = self.metric(dataset)
         return "points" if is_proportion(metric) else metric
 
 
 def _serving(frames: Tables, rule: str) -> Tables:
-    """Return the frames of the datasets on which a rule can choose; those of a sweep as they are."""
     runs, scores = frames.runs, frozen_scores(frames)
     if scores is None:
         return frames
@@ -145,7 +144,7 @@ class View:
     """Sentences below the picture."""
 
     def tree(self, labels: Sequence[str], datasets: Sequence[str]) -> dict[str, Any]:
-        """Return the view as plain values, with rows and datasets by their places in these lists."""
+        """The view as plain values, with rows and datasets by their places in these lists."""
         drawn = [r for r in self.rows if r.ranked][:SHOWN]
         ends = [v for r in drawn for v in (r.low, r.mean, r.high) if math.isfinite(v)]
         return {
@@ -365,7 +364,6 @@ def _sign(d: Difference) -> int:
 
 
 def _axis(values: Iterable[float]) -> list[Any]:
-    """Return the ends of an axis that spans the values, and its ticks."""
     known = [*values] or [0.0, 1.0]
     low, high = min(known), max(known)
     room = 0.04 * ((high - low) or abs(high) or 1.0)

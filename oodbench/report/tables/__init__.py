@@ -87,7 +87,7 @@ class Block:
         return [list(map(str, row)) for row in self.cells]
 
     def part(self, rows: Sequence[int], columns: Sequence[int]) -> "Block":
-        """Return the block with these rows and columns alone; their cells keep their marks."""
+        """The block with these rows and columns alone; their cells keep their marks."""
         places = {(r, c): (i, j) for i, r in enumerate(rows) for j, c in enumerate(columns)}
 
         def moved(marks: set[tuple[int, int]]) -> set[tuple[int, int]]:
@@ -168,7 +168,7 @@ NOTES = "`--notes` prints these lines in full."
 def to_terminal(
     tables: Sheet, console: Terminal | None = None, whole: bool = False, more: str = NOTES
 ) -> str:
-    """Return tables in the width and, if it has any, the colours of a terminal; no number is cut.
+    """Tables in the width and, if it has any, the colours of a terminal; no number is cut.
 
     Below them stand the notes, in full if `whole`; else their footnotes and the line `more`, which says
     how to read them in full.
@@ -195,7 +195,7 @@ def to_terminal(
 
 
 def markdown(tables: Sheet) -> str:
-    """Return a heading and a pipe table for each block, then the notes as a list."""
+    """A heading and a pipe table for each block, then the notes as a list."""
     parts = [
         f"### {_markdown_escaped(block.title)}\n\n{_tabulated(block, 'pipe')}\n"
         for block in tables.blocks
@@ -206,7 +206,6 @@ def markdown(tables: Sheet) -> str:
 
 
 def _tabulated(block: Block, style: str) -> str:
-    """Return a block as a table of Markdown (`pipe`) or of HTML (`unsafehtml`), its marked cells marked."""
     pipe = style == "pipe"
     escaped: Callable[[str], str] = _markdown_escaped if pipe else escape
 
@@ -221,7 +220,6 @@ def _tabulated(block: Block, style: str) -> str:
 
 
 def _notes(tables: Sheet) -> tuple[AnyNote, ...]:
-    """Return all notes, for a format that shows which numbers are bold and underlined."""
     return (*tables.notes, *tables.marks, *tables.remarks)
 
 
@@ -230,7 +228,7 @@ def _markdown_escaped(text: str) -> str:
 
 
 def latex(tables: Sheet) -> str:
-    """Return the table of a paper in booktabs' style, or one for each block; the notes as comments.
+    """The table of a paper in booktabs' style, or one for each block; the notes as comments.
 
     The best values are bold, the runners-up underlined, errors small. The caption is the title alone,
     the label `tab:` and the title's letters and digits.
@@ -268,7 +266,6 @@ LINE = 84
 
 
 def _fitted(block: Block, tabular: str) -> str:
-    """Return a tabular as wide as the text, where its own width is beyond it."""
     texts = zip(*block.rows, strict=True) if block.cells else [block.header]
     width = sum(max(map(len, column)) + 2 for column in texts)
     if width <= LINE:
@@ -277,7 +274,6 @@ def _fitted(block: Block, tabular: str) -> str:
 
 
 def _tabular(block: Block) -> list[str]:
-    """Return the lines of a block as a tabular; long titles of columns are stacked."""
     marks = replace(block, near=block.second)
     rows = [f"{' & '.join(row)} \\\\" for row in _marked(marks, _latex_cell, *LATEX_MARKS)]
     if 0 < block.ranked < len(rows):
@@ -296,7 +292,6 @@ def _tabular(block: Block) -> list[str]:
 
 
 def _stacked(title: str) -> str:
-    """Return a column's title in lines of about ten letters."""
     lines = textwrap.wrap(title, 11, break_long_words=False, break_on_hyphens=False)
     if len(lines) < 2:
         return _latex_escaped(title)
@@ -323,7 +318,6 @@ def _latex_escaped(text: str) -> str:
 def _marked(
     block: Block, render: Callable[[Cell], str], best: str, near: str, grey: str
 ) -> list[list[str]]:
-    """Return the rows, escaped, with the marks of the best values, of those near them and of grey rows."""
     marks = dict.fromkeys(block.near, near) | dict.fromkeys(block.best, best)
     marks |= dict.fromkeys(block.grey_places, grey)
 
@@ -353,7 +347,6 @@ def to_json(tables: Sheet) -> str:
 
 
 def _with_intervals(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the frame with `low` and `high` by Student's t, and ERRORS, where it has a standard error."""
     if "stderr" not in frame:
         return frame
     from oodbench.report.statistics import half_width  # brings pandas and scipy
@@ -376,7 +369,7 @@ FORMATS: dict[str, Callable[[Sheet], str]] = {
 
 
 def sheet_text(tables: Sheet, format_: str) -> str:
-    """Return the text of tables in a format; raises UserError if there is none of that name."""
+    """The text of tables in a format; raises UserError if there is none of that name."""
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
     return FORMATS[format_](tables)

@@ -89,7 +89,7 @@ CELL_COLUMNS = ("label", "environment", "trial", "value")
 
 
 def tables(frames: Tables) -> Sheet:
-    """Return DomainBed's tables by its three rules.
+    """DomainBed's tables by its three rules.
 
     The frame has a row for each of their cells: `rule`, `dataset`, `label`, `environment`, `mean`, `error`
     (ddof=0) and `n`. Raises UserError if no run has one test environment and an accuracy.
@@ -215,7 +215,6 @@ def _row(label: str, groups: Iterable["pd.Series[float]"]) -> list[Cell]:
 
 
 def _table(title: str, cells: pd.DataFrame, labels: list[str], names: list[str]) -> Block:
-    """Return a table of the `value` of each trial by `label` and `column`."""
     by_place = {place: values for place, values in cells.groupby(["label", "column"])["value"]}
     nothing = pd.Series(dtype=float)
     rows = [_row(x, [by_place.get((x, column), nothing) for column in names]) for x in labels]

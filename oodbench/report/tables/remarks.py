@@ -59,7 +59,6 @@ def _tuned_once(runs: pd.DataFrame) -> list[Note]:
 
 
 def _clause(text: str) -> str:
-    """Return the first clause of a text, which a footnote has."""
     return re.split(r"; | \(|, (?:each|which) ", text)[0]
 
 
@@ -92,7 +91,6 @@ def remarks(runs: pd.DataFrame) -> tuple[AnyNote, ...]:
 
 
 def _of_data(runs: pd.DataFrame) -> list[Note]:
-    """Return what was unusual in the data of each dataset, such as a class that none trains on."""
     if "data_notes" not in runs:
         return []
     known = runs[["dataset_label", "data_notes"]].dropna().itertuples(index=False, name=None)
@@ -102,7 +100,6 @@ def _of_data(runs: pd.DataFrame) -> list[Note]:
 
 
 def _named(runs: pd.DataFrame) -> list[AnyNote]:
-    """Return sentences that name the first diverged runs, and the first broken ones with what is wrong."""
     sentences = list[AnyNote]()
     for state, meaning in (
         (State.DIVERGED, "counted with what they recorded"),
@@ -126,7 +123,6 @@ def _named(runs: pd.DataFrame) -> list[AnyNote]:
 
 
 def _repeated(runs: pd.DataFrame) -> list[Note]:
-    """Return the rows with several runs of one draw, as launches of an edited sweep leave them behind."""
     twice = runs[runs.duplicated([*CELL, "draw"], keep=False)]
     names = twice[["label", "dataset_label"]].drop_duplicates().itertuples(index=False, name=None)
     rows = [f"{label} on {dataset}" for label, dataset in names]
@@ -141,14 +137,12 @@ def _repeated(runs: pd.DataFrame) -> list[Note]:
 
 
 def _provenances(runs: pd.DataFrame) -> list[tuple[Mapping[str, Any], int]]:
-    """Return the provenances of runs, and how many runs have each; the runs of a board share theirs."""
     known = [made for made in runs["provenance"] if made]
     counts = Counter(map(id, known))
     return [(made, counts[key]) for key, made in {id(made): made for made in known}.items()]
 
 
 def _mixed(runs: pd.DataFrame) -> list[Note]:
-    """Return the settings in which runs that count differ, which can move the last bits."""
     made = _provenances(runs.loc[runs["state"].isin(COMPLETE), ["provenance"]])
     words = {"True": "yes", "False": "no"}
     differences = {}
@@ -169,13 +163,12 @@ def _mixed(runs: pd.DataFrame) -> list[Note]:
 
 
 def number_of_trials(runs: pd.DataFrame) -> str:
-    """Return the number of trials of the datasets, such as `10`, or `10 to 40` where datasets differ."""
+    """The number of trials of the datasets, such as `10`, or `10 to 40` where datasets differ."""
     counts = runs.groupby("dataset_label")["trial"].nunique()
     return " to ".join(map(str, dict.fromkeys((counts.min(), counts.max()))))
 
 
 def _draws(runs: pd.DataFrame) -> str:
-    """Return the number of random draws of the hyperparameters of a row."""
     texts = {}
     for label, group in runs.groupby("label", sort=False):
         count = group["draw"].nunique()
