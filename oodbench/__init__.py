@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oodbench.adaptations.base import adapt as adapt
-    from oodbench.report.summary import table as table
+    from oodbench.report.table import table as table
     from oodbench.sweep.launch import run as run
     from oodbench.train.models import evaluate as evaluate
     from oodbench.train.models import load_model as load_model
@@ -22,7 +22,7 @@ _PLACES = {
     "evaluate": "oodbench.train.models",
     "load_model": "oodbench.train.models",
     "run": "oodbench.sweep.launch",
-    "table": "oodbench.report.summary",
+    "table": "oodbench.report.table",
 }
 """Modules of functions that are imported at their first use, since they import torch or pandas."""
 

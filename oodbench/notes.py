@@ -1,28 +1,26 @@
 """Sentences below a table, and the short lines that stand for them on a screen."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 
-class Note(str):
-    """A sentence on a table; `brief` is its footnote on a screen, one line of at most 79 letters.
+@dataclass(frozen=True)
+class Note:
+    """A sentence on a table, with its footnote on a screen."""
 
-    An empty `brief` is left out of screens. Plain strings are shown in full.
-    """
-
+    text: str
     brief: str
+    """One line of at most 79 letters; an empty one is left out of screens."""
 
-    def __new__(cls, text: str, brief: str) -> "Note":
-        """Return a note of this text with this footnote."""
-        note = super().__new__(cls, text)
-        note.brief = brief
-        return note
+    def __str__(self) -> str:
+        return self.text
 
 
-def brief(note: str) -> str:
-    """Return the footnote of a sentence."""
-    return note.brief if isinstance(note, Note) else note
+AnyNote = Note | str
+"""A plain string is shown in full everywhere."""
 
 
-def footnotes(notes: Iterable[str]) -> list[str]:
-    """Return the footnotes of sentences, without those that screens leave out."""
-    return [line for line in map(brief, notes) if line]
+def footnotes(notes: Iterable[AnyNote]) -> list[AnyNote]:
+    """Footnotes of sentences, without those that screens leave out."""
+    lines = [note.brief if isinstance(note, Note) else note for note in notes]
+    return [line for line in lines if line]

@@ -7,9 +7,8 @@ tables, and the first is the chosen one. How the rules of DomainBed differ (arXi
 section 3 and its code): the last draw wins a tie, and its oracle sees a run's last step only.
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,10 +22,12 @@ from oodbench.blame import described
 from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.metrics import known_direction, sees_attributes
 from oodbench.registry import Registry
-from oodbench.results.run_spec import COMPLETE, RunSpec
-from oodbench.results.tables import CELL, KINDS, Tables, plugins_of, records_at
+from oodbench.results.run_spec import COMPLETE, SCORE, RunSpec
+from oodbench.results.tables import CELL, KINDS, Tables, frozen_scores, plugins_of, subset
 
-Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.integer]
+Numbers = npt.NDArray[np.float64]
 
 
 def _check_sentences(rule: type["Rule"]) -> None:
@@ -82,7 +83,7 @@ class Rule(ABC):
 
     @abstractmethod
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return the records that decide: rows of `id` (the run that is judged), `source` (the run whose
+        """The records that decide: rows of `id` (the run that is judged), `source` (the run whose
         records count; missing if it is not in the sweep), `environment` and `split`.
 
         `runs` has a row for each run, with the columns `id`, the fields of `RunSpec` and
@@ -92,24 +93,23 @@ class Rule(ABC):
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
-        """Return whether tables of these runs use it where neither the user nor the sweep names a rule."""
+        """Whether tables of these runs use it where neither the user nor the sweep names a rule."""
         return False
 
     def evidence_of(
         self, spec: RunSpec, training_environments: Sequence[str]
     ) -> list[tuple[str, str]]:
-        """Return the environments and splits by which the rule judges a run; none where it cannot."""
+        """The environments and splits by which the rule judges a run; none where it cannot."""
         evidence = self._evidence_alone([spec], training_environments)
         return list(zip(evidence["environment"], evidence["split"], strict=True))
 
     def judged(self, specs: Sequence[RunSpec]) -> set[str]:
-        """Return the ids of the runs that the rule can score alone."""
+        """The ids of the runs that the rule can score alone."""
         return set(self._evidence_alone(specs, ("any",))["id"]) if specs else set()
 
     def _evidence_alone(
         self, specs: Sequence[RunSpec], training_environments: Sequence[str]
     ) -> pd.DataFrame:
-        """Return the evidence by which runs are judged before they have records."""
         try:
             return evidence_by(self, _frame(specs, [training_environments] * len(specs)))
         except (AttributeError, KeyError) as error:
@@ -125,7 +125,7 @@ EVIDENCE = ("id", "source", "environment", "split")
 
 
 def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the evidence of a rule; raises UserError if it lacks a column of EVIDENCE."""
+    """The evidence of a rule; raises UserError if it lacks a column of EVIDENCE."""
     evidence: object = rule.evidence(runs)
     columns = evidence.columns if isinstance(evidence, pd.DataFrame) else ()
     if not isinstance(evidence, pd.DataFrame) or not {*EVIDENCE} <= {*columns}:
@@ -136,7 +136,7 @@ def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def records_on(runs: pd.DataFrame, environments: str, *splits: str) -> pd.DataFrame:
-    """Return the records on `splits` of the environments that the column `environments` lists."""
+    """The records on `splits` of the environments that the column `environments` lists."""
     table = runs[["id", "holdout", environments]].explode(environments)
     table = table.rename(columns={environments: "environment"}).dropna(subset=["environment"])
     table = table.assign(source=table["id"]).merge(pd.DataFrame({"split": splits}), how="cross")
@@ -156,7 +156,7 @@ class TrainVal(Rule):
     frozen = True
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return the `out` splits of the training environments."""
+        """The `out` splits of the training environments."""
         return records_on(runs, "training_environments", "out")
 
 
@@ -170,11 +170,11 @@ class ValEnv(Rule):
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
-        """Return whether every run holds validation environments out."""
+        """Whether every run holds validation environments out."""
         return bool(len(runs) and runs["validation_environments"].map(bool).all())
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return all examples of the validation environments."""
+        """All examples of the validation environments."""
         return records_on(runs, "validation_environments", "in", "out")
 
 
@@ -221,14 +221,13 @@ class Oracle(Rule):
     frozen = True
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return the `out` splits of the test environments."""
+        """The `out` splits of the test environments."""
         return records_on(runs, "test_environments", "out")
 
 
 def _frame(
     specs: Sequence[RunSpec], training_environments: Sequence[Sequence[str]]
 ) -> pd.DataFrame:
-    """Return the columns of `Tables.runs` that are known of runs before they have started."""
     rows = [vars(spec) | {"id": spec.id, "dataset_label": spec.dataset_name} for spec in specs]
     return pd.DataFrame(rows).assign(training_environments=pd.Series([*training_environments]))
 
@@ -262,7 +261,7 @@ def rule_names() -> list[str]:
 
 
 def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule:
-    """Return the rule of that name, or `RULE:METRIC` for one that judges by another recorded metric.
+    """The rule of that name, or `RULE:METRIC` for one that judges by another recorded metric.
 
     Raises UserError with the nearest names, and the `plugins` of the sweep, if there is no such rule;
     `place` is where it was named.
@@ -275,18 +274,18 @@ def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule
 
 
 def sees_test(name: str) -> bool:
-    """Return whether a rule, which may end in `:METRIC`, is known to see the test environments."""
+    """Whether a rule, which may end in `:METRIC`, is known to see the test environments."""
     base = name.partition(":")[0]
     return base in selection_rules and selection_rules.get(base).sees_test
 
 
-def usual(frames: Tables) -> str:
-    """Return the rule that tables use by default.
+def usual(tables: Tables) -> str:
+    """The rule that tables use by default.
 
     It is the one that the sweep names (its key `selection`); else the one that is usual for such runs,
     as `val_env` where every run holds validation environments out; else `train_val`.
     """
-    runs = frames.runs
+    runs = tables.runs
     named = set(runs["selection"].dropna()) if "selection" in runs else set()
     if len(named) == 1:
         return str(named.pop())
@@ -294,17 +293,40 @@ def usual(frames: Tables) -> str:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The runs of a sweep as one rule judges them: what every table of them is made from."""
+class Chosen:
+    """What a rule chooses among the runs of a sweep; every table, page and figure is made from it."""
 
-    frames: Tables
+    tables: Tables
     rule: str
     runs: pd.DataFrame
-    """The runs, with the kinds of rows as `judged` has them."""
-    _cells: pd.DataFrame
-    """The runs with `cell` and `complete`."""
-    _ordered: pd.DataFrame
-    """`run` (a row of the runs), `step` and `score` of every step that can be judged, the best first."""
+    """The runs; transductive and reference rows that no other rows stand beside count as methods."""
+    candidates: pd.DataFrame
+    """Every step of every run that can be judged, the best first: CELL, `id`, `draw`, `step`, `score` (the
+    rule's metric, else the dataset's main one), `complete`.
+
+    Ties go to the lowest draw, then to the earliest step; NaN is the worst score. A run can be judged when
+    it and all runs that judge it have ended; its cell is complete, and only then chosen from, when all
+    of its runs can be."""
+    _cell: Integers
+    """The cell of each candidate, numbered in the order of CELL."""
+
+    @cached_property
+    def tied(self) -> pd.DataFrame:
+        """Every run that has the best score of its complete cell, at its own first step with that score.
+
+        CELL, `id`, `draw`, `step`, `score`, and the run's `weight` in the mean over the cell's ties, which
+        tables show.
+        """
+        complete = self.candidates["complete"].to_numpy()
+        best = self.candidates.drop(columns="complete").assign(_cell=self._cell)[complete]
+        best = best.drop_duplicates("id")
+        cell = best.pop("_cell")
+        is_best = best["score"] == best.groupby(cell)["score"].transform("first")
+        kept = is_best | ~cell.duplicated()  # a NaN is equal to nothing
+        tied, cell = best[kept], cell[kept]
+        order = np.argsort(cell.to_numpy(), kind="stable")
+        weight = 1 / cell.groupby(cell).transform("size")
+        return tied.assign(weight=weight).iloc[order].reset_index(drop=True)
 
     @cached_property
     def chosen(self) -> pd.DataFrame:
@@ -312,207 +334,216 @@ class Judged:
         return self.tied.drop_duplicates(CELL, ignore_index=True)
 
     @cached_property
-    def tied(self) -> pd.DataFrame:
-        """Every run that has the best score of its complete cell, at its own first step with that score.
+    def places(self) -> pd.DataFrame:
+        """A run of each cell, one that knows the constant answer where one does, in the sweep's order."""
+        runs = self.runs[~self.runs["helper"]]
+        columns = [*CELL, *KINDS, "constant"]
+        known = runs["constant"].notna().to_numpy()
+        table = runs[columns].iloc[np.argsort(~known, kind="stable")]
+        return table.drop_duplicates(CELL).sort_index()
 
-        Columns: CELL, `id`, `draw`, `step`, `score`. Tables show the mean over a cell's runs.
-        """
-        complete = self._ordered[self._cells["complete"].to_numpy()[self._ordered["run"]]]
-        best = complete.drop_duplicates("run")
-        cell = self._cells["cell"].iloc[best["run"]].set_axis(best.index)
-        is_best = best["score"] == best.groupby(cell)["score"].transform("first")
-        tied = best[is_best | ~cell.duplicated()]  # a NaN is equal to nothing
-        tied = _described(self._cells, tied, [*CELL, "id", "draw"])
-        return tied.sort_values(CELL, kind="stable", ignore_index=True)
-
-    @cached_property
-    def candidates(self) -> pd.DataFrame:
-        """Every step of every run that can be judged, the best first.
-
-        Columns: CELL, `id`, `draw`, `step`, `score`, `complete`. The best score of the rule's metric, else
-        of the dataset's main one, wins; ties go to the lowest draw, then to the earliest step; NaN is the
-        worst score. A run can be judged when it and all runs that judge it have ended; its cell is
-        complete, and only then chosen from, when all of its runs can be.
-        """
-        table = _described(self._cells, self._ordered, [*CELL, "id", "draw", "complete"])
-        return table[[*CELL, "id", "draw", "step", "score", "complete"]]
-
-    def test_values(
-        self, chosen: pd.DataFrame, metric: Mapping[str, str] | None = None
-    ) -> pd.DataFrame:
-        """Return the numbers of the benchmark: what chosen or tied runs reach on their test environments.
-
-        Such a number is the value of a metric (by dataset; each dataset's main one by default) on the
-        `in` split of a test environment, recorded by the run `id` at the `step` of a row of `chosen`.
-        Returns the columns of `chosen` with `environment`, `metric` and `value`, a row for every test
-        environment of each of its rows; `value` is NaN where nothing was recorded.
-        """
-        runs = self.runs.set_index("id")
-        metrics = runs["metric"] if metric is None else runs["dataset_label"].map(metric)
-        tests = chosen["id"].map(runs["test_environments"])
-        wanted = chosen.assign(environment=tests, metric=chosen["id"].map(metrics))
-        wanted = wanted.explode("environment").dropna(subset=["environment"])
-        records = records_at(self.frames, chosen[["id", "step"]].drop_duplicates())
-        key = ["id", "step", "environment", "metric"]
-        values = records.loc[records["split"] == "in", [*key, "value"]]
-        return wanted.astype({"metric": object}).merge(values, on=key, how="left")
+    def on(self, datasets: Collection[str]) -> "Chosen":
+        """The choices on these datasets alone."""
+        runs = self.runs[self.runs["dataset_label"].isin(datasets)].reset_index(drop=True)
+        there = self.candidates["dataset_label"].isin(datasets).to_numpy()
+        kept = self.candidates[there].reset_index(drop=True)
+        return Chosen(subset(self.tables, runs), self.rule, runs, kept, self._cell[there])
 
 
-def judged(frames: Tables, rule: str | None = None) -> Judged:
-    """Return the runs as a rule judges them, the `usual` one if none is given.
+def judge(tables: Tables, rule: str | None = None) -> Chosen:
+    """Judge the runs by a rule, the `usual` one if none is given.
 
-    Transductive and reference rows that no other rows stand beside are ranked like methods. Raises
-    UserError for an unknown rule, and if the sweep cannot serve it.
+    Raises UserError for an unknown rule, and if the sweep cannot serve it.
     """
-    name, runs = rule or usual(frames), frames.runs
-    others = runs.loc[~runs[list(KINDS)].any(axis=1), "dataset_label"]
-    beside = runs["dataset_label"].isin(others)
-    runs = runs.assign(**{kind: runs[kind] & beside for kind in KINDS if kind != "ceiling"})
-    return Judged(frames, name, runs, *_ordered(frames, name, runs.copy()))
+    name, runs = rule or usual(tables), tables.runs
+    marked = [kind for kind in KINDS if kind != "ceiling" and runs[kind].any()]
+    if marked:
+        others = runs.loc[~runs[[*KINDS]].any(axis=1), "dataset_label"]
+        beside = runs["dataset_label"].isin(others)
+        runs = runs.assign(**{kind: runs[kind] & beside for kind in marked})
+    return Chosen(tables, name, runs, *_candidates(tables, name, runs))
 
 
-def judged_by_all(frames: Tables, names: Iterable[str]) -> dict[str, Judged]:
-    """Return the runs as each of these rules judges them, without the rules that the sweep cannot serve."""
+def judge_by_all(tables: Tables, names: Iterable[str]) -> dict[str, Chosen]:
+    """Judge the runs by each of these rules, without the rules that the sweep cannot serve."""
     found = {}
     for name in names:
         with suppress(UserError):
-            found[name] = judged(frames, name)
+            found[name] = judge(tables, name)
     return found
 
 
-def choose(frames: Tables, rule: str | None = None) -> pd.DataFrame:
-    """Return `Judged.chosen` by a rule; raises as `judged`."""
-    return judged(frames, rule).chosen
+def choose(tables: Tables, rule: str | None = None) -> pd.DataFrame:
+    """`Chosen.chosen` by a rule; raises as `judge`."""
+    return judge(tables, rule).chosen
 
 
-def served(frames: Tables) -> list[str]:
+def served(tables: Tables) -> list[str]:
     """The names of the rules that can choose among these runs, the one that tables use among them."""
-    return list(judged_by_all(frames, dict.fromkeys([*rule_names(), usual(frames)])))
+    return list(judge_by_all(tables, dict.fromkeys([*rule_names(), usual(tables)])))
 
 
-def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return these columns of the runs, with `step` and `score`."""
-    table = runs[columns].iloc[ordered["run"].to_numpy()].reset_index(drop=True)
-    return table.assign(step=ordered["step"].to_numpy(), score=ordered["score"].to_numpy())
-
-
-def _ordered(frames: Tables, name: str, runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return these runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
-    judge = find_rule(name, plugins=plugins_of(frames))
-    if judge.metric is not None:
-        runs = _judged_by(judge.metric, frames, runs)
-    evidence = evidence_by(judge, runs).merge(runs[["id", "metric"]], on="id")
-    if runs["metric"].notna().any() and evidence["source"].isna().all():
-        raise _unserved(judge)
-    ended = set(runs.loc[runs["state"].isin(COMPLETE), "id"])
-    if frames.scores is not None:  # frozen runs have been judged, by the rules of their board
-        judged = frames.scores["id"][frames.scores["rule"] == name]
-        ended -= set(runs.loc[runs["frozen"].eq(True), "id"]) - set(judged)
-    waiting = set(evidence.loc[~evidence["source"].isin(ended), "id"])
-    ready = runs["id"].isin((ended & set(evidence["id"])) - waiting)
-    runs["cell"] = runs.groupby(CELL).ngroup()
-    runs["complete"] = ready.groupby(runs["cell"]).transform("all")
-    table = _scores(frames.records, evidence, runs)
-    if frames.scores is not None:
-        table = _with_frozen(table, frames.scores, runs, name)
-    table = table[(ready & ~runs["helper"]).to_numpy()[table["run"]]]
+def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> tuple[pd.DataFrame, Integers]:
+    rule = find_rule(name, plugins=plugins_of(tables))
+    if rule.metric is not None:
+        runs = _judged_by(rule.metric, tables, runs)
+    live, frozen = _frozen(tables, name, runs)
+    evidence = _evidence(rule, runs, live, frozen)
+    ready = _ready(runs, evidence, live, frozen)
+    table = frozen
+    if live.any():
+        scores = _scores(tables.records, evidence, pd.Index(runs["id"]))
+        table = pd.concat([scores[live[scores["run"]]], frozen], ignore_index=True)
+    table = table[(ready & ~runs["helper"].to_numpy())[table["run"]]]
+    columns, cell = [*CELL, "id", "draw"], runs.groupby(CELL).ngroup().to_numpy()
+    of_run = runs[columns].assign(complete=(np.bincount(cell, ~ready) == 0)[cell])
     sign = np.where(runs["higher_is_better"].to_numpy() == False, 1.0, -1.0)  # noqa: E712 (missing)
     cost = sign[table["run"]] * table["score"].to_numpy()
-    draw = runs["draw"].to_numpy()[table["run"]]
-    place = np.argsort(np.argsort(runs["id"].to_numpy()))[table["run"]]
-    order = np.lexsort((place, table["step"], draw, cost))  # NaN comes last
-    return runs, table.iloc[order]
+    order = np.lexsort((*_before(runs, cell, table), cost))  # NaN comes last
+    table = table.iloc[order]
+    run = table["run"].to_numpy()
+    found = of_run.iloc[run].reset_index(drop=True)
+    found["step"] = table["step"].to_numpy(np.int64)
+    found["score"] = table["score"].to_numpy()
+    return found[[*columns, "step", "score", "complete"]], cell[run]
 
 
-def _judged_by(metric: str, frames: Tables, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs judged by another `metric`.
+def _before(
+    runs: pd.DataFrame, cell: Integers, table: pd.DataFrame
+) -> tuple[Integers, Integers, Integers]:
+    """What decides between equal scores, the last first: draw, step, id where runs share cell and draw."""
+    run, draw = table["run"].to_numpy(), runs["draw"].to_numpy()
+    place = np.zeros(len(runs), dtype=np.int64)
+    if pd.DataFrame({"cell": cell, "draw": draw}).duplicated().any():
+        place = np.argsort(np.argsort(runs["id"].to_numpy()))
+    return place[run], table["step"].to_numpy(), draw[run]
+
+
+def _frozen(tables: Tables, rule: str, runs: pd.DataFrame) -> tuple[Booleans, pd.DataFrame]:
+    """Whether each run has records of its own to be judged by; the frozen scores of the others."""
+    scores = frozen_scores(tables)
+    if scores is None:
+        empty = pd.DataFrame({"run": np.empty(0, np.int64), "step": 0, "score": 0.0})
+        return np.ones(len(runs), dtype=bool), empty
+    scores = scores[scores["rule"] == rule]
+    run = pd.Index(runs["id"]).get_indexer(pd.Index(scores["id"]))
+    table = pd.DataFrame({"run": run, "step": scores["step"], "score": scores["score"]})
+    return ~runs["frozen"].eq(True).to_numpy(), table[run >= 0]
+
+
+def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFrame) -> pd.DataFrame:
+    """The evidence of the live runs with the metric of each; raises UserError if no run can be judged.
+
+    A board has judged its runs by its own rules, and they are asked for evidence only by others.
+    """
+    if not live.any():
+        if frozen.empty:
+            raise _unserved(rule)
+        return pd.DataFrame(columns=[*EVIDENCE, "metric"])
+    alone = rule.judges_alone and len(frozen) > 0
+    asked = runs[live] if alone else runs
+    evidence = evidence_by(rule, asked).merge(asked[["id", "metric"]], on="id")
+    if not alone and runs["metric"].notna().any() and evidence["source"].isna().all():
+        raise _unserved(rule)
+    return evidence
+
+
+def _ready(
+    runs: pd.DataFrame, evidence: pd.DataFrame, live: Booleans, frozen: pd.DataFrame
+) -> Booleans:
+    """Whether each run can be judged: it has evidence, and it and all runs that it asks have ended."""
+    judged = np.zeros(len(runs), dtype=bool)
+    judged[frozen["run"]] = True
+    ended = runs["state"].isin(COMPLETE).to_numpy() & (live | judged)
+    if not live.any():
+        return ended
+    ids = pd.Index(runs["id"])
+    source = ids.get_indexer(pd.Index(evidence["source"]))
+    waits = (source < 0) | ~ended[source]
+    ready = ended & (judged | ids.isin(evidence["id"]))
+    return np.asarray(ready & ~ids.isin(evidence["id"][waits]))
+
+
+def _judged_by(metric: str, tables: Tables, runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs with another metric by which they are judged.
 
     Raises UserError for a dataset that did not record it, and as `known_direction` does.
     """
-    recorded = frames.records.loc[frames.records["metric"] == metric, "id"].unique()
+    records = tables.records[tables.records["split"] != SCORE]
+    recorded = records.loc[records["metric"] == metric, "id"].unique()
     metrics = runs["metric"].where(runs["metric"].isna(), metric)
-    started = runs[runs["id"].isin(frames.records["id"].unique())]
+    started = runs[runs["id"].isin(records["id"].unique())]
     for dataset, of_dataset in started.groupby("dataset_label", sort=False):
         if not of_dataset["id"].isin(recorded).any():
             raise UserError(f"selection by {metric}: the runs of {dataset} have not recorded it")
     is_main = runs["metric"] == metric
     if is_main[runs["metric"].notna()].all():
         return runs
-    higher = runs["higher_is_better"].where(is_main, known_direction(metric, plugins_of(frames)))
+    higher = runs["higher_is_better"].where(is_main, known_direction(metric, plugins_of(tables)))
     return runs.assign(metric=metrics, higher_is_better=higher)
 
 
-def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `run` (the row in `runs`), `step`, `score`, a row for every recorded step.
+def _scores(records: pd.DataFrame, evidence: pd.DataFrame, ids: "pd.Index[str]") -> pd.DataFrame:
+    """`run` (its place in `ids`), `step` and `score` of every recorded step.
 
-    The score is the mean over environments of the mean over an environment's examples; NaN where a
-    value is NaN or a part of the evidence is not there.
+    The score is NaN where a value is NaN or a part of the evidence is not there.
     """
-    rows = pd.Index(runs["id"])
-    judged = evidence.assign(
-        run=rows.get_indexer(pd.Index(evidence["id"])),
-        environment=pd.factorize(evidence["environment"])[0],
-    )
-    seen = _seen(metrics, evidence).merge(
-        judged[["run", "environment"]], "inner", right_index=True, left_on="evidence"
-    )
-    cell, cells = pd.factorize(_pair(seen["run"], seen["step"]))
-    part, parts = pd.factorize(_pair(seen["environment"], cell))
-    count = seen["count"].to_numpy(float)
-    value = seen["value"].to_numpy() * (count / np.bincount(part, count, len(parts))[part])
-    order = np.argsort(value)  # equal values then have equal sums, in any order of the rows
-    total = np.bincount(cell[order], value[order], len(cells))
-    whole = np.bincount(cell, minlength=len(cells))
-    size = judged.groupby("run").agg(rows=("split", "size"), across=("environment", "nunique"))
-    size = size.loc[cells >> 32]
-    score = np.where(whole == size["rows"], total / size["across"], np.nan)
-    known, table = pd.Series(score, pd.Index(cells)), _steps(metrics, rows)
-    return table.assign(score=known.reindex(_pair(table["run"], table["step"])).to_numpy())
+    run = ids.get_indexer(pd.Index(evidence["id"]))
+    names = ("environment", "split", "metric")
+    wanted = {n: records[n].cat.categories.get_indexer(pd.Index(evidence[n])) for n in names}
+    source = records["id"].cat.categories.get_indexer(pd.Index(evidence["source"]))
+    # what an environment is called counts here also where nothing is recorded on it
+    part = pd.factorize(evidence["environment"])[0]
+    asked = pd.DataFrame({"run": run, "part": part, "source": source, **wanted})
+    size = asked.groupby("run")["part"].agg(["size", "nunique"]).reindex(range(len(ids)))
+    seen = _seen(records, asked[(asked[["source", *names]] >= 0).all(axis=1)])
+    steps = _steps(records, ids)
+    cell = seen.groupby(["run", "step"], sort=False).ngroup().to_numpy()
+    firsts = seen[["run", "step"]].drop_duplicates()
+    piece = seen.groupby(["run", "step", "part"], sort=False).ngroup().to_numpy()
+    score = mean_scores(cell, piece, seen["value"].to_numpy(), seen["count"].to_numpy())
+    whole = np.bincount(cell, minlength=len(firsts)) == size["size"].loc[firsts["run"]]
+    firsts = firsts.assign(score=np.where(whole, score, np.nan))
+    return steps.merge(firsts, on=["run", "step"], how="left")
 
 
-def _with_frozen(
-    table: pd.DataFrame, scores: pd.DataFrame, runs: pd.DataFrame, rule: str
-) -> pd.DataFrame:
-    """Return the table of `_scores` with the steps and scores that a board froze for its runs."""
-    frozen = scores[scores["rule"] == rule]
-    run = pd.Index(runs["id"]).get_indexer(pd.Index(frozen["id"]))
-    known = pd.DataFrame({"run": run, "step": frozen["step"], "score": frozen["score"]})
-    live = ~runs["frozen"].eq(True).to_numpy()[table["run"]]
-    return pd.DataFrame(pd.concat([table[live], known[run >= 0]], ignore_index=True))
+def mean_scores(cell: Integers, part: Integers, value: Numbers, count: Integers) -> Numbers:
+    """The score of each cell, by which a run's step is judged, from the (n,) records of its evidence.
+
+    It is the mean over a cell's parts (environments) of the mean over a part's examples. Cells and parts
+    are numbered from 0. Equal values have equal scores, in any order of the records.
+    """
+    counts, cell_of = count.astype(float), np.zeros(part.max(initial=-1) + 1, dtype=np.int64)
+    weighted = value * (counts / np.bincount(part, counts)[part])
+    cell_of[part] = cell
+    order = np.argsort(weighted)
+    return np.asarray(np.bincount(cell[order], weighted[order]) / np.bincount(cell_of))
 
 
-def _pair(high: npt.ArrayLike, low: npt.ArrayLike) -> Integers:
-    """Pack two numbers below 2**31 into one."""
-    return (np.asarray(high, dtype=np.int64) << 32) + np.asarray(low, dtype=np.int64)
-
-
-def _seen(metrics: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
-    """Return `step`, `value`, `count` of the records of evidence, and `evidence`, their row in it.
+def _seen(records: pd.DataFrame, asked: pd.DataFrame) -> pd.DataFrame:
+    """`run`, `part`, `step`, `value`, `count` of the records that are asked for.
 
     A record that judges several runs occurs several times.
     """
-    names = ("environment", "split", "metric")
-    wanted = [metrics[n].cat.categories.get_indexer(pd.Index(evidence[n])) for n in names]
-    source = metrics["id"].cat.categories.get_indexer(pd.Index(evidence["source"]))
-    there = np.logical_and.reduce([code >= 0 for code in (*wanted, source)])
-    sizes = [len(metrics[n].cat.categories) + 1 for n in names]  # the code of a missing name is -1
-    kind = np.ravel_multi_index([code * there for code in wanted], sizes)
-    recorded = np.zeros(len(metrics), dtype=np.int32)
-    for name, size in zip(names, sizes, strict=True):
-        recorded = recorded * size + metrics[name].cat.codes.to_numpy() % size
-    useful = np.zeros(math.prod(sizes), dtype=bool)
-    useful[kind[there]] = True
-    kept = np.flatnonzero(useful[recorded])
-    records = metrics.iloc[kept][["step", "value", "count"]]
-    records["key"] = _pair(metrics["id"].cat.codes.to_numpy()[kept], recorded[kept])
-    pieces = pd.DataFrame({"key": _pair(source, kind), "evidence": evidence.index})
-    return records.merge(pieces[there], on="key")
+    names = ["environment", "split", "metric"]
+    kept = np.ones(len(records), dtype=bool)
+    codes = {name: records[name].cat.codes.to_numpy() for name in names}
+    for name in names:
+        useful = np.zeros(len(records[name].cat.categories) + 1, dtype=bool)
+        useful[asked[name].unique()] = True
+        kept &= useful[codes[name]]
+    there = np.flatnonzero(kept)
+    table = pd.DataFrame({name: codes[name][there] for name in names})
+    table["source"] = records["id"].cat.codes.to_numpy()[there]
+    for name in ("step", "value", "count"):
+        table[name] = records[name].to_numpy()[there]
+    return table.merge(asked, on=["source", *names])
 
 
-def _steps(metrics: pd.DataFrame, rows: "pd.Index[str]") -> pd.DataFrame:
-    """Return `run` and `step` of every record, once."""
-    code, step = metrics["id"].cat.codes.to_numpy(), metrics["step"].to_numpy()
+def _steps(records: pd.DataFrame, ids: "pd.Index[str]") -> pd.DataFrame:
+    """`run` and `step` of every record, once."""
+    code, step = records["id"].cat.codes.to_numpy(), records["step"].to_numpy()
     new = np.ones(len(code), dtype=bool)
     new[1:] = (code[1:] != code[:-1]) | (step[1:] != step[:-1])
-    run = rows.get_indexer(metrics["id"].cat.categories)[code[new]]
+    run = ids.get_indexer(records["id"].cat.categories)[code[new]]
     return pd.DataFrame({"run": run, "step": step[new]}).drop_duplicates(ignore_index=True)

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oodbench.errors import UserError
-from oodbench.report.tables.leaderboard import is_mean, leaderboard_by_rule
+from oodbench.report.tables.leaderboard import Leaderboard, is_mean
 from oodbench.results.directory import Results
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.tables import Tables
-from oodbench.selection import choose, judged, rule_names, usual
-from tests.helpers.made import write_run
+from oodbench.selection import choose, judge, rule_names, usual
+from tests.helpers.made import texts, write_run
 
 ENVIRONMENTS = ("A", "B", "T")
 Values = dict[tuple[str, str], float]
@@ -283,15 +283,17 @@ def test_draws_that_tie_are_averaged_and_the_first_is_chosen(tmp_path: Path) -> 
         *(Trained(reaching(0.3), draw=i, label="IRM") for i in range(3)),
         *(Trained({0: nan}, draw=i, label="VREx", state="diverged") for i in range(2)),
     ]
-    one = judged(load(tmp_path, runs), "train_val")
+    one = judge(load(tmp_path, runs), "train_val")
     assert one.tied[["label", "draw", "step"]].to_numpy().tolist() == [
         ["ERM", 0, 5], ["ERM", 1, 5], ["IRM", 0, 5], ["IRM", 1, 5], ["IRM", 2, 5], ["VREx", 0, 0]
     ]  # fmt: skip
     assert one.chosen["draw"].tolist() == [0, 0, 0]
-    board = leaderboard_by_rule(one)
+    board = Leaderboard(one)
     means = board.frame[is_mean(board.frame)].set_index("label")["mean"]
     assert means.to_dict() == {"ERM": pytest.approx(0.4), "IRM": 0.3, "VREx": 0.1}
-    assert any(note.startswith("In 2 of 3 cells draws tie in validation") for note in board.notes)
+    assert any(
+        note.startswith("In 2 of 3 cells draws tie in validation") for note in texts(board.notes)
+    )
 
 
 def test_cells_are_apart(tmp_path: Path) -> None:

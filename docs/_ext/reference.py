@@ -15,7 +15,8 @@ from sphinx.application import Sphinx
 
 import oodbench
 from oodbench.list.details import details, registered_entries
-from oodbench.report.summary import whole_board
+from oodbench.report.table import table as leaderboard
+from oodbench.report.tables import Shows
 from oodbench.results.boards import PROTOCOL_FILE, find_board
 
 BOARD = "small.v3"
@@ -228,7 +229,7 @@ class Board:
         protocol = yaml.safe_load((folder / PROTOCOL_FILE).read_text())
         self.algorithm_of = dict(map(_labelled, protocol["algorithms"]))
         self.dataset_of = dict(map(_labelled, protocol["datasets"]))
-        self.blocks = whole_board(folder).blocks
+        self.blocks = leaderboard(folder).blocks
 
     def of_algorithm(self, name: str) -> list[str]:
         """The algorithm's rows beside ERM's and the grey ones, a line for each dataset."""
@@ -236,7 +237,7 @@ class Board:
         labels = [label for label in own if label not in GREY]
         if not labels:
             return []
-        (block,) = (b for b in self.blocks if b.title.startswith("All datasets"))
+        (block,) = (b for b in self.blocks if b.shows is Shows.OVER_DATASETS)
         rows = {row[0]: row for row in block.rows}
         shown = [label for label in dict.fromkeys([*labels, "ERM", *GREY]) if label in rows]
         lines = [
@@ -251,7 +252,7 @@ class Board:
         lines: list[str] = []
         for label, dataset in self.dataset_of.items():
             if dataset == name:
-                block = next(b for b in self.blocks if b.title.startswith(f"{label}: "))
+                block = next(b for b in self.blocks if b.dataset == label)
                 hidden = {"from", "n"} | ({"mean"} if block.header[2] == "mean" else set())
                 kept = [i for i, column in enumerate(block.header) if column not in hidden]
                 wanted = {row[0] for row in block.rows[:5]} | {"ERM", *GREY}

@@ -163,7 +163,7 @@ def rerun(
         )
         reruns = train_again(find_board(name), count, seed, options, rows)
     for sentence in reruns.sentences:
-        terminal().say(sentence)
+        terminal().say(str(sentence))
     if not reruns.agree:
         raise SystemExit(1)
 

@@ -29,7 +29,7 @@ from oodbench.results.provenance import method_digest
 from oodbench.results.read import FURTHER, read_results
 from oodbench.results.run_spec import BEFORE, SCORE, RunSpec
 from oodbench.results.tables import Tables, only, records_at, stacked_runs
-from oodbench.selection import find_rule, judged, rule_names
+from oodbench.selection import find_rule, judge, rule_names
 from oodbench.sweep.file import Sweep
 
 WORST_GROUP = "worst_group_accuracy"
@@ -181,7 +181,7 @@ def _chosen(tables: Tables) -> pd.DataFrame:
         of_dataset = only(tables, [str(dataset)])
         for rule in frozen_rules():
             with suppress(UserError):
-                best = judged(of_dataset, rule).candidates.drop_duplicates("id")
+                best = judge(of_dataset, rule).candidates.drop_duplicates("id")
                 found.append(best[["id", "step", "score"]].assign(rule=rule))
     if not found:
         raise UserError("the runs serve no selection rule: nothing can be chosen")

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+from oodbench.report.cells import METHOD
 from oodbench.report.comparison import board_sheet
 from oodbench.report.numbers import number
 from oodbench.report.tables import Sheet
-from oodbench.report.tables.leaderboard import METHOD, is_mean, leaderboard_by_rule
+from oodbench.report.tables.leaderboard import is_mean, leaderboard
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import Tables, origins
-from oodbench.selection import judged
 
 BOARD, DATASET, TRIALS = "small.v3", "SEM, FOU", 8
 ROWS = ("ERM", "VREx", "GroupDRO", "CVaR")
@@ -41,7 +41,7 @@ def _best_by_rules(frames: Tables) -> str:
     """Return the best row by each of two rules, beside ERM and the constant answer."""
     clauses = []
     for rule in ("train_val", "val_env"):
-        board = leaderboard_by_rule(judged(frames, rule))
+        board = leaderboard(frames, rule)
         averages = board.frame[is_mean(board.frame)].set_index("label")
         texts = {
             str(label): number(float(mean), float(error), str(metric))

@@ -12,6 +12,7 @@ from oodbench.algorithms import algorithms
 from oodbench.board.freeze import data_digests
 from oodbench.board.protocol import name_of, possible, protocol_of
 from oodbench.errors import unknown
+from oodbench.notes import AnyNote
 from oodbench.report.differences import Agreement, compared, distance, named, origin, outcome
 from oodbench.results.directory import Results
 from oodbench.results.parquet import specs_of
@@ -27,7 +28,7 @@ class Rerun:
 
     table: pd.DataFrame
     """The runs, as `compared` has them."""
-    sentences: list[str]
+    sentences: list[AnyNote]
     agree: bool
     """Whether every run has a result, and none is off."""
 
@@ -58,7 +59,7 @@ def rerun(
     table = compared(frozen, again)
     failed = table[table["agreement"].isin((Agreement.MISSING, Agreement.OFF))]
     errors = again.runs.set_index("id")["error"]
-    sentences = [
+    sentences: list[AnyNote] = [
         *(_failure(run, str(errors.get(run["id"], ""))) for _, run in failed.iterrows()),
         *(f"{text}." for text in changed),
         f"Of {len(table)} runs of {board.name} that were trained again: {outcome(table)}.",

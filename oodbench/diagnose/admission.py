@@ -11,18 +11,12 @@ import numpy as np
 
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
+from oodbench.report.cells import CEILING, METHOD, REFERENCE, scores
 from oodbench.report.statistics import mean_and_error, paired_differences
-from oodbench.report.tables.leaderboard import (
-    CEILING,
-    METHOD,
-    REFERENCE,
-    is_mean,
-    leaderboard_by_rule,
-    scores,
-)
+from oodbench.report.tables.leaderboard import is_mean, leaderboard
 from oodbench.report.why import Why, why
 from oodbench.results.tables import CELL, Tables, only, subset
-from oodbench.selection import Judged, judged
+from oodbench.selection import Chosen, judge
 
 ERM = "ERM"
 REFERENCES = ("Forest", "BoostedTrees", "SupportVectors", "Neighbours", "Logistic")
@@ -80,11 +74,11 @@ class Figures:
     """The median half-width of the 95 % intervals of the other methods' gains over ERM."""
 
     def better(self, a: float, b: float) -> float:
-        """Return how much better `a` is than `b`."""
+        """How much better `a` is than `b`."""
         return a - b if self.higher_is_better else b - a
 
     def best(self, values: Mapping[str, Value]) -> str:
-        """Return the name of the best value."""
+        """The name of the best value."""
         return max(values, key=lambda name: self.better(values[name][0], 0.0))
 
     @property
@@ -96,7 +90,7 @@ class Figures:
 def figures(
     frames: Tables, ceilings: Mapping[str, Value], metric: str, higher_is_better: bool
 ) -> Figures:
-    """Return the figures of the runs of ERM and the references, given the values of their ceilings."""
+    """The figures of the runs of ERM and the references, given the values of their ceilings."""
     labels = set(frames.runs["label"])
     rows = [name for name in (ERM, *REFERENCES) if name in labels]
     cells = {name: why(frames, label=name) for name in rows}
@@ -114,19 +108,18 @@ def figures(
         outside={name: value_of(cell) for name, cell in cells.items()},
         ceilings=ceilings,
         late_gain=late if late is None or higher_is_better else (-late[0], late[1]),
-        tied=_tied(judged(frames), [ERM]),
+        tied=_tied(judge(frames), [ERM]),
     )
 
 
 def figures_of_results(frames: Tables, dataset: str) -> Figures:
-    """Return the figures of a dataset, by its label, from the runs of a sweep that has ERM and other rows.
+    """The figures of a dataset, by its label, from the runs of a sweep that has ERM and other rows.
 
     Rows are methods and references; the ceiling is the best of the rows that the sweep marks as such.
     Raises UserError for an unknown dataset, and if no run of ERM has ended.
     """
     frames = only(frames, [dataset])
-    one = judged(frames)
-    board = leaderboard_by_rule(one)
+    board = leaderboard(frames)
     means = board.frame[is_mean(board.frame)].dropna(subset=["mean"]).set_index("label")
     if ERM not in means.index:
         raise UserError(f"there are no runs of {ERM} on {dataset} that have ended")
@@ -142,12 +135,12 @@ def figures_of_results(frames: Tables, dataset: str) -> Figures:
     trained = subset(frames, frames.runs[~frames.runs["ceiling"]])
     found = figures(trained, ceilings, metric, board.higher[metric])
     methods = [str(label) for label in means.index[means["kind"] == METHOD]]
-    gains = paired_differences(scores(board), ERM)
+    gains = paired_differences(scores(board.cells), ERM)
     halves = [(d.gain.high - d.gain.low) / 2 for d in gains if not d.equal]
     return replace(
         found,
         outside=outside,
-        tied=_tied(one, methods),
+        tied=_tied(board.chosen, methods),
         rows=len(gains),
         equal=float(np.mean([d.equal for d in gains])) if gains else 0.0,
         half_width=float(np.median(halves)) if halves else 0.0,
@@ -155,13 +148,12 @@ def figures_of_results(frames: Tables, dataset: str) -> Figures:
 
 
 def value_of(cell: Why, column: str = "value") -> Value:
-    """Return the mean and error over trials of a column of the runs that a table shows."""
+    """The mean and error over trials of a column of the runs that a table shows."""
     return mean_and_error(cell.of_trials(column))
 
 
 def _late_gain(frames: Tables) -> Value:
-    """Return by how much the chosen runs' score in distribution rises after LATE of their steps."""
-    scores = judged(frames, "train_val").candidates
+    scores = judge(frames, "train_val").candidates
     scores = scores[scores["id"].isin(frames.runs.loc[frames.runs["label"] == ERM, "id"])]
     first = scores.drop_duplicates("trial")["id"]
     gains = []
@@ -173,14 +165,13 @@ def _late_gain(frames: Tables) -> Value:
     return mean_and_error(gains)
 
 
-def _tied(one: Judged, rows: list[str]) -> float:
-    """Return the share of cells of these rows in which more than one draw has the best score."""
+def _tied(one: Chosen, rows: list[str]) -> float:
     draws = one.tied[one.tied["label"].isin(rows)].groupby(CELL).size()
     return float((draws > 1).mean())
 
 
 def checks(f: Figures) -> list[Check]:
-    """Return the conditions of admission, each with what was found."""
+    """The conditions of admission, each with what was found."""
     erm, proportion = f.outside[ERM][0], is_proportion(f.metric)
     unit = 100.0 if proportion else 1.0
     found: list[Check] = []
@@ -213,7 +204,6 @@ def checks(f: Figures) -> list[Check]:
 
 
 def _of_rows(f: Figures, room: float | None, unit: float) -> list[Check]:
-    """Return the conditions on the rows of a sweep, given the head-room and the unit of texts."""
     widest = max(WIDE if is_proportion(f.metric) else 0.0, WIDE_SHARE * (room or 0.0))
     return [
         Check(

@@ -23,15 +23,15 @@ from oodbench.diagnose.admission import (
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.metrics import is_proportion
+from oodbench.report.cells import constant_values, reported_metrics
 from oodbench.report.numbers import gain, number
 from oodbench.report.statistics import mean_and_error
-from oodbench.report.tables.leaderboard import constant_values, reported_metrics
 from oodbench.report.why import why
 from oodbench.results.directory import Results
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.results.tables import Tables
-from oodbench.selection import judged
+from oodbench.selection import judge
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.sweep.plan import make_plan
@@ -146,7 +146,7 @@ def head_room(
 
 
 def has_choice(dataset: Dataset) -> bool:
-    """Return whether the dataset has examples by which a rule can choose runs."""
+    """Whether the dataset has examples by which a rule can choose runs."""
     return bool(facts.holdout(dataset) or dataset.validation_environments)
 
 
@@ -182,12 +182,12 @@ def show_checks(figures: Figures, console: Terminal) -> None:
 
 
 def value_text(value: Value | None, metric: str) -> str:
-    """Return a mean and its error as tables print them; `-` where there is none."""
+    """A mean and its error as tables print them; `-` where there is none."""
     return "-" if value is None else number(*value, metric)
 
 
 def verdicts(room: HeadRoom) -> list[str]:
-    """Return sentences on the head-room and on the line."""
+    """Sentences on the head-room and on the line."""
     sentences = []
     if room.room is None:
         sentences.append(
@@ -214,7 +214,6 @@ def verdicts(room: HeadRoom) -> list[str]:
 def _against_ceiling(
     name: str, settings: Mapping[str, Any], like_test: Mapping[str, Any], rows: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the keys of the sweep of some rows and, where options make their data, their ceilings."""
     if not like_test:
         return {"datasets": [{"name": name, **settings}], "algorithms": [*rows]}
     ceilings = [{"name": r, "label": _of(CEILING, r), "ceiling": True} for r in rows]
@@ -223,12 +222,10 @@ def _against_ceiling(
 
 
 def _of(what: str, row: str) -> str:
-    """Return the label of a row that is trained on data like the test environments', or on them alone."""
     return what if row == ERM else f"{row} {what}"
 
 
 def _alone(dataset: Dataset, settings: Mapping[str, Any], rows: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of the sweep that trains on the test environments; none where that cannot be."""
     tests = dataset.test_environments
     others = [name for name in dataset.environments if name not in tests]
     if not set(tests) <= set(facts.training_environments(dataset, others)):
@@ -249,7 +246,6 @@ def _planned(sweep: dict[str, Any], options: LaunchOptions, is_needed: bool) -> 
 
 
 def _like_test(dataset: Dataset) -> dict[str, Any]:
-    """Return the options of the dataset's ceiling; none where it has no option for it."""
     known = defaults(type(dataset.options))
     for name in LIKE_TEST:
         if known.get(name) is False:
@@ -277,8 +273,8 @@ def _compared(
     both = ceilings | {_of(ALONE, row): value for row, value in alone.items() if value}
     _raise_for_failed(frames)
     runs = frames.runs
-    reported = reported_metrics(frames, runs, None)[0]
-    constant = constant_values(runs, reported).groupby("trial")["value"].mean()
+    reported = reported_metrics(frames)[0]
+    constant = constant_values(judge(frames).places, reported).groupby("trial")["value"].mean()
     spent = runs["training_seconds"] + runs["evaluation_seconds"]
     return HeadRoom(
         label=facts.label(dataset),
@@ -306,7 +302,6 @@ def _raise_for_failed(frames: Tables) -> None:
 
 
 def _spearman(frames: Tables) -> Value | None:
-    """Return the correlation of scores in distribution with values out of it, over the runs of ERM."""
     try:
         runs = why(frames, label=ERM, rule="train_val").runs[["score", "value"]].dropna()
     except UserError:  # there are no `out` splits
@@ -318,12 +313,12 @@ def _spearman(frames: Tables) -> Value | None:
 
 
 def _on_its_own(frames: Tables, higher_is_better: bool, label: str) -> Value | None:
-    """Return a row's mean `out` value over trials, at the draw and step that the other trials choose.
+    """A row's mean `out` value over trials, at the draw and step that the other trials choose.
 
     A draw and step chosen by the trial's own values would make these optimistic.
     """
     try:
-        scores = judged(frames, "train_val").candidates
+        scores = judge(frames, "train_val").candidates
     except UserError:
         return None
     scores = scores[scores["label"] == label]

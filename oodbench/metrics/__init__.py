@@ -91,21 +91,21 @@ class Metric:
     """The kinds of task whose predictions `of_predictions` takes."""
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """Return the value of each example, (...); its mean over a split is recorded. None: it has none.
+        """The value of each example, (...); its mean over a split is recorded. None: it has none.
 
         The examples' leading dimensions may be those of many runs, and they are on a run's device.
         """
         raise NotImplementedError
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
-        """Return the value on a split, given how many examples of each group are classified right; or None.
+        """The value on a split, given how many examples of each group are classified right; or None.
 
         It is called where targets are classes.
         """
         raise NotImplementedError
 
     def of_predictions(self, p: Predictions) -> float:
-        """Return the value on the kept predictions of a split, which has at least one example."""
+        """The value on the kept predictions of a split, which has at least one example."""
         raise NotImplementedError
 
 
@@ -119,13 +119,13 @@ def _family(name: str) -> str:
 
 
 def is_proportion(name: str) -> bool:
-    """Return whether a metric is in [0, 1] and printed in %; `accuracy[0, red]` is, as accuracy."""
+    """Whether a metric is in [0, 1] and printed in %; `accuracy[0, red]` is, as accuracy."""
     known = metrics.find(_family(name))
     return known is not None and known.is_proportion
 
 
 def is_higher_better(name: str) -> bool:
-    """Return whether a higher value is better; no for metrics of the predictor itself, which are not
+    """Whether a higher value is better; no for metrics of the predictor itself, which are not
     registered.
 
     For a metric of examples that may be unknown, use `known_direction`.
@@ -135,13 +135,13 @@ def is_higher_better(name: str) -> bool:
 
 
 def sees_attributes(name: str) -> bool:
-    """Return whether a metric asks for the examples' attributes; `accuracy[0, red]` does."""
+    """Whether a metric asks for the examples' attributes; `accuracy[0, red]` does."""
     known = metrics.find(_family(name))
     return "[" in name or (known is not None and known.sees_attributes)
 
 
 def known_direction(name: str, plugins: Collection[str] = ()) -> bool:
-    """Return whether a higher value is better; raises UserError for a metric that is not registered.
+    """Whether a higher value is better; raises UserError for a metric that is not registered.
 
     A guess could invert every ranking. The error names the `plugins` of the sweep.
     """
@@ -152,13 +152,12 @@ def known_direction(name: str, plugins: Collection[str] = ()) -> bool:
 
 
 def _defining(method: str) -> list[tuple[str, Metric]]:
-    """Return the metrics that define a method, in the order of their registration."""
     base = getattr(Metric, method)
     return [(n, cls()) for n, cls in metrics.items() if getattr(cls, method) is not base]
 
 
 def values_of_examples(task: "Task", logits: "Tensor", targets: "Tensor") -> "dict[str, Tensor]":
-    """Return every recorded metric of each example, (...); its mean over a split is the recorded value.
+    """Every recorded metric of each example, (...); its mean over a split is the recorded value.
 
     An example with several labels or tokens, none of them known, has no value, see `Task.known`.
     """
@@ -177,10 +176,10 @@ def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[s
 
 
 def computed_names() -> list[str]:
-    """Return the names of the metrics that are computed from kept predictions."""
+    """The names of the metrics that are computed from kept predictions."""
     return [name for name, _ in _defining("of_predictions")]
 
 
 def of_predictions(name: str) -> Metric | None:
-    """Return the metric of that name if it is computed from kept predictions."""
+    """The metric of that name if it is computed from kept predictions."""
     return dict(_defining("of_predictions")).get(name)

@@ -20,7 +20,7 @@ class MacroF1(Metric):
     higher_is_better = is_proportion = True
 
     def of_predictions(self, p: Predictions) -> float:
-        """Return the mean over classes."""
+        """The mean over classes."""
         from sklearn.metrics import f1_score
 
         classes, guesses = classes_of(p.targets), _guesses(p)
@@ -39,7 +39,7 @@ class AUROC(Metric):
     higher_is_better = is_proportion = True
 
     def of_predictions(self, p: Predictions) -> float:
-        """Return the mean area."""
+        """The mean area."""
         from sklearn.metrics import roc_auc_score
 
         shares = _shares(p)
@@ -61,7 +61,7 @@ class AUPRC(Metric):
     higher_is_better = is_proportion = True
 
     def of_predictions(self, p: Predictions) -> float:
-        """Return the mean area."""
+        """The mean area."""
         from sklearn.metrics import average_precision_score
 
         shares = _shares(p)
@@ -85,7 +85,7 @@ class CalibrationError(Metric):
     """
 
     def of_predictions(self, p: Predictions) -> float:
-        """Return the expected calibration error."""
+        """The expected calibration error."""
         confidence = np.where(_finite(p), _shares(p).max(axis=1), 1.0)
         bins = np.minimum(np.ceil(confidence * BINS).astype(int) - 1, BINS - 1)
         gaps = np.bincount(bins, right_of(p) - confidence, minlength=BINS)
@@ -93,7 +93,7 @@ class CalibrationError(Metric):
 
 
 def probabilities(logits: Array) -> npt.NDArray[np.float64]:
-    """Return probabilities (N, C) of the classes from logits (N, C), or (N, 1) of the second of two."""
+    """Probabilities (N, C) of the classes from logits (N, C), or (N, 1) of the second of two."""
     z = np.asarray(logits, dtype=np.float64)
     if z.shape[1] == 1:
         z = np.concatenate([np.zeros_like(z), z], axis=1)
@@ -102,7 +102,7 @@ def probabilities(logits: Array) -> npt.NDArray[np.float64]:
 
 
 def classes_of(targets: Array) -> npt.NDArray[np.int64]:
-    """Return the classes (N,); the most probable ones where targets are probabilities."""
+    """The classes (N,); the most probable ones where targets are probabilities."""
     return (targets.argmax(-1) if targets.ndim > 1 else targets).astype(np.int64)
 
 
@@ -111,15 +111,13 @@ def _finite(p: Predictions) -> Array:
 
 
 def _shares(p: Predictions) -> npt.NDArray[np.float64]:
-    """Return (N, C) probabilities, uniform where the prediction is not finite."""
     return probabilities(np.where(_finite(p)[:, None], p.logits, 0))
 
 
 def _guesses(p: Predictions) -> npt.NDArray[np.int64]:
-    """Return the most probable class (N,), -1 where the prediction is NaN."""
     return np.where(_finite(p), _shares(p).argmax(axis=1), -1)
 
 
 def right_of(p: Predictions) -> Array:
-    """Return whether the most probable class is the target (N,); a prediction that is NaN is wrong."""
+    """Whether the most probable class is the target (N,); a prediction that is NaN is wrong."""
     return np.asarray(_guesses(p) == classes_of(p.targets))

@@ -26,7 +26,7 @@ class Accuracy(Metric):
     higher_is_better = is_proportion = True
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """Return whether an example is right, or how much of it is."""
+        """Whether an example is right, or how much of it is."""
         task, logits, targets = examples.task, examples.logits, examples.targets
         if task.kind == "boxes":
             return _box_accuracy(logits, targets)
@@ -48,7 +48,7 @@ class Loss(Metric):
     """The negative log-likelihood of the class, the labels or the tokens."""
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """Return the loss of an example."""
+        """The loss of an example."""
         of_classes = ("binary", "multiclass", "multilabel", "tokens")
         return examples.losses if examples.task.kind in of_classes else None
 
@@ -61,7 +61,7 @@ class Brier(Metric):
     """
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """Return the squared distance of an example."""
+        """The squared distance of an example."""
         if examples.task.kind == "binary":
             # not `sigmoid`, whose last bits depend on an example's place in memory
             share = 1 / (1 + (-examples.logits.squeeze(-1)).exp())
@@ -78,7 +78,7 @@ class MeanSquaredError(Metric):
     """The squared error of a regression, averaged over its outputs."""
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """Return the squared error of an example."""
+        """The squared error of an example."""
         return examples.losses if examples.task.kind == "regression" else None
 
 
@@ -87,7 +87,7 @@ class KullbackLeibler(Metric):
     """The divergence KL(target || softmax) of the predicted distribution from the target."""
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """Return the divergence of an example."""
+        """The divergence of an example."""
         return examples.losses if examples.task.kind == "distribution" else None
 
 
@@ -98,7 +98,7 @@ class Agreement(Metric):
     higher_is_better = is_proportion = True
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """Return whether the most probable classes agree; one that is not finite agrees with none."""
+        """Whether the most probable classes agree; one that is not finite agrees with none."""
         if examples.task.kind != "distribution":
             return None
         agreement = examples.logits.argmax(-1) == examples.targets.argmax(-1)
@@ -112,7 +112,7 @@ class BalancedAccuracy(Metric):
     higher_is_better = is_proportion = True
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float:
-        """Return the mean of the classes' recalls."""
+        """The mean of the classes' recalls."""
         recalls = _recalls(groups, right)
         return sum(recalls) / len(recalls)
 
@@ -128,7 +128,7 @@ class WorstClassAccuracy(Metric):
     higher_is_better = is_proportion = True
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
-        """Return the lowest of the classes' recalls, or None where examples have no attribute."""
+        """The lowest of the classes' recalls, or None where examples have no attribute."""
         return min(_recalls(groups, right)) if groups.attributes else None
 
 
@@ -142,7 +142,7 @@ class AdjustedAccuracy(Metric):
     higher_is_better = is_proportion = sees_attributes = True
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
-        """Return the mean accuracy on a group, or None where examples have no attribute."""
+        """The mean accuracy on a group, or None where examples have no attribute."""
         shares = [hits / n for hits, n in zip(right, groups.counts, strict=True) if n]
         return sum(shares) / len(shares) if groups.attributes else None
 
@@ -158,11 +158,11 @@ class WorstGroupAccuracy(Metric):
     higher_is_better = is_proportion = sees_attributes = True
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
-        """Return the lowest accuracy, or None where examples have no attribute."""
+        """The lowest accuracy, or None where examples have no attribute."""
         return _lowest(right, groups.counts) if groups.attributes else None
 
     def of_predictions(self, p: Predictions) -> float:
-        """Return the lowest accuracy on a class."""
+        """The lowest accuracy on a class."""
         classes = classes_of(p.targets)
         return _lowest(np.bincount(classes, right_of(p)).tolist(), np.bincount(classes).tolist())
 
@@ -190,7 +190,6 @@ for _name in (
 
 
 def _recalls(groups: Groups, right: Sequence[float]) -> list[float]:
-    """Return the accuracy on each class that has examples."""
     values = max(1, len(groups.attributes))
     recalls = []
     for start in range(0, len(groups.counts), values):
@@ -201,12 +200,10 @@ def _recalls(groups: Groups, right: Sequence[float]) -> list[float]:
 
 
 def _lowest(right: Sequence[float], counts: Sequence[int]) -> float:
-    """Return the lowest accuracy of a group that has examples."""
     return min(hits / count for hits, count in zip(right, counts, strict=True) if count)
 
 
 def _box_accuracy(boxes: "Tensor", targets: "Tensor") -> "Tensor":
-    """Return TP / (TP + FP + FN) of the boxes of each image; 1 if it has none and none is predicted."""
     from torchvision.ops import box_iou
 
     values = []

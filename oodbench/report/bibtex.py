@@ -41,7 +41,7 @@ def keys_of(paper: str) -> list[str]:
 
 
 def papers(files: Iterable[Path]) -> dict[str, str]:
-    """Return where the classes registered in these files were published, by name.
+    """Where the classes registered in these files were published, by name.
 
     A class without a paper has its base's.
     """

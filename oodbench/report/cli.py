@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oodbench.notes import AnyNote
 from oodbench.registry import load_plugins
 from oodbench.report.tables import FORMATS, NOTES, print_sheet
 from oodbench.results.boards import board_among
@@ -60,7 +61,8 @@ Plugins = Annotated[
     typer.Option(
         "--plugin",
         metavar="MODULE",
-        help="A module of metrics or selection rules; the sweep's own plug-ins need no option.",
+        help="A module of metrics or selection rules. Reading runs nothing unasked: a rule or metric of a "
+        "sweep's own plug-in needs the option, too.",
     ),
 ]
 AllowMixed = Annotated[
@@ -93,12 +95,12 @@ def table(
 
     `--rule domainbed` prints DomainBed's own tables, by its three rules.
     """
-    from oodbench.report import summary
+    from oodbench.report.table import table as table_of
 
     load_plugins(plugin or [])
     board, _ = board_among(sources)
     short = board is not None and not (notes or dataset or format_ != "terminal")
-    shown = summary.table(
+    shown = table_of(
         *sources,
         rule=selection,
         metric=metric,
@@ -252,12 +254,12 @@ def why(
 
 
 def frames_of(sources: Sequence[str], *restricted: Any, **options: Any) -> "Tables":
-    """Return the runs of some sources; see `oodbench.report.sources.frames_of`."""
+    """The runs of some sources; see `oodbench.report.sources.frames_of`."""
     from oodbench.report import sources as room  # brings pandas, which takes half a second
 
     return room.frames_of(sources, *restricted, **options)
 
 
-def _say(notes: Sequence[str]) -> None:
+def _say(notes: Sequence[AnyNote]) -> None:
     for note in notes:
-        terminal().say(note)
+        terminal().say(str(note))

@@ -1,14 +1,15 @@
 """Tables that compare rows: gains over a baseline, ranks, the gap closed, what changes the order."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
 
 from oodbench.errors import counted, unknown
 from oodbench.metrics import is_proportion
-from oodbench.notes import Note
+from oodbench.notes import AnyNote, Note
+from oodbench.report.cells import CEILING, METHOD, scores
 from oodbench.report.gaps import (
     ALL,
     BASELINE,
@@ -21,7 +22,7 @@ from oodbench.report.gaps import (
     losses,
     lost_to_oracle,
 )
-from oodbench.report.numbers import gain
+from oodbench.report.numbers import Kind, Number, count, share
 from oodbench.report.statistics import (
     BAND,
     LEAST,
@@ -34,19 +35,13 @@ from oodbench.report.statistics import (
     ranks,
     significant,
 )
-from oodbench.report.tables import GAP_CLOSED, OWN_ROWS, Block, Sheet
-from oodbench.report.tables.leaderboard import (
-    METHOD,
-    by_other_rules,
-    leaderboard_by_rule,
-    leaderboard_of,
-    scores,
-    with_disagreement,
-)
-from oodbench.report.tables.sheet import sheet, sheet_of
-from oodbench.report.tables.short import IN_PERCENT, short_sheet
+from oodbench.report.tables import Block, Cell, Column, Sheet, Shows, columns
+from oodbench.report.tables.leaderboard import leaderboard_of
+from oodbench.report.tables.sheet import sheet
+from oodbench.report.tables.short import short_sheet
+from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import Tables, origins
-from oodbench.selection import judged
+from oodbench.selection import judge
 
 OVERALL = "all datasets"
 ERRORS = (
@@ -62,26 +57,24 @@ COUNTED = ("wins", "ties", "losses", "pairs", "planned", "detectable", "equal")
 
 
 def comparison(
-    frames: Tables, baseline: str, rule: str | None = None, metric: str | None = None
+    tables: Tables, baseline: str, rule: str | None = None, metric: str | None = None
 ) -> Sheet:
-    """Return the leaderboard, then the gains over the baseline and the ranks.
+    """The leaderboard, then the gains over the baseline and the ranks.
 
     Its frame has the gains: a row for each dataset (and OVERALL) and label. Raises UserError for an
     unknown baseline, rule or metric.
     """
-    one = judged(frames, rule)
-    board = leaderboard_of(one, metric)
-    methods = board.frame[board.frame["kind"] == METHOD]
-    labels = [str(label) for label in methods["label"].unique()]
+    board = leaderboard_of(judge(tables, rule), metric)
+    labels = [str(x) for x in board.frame.loc[board.frame["kind"] == METHOD, "label"].unique()]
     if baseline not in labels:
         raise unknown("baseline", baseline, labels)
-    table = scores(board)
+    table = scores(board.cells)
     differences = gains(table, baseline)
     main = sheet(board)
     blocks = [*main.blocks, *_gain_blocks(differences, table), *_rank_blocks(table)]
     notes = (*main.notes, *_notes(differences, baseline))
-    numbers = _frame(differences, one.rule).to_dict("list")
-    return Sheet(blocks, notes, main.remarks, numbers, main.marks, _paper(differences, table))
+    frame, paper = _frame(differences, board.rule), _paper(differences, table)
+    return Sheet(blocks, notes, main.remarks, frame, main.marks, paper)
 
 
 Gains = list[tuple[str, list[Difference]]]
@@ -89,7 +82,7 @@ Gains = list[tuple[str, list[Difference]]]
 
 
 def gains(table: pd.DataFrame, baseline: str) -> Gains:
-    """Return the gains on each dataset; if several are measured in proportions, also over these."""
+    """The gains on each dataset; if several are measured in proportions, also over these."""
     parts = [(str(dataset), scored) for dataset, scored in table.groupby("dataset", sort=False)]
     shares = table[table["metric"].map(is_proportion).astype(bool)]
     if shares["dataset"].nunique() > 1:
@@ -102,77 +95,81 @@ def gains(table: pd.DataFrame, baseline: str) -> Gains:
 
 
 def _band(scored: pd.DataFrame) -> float:
-    """Return the indifference band of values that are measured in one unit."""
     return BAND if is_proportion(str(scored["metric"].iloc[0])) else 0.0
 
 
+def _metrics(table: pd.DataFrame) -> dict[str, str]:
+    return dict(zip(table["dataset"], table["metric"], strict=True)) | {OVERALL: "accuracy"}
+
+
 def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
-    metrics = dict(zip(table["dataset"], table["metric"], strict=True)) | {OVERALL: "accuracy"}
-    header = ["algorithm", "gain", "95 % interval", "win/tie/loss", "detectable", "pairs"]
+    metrics = _metrics(table)
+    header = columns("algorithm", "gain", "95 % interval", "win/tie/loss", "detectable", "pairs")
     blocks = []
     for dataset, rows in gains:
         metric = metrics[dataset]
         ordered = sorted(rows, key=lambda d: (d.pairs < d.planned, -d.gain.mean))
-        texts = [_gain_row(d, metric) for d in ordered]
+        cells = [_gain_row(d, metric) for d in ordered]
         ranked = sum(d.pairs == d.planned for d in ordered)
         unit = "points" if is_proportion(metric) else metric
         if rows:
             title = f"{dataset}: gain over {rows[0].baseline} ({unit})"
-            blocks.append(Block(title, header, texts, ranked))
+            blocks.append(Block(title, header, cells, ranked))
     return blocks
 
 
 def _paper(gains: Gains, table: pd.DataFrame) -> Block | None:
-    """Return the gains on all datasets as one table, bold where the interval does not hold 0."""
-    metrics = dict(zip(table["dataset"], table["metric"], strict=True)) | {OVERALL: "accuracy"}
+    """The gains on all datasets as one table, bold where the interval does not hold 0."""
+    metrics = _metrics(table)
     by_dataset = [(dataset, {d.label: d for d in rows}) for dataset, rows in gains if rows]
     if not by_dataset:
         return None
     labels = list(dict.fromkeys(label for _, of_dataset in by_dataset for label in of_dataset))
-    rows, clear = [], set()
+    rows: list[list[Cell]] = []
+    clear = set()
     for r, label in enumerate(labels):
-        row = [label]
+        row: list[Cell] = [label]
         for c, (dataset, of_dataset) in enumerate(by_dataset, 1):
             d = of_dataset.get(label)
-            row.append("-" if d is None else _gain_cell(d, metrics[dataset]))
+            row.append("-" if d is None else _gain_and_half(d, metrics[dataset]))
             if d is not None and (d.gain.low > 0 or d.gain.high < 0):
                 clear.add((r, c))
         rows.append(row)
     baseline = next(iter(by_dataset[0][1].values())).baseline
     title = f"Gain over {baseline} with 95 % intervals; bold where these do not hold 0"
-    header = ["algorithm", *(dataset for dataset, _ in by_dataset)]
-    return Block(title, header, rows, len(rows), clear)
+    header = columns("algorithm", *(dataset for dataset, _ in by_dataset))
+    return Block(title, header, rows, len(rows), clear, explains_bold=True)
 
 
-def _gain_cell(d: Difference, metric: str) -> str:
-    """Return a gain and half the width of its interval."""
-    half = (d.gain.high - d.gain.low) / 2
-    error = "" if math.isnan(half) or d.equal else f" ± {gain(half, metric, '')}"
-    return f"{gain(d.gain.mean, metric)}{error}"
+def _gain_and_half(d: Difference, metric: str) -> Number:
+    """A gain and half the width of its interval."""
+    half = math.nan if d.equal else (d.gain.high - d.gain.low) / 2
+    return Number(d.gain.mean, half, kind=Kind.GAIN, metric=metric)
 
 
-def _gain_row(d: Difference, metric: str) -> list[str]:
-    pairs = f"{d.pairs}" if d.pairs == d.planned else f"{d.pairs}/{d.planned}"
-    counts = f"{d.wins}/{d.ties}/{d.losses}"
+def _gain_row(d: Difference, metric: str) -> list[Cell]:
+    pairs, counts = count(d.pairs, d.planned), f"{d.wins}/{d.ties}/{d.losses}"
     if d.equal:
-        return [d.label, gain(0.0, metric, ""), "equal", counts, "-", pairs]
-    known = not math.isnan(d.gain.low)
-    interval = f"[{gain(d.gain.low, metric)}, {gain(d.gain.high, metric)}]" if known else "-"
-    detectable = gain(d.detectable, metric, "")
-    return [d.label, gain(d.gain.mean, metric), interval, counts, detectable, pairs]
+        return [d.label, Number(0.0, kind=Kind.SIZE, metric=metric), "equal", counts, "-", pairs]
+    low, high = (Number(v, kind=Kind.GAIN, metric=metric) for v in (d.gain.low, d.gain.high))
+    interval = "-" if math.isnan(d.gain.low) else f"[{low}, {high}]"
+    mean = Number(d.gain.mean, kind=Kind.GAIN, metric=metric)
+    detectable = Number(d.detectable, kind=Kind.SIZE, metric=metric)
+    return [d.label, mean, interval, counts, detectable, pairs]
 
 
 def _rank_blocks(table: pd.DataFrame) -> list[Block]:
-    """Return the mean ranks of the complete labels; none below two labels or two blocks."""
+    """The mean ranks of the complete labels; none below two labels or two blocks."""
     blocks = block_table(table) if len(table) else pd.DataFrame()
     if min(blocks.shape) < 2:
         return []
-    rows = [[str(label), f"{rank:.2f}"] for label, rank in mean_ranks(blocks).items()]
+    means = mean_ranks(blocks).items()
+    rows: list[list[Cell]] = [[str(x), Number(rank, kind=Kind.RANK)] for x, rank in means]
     title = f"Mean ranks over {len(blocks)} {blocks.index.name}s"
-    return [Block(title, ["algorithm", "mean rank"], rows, len(rows))]
+    return [Block(title, columns("algorithm", "mean rank"), rows, len(rows))]
 
 
-def _notes(gains: Gains, baseline: str) -> tuple[str, ...]:
+def _notes(gains: Gains, baseline: str) -> tuple[AnyNote, ...]:
     if not any(rows for _, rows in gains):
         return (f"No row can be compared with {baseline}.",)
     return (
@@ -195,7 +192,6 @@ def _notes(gains: Gains, baseline: str) -> tuple[str, ...]:
 
 
 def _frame(gains: Gains, rule: str) -> pd.DataFrame:
-    """Return the numbers of the gains, one in each row."""
     rows = [
         {"dataset": dataset, "label": d.label, "baseline": d.baseline, "gain": d.gain.mean}
         | {f"gain_{name}": getattr(d.gain, name) for name in ("stderr", "low", "high")}
@@ -209,29 +205,39 @@ def _frame(gains: Gains, rule: str) -> pd.DataFrame:
 
 
 def board_sheet(
-    frames: Tables,
+    tables: Tables,
     rule: str | None = None,
     metric: str | None = None,
     also: Sequence[str] = (),
     short: bool = False,
+    shown: Tables | None = None,
 ) -> Sheet:
-    """Return the leaderboard of `beside_board`'s frames, the gap closed, and the rows trained here.
+    """The leaderboard of `beside_board`'s tables, the gap closed, and the rows trained here.
 
-    `short` returns what `short_sheet` keeps of them. Raises UserError for an unknown rule or metric.
+    Where runs of some rows alone are `shown`, their ranks and places are still those among all rows.
+    `short` keeps what `short_sheet` does. Raises UserError for an unknown rule or metric.
     """
-    one = judged(frames, rule)
-    others = by_other_rules(one, metric)
-    board = with_disagreement(leaderboard_by_rule(one, metric), others)
-    tables = sheet_of(board, one, also)
-    gaps = gaps_of(board) if not short or len(board.names) > 1 else None
-    if gaps is not None:
-        note = Note(about(gaps), "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals.")
-        beside = [g for other in others if (g := gaps_of(other))]
-        blocks, notes = [*tables.blocks, headline(gaps, beside)], (note, *tables.notes)
-        tables = replace(tables, blocks=blocks, notes=notes)
-    if local := compare_own_rows(scores(board), origins(one.runs)):
-        tables = replace(tables, blocks=[*tables.blocks, local])
-    return short_sheet(tables) if short else tables
+    whole = leaderboard_of(judge(tables, rule), metric, also)
+    board = whole if shown is None else leaderboard_of(judge(shown, whole.rule), metric, also)
+    sheet_of_rows = sheet(board)
+    blocks, notes = [*sheet_of_rows.blocks], sheet_of_rows.notes
+    labels = None if shown is None else {*shown.runs["label"], CONSTANT}
+    if not short or board.frame["dataset"].nunique() > 1:
+        gaps = gaps_of(whole.chosen, whole.cells)
+        if gaps is not None:
+            note = Note(
+                about(gaps), "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals."
+            )
+            beside = [g for other in whole.others if (g := gaps_of(other.chosen, other.cells))]
+            blocks, notes = [*blocks, headline(gaps, beside, labels)], (note, *notes)
+    places = origins(board.chosen.runs)
+    if local := compare_own_rows(scores(whole.cells), origins(whole.chosen.runs), labels):
+        blocks.append(local)
+    if labels is not None:
+        notes = (*notes, "Places and ranks are those among all rows of the board.")
+    found = replace(sheet_of_rows, blocks=blocks, notes=notes)
+    own = [label for label, origin in places.items() if "here" in origin]
+    return short_sheet(found, own, (BASELINE, CONSTANT, CEILING)) if short else found
 
 
 def about(gaps: Gaps) -> str:
@@ -251,29 +257,40 @@ def about(gaps: Gaps) -> str:
     return text
 
 
-def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
-    """Return a table of each row's place and mean shares, over all datasets and groups of them.
+def headline(
+    gaps: Gaps, others: Iterable[Gaps] = (), shown: Collection[str] | None = None
+) -> Block:
+    """Each row's place and mean shares, over all datasets and groups of them; of all rows or those `shown`.
 
     The means by `others`, the gaps by other rules, stand beside.
     """
     beside = {f"by {g.rule} ({len(g.subsets[ALL])})": g.means_over(ALL) for g in others}
     groups = [g for g in GROUPS if gaps.subsets.get(g, gaps.subsets[ALL]) != gaps.subsets[ALL]]
-    rows = []
+    rows: list[list[Cell]] = []
     for of_group in (gaps.ranked, gaps.unranked):
-        texts = {g: {share.label: share.texts[0] for share in of_group[g]} for g in groups}
-        for share in of_group[ALL]:
-            mean, *counts = share.texts
-            other = (means.get(share.label, "-") for means in beside.values())
-            of_groups = (texts[g][share.label] for g in groups)
-            rows.append([share.label, mean, *other, *counts, *of_groups])
-    mean, *counts = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *groups))
-    header = ["algorithm", mean, *beside, "place", "P(better)", *counts]
-    title = f"{GAP_CLOSED} {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
-    return Block(title, header, rows, len(gaps.means), grey=len(gaps.unranked[ALL]))
+        means = {g: {of_row.label: of_row.cells[0] for of_row in of_group[g]} for g in groups}
+        for of_row in of_group[ALL]:
+            mean, *places = of_row.cells
+            other = (known.get(of_row.label, "-") for known in beside.values())
+            of_groups = (means[g][of_row.label] for g in groups)
+            rows.append([of_row.label, mean, *other, *places, *of_groups])
+    name, *names = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *groups))
+    header = [
+        Column("algorithm", Shows.LABEL),
+        Column(name, Shows.RANKED_BY),
+        *(Column(name, Shows.KEPT) for name in (*beside, "place", "P(better)")),
+        *columns(*names),
+    ]
+    title = f"Share of the gap closed by {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
+    grey, shows = len(gaps.unranked[ALL]), Shows.GAP_CLOSED
+    block = Block(title, header, rows, len(gaps.means), grey=grey, shows=shows)
+    if shown is None:
+        return block
+    return block.part([r for r, row in enumerate(rows) if row[0] in shown], range(len(header)))
 
 
 def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
-    """Return the clause on what rows lose to the oracle by each other rule; empty without an oracle."""
+    """The clause on what rows lose to the oracle by each other rule; empty without an oracle."""
     most = max((len(gaps.rooms) for gaps in by_rule.values()), default=0)
     texts: list[str] = []
     for rule, loss in losses(by_rule).items():
@@ -284,18 +301,19 @@ def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
 
 
 def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
-    """Return a table of what each row loses to the oracle by a rule, and on average by the others."""
+    """What each row loses to the oracle by a rule, and on average by the others."""
     lost = lost_to_oracle(by_rule)
     means = {f"mean by {name}": lost[name].mean(axis=1) for name in losses(by_rule)}
     table = pd.DataFrame(means).join(lost[rule])
     table.loc["mean over rows"] = table.mean()
-    texts = table.map(lambda share: f"{share:z.2f}".replace("nan", "-"))
-    rows = [list(map(str, row)) for row in texts.itertuples(name=None)]
-    return Block("What selection costs", ["algorithm", *map(str, table)], rows, len(rows))
+    named = table.itertuples(name=None)
+    rows: list[list[Cell]] = [[str(label), *map(share, row)] for label, *row in named]
+    header = columns("algorithm", *map(str, table))
+    return Block("What selection costs", header, rows, len(rows))
 
 
 def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
-    """Return a table of what changes the order of the rows that have a place by a rule."""
+    """What changes the order of the rows that have a place by a rule."""
     one = by_rule[rule]
     usual = one.shares[one.means.index]
     parts = {f"without {dataset}": usual.drop(dataset) for dataset in usual.index}
@@ -307,60 +325,73 @@ def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
         theirs = other.shares.reindex(both, columns=usual.columns)
         if name != rule:
             orders.append((f"by {name}", bounded_mean(usual.loc[both]), bounded_mean(theirs)))
-    first, rows = one.means.index[0], []
+    first, rows = one.means.index[0], list[list[Cell]]()
     for text, before, after in orders:
-        ranks = after.rank(ascending=False, method="min")
-        place = f"{ranks[first]:.0f}"
-        rows.append([text, f"{kendall(before, after):z.2f}", str(after.idxmax()), place])
-    header = ["changed", "Kendall's tau", "first", f"place of {first}"]
+        place = after.rank(ascending=False, method="min")[first]
+        tau = Number(kendall(before, after), kind=Kind.TAU)
+        rows.append([text, tau, str(after.idxmax()), Number(place, kind=Kind.PLACE)])
+    header = columns("changed", "Kendall's tau", "first", f"place of {first}")
     return Block("What changes the order of rows", header, rows, len(rows))
 
 
 def left_by_holm(differences: Sequence[Difference]) -> str:
-    """Return the sentence on how many gains and losses Holm's correction over these differences leaves."""
+    """The sentence on how many gains and losses Holm's correction over these differences leaves."""
     signs, tests = significant(differences), sum(not d.equal for d in differences)
     lost = signs.count(-1)
     left = f"{counted(signs.count(1), 'gain')} and {lost} loss{'es' * (lost != 1)}"
     return f"Holm's correction over {counted(tests, 'comparison')} with the baseline leaves {left}."
 
 
-def compare_own_rows(table: pd.DataFrame, places: Mapping[str, str]) -> Block | None:
-    """Return a table of the rows trained here: rank, gains over the baseline and the best frozen row.
+def compare_own_rows(
+    table: pd.DataFrame, places: Mapping[str, str], shown: Collection[str] | None = None
+) -> Block | None:
+    """The rows trained here (or those `shown` of them): rank, gains over baseline and best frozen row.
 
     `table` is of `scores`, `places` of `origins`. None if no row was trained here.
     """
-    local = [label for label, origin in places.items() if origin == "here"]
+    local = [
+        x for x, origin in places.items() if origin == "here" and (shown is None or x in shown)
+    ]
+    if not local:
+        return None
     frozen = [label for label, origin in places.items() if origin != "here"]
     groups = [(str(dataset), group) for dataset, group in table.groupby("dataset", sort=False)]
-    shares = table[table["metric"].map(is_proportion).astype(bool)]
-    if shares["dataset"].nunique() > 1:
-        groups.append((IN_PERCENT, shares))
-    rows = []
-    for dataset, group in groups:
-        best = _best(group, frozen)
-        rows += [_row(dataset, group, x, best) for x in local if x in set(group["label"])]
+    in_percent = table[table["metric"].map(is_proportion).astype(bool)]
+    of_groups = [_own_rows(name, group, local, frozen) for name, group in groups]
+    means: list[list[Cell]] = []
+    if in_percent["dataset"].nunique() > 1:
+        means = _own_rows("datasets in %", in_percent, local, frozen)
+    rows = [*(row for of_group in of_groups for row in of_group), *means]
     header = ["dataset", "algorithm", "rank"]
     header += [f"gain over {BASELINE} [95 %]", "best of the board", "gain over it [95 %]"]
-    return Block(OWN_ROWS, header, rows, len(rows), keys=2) if rows else None
+    if not rows:
+        return None
+    title, shows = "Trained here, beside the board", Shows.OWN_ROWS
+    summary = len(means)
+    return Block(title, columns(*header), rows, len(rows), keys=2, shows=shows, summary=summary)
+
+
+def _own_rows(
+    dataset: str, group: pd.DataFrame, local: Sequence[str], frozen: Sequence[str]
+) -> list[list[Cell]]:
+    ranked = _ranked(group)
+    on_board = ranked[ranked.index.isin(frozen)].sort_values(kind="stable")
+    best = str(on_board.index[0]) if len(on_board) else None
+    there = set(group["label"])
+    return [_own_row(dataset, group, label, best, ranked) for label in local if label in there]
 
 
 def _ranked(group: pd.DataFrame) -> "pd.Series[float]":
-    """Return the rank of each complete label on a dataset, or its mean rank over several; 1 is the best."""
+    """The rank of each complete label on a dataset, or its mean rank over several; 1 is the best."""
     table = block_table(group)
     if group["dataset"].nunique() == 1:
         table = pd.DataFrame([table.mean()])
     return ranks(table).mean()
 
 
-def _best(group: pd.DataFrame, labels: Sequence[str]) -> str | None:
-    """Return the best of these labels; None if none is complete."""
-    ranked = _ranked(group)
-    there = ranked[ranked.index.isin(labels)].sort_values(kind="stable")
-    return str(there.index[0]) if len(there) else None
-
-
-def _row(dataset: str, group: pd.DataFrame, label: str, best: str | None) -> list[str]:
-    ranked = _ranked(group)
+def _own_row(
+    dataset: str, group: pd.DataFrame, label: str, best: str | None, ranked: "pd.Series[float]"
+) -> list[Cell]:
     several = group["dataset"].nunique() > 1
     if several and label not in ranked.index:  # its mean is over fewer datasets
         return [dataset, label, *["-"] * 4]
@@ -371,20 +402,17 @@ def _row(dataset: str, group: pd.DataFrame, label: str, best: str | None) -> lis
     return [dataset, label, rank, over_baseline, best or "-", over_best]
 
 
-def _gain(group: pd.DataFrame, label: str, other: str | None) -> str:
-    """Return the paired gain of a label over another, with its interval."""
+def _gain(group: pd.DataFrame, label: str, other: str | None) -> Cell:
+    """The paired gain of a label over another, with its interval."""
     if other is None or other == label or other not in set(group["label"]):
         return "-"
     both = group[group["label"].isin((label, other))]
     (difference,) = paired_differences(both, other)
-    return gain_text(difference, str(group["metric"].iloc[0]))
+    return gain_cell(difference, str(group["metric"].iloc[0]))
 
 
-def gain_text(d: Difference, metric: str) -> str:
-    """Write a gain with its interval; "equal" where every pair has two equal values."""
+def gain_cell(d: Difference, metric: str) -> Cell:
+    """A gain with its interval; "equal" where every pair has two equal values."""
     if d.equal or not d.pairs:
         return "equal" if d.equal else "-"
-    text = gain(d.gain.mean, metric)
-    if math.isnan(d.gain.low):
-        return text
-    return f"{text} [{gain(d.gain.low, metric)}, {gain(d.gain.high, metric)}]"
+    return Number(d.gain.mean, low=d.gain.low, high=d.gain.high, kind=Kind.GAIN, metric=metric)

@@ -11,11 +11,11 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
-from oodbench.notes import Note
+from oodbench.notes import AnyNote, Note
 from oodbench.report.statistics import BAND
 from oodbench.results.provenance import made_by
-from oodbench.results.tables import Tables, only, records_of, subset
-from oodbench.selection import judged
+from oodbench.results.tables import Tables, frozen_scores, only, records_of, subset
+from oodbench.selection import judge
 from oodbench.terminal import counted
 
 
@@ -63,7 +63,6 @@ def compared(board: Tables, here: Tables) -> pd.DataFrame:
 
 
 def _values(board: Tables, here: Tables) -> pd.DataFrame:
-    """Return the values on test environments at the frozen steps: `id`, `metric`, `value`, `value_here`."""
     key = ["id", "step", "environment", "split", "metric"]
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
     frozen: pd.DataFrame = records_of(board.records, board.runs["id"]).astype(names)
@@ -72,16 +71,17 @@ def _values(board: Tables, here: Tables) -> pd.DataFrame:
 
 
 def _scores(board: Tables, here: Tables) -> pd.DataFrame:
-    """Return the scores of the frozen candidates; `same_step`: whether the rule chooses that step here."""
     tables = []
+    frozen = frozen_scores(board)
+    assert frozen is not None
     here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
     for dataset in here.runs["dataset_label"].unique():
-        for rule in board.scores["rule"].unique():
+        for rule in frozen["rule"].unique():
             with suppress(UserError):  # a rule that the dataset does not serve
-                ranked = judged(only(here, [str(dataset)]), rule).candidates
+                ranked = judge(only(here, [str(dataset)]), rule).candidates
                 first = ~ranked["id"].duplicated()
                 tables.append(ranked.assign(rule=rule, same_step=first))
-    frozen: pd.DataFrame = board.scores[board.scores["id"].isin(board.runs["id"])]
+    frozen = frozen[frozen["id"].isin(board.runs["id"])]
     frozen = frozen.rename(columns={"score": "value"}).astype({"id": object, "rule": object})
     if not tables:
         return frozen.assign(value_here=np.nan, same_step=False)
@@ -109,7 +109,7 @@ def named(run: "pd.Series[Any]") -> str:
 
 
 def distance(run: "pd.Series[Any]") -> str:
-    """Return how far a run is off, in the unit of its dataset's metric."""
+    """How far a run is off, in the unit of its dataset's metric."""
     gap, metric = float(run["gap"]), str(run["metric"])
     if not np.isfinite(gap):
         return f"which has no {metric} on one side"
@@ -133,9 +133,9 @@ class Repeats:
     other_draws: int = 0
     """The number of runs in the other rows that the board does not have."""
 
-    def sentences(self) -> list[str]:
-        """Return the notes on these rows."""
-        notes: list[str] = []
+    def sentences(self) -> list[AnyNote]:
+        """The notes on these rows."""
+        notes: list[AnyNote] = []
         for place, of_dataset in self.equal.items():
             labels, ended, planned = zip(*of_dataset, strict=True)
             counts = f"{sum(ended)} of {sum(planned)} runs here are equal to the board's"
@@ -156,8 +156,8 @@ class Repeats:
         return [*notes, note]
 
 
-def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> str:
-    """Return a sentence on the versions and machines behind a board's runs, and other ones here."""
+def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> AnyNote:
+    """A sentence on the versions and machines behind a board's runs, and other ones here."""
     frozen = made_by(board["provenance"])
     local = frozen if here is None else made_by(here["provenance"])
     if local in ("", frozen):

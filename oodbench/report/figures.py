@@ -20,10 +20,10 @@ from matplotlib.lines import Line2D
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_file
 from oodbench.metrics import is_proportion
+from oodbench.report.cells import cells, scores
 from oodbench.report.comparison import gains
-from oodbench.report.tables.leaderboard import leaderboard_by_rule, scores
 from oodbench.results.tables import CELL, Tables, records_at, records_of
-from oodbench.selection import judged, usual
+from oodbench.selection import judge, usual
 from oodbench.terminal import printable
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -41,7 +41,7 @@ STYLE: Any = {
 
 
 def plain(name: str) -> str:
-    """Return a name as text in a picture: a dollar sign starts no mathematics, controls are escaped."""
+    """A name as text in a picture: a dollar sign starts no mathematics, controls are escaped."""
     return printable(name).replace("$", r"\$")
 
 
@@ -99,7 +99,7 @@ def plot(
     rule: str | None = None,
     baseline: str = "ERM",
 ) -> Figure:
-    """Return the figure `name` of FIGURES, two columns of a paper wide if there are several datasets.
+    """The figure `name` of FIGURES, two columns of a paper wide if there are several datasets.
 
     Raises UserError for an unknown figure, rule or baseline, and where there is nothing to plot.
     """
@@ -173,7 +173,7 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
 
 def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     """The paired gain of each row over the baseline with its 95 % interval, a panel a dataset."""
-    table = scores(leaderboard_by_rule(judged(frames, rule)))
+    table = scores(cells(judge(frames, rule)))
     if baseline not in set(table["label"]):
         raise unknown("baseline", baseline, table["label"].unique())
     metrics = dict(zip(table["dataset"], table["metric"], strict=True))
@@ -235,12 +235,10 @@ def _columns(figure: Figure, panels: int) -> int:
 
 
 def _panel_width(figure: Figure, panels: int) -> float:
-    """Return the inches of a panel, of which at most three stand side by side."""
     return figure.get_figwidth() / _columns(figure, panels)
 
 
 def _grid(figure: Figure, panels: int, height: float, above: float = 0.0) -> list[Axes]:
-    """Return the axes of panels of this height in inches, and make the figure as high as they are."""
     columns = _columns(figure, panels)
     lines = -(-panels // columns)
     figure.set_figheight(lines * height + above)
@@ -251,7 +249,7 @@ def _grid(figure: Figure, panels: int, height: float, above: float = 0.0) -> lis
 
 
 def _judged(frames: Tables, rule: str) -> list[Panel]:
-    one = judged(frames, rule)
+    one = judge(frames, rule)
     best = one.candidates.drop_duplicates("id")
     best = best.assign(chosen=best["complete"] & ~best.duplicated(CELL))
     records = records_at(frames, best[["id", "step"]])
@@ -268,7 +266,7 @@ def _judged(frames: Tables, rule: str) -> list[Panel]:
 
 
 def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `id`, `step`, `inside`, `test`: means over environments, NaN where a value is.
+    """`id`, `step`, `inside`, `test`: means over environments, NaN where a value is.
 
     Values are of each dataset's own metric. `inside` is over the training environments' `out` splits (`in`
     where nothing was held out), `test` over the test environments' `in` splits, as in a leaderboard.
@@ -302,7 +300,6 @@ def _marker(labels: Sequence[str], label: object) -> str:
 
 
 def _wrapped(name: str, inches: float) -> str:
-    """Return a name as `plain` has it, wrapped into lines of at most this width."""
     return "\n".join(map(plain, textwrap.wrap(printable(name), int(inches / LETTER))))
 
 

@@ -11,35 +11,28 @@ shown, so that places and win rates are those among these rows.
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
-import scipy
 
 from oodbench.registry import folder, word, written
+from oodbench.report.cells import CEILING, REFERENCE, TRANSDUCTIVE, cells, scores
+from oodbench.report.numbers import Kind, Number, share
 from oodbench.report.statistics import (
     LEAST,
     LEVEL,
     RESAMPLES,
     Numbers,
+    column_means,
     drawn_means,
     mean_and_error,
-    plain_mean,
-)
-from oodbench.report.tables.leaderboard import (
-    CEILING,
-    PRETRAINING,
-    REFERENCE,
-    TRANSDUCTIVE,
-    Leaderboard,
-    leaderboard_by_rule,
-    scores,
 )
 from oodbench.results.run_spec import CONSTANT
-from oodbench.results.tables import Tables
-from oodbench.selection import judged_by_all, rule_names, sees_test
+from oodbench.results.tables import Tables, pretraining
+from oodbench.selection import Chosen, judge_by_all, rule_names, sees_test
 
 FLOOR = -1.0
 """The lower bound of a dataset's share of the gap in means over datasets."""
@@ -55,7 +48,7 @@ Trials = pd.DataFrame
 
 
 def by_trial(scores: pd.DataFrame) -> Trials:
-    """Return the means over test environments of `scores`, as `oodbench.report.statistics` describes them.
+    """The means over test environments of `scores`, as `oodbench.report.statistics` describes them.
 
     NaN where a label lacks one of the test environments that another has in that trial.
     """
@@ -68,18 +61,18 @@ def by_trial(scores: pd.DataFrame) -> Trials:
 
 
 def best_ceiling(ceilings: Trials) -> "pd.Series[float]":
-    """Return the values of the ceiling with the best mean on each dataset, or of the first if all lack
+    """The values of the ceiling with the best mean on each dataset, or of the first if all lack
     a trial.
     """
     chosen: list[pd.Series[float]] = []
     for _, table in ceilings.groupby("dataset", sort=False):
-        means = table.agg(plain_mean).dropna()
+        means = pd.Series(column_means(table.to_numpy(float)), table.columns).dropna()
         chosen.append(table[means.idxmax()] if len(means) else table.bfill(axis=1).iloc[:, 0])
     return pd.concat(chosen)
 
 
 def head_rooms(trials: Trials, ceilings: "pd.Series[float]") -> pd.DataFrame:
-    """Return the mean difference of the ceiling to the baseline on each dataset, paired by trial.
+    """The mean difference of the ceiling to the baseline on each dataset, paired by trial.
 
     `ceilings` is indexed as `trials` is. Returns `mean`, `stderr` and whether the mean is `clear` of its
     error, by dataset; a dataset without a ceiling or a baseline is left out.
@@ -92,7 +85,7 @@ def head_rooms(trials: Trials, ceilings: "pd.Series[float]") -> pd.DataFrame:
 
 
 def shares(trials: Trials, rooms: pd.DataFrame) -> pd.DataFrame:
-    """Return the share of the gap that each label closes on each dataset with a clear head-room, unbounded.
+    """The share of the gap that each label closes on each dataset with a clear head-room, unbounded.
 
     To 12 digits, so that what is equal but for round-off is equal. NaN where a label lacks a trial.
     """
@@ -102,11 +95,14 @@ def shares(trials: Trials, rooms: pd.DataFrame) -> pd.DataFrame:
 
 
 def _means(trials: Trials) -> pd.DataFrame:
-    return pd.DataFrame(trials.groupby("dataset", sort=False).agg(plain_mean))
+    groups = trials.groupby("dataset", sort=False)
+    means = {dataset: column_means(table.to_numpy(float)) for dataset, table in groups}
+    table = pd.DataFrame.from_dict(means, orient="index", columns=trials.columns)
+    return table.rename_axis("dataset")
 
 
 def bounded_mean(shares: pd.DataFrame, floor: float = FLOOR) -> "pd.Series[float]":
-    """Return the mean over datasets of each label's shares, bounded below; NaN where one is missing."""
+    """The mean over datasets of each label's shares, bounded below; NaN where one is missing."""
     return shares.clip(lower=floor).mean(skipna=False).round(12)
 
 
@@ -184,31 +180,30 @@ def _resamples(trials: Trials, resamples: int) -> Iterator[tuple["np.ndarray", N
         yield drawn, means
 
 
-@dataclass(frozen=True)
-class Place:
-    """A label's place among all, 1 the best."""
+def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Number]:
+    """The place of each label by a number of which larger is better, with its spread over resamples.
 
-    place: int
-    low: int
-    high: int
-    """The 2.5 % and 97.5 % points of the place over the resamples."""
-
-    def text(self, has_interval: bool) -> str:
-        """Write the place, with its interval if there is one."""
-        return f"{self.place} [{self.low}, {self.high}]" if has_interval else str(self.place)
-
-
-def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Place]:
-    """Return the place of each label by a number of which larger is better, and its spread over resamples.
-
-    `resampled` is (resamples, labels), in the order of `better`. Equal labels have the first of their
-    places.
+    `resampled` is (resamples, labels), in the order of `better`; 1 is the best place, and equal labels have
+    the first of theirs.
     """
-    here = scipy.stats.rankdata(-better.to_numpy(), method="min")
-    there = scipy.stats.rankdata(-resampled, axis=1, method="min")
+    here = first_places(better.to_numpy()[None])[0]
+    there = first_places(resampled)
     spread = np.quantile(there, _TAILS, axis=0, method="inverted_cdf")
     columns = zip(better.index, here, *spread, strict=True)
-    return {str(x): Place(int(p), int(a), int(b)) for x, p, a, b in columns}
+    return {str(x): Number(int(p), low=a, high=b, kind=Kind.PLACE) for x, p, a, b in columns}
+
+
+def first_places(table: npt.NDArray[np.floating]) -> Numbers:
+    """The place of each value among those of its row (rows, columns), 1 the largest, NaN if one is NaN."""
+    order = np.argsort(-table, axis=1)
+    ordered = np.take_along_axis(table, order, axis=1)
+    is_new = np.ones(table.shape, dtype=bool)
+    is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    first = np.maximum.accumulate(np.where(is_new, np.arange(1.0, 1 + table.shape[1]), 0), axis=1)
+    places = np.empty(table.shape)
+    np.put_along_axis(places, order, first, axis=1)
+    places[np.isnan(table).any(axis=1)] = np.nan
+    return places
 
 
 _TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
@@ -216,15 +211,23 @@ _TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
 @dataclass(frozen=True)
 class Share:
-    """A row's mean share of the gap over some datasets, as numbers and as tables print it."""
+    """A row's mean share of the gap over some datasets, with its interval; NaN where there is none."""
 
     label: str
     mean: float
-    low: float
-    high: float
-    place: "Place | None" = None
-    texts: tuple[str, str, str] = ("-", "-", "-")
-    """The mean and the place with their intervals, and how often the row is better than the baseline."""
+    low: float = math.nan
+    high: float = math.nan
+    place: Number | None = None
+    """None of rows that have no place."""
+    better: float = math.nan
+    """The share of resamples in which the row is better than the baseline."""
+
+    @property
+    def cells(self) -> tuple[Number | str, Number | str, Number | str]:
+        """The mean, the place and how often the row is better, as tables have them."""
+        if self.label == BASELINE and not math.isnan(self.mean):
+            return "0", self.place or "-", "-"
+        return share(self.mean, self.low, self.high), self.place or "-", share(self.better)
 
 
 @dataclass(frozen=True)
@@ -272,66 +275,66 @@ class Gaps:
         """The rows that have no place, but for the baseline, by group of datasets."""
         return {group: self._rows(members, apart=True) for group, members in self.subsets.items()}
 
-    def means_over(self, group: str) -> dict[str, str]:
-        """Return the mean share of all rows over a group of datasets, as tables print it."""
+    def means_over(self, group: str) -> dict[str, Number]:
+        """The mean share of all rows over a group of datasets."""
         members = self.subsets.get(group, [])
         tables = (table.loc[members] for table in (self.apart_shares, self.shares))
-        return {str(x): f"{m:z.2f}" for t in tables for x, m in bounded_mean(t).dropna().items()}
+        return {str(x): share(m) for t in tables for x, m in bounded_mean(t).dropna().items()}
 
     def _rows(self, members: Sequence[str], apart: bool = False) -> list[Share]:
         table = (self.apart_shares if apart else self.shares).loc[list(members)]
         means = _ordered(bounded_mean(table)).drop([BASELINE] * apart)
         drawn = resampled(self.apart if apart else self.trials, self.rooms, members)
         there = {} if apart else places(means[drawn.labels], drawn.gap)
-        rows = []
-        for label, mean in zip(map(str, means.index), means.tolist(), strict=True):
-            if math.isnan(mean):
-                rows.append(Share(label, mean, math.nan, math.nan))
-                continue
-            low, high = drawn.intervals[label]
-            text = f"{mean:z.2f}" if math.isnan(low) else f"{mean:z.2f} [{low:z.2f}, {high:z.2f}]"
-            if label == BASELINE:
-                low, high, text = math.nan, math.nan, "0"
-            place = there.get(label)
-            where = place.text(drawn.has_interval) if place else "-"
-            better = "-" if math.isnan(low) else f"{drawn.better[label]:.2f}"
-            rows.append(Share(label, mean, low, high, place, (text, where, better)))
-        return rows
+        return [
+            self._row(str(label), mean, drawn, there)
+            for label, mean in zip(means.index, means.tolist(), strict=True)
+        ]
+
+    def _row(self, label: str, mean: float, drawn: Resampled, there: Mapping[str, Number]) -> Share:
+        if math.isnan(mean):
+            return Share(label, mean)
+        place = there.get(label)
+        if place is not None and not drawn.has_interval:
+            place = replace(place, low=math.nan, high=math.nan)
+        low, high = drawn.intervals[label] if label != BASELINE else (math.nan, math.nan)
+        better = math.nan if math.isnan(low) else drawn.better[label]
+        return Share(label, mean, low, high, place, better)
 
 
 def _ordered(means: "pd.Series[float]") -> "pd.Series[float]":
-    """Return the means, the best first and missing ones last."""
     return means.sort_values(ascending=False, kind="stable", na_position="last")
 
 
-def gaps_of(board: Leaderboard) -> Gaps | None:
-    """Compute the gaps of a board's rows by its rule.
+def gaps_of(chosen: Chosen, table: pd.DataFrame) -> Gaps | None:
+    """The gaps of the rows by a rule, from the `cells` that it gives.
 
     Only datasets with a run of the baseline count. None without one, or without a ceiling whose head-room
     is clear.
     """
-    ceilings, table = scores(board, CEILING), scores(board)
-    table = table[table["dataset"].isin(table.loc[table["label"] == BASELINE, "dataset"])]
-    if table.empty or ceilings.empty:
+    ceilings, methods = scores(table, CEILING), scores(table)
+    baseline = methods[methods["label"] == BASELINE]
+    methods = methods[methods["dataset"].isin(baseline["dataset"])]
+    if methods.empty or ceilings.empty:
         return None
-    trials = by_trial(table)
+    trials = by_trial(methods)
     rooms = head_rooms(trials, best_ceiling(by_trial(ceilings)))
     if not rooms["clear"].any():
         return None
-    baseline = table[table["label"] == BASELINE]
-    apart = [baseline, *(scores(board, kind) for kind in (TRANSDUCTIVE, REFERENCE, CONSTANT))]
+    apart = [baseline, *(scores(table, kind) for kind in (TRANSDUCTIVE, REFERENCE, CONSTANT))]
     others = by_trial(pd.concat([part for part in apart if len(part)]))
-    return Gaps(board.rule, trials, others, rooms, _subsets(board, rooms))
+    return Gaps(chosen.rule, trials, others, rooms, _subsets(chosen.runs, rooms))
 
 
-def gaps_by_rule(frames: Tables) -> dict[str, Gaps]:
-    """Compute the gaps of a board's rows by each rule that has some."""
-    boards = map(leaderboard_by_rule, judged_by_all(frames, rule_names()).values())
-    return {board.rule: gaps for board in boards if (gaps := gaps_of(board))}
+def gaps_by_rule(tables: Tables) -> dict[str, Gaps]:
+    """The gaps of a board's rows by each rule that has some."""
+    by_rule = judge_by_all(tables, rule_names())
+    found = {rule: gaps_of(chosen, cells(chosen)) for rule, chosen in by_rule.items()}
+    return {rule: gaps for rule, gaps in found.items() if gaps}
 
 
 def lost_to_oracle(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
-    """Return what rows lose to the oracle by each other rule: a share of its head-room, within [-1, 1].
+    """What rows lose to the oracle by each other rule: a share of its head-room, within [-1, 1].
 
     A label is a row, a dataset that all rules judge a column. Empty without an oracle.
     """
@@ -349,7 +352,7 @@ def lost_to_oracle(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
 
 
 def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
-    """Return what rows lose to the oracle by each other rule, on average over rows and datasets.
+    """What rows lose to the oracle by each other rule, on average over rows and datasets.
 
     Rules that judge more datasets come first, then those that lose less. Empty without an oracle.
     """
@@ -359,25 +362,28 @@ def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
     return {rule: means[rule] for rule in order}
 
 
-def _subsets(board: Leaderboard, rooms: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the datasets with a clear head-room: all, each declared half, and of a pretrained baseline."""
-    clear, frame = [str(d) for d in rooms.index[rooms["clear"]]], board.frame
-    groups = {ALL: clear} | {h: [d for d in clear if _half(board.names[d]) == h] for h in HALVES}
-    begun = frame[PRETRAINING].ne("") if PRETRAINING in frame else False
-    seen = set(frame.loc[frame["label"].eq(BASELINE) & begun, "dataset"])
-    groups[PRETRAINED] = [d for d in clear if d in seen]
+def _subsets(runs: pd.DataFrame, rooms: pd.DataFrame) -> dict[str, list[str]]:
+    """The datasets with a clear head-room: all, each declared half, and of a pretrained baseline."""
+    clear, names = [str(d) for d in rooms.index[rooms["clear"]]], registered_names(runs)
+    groups = {ALL: clear} | {h: [d for d in clear if _half(names[d]) == h] for h in HALVES}
+    weights = pretraining(runs)
+    groups[PRETRAINED] = [d for d in clear if weights.get((d, BASELINE))]
     return {group: members for group, members in groups.items() if members}
+
+
+def registered_names(runs: pd.DataFrame) -> dict[str, str]:
+    """The registered name of each dataset; for features that of the pictures' dataset."""
+    firsts = runs[["dataset_label", "dataset", "options"]].drop_duplicates("dataset_label")
+    return {d: o.get("of", name) for d, name, o in firsts.itertuples(index=False, name=None)}
 
 
 @cache
 def _declared() -> dict[str, str]:
-    """Return the half that each of the package's datasets declares, from its source without an import."""
     files = sorted(folder("datasets").glob("*.py"))
     return {name: word(call, "half") for name, call, *_ in written(files)}
 
 
 def _half(name: str) -> str:
-    """Return the half of a registered dataset; empty if it is of a plug-in that is not loaded."""
     if name in _declared():
         return _declared()[name]
     from oodbench.datasets import datasets as registered  # brings torch

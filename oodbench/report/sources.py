@@ -2,18 +2,17 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.metrics import of_predictions
 from oodbench.notes import Note
 from oodbench.report.differences import Agreement, Repeats, compared, origin
-from oodbench.report.gaps import gaps_by_rule, losses
-from oodbench.report.tables.stored import StaleSummary, read_summary
+from oodbench.report.gaps import BASELINE, gaps_by_rule, losses
 from oodbench.results.boards import board_among, datasets_to_come, find_board
 from oodbench.results.directory import Results
 from oodbench.results.predictions import read_predictions
@@ -21,7 +20,7 @@ from oodbench.results.provenance import method_digest, versions
 from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.tables import Tables, completed, only, stacked, stacked_runs, subset
-from oodbench.selection import judged, served
+from oodbench.selection import judge, served
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric")
 """The columns, besides the environments, in which a dataset's runs must equal the board's."""
@@ -37,8 +36,6 @@ CHOICES = (
 """Groups of columns: a run's values in each group must occur together in some frozen run."""
 SHOWN = 6
 """The most differences to a protocol that an error names."""
-BASELINE = "ERM"
-"""The row whose hyperparameters every method shares."""
 
 
 def frames_of(
@@ -48,7 +45,7 @@ def frames_of(
     baseline: str | None = None,
     allow_mixed: bool = False,
 ) -> Tables:
-    """Return the runs of some sources as those of one sweep, restricted as `only` does.
+    """The runs of some sources as those of one sweep, restricted as `only` does.
 
     Raises UserError as `board_among`, `beside_board` and `joined` do, and for unknown datasets or rows.
     """
@@ -59,7 +56,7 @@ def frames_of(
 
 
 def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str] = ()) -> Tables:
-    """Return the frames of a board and of results directories under its protocol, on `datasets` or all.
+    """The frames of a board and of results directories under its protocol, on `datasets` or all.
 
     Results on datasets of which nothing is frozen yet are left out. All rows are cut to the datasets that
     have results in the directories, and to the trials and draws that every row of them has; a note says so.
@@ -95,22 +92,19 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
 
 
 def _ranked(name: str) -> Tables:
-    """Return the runs of a board with the rule of its headline as `selection`, if the protocol names none.
+    """The runs of a board with the rule of its headline as `selection`, if the protocol names none.
 
-    It is the one that loses least to the oracle of those that judge most datasets, which the summary has.
+    It is the one that loses least to the oracle of those that judge most datasets.
     """
     frames = read_board(find_board(name))
     if frames.runs["selection"].notna().any():
         return frames
-    stored = None
-    with suppress(StaleSummary):
-        stored = read_summary(find_board(name))
-    rules = stored.numbers["rule"] if stored else [*losses(gaps_by_rule(frames)), None]
-    return replace(frames, runs=frames.runs.assign(selection=rules[0]))
+    rule = next(iter(losses(gaps_by_rule(frames))), None)
+    return replace(frames, runs=frames.runs.assign(selection=rule))
 
 
 def check_planned(specs: Iterable[RunSpec], frozen_runs: pd.DataFrame, name: str) -> None:
-    """Raise UserError if runs that are still to be trained could not stand beside those of a board."""
+    """Raise UserError if runs that are still to be trained could not stand beside the parts of a board."""
     rows = [vars(spec) | {"dataset_label": spec.dataset_name} for spec in specs]
     if rows:
         _check(pd.DataFrame(rows), frozen_runs, "the plan", f"the board {name}")
@@ -143,7 +137,6 @@ def _check(runs: pd.DataFrame, frozen_runs: pd.DataFrame, here: str, title: str)
 
 
 def _differences(runs: pd.DataFrame, known: pd.DataFrame, columns: list[str]) -> list[str]:
-    """Return a text if runs of a dataset have values in these columns that no frozen run has."""
     allowed = _texts(known, columns)
     strange = [values for values in _texts(runs, columns) if values not in set(allowed)]
     if not strange:
@@ -160,7 +153,6 @@ def _short(text: str) -> str:
 
 
 def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
-    """Return the different values of runs in these columns as JSON; runs that lack one are left out."""
     there = runs.dropna(subset=columns)[columns].itertuples(index=False, name=None)
     distinct = {repr(values): values for values in there}  # JSON of every run would take seconds
     return [
@@ -169,7 +161,7 @@ def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
     ]
 
 
-def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, Tables, list[str]]:
+def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, Tables, list[Note]]:
     """Restrict both to the datasets with results here and to the trials and draws of all local rows.
 
     The last value returned holds a note on what is left out, if anything is. Raises UserError if the local
@@ -333,10 +325,9 @@ def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Ta
     computed = of_predictions(metric)
     if computed is None:
         return frames
-    tied = [judged(frames, rule).tied[["id", "step"]] for rule in rules]
+    tied = [judge(frames, rule).tied[["id", "step"]] for rule in rules]
     chosen = pd.concat(tied).drop_duplicates()
-    frozen = [] if frames.scores is None else frames.scores["id"].unique()
-    chosen = chosen[~chosen["id"].isin([*recorded, *frozen])]
+    chosen = chosen[~chosen["id"].isin([*recorded, *_frozen(frames)])]
     if chosen.empty:
         return frames
     rows = []
@@ -356,6 +347,13 @@ def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Ta
     return replace(frames, records=stacked([frames.records, values.astype(names)]))
 
 
+def _frozen(frames: Tables) -> "pd.Series[str]":
+    """The ids of frozen runs, which have no predictions."""
+    runs = frames.runs
+    frozen = runs["frozen"].eq(True) if "frozen" in runs else np.zeros(len(runs), dtype=bool)
+    return pd.Series(runs.loc[frozen, "id"])
+
+
 def spare(results: Results) -> list[Path]:
     """The files of predictions that no table shows by any rule; none before all runs have ended."""
     files = list(results.path.glob("kept/*/predictions/*.npz"))
@@ -364,7 +362,7 @@ def spare(results: Results) -> list[Path]:
         return []
     chosen: set[tuple[str, str]] = set()
     for rule in served(frames):
-        tied = judged(frames, rule).tied
+        tied = judge(frames, rule).tied
         chosen |= set(zip(tied["id"], tied["step"].map(str), strict=True))
     keys = [(file.parent.parent.name, file.stem) for file in files]
     chosen_runs = {run_id for run_id, _ in chosen}

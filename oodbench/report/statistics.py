@@ -8,7 +8,7 @@ A *table* has a block (a dataset) a row and a label a column, larger values bein
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ PLACE = ["dataset", "environment", "trial"]
 """The columns by which values are paired."""
 
 Numbers = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def estimate(values: npt.ArrayLike) -> Estimate:
 
 
 def mean_and_error(values: npt.ArrayLike, least: int = 2) -> tuple[float, float]:
-    """Return the mean of (n,) values and its standard error (ddof=1); NaN where n is below `least`."""
+    """The mean of (n,) values and its standard error (ddof=1); NaN where n is below `least`."""
     v = np.asarray(values, dtype=float)
     n = len(v)
     mean = float(v.mean()) if n else math.nan
@@ -59,7 +59,7 @@ def mean_and_error(values: npt.ArrayLike, least: int = 2) -> tuple[float, float]
 
 
 def half_width(n: npt.ArrayLike) -> Numbers:
-    """Return half the width of an interval of n values in standard errors (Student's t), or NaN."""
+    """Half the width of an interval of n values in standard errors (Student's t), or NaN."""
     count = np.asarray(n, dtype=float)
     quantile = scipy.special.stdtrit(np.maximum(count - 1, 1), (1 + LEVEL) / 2)
     return np.where(count >= LEAST, quantile, np.nan)
@@ -144,7 +144,6 @@ def _difference(
 
 
 def _clusters(dataset: Integers, environment: Integers, trial: Integers, gain: Numbers) -> Numbers:
-    """Return the mean gain of each dataset, given by codes; of each trial if there is one dataset."""
     if not len(gain):
         return gain
     if dataset.min() == dataset.max():
@@ -154,10 +153,44 @@ def _clusters(dataset: Integers, environment: Integers, trial: Integers, gain: N
 
 
 def _means(code: Integers, values: Numbers) -> tuple[Numbers, Integers]:
-    """Return the mean of the values of each code that occurs, NaN if one is NaN, and these codes."""
     counts = np.bincount(code)
     there = np.flatnonzero(counts)
     return np.bincount(code, values)[there] / counts[there], there
+
+
+def each_mean(values: Numbers, code: Integers) -> Numbers:
+    """The mean of the values (n,) of each code 0, 1, ...; the bits of `values[code == k].mean()`."""
+    means = np.empty(int(code.max(initial=-1)) + 1)
+    for codes, table in _by_size(values, code):
+        means[codes] = table.mean(axis=1)
+    return means
+
+
+def each_mean_and_error(
+    values: Numbers, code: Integers, size: int, least: int = 2
+) -> tuple[Numbers, Numbers]:
+    """`mean_and_error` of the values (n,) of each code below `size`; NaN where there are none."""
+    means, errors = np.full(size, np.nan), np.full(size, np.nan)
+    for codes, table in _by_size(values, code):
+        n = table.shape[1]
+        means[codes] = table.mean(axis=1)
+        if n >= least:
+            errors[codes] = table.std(axis=1, ddof=1) / math.sqrt(n)
+    return means, errors
+
+
+def _by_size(values: Numbers, code: Integers) -> Iterator[tuple[Integers, Numbers]]:
+    """Yield the codes that have equally many values, and these as a table with a code a row."""
+    counts = np.bincount(code)
+    order, starts = np.argsort(code, kind="stable"), np.cumsum(counts) - counts
+    for n in np.unique(counts[counts > 0]):
+        codes = np.flatnonzero(counts == n)
+        yield codes, values[order[starts[codes, None] + np.arange(n)]]
+
+
+def column_means(table: Numbers) -> Numbers:
+    """The mean of each column of a table (n, columns), with the bits of the mean of the column alone."""
+    return np.asarray(np.ascontiguousarray(table.T).mean(axis=1))
 
 
 def plain_mean(values: npt.ArrayLike) -> float:
@@ -169,7 +202,7 @@ def plain_mean(values: npt.ArrayLike) -> float:
 def drawn_means(
     values: Numbers, resamples: int, rng: np.random.Generator, lost: float = math.nan
 ) -> Numbers:
-    """Return the means (resamples, labels) of resampled trials of `values` (trials, labels).
+    """The means (resamples, labels) of resampled trials of `values` (trials, labels).
 
     A mean is `lost` where a value that is not finite is drawn.
     """
@@ -205,9 +238,16 @@ def block_table(scores: pd.DataFrame) -> pd.DataFrame:
     whole = len(scores[["dataset", "environment", "trial"]].drop_duplicates())
     full = scores[scores["label"].isin(sizes.index[sizes == whole])]
     full = full.assign(value=np.where(full["higher"].astype(bool), 1.0, -1.0) * full["value"])
-    groups = full.groupby(["label", "dataset", "environment"], sort=False)["value"]
-    cells = groups.agg(plain_mean).groupby(["label", block], sort=False).agg(plain_mean)
-    return pd.DataFrame(cells.unstack("label")).fillna(-math.inf)
+    key = ["label", "dataset", "environment"]
+    cells = _means_by(_means_by(full, key), ["label", block])
+    table = cells.pivot(index=block, columns="label", values="value")
+    return table.loc[cells[block].unique(), cells["label"].unique()].fillna(-math.inf)
+
+
+def _means_by(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    code = table.groupby(key, sort=False).ngroup().to_numpy()
+    rows = table.drop_duplicates(key)
+    return rows.assign(value=each_mean(table["value"].to_numpy(float), code))
 
 
 def ranks(table: pd.DataFrame) -> pd.DataFrame:
@@ -239,7 +279,6 @@ def significant(differences: Sequence[Difference]) -> list[int]:
 
 
 def _p(difference: Difference) -> float:
-    """Return the two-sided p of the t-test of a gain; 1 where it has no error that is a number."""
     gain = difference.gain
     if not math.isfinite(gain.stderr):
         return 1.0

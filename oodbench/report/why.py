@@ -11,14 +11,14 @@ import pandas as pd
 
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.metrics import is_proportion
+from oodbench.report.cells import over_ties, test_values
 from oodbench.report.numbers import number
 from oodbench.report.statistics import LEAST, mean_and_error
-from oodbench.report.tables import Block, Sheet
-from oodbench.report.tables.leaderboard import over_ties
+from oodbench.report.tables import Block, Sheet, columns
 from oodbench.results.directory import Results, kept_weights
 from oodbench.results.run_spec import COMPLETE
 from oodbench.results.tables import Tables, plugins_of
-from oodbench.selection import choose, find_rule, judged, usual
+from oodbench.selection import choose, find_rule, judge, usual
 from oodbench.terminal import Terminal
 
 
@@ -46,7 +46,7 @@ class Why:
     """The results directory that all chosen runs are in, if they are in one."""
 
     def of_trials(self, column: str) -> "pd.Series[float]":
-        """Return the mean `score` or `value` of the tied runs of each trial that has a chosen one."""
+        """The mean `score` or `value` of the tied runs of each trial that has a chosen one."""
         of_tied = self.runs.loc[self.runs["tied"], ["trial", column]]
         return over_ties(of_tied.rename(columns={column: "value"}), ["trial"])["value"]
 
@@ -67,7 +67,7 @@ def why(
     *,
     options: Sequence[str] = ("--dataset", "--algorithm", "--test-env"),
 ) -> Why:
-    """Return the runs behind the cell of a dataset, a row and a test set (names joined by `+`).
+    """The runs behind the cell of a dataset, a row and a test set (names joined by `+`).
 
     A name may be left out where there is only one; `metric`, which never changes what is chosen, is
     the dataset's own by default. Raises UserError for unknown names, for a rule that the sweep cannot
@@ -75,7 +75,7 @@ def why(
     """
     rule = rule or usual(frames)
     rule_metric = find_rule(rule, plugins=plugins_of(frames)).metric
-    by_rule = judged(frames, rule)
+    by_rule = judge(frames, rule)
     runs = by_rule.runs
     runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
     places = (
@@ -95,7 +95,7 @@ def why(
     if metric is not None and metric not in known:
         raise unknown("metric", metric, known, hint=PLUGIN_HINT)
     shown = {str(first["dataset_label"]): metric or usual_metric}
-    values = by_rule.test_values(of_cell[["id", "step"]], shown).groupby("id")["value"]
+    values = test_values(by_rule, of_cell[["id", "step"]], shown).groupby("id")["value"]
     of_cell["value"] = of_cell["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
     table = runs[["trial", "draw", "id", "state", "hparams"]].merge(
         of_cell[["id", "step", "score", "value", "chosen", "tied"]], on="id", how="left"
@@ -119,13 +119,12 @@ def why(
 
 
 def _only_directory(runs: pd.DataFrame) -> str | None:
-    """Return the results directory of the runs, if they share one."""
     known = set(runs["directory"]) if "directory" in runs else set()
     return str(known.pop()) if len(known) == 1 else None
 
 
 def load_line(cell: Why) -> str | None:
-    """Return the line of Python that loads the first chosen run whose weights are kept, or None.
+    """The line of Python that loads the first chosen run whose weights are kept, or None.
 
     It works in any working directory.
     """
@@ -147,7 +146,6 @@ def load_line(cell: Why) -> str | None:
 
 
 def _one(what: str, option: str, name: str | None, there: Iterable[str]) -> str:
-    """Return the value that the user names, which must be known; the only known one if none is named."""
     known = list(dict.fromkeys(there))
     if name is None and len(known) > 1:
         raise UserError(f"{option} must say which {what}: {', '.join(known)}")
@@ -229,7 +227,7 @@ TRIED_HEADER = ["dataset", "algorithm", "hyperparameter", "default", "tried", "c
 
 
 def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
-    """Return a table of the values of every varied hyperparameter that draws tried, and of those chosen.
+    """A table of the values of every varied hyperparameter that draws tried, and of those chosen.
 
     Numbers are `lowest to highest`, and for the chosen runs in brackets after the median; others are lists.
     The default is that of draw 0. Raises UserError as `choose` does.
@@ -249,7 +247,8 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
             texts = [default, _span(list(of_run)), _median_and_span(chosen)]
             rows.append([str(dataset), str(label), name, *texts])
             numbers.append(dict(zip(TRIED_HEADER, rows[-1], strict=True)))
-    block = Block("Hyperparameters: tried and chosen", TRIED_HEADER, _once(rows), len(rows), keys=3)
+    title, header = "Hyperparameters: tried and chosen", columns(*TRIED_HEADER)
+    block = Block(title, header, _once(rows), len(rows), keys=3)
     notes: tuple[str, ...] = (
         f"Chosen by {rule}: the median (lowest to highest) over test environments and trials.",
         "Hyperparameters that no draw varies are at their defaults and left out.",
@@ -257,11 +256,11 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
     if "hparams_from" in runs:
         known = runs["hparams_from"].dropna().unique()
         notes += tuple(f"Some were {text}: its own table has what was tried." for text in known)
-    return Sheet([block], notes, (), pd.DataFrame(numbers, columns=TRIED_HEADER).to_dict("list"))
+    return Sheet([block], notes, (), pd.DataFrame(numbers, columns=TRIED_HEADER))
 
 
 def varied(hparams: "pd.Series[Any]") -> list[str]:
-    """Return the names of the hyperparameters that differ among runs."""
+    """The names of the hyperparameters that differ among runs."""
     names = dict.fromkeys(name for of_run in hparams for name in of_run)
     return [n for n in names if len({json.dumps(of_run.get(n)) for of_run in hparams}) > 1]
 
@@ -271,12 +270,11 @@ def _are_numbers(values: list[Any]) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """Return a hyperparameter's value as tables print it."""
+    """A hyperparameter's value as tables print it."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _span(values: list[Any]) -> str:
-    """Return the lowest and the highest of numbers, or all different values."""
     if not values:
         return "-"
     if not _are_numbers(values):
@@ -286,7 +284,6 @@ def _span(values: list[Any]) -> str:
 
 
 def _median_and_span(values: list[Any]) -> str:
-    """Return the median of numbers, and in brackets what they span if they differ."""
     span = _span(values)
     if " to " not in span or not _are_numbers(values):
         return span

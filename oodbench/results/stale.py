@@ -17,7 +17,7 @@ from oodbench.identity import (
     differing,
     is_of_package,
 )
-from oodbench.notes import Note
+from oodbench.notes import AnyNote, Note
 from oodbench.results.data_files import DataFiles
 from oodbench.results.run_spec import COMPLETE
 from oodbench.version import __version__
@@ -169,7 +169,7 @@ def stale_runs(runs: pd.DataFrame) -> list[Stale]:
     )
 
 
-def stale_notes(runs: pd.DataFrame) -> tuple[str, ...]:
+def stale_notes(runs: pd.DataFrame) -> tuple[AnyNote, ...]:
     """A sentence for each of the reasons of `stale_runs`."""
     return tuple(
         f"Stale: {reason.sentence}."

@@ -1,14 +1,16 @@
 """Runs and their records in memory, and as one tidy table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
 from oodbench.errors import UserError, unknown
+from oodbench.notes import AnyNote
 from oodbench.results.run_spec import SCORE
 
 
@@ -34,7 +36,7 @@ class Tables:
     """The validation scores of frozen runs (those in a column `frozen` of the runs), whose other
     records are not here: `id`, `rule`, `step`, `score`, a row for a run's candidate by a rule. None
     without such runs."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[AnyNote, ...] = ()
     """Sentences on these runs that stand below every table of them."""
 
 
@@ -42,6 +44,12 @@ KINDS = ("ceiling", "transductive", "reference")
 """The columns that mark the runs of rows which are no plain methods."""
 CELL = ["dataset_label", "label", "test_environments", "trial"]
 """The columns of a run that make its cell."""
+
+
+def frozen_scores(tables: Tables) -> "pd.DataFrame | None":
+    """The validation scores of frozen runs: `id`, `rule`, `step`, `score`; None without such runs."""
+    scores: pd.DataFrame | None = tables.scores
+    return scores
 
 
 def plugins_of(frames: Tables) -> list[str]:
@@ -97,13 +105,16 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
     """Return where each row of a table beside a board is from: `board`, `here` or `board, here`."""
     if "frozen" not in runs:
         return {}
-    again = runs["rerun"].eq(True) if "rerun" in runs else pd.Series(False, runs.index)
-    found = {}
-    for label, group in runs.groupby("label", sort=False):
-        words = ["board"] if group["frozen"].eq(True).any() else []
-        words += ["here"] if (~group["frozen"].eq(True) | again[group.index]).any() else []
-        found[str(label)] = ", ".join(words)
-    return found
+    frozen = runs["frozen"].eq(True)
+    again = runs["rerun"].eq(True) if "rerun" in runs else ~frozen
+    places = {
+        "board": set(runs.loc[frozen, "label"]),
+        "here": set(runs.loc[~frozen | again, "label"]),
+    }
+    return {
+        str(label): ", ".join(place for place, labels in places.items() if label in labels)
+        for label in runs["label"].unique()
+    }
 
 
 def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
@@ -114,13 +125,20 @@ def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
     """
     if "network_hparams" not in runs:
         return {}
-    known = dict[tuple[str, str], str]()
-    for (dataset, label), group in runs.groupby(["dataset_label", "label"], sort=False):
-        columns = [group[name] for name in ("network_hparams", "options") if name in group]
-        different = {id(values): values for column in columns for values in column}.values()
-        texts = map(_weights, different)  # the runs of a board share their values
-        known[str(dataset), str(label)] = ", ".join(filter(None, dict.fromkeys(texts)))
-    return known if any(known.values()) else {}
+    rows = runs[["dataset_label", "label"]].reset_index(drop=True)
+    known: dict[Any, list[str]] = {
+        row: [] for row in rows.drop_duplicates().itertuples(index=False, name=None)
+    }
+    for name in ("network_hparams", "options"):
+        values: Any = runs[name].to_numpy() if name in runs else []
+        shared = pd.Series(
+            map(id, values), dtype=np.int64
+        )  # the runs of a board share their values
+        firsts = rows[: len(values)].assign(shared=shared).drop_duplicates()
+        for place, dataset, label in firsts[["dataset_label", "label"]].itertuples(name=None):
+            known[dataset, label].append(_weights(values[place]))
+    texts = {row: ", ".join(filter(None, dict.fromkeys(of_row))) for row, of_row in known.items()}
+    return texts if any(texts.values()) else {}
 
 
 def _weights(values: object) -> str:
@@ -195,12 +213,27 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def records_at(frames: Tables, chosen: pd.DataFrame) -> pd.DataFrame:
-    """Return the records at the `id` and `step` of each row of `chosen`, with its other columns."""
+def records_at(
+    tables: Tables, chosen: pd.DataFrame, metrics: Collection[str] | None = None
+) -> pd.DataFrame:
+    """The records (of these metrics) at the `id` and `step` of each row of `chosen`, and its other columns.
+
+    An id stands in one row.
+    """
+    records = tables.records
+    places = pd.Index(chosen["id"]).get_indexer(records["id"].cat.categories)
+    row = places[records["id"].cat.codes.to_numpy()]
+    there = row >= 0
+    if metrics is not None:
+        names = records["metric"].cat
+        there &= names.categories.isin(metrics)[names.codes.to_numpy()]
+    kept = np.flatnonzero(there)
+    kept = kept[records["step"].to_numpy()[kept] == chosen["step"].to_numpy()[row[kept]]]
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    of_chosen = records_of(frames.records, chosen["id"]).astype(names)
-    records: pd.DataFrame = of_chosen.merge(chosen, on=["id", "step"])
-    return records
+    found = records.iloc[kept].astype(names).reset_index(drop=True)
+    others = chosen.drop(columns=["id", "step"]).iloc[row[kept]].reset_index(drop=True)
+    joined: pd.DataFrame = pd.concat([found, others], axis=1)
+    return joined
 
 
 TIMES = ("training_seconds", "waiting_seconds")

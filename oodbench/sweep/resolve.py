@@ -23,7 +23,7 @@ from oodbench.results.directory import Results
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.results.tables import Tables, plugins_of
-from oodbench.selection import find_rule, judged, sees_test, usual
+from oodbench.selection import find_rule, judge, sees_test, usual
 from oodbench.sweep.file import KIND, Row, Sweep, short
 from oodbench.sweep.launchers import layered_resources
 from oodbench.sweep.sources import Problems, Source, ceiling_of, indices, measured, sources_of
@@ -372,7 +372,7 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
 
 def _best_runs(frames: Tables, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
     """Return the id of a run with the best setting for each place whose trials are all complete."""
-    table = judged(frames, rule).candidates
+    table = judge(frames, rule).candidates
     best_steps = table[table["complete"]].drop_duplicates("id")
     columns = ["hparams", "network_hparams", "adapt"]
     settings = [json.dumps(row, sort_keys=True) for row in runs[columns].to_numpy().tolist()]

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from safetensors.torch import save
 
 from oodbench.data import facts
@@ -33,13 +34,16 @@ class Judge:
         is_main = self.metric == facts.metric(dataset)
         higher = facts.higher_is_better(dataset) if is_main else known_direction(self.metric)
         self._sign = -1.0 if higher else 1.0
+        environments = list(dict.fromkeys(environment for environment, _ in evidence))
+        self._parts = np.array([environments.index(environment) for environment, _ in evidence])
 
     def cost(self, evaluations: Iterable[Mapping[str, Any]]) -> float | None:
-        """Return the score of a record, negated where higher is better; infinite where a value is missing.
+        """The score of a record, negated where higher is better; infinite where a value is missing.
 
-        None if the metric is not recorded. The numbers equal those of `oodbench.selection` bit for bit,
-        so that ties there are ties here.
+        None if the metric is not recorded.
         """
+        from oodbench.selection import mean_scores  # with pandas, which few runs need
+
         recorded = {
             (e["environment"], e["split"]): (e["value"], e["count"])
             for e in evaluations
@@ -47,20 +51,12 @@ class Judge:
         }
         if not recorded:
             return None
-        totals: dict[str, float] = {}
-        for environment, split in self.evidence:
-            value, count = recorded.get((environment, split), (None, 0))
-            if value is None or not math.isfinite(value):
-                return math.inf
-            totals[environment] = totals.get(environment, 0.0) + count
-        weighted = [
-            value * (count / totals[environment])
-            for (environment, _), (value, count) in ((p, recorded[p]) for p in self.evidence)
-        ]
-        score = 0.0
-        for value in sorted(weighted):
-            score += value
-        return self._sign * score / len(totals)
+        found = [recorded.get(place, (None, 0)) for place in self.evidence]
+        if any(value is None or not math.isfinite(value) for value, _ in found):
+            return math.inf
+        values, counts = map(np.asarray, zip(*found, strict=True))
+        score = mean_scores(np.zeros_like(self._parts), self._parts, values, counts)
+        return self._sign * float(score[0])
 
 
 class KeptWeights:
@@ -128,7 +124,7 @@ def _judges(run: Run) -> dict[str, Judge]:
     names = [name for name in run.settings.keep_weights if name != LAST]
     if not names:
         return {}
-    from oodbench.selection import find_rule  # with pandas, which few runs need
+    from oodbench.selection import find_rule
 
     rules = {name: find_rule(name) for name in names}
     evidence = {name: rule.evidence_of(run.spec, run.names) for name, rule in rules.items()}

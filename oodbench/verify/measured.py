@@ -10,7 +10,7 @@ from oodbench.errors import UserError
 from oodbench.report.statistics import plain_mean
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.results.tables import CELL, Tables
-from oodbench.selection import choose, judged
+from oodbench.selection import choose, judge
 from oodbench.verify.targets import LAST, ORACLE_LAST, Target
 
 
@@ -122,7 +122,7 @@ def _chosen(target: Target, frames: Tables, runs: pd.DataFrame) -> pd.DataFrame:
 def _selected(frames: Tables, rule: str) -> pd.DataFrame:
     if rule != ORACLE_LAST:
         return choose(frames, rule)
-    evaluations = judged(frames, "oracle").candidates
+    evaluations = judge(frames, "oracle").candidates
     return evaluations[at_the_end(evaluations) & evaluations["complete"]].drop_duplicates(CELL)
 
 

@@ -10,7 +10,7 @@ import scipy
 
 from oodbench.report import numbers
 from oodbench.report.statistics import mean_and_error
-from oodbench.report.tables import Block, Sheet
+from oodbench.report.tables import Block, Cell, Sheet, columns
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, Target
 
@@ -133,7 +133,7 @@ def verdict_sheet(experiment: Experiment, measured: Measured) -> Sheet:
         *dict.fromkeys(f"{c.target.row}: {c.target.note}" for c in comparisons if c.target.note),
     ]
     remarks = [f"{name}: {', '.join(items)}." for name, items in measured.provenance.items()]
-    return Sheet(blocks, tuple(notes), tuple(remarks), _frame(comparisons).to_dict("list"))
+    return Sheet(blocks, tuple(notes), tuple(remarks), _frame(comparisons))
 
 
 def _block(experiment: Experiment, source: str, comparisons: Sequence[Comparison]) -> Block:
@@ -142,10 +142,10 @@ def _block(experiment: Experiment, source: str, comparisons: Sequence[Comparison
         header.insert(1, "sweep")
         for row, c in zip(rows, comparisons, strict=True):
             row.insert(1, c.target.sweep)
-    return Block(f"{experiment.title} ({source})", header, rows, len(rows))
+    return Block(f"{experiment.title} ({source})", columns(*header), rows, len(rows))
 
 
-def _row(c: Comparison) -> list[str]:
+def _row(c: Comparison) -> list[Cell]:
     t = c.target
     where = t.environment or "-"
     if t.test_environments:
@@ -156,8 +156,10 @@ def _row(c: Comparison) -> list[str]:
     if t.step is not None:
         where += f", step {t.step}"
     digits = max(len(f"{number:g}".partition(".")[2]) for number in (t.value, t.error))
-    paper = f"{t.value:.{digits}f} ± {t.error:.{digits}f}" if t.error else f"{t.value:g}"
-    paper = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "") + paper
+    bound = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "")
+    paper = numbers.Printed(f"{bound}{t.value:g}")
+    if t.error:
+        paper = numbers.Printed(f"{bound}{t.value:.{digits}f}", f"{t.error:.{digits}f}")
     ours = "-" if not c.values else numbers.measured(c.mean, c.stderr)
     difference = "-" if not c.values else f"{c.difference:+.3g}"
     z = "-" if math.isnan(c.z) else f"{c.z:+.1f}"

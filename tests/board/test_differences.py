@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from oodbench.results.parts import OF_A_RUN, Part, read_file, write_parts
 
 from oodbench.board.rerun import changed_data
 from oodbench.report.sources import beside_board
-from oodbench.report.summary import write_summary
 from oodbench.results.boards import dataset_file, find_board, part_files
-from oodbench.results.parts import OF_A_RUN, Part, read_file, write_parts
 from oodbench.results.provenance import made_by
 from oodbench.results.run_spec import RunSpec
 from tests.helpers.boards import ONE_RUN, SEM, change_part, invoke, remove_part, trained
+from tests.helpers.made import texts
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,6 @@ def older(copy: Path) -> Path:
 
     for path in part_files(copy):
         write_parts([moved(part) for part in read_file(path)], path)
-    write_summary(copy)
     return copy
 
 
@@ -140,8 +139,8 @@ def test_rows_trained_by_another_version_stand_beside_it_with_the_reason(
     older: Path, half: Path
 ) -> None:
     frames = beside_board(str(older), [half])
-    assert "ERM, IRM on SEM: 32 of 32 runs here are equal to the board's." in frames.notes
-    *_, unlike, made = frames.notes
+    assert "ERM, IRM on SEM: 32 of 32 runs here are equal to the board's." in texts(frames.notes)
+    *_, unlike, made = texts(frames.notes)
     assert unlike.startswith(
         "ERM (here), IRM (here) on digits: of 32 runs that are also on the board, 0 eq"
     )
@@ -156,7 +155,9 @@ def test_a_method_whose_ranges_have_moved_since_has_a_row_of_its_own(
     moved = trained(tmp_path, "moved", algorithms=rows, datasets=[SEM])
     frames = beside_board(str(older), [moved])
     assert {"IRM", "IRM (here)"} < set(frames.runs["label"]) and frames.runs["id"].is_unique
-    assert any("; 16 have other hyperparameters than the board's." in note for note in frames.notes)
+    assert any(
+        "; 16 have other hyperparameters than the board's." in note for note in texts(frames.notes)
+    )
 
 
 def test_a_label_of_another_method_is_still_refused_of_the_same_version(

@@ -10,7 +10,6 @@ from oodbench.results.parts import Part, read_file, read_parts, write_parts
 
 from oodbench.board.freeze import data_digests, freeze
 from oodbench.errors import UserError
-from oodbench.report.summary import write_summary
 from oodbench.results.boards import dataset_file, part_files
 from oodbench.results.directory import Results
 from oodbench.results.read import read_results
@@ -43,7 +42,6 @@ def test_every_row_of_every_dataset_is_a_part(board: Path) -> None:
     assert found == ["parts/SEM.parquet", "parts/digits.parquet"]
     rows = [(part.dataset, part.label) for part in read_parts(board)]
     assert rows == [(dataset, row) for dataset in ("SEM", "digits") for row in ("ERM", "IRM")]
-    assert (board / "summary.json").is_file()
 
 
 def test_a_part_has_the_specs_of_its_runs(board: Path, half: Path) -> None:
@@ -231,7 +229,6 @@ def test_a_dataset_of_a_board_may_have_more_trials(tmp_path: Path) -> None:
 def test_a_board_that_is_frozen_in_part_says_what_is_to_come(copy: Path, tmp_path: Path) -> None:
     dataset_file(copy, "digits").unlink()
     assert "Not frozen yet: digits" in invoke("table", copy, "--notes")
-    write_summary(copy)
     assert "1 dataset not frozen yet" in invoke("table", copy)
     assert "Not frozen yet: digits" in invoke("compare", copy, "--notes")
     assert invoke("validate", copy).startswith("Not frozen yet: digits.\n")
@@ -246,8 +243,6 @@ def test_results_of_what_is_not_frozen_yet_are_left_out(copy: Path, mine: Path) 
     assert "VREx" in shown and "digits:" not in shown
     only_digits = ("table", copy, mine, "--dataset", "digits")
     assert "unknown dataset 'digits'" in invoke(*only_digits, code=2)
-    text = " ".join(invoke("validate", copy, code=1).split())
-    assert f"`python -m oodbench.report.summary {copy}` writes it again" in text
 
 
 @pytest.mark.nightly

@@ -9,22 +9,22 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from oodbench.results.load import frozen, joined, read_results
 
 from oodbench.board.freeze import freeze
 from oodbench.errors import UserError
+from oodbench.report.cells import scores
 from oodbench.report.comparison import compare_own_rows, comparison
 from oodbench.report.differences import origin
 from oodbench.report.html.contents import contents
 from oodbench.report.sources import beside_board, range_notes
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import scores
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import RunDirectory
+from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.tables import Tables, origins
-from oodbench.selection import judged
+from oodbench.selection import judge
 from tests.helpers.boards import ONE_RUN, SEM, new_board, trained
-from tests.helpers.made import Made, leaderboard, rising
+from tests.helpers.made import Made, leaderboard, rising, texts
 from tests.helpers.sweeps import edited
 
 pytestmark = pytest.mark.slow
@@ -47,12 +47,15 @@ def split(board: Path, mine: Path) -> Tables:
 @pytest.mark.parametrize("rule", RULES)
 def test_half_of_it_frozen_a_sweep_has_equal_cells(split: Tables, whole: Path, rule: str) -> None:
     joint = together(whole)
-    pd.testing.assert_frame_equal(judged(split, rule).tied, judged(joint, rule).tied)
+    pd.testing.assert_frame_equal(judge(split, rule).tied, judge(joint, rule).tied)
     ours, theirs = leaderboard(split, rule), leaderboard(joint, rule)
     pd.testing.assert_frame_equal(
         ours.frame.drop(columns="from"), theirs.frame.drop(columns="from", errors="ignore")
     )
-    assert (ours.notes, ours.findings) == (theirs.notes, theirs.findings)
+    assert (texts(ours.notes), texts(ours.findings)) == (
+        texts(theirs.notes),
+        texts(theirs.findings),
+    )
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -62,7 +65,7 @@ def test_half_of_it_frozen_a_comparison_prints_the_same(
     ours = comparison(split, "ERM", rule)
     theirs = comparison(together(whole), "ERM", rule)
     pd.testing.assert_frame_equal(ours.frame, theirs.frame)
-    assert ours.notes == theirs.notes
+    assert texts(ours.notes) == texts(theirs.notes)
     for mixed, plain in zip(ours.blocks, theirs.blocks, strict=True):
         columns = len(plain.header)
         assert mixed.title == plain.title
@@ -72,8 +75,8 @@ def test_half_of_it_frozen_a_comparison_prints_the_same(
 
 def test_a_frozen_run_has_one_candidate_by_each_rule(board: Path, half: Path) -> None:
     for rule in RULES:
-        best = judged(joined([half]), rule).candidates.drop_duplicates("id", ignore_index=True)
-        pd.testing.assert_frame_equal(judged(beside_board(str(board), []), rule).candidates, best)
+        best = judge(joined([half]), rule).candidates.drop_duplicates("id", ignore_index=True)
+        pd.testing.assert_frame_equal(judge(beside_board(str(board), []), rule).candidates, best)
 
 
 def test_a_board_holds_several_test_environments_out_at_once(tmp_path: Path) -> None:
@@ -86,7 +89,7 @@ def test_a_board_holds_several_test_environments_out_at_once(tmp_path: Path) -> 
     whole = trained(tmp_path, "whole", **changes)
     board = new_board(tmp_path, "several.v1", **changes)
     freeze(whole, board)
-    ours, theirs = (leaderboard(frames) for frames in (frozen(str(board)), joined([whole])))
+    ours, theirs = (leaderboard(frames) for frames in (read_board(board), joined([whole])))
     pd.testing.assert_frame_equal(ours.frame, theirs.frame)
     shown = sheet(ours).blocks[0]
     assert shown.header[1:6] == ["0.2", "1", "2", "5", "mean"]
@@ -101,7 +104,7 @@ def test_rows_say_where_they_are_from(split: Tables) -> None:
 
 
 def own_rows(frames: Tables, rule: str | None = None) -> Block | None:
-    return compare_own_rows(scores(leaderboard(frames, rule)), origins(frames.runs))
+    return compare_own_rows(scores(leaderboard(frames, rule).cells), origins(frames.runs))
 
 
 def test_what_is_trained_here_has_its_rank_and_its_gains(split: Tables) -> None:
@@ -152,7 +155,7 @@ def test_fewer_trials_and_draws_cut_all_rows_and_say_so(board: Path, tmp_path: P
     frames = beside_board(str(board), [part])
     assert set(frames.runs["trial"]) == {0, 1}
     assert set(frames.runs["draw"]) == {0, 1, 2}
-    (note,) = leaderboard(frames).findings[:1]
+    (note,) = texts(leaderboard(frames).findings)[:1]
     assert note.startswith("Partial: all rows are cut to 2 of 4 trials, 3 of 4 draws of the board")
     table = leaderboard(frames, "val_env").frame.set_index(["dataset", "label"])
     assert set(table["n"]) == {2}
@@ -173,7 +176,7 @@ def test_own_rows_of_different_size_are_cut_to_what_they_share(
     table = leaderboard(frames, "val_env").frame
     assert set(table["n"]) == {2}
     frames = beside_board(str(board), [few, half])
-    assert "ERM, IRM on SEM: 8 of 8 runs here are equal to the board's." in frames.notes
+    assert "ERM, IRM on SEM: 8 of 8 runs here are equal to the board's." in texts(frames.notes)
     other = trained(tmp_path, "other", **ONE_RUN | {"trials": [3]})
     with pytest.raises(UserError, match=r"the rows on SEM in .* have no trial in common"):
         beside_board(str(board), [few, other])
@@ -185,8 +188,8 @@ def test_rows_whose_ranges_are_not_those_of_the_others_are_named(
     rows = [{"name": "VREx", "label": "fast", "hparams": {"lr": 0.9, "weight_decay": 0.0}}]
     mine = trained(tmp_path, "mine", **ONE_RUN | {"algorithms": rows})
     kinds = "The search ranges of IRM depend on the kind of data."
-    assert beside_board(str(board), []).notes[:-1] == (kinds,)
-    (_, *notes, _) = beside_board(str(board), [mine]).notes
+    assert texts(beside_board(str(board), []).notes)[:-1] == (kinds,)
+    (_, *notes, _) = texts(beside_board(str(board), [mine]).notes)
     assert notes == [kinds, "Rows with other values of lr than ERM in the same draw: fast."]
 
 
@@ -194,7 +197,9 @@ def test_fewer_datasets_are_all_that_is_shown(board: Path, tmp_path: Path) -> No
     part = trained(tmp_path, "part", algorithms=["VREx"], datasets=[SEM])
     frames = beside_board(str(board), [part])
     assert set(frames.runs["dataset_label"]) == {"SEM"}
-    assert frames.notes[0].startswith("Partial: all rows are cut to 1 of 2 datasets of the board")
+    assert texts(frames.notes)[0].startswith(
+        "Partial: all rows are cut to 1 of 2 datasets of the board"
+    )
 
 
 def test_a_dataset_that_is_still_without_results_is_left_out(
@@ -206,14 +211,16 @@ def test_a_dataset_that_is_still_without_results_is_left_out(
         shutil.rmtree(interrupted / "runs" / run)
     frames = beside_board(str(board), [interrupted])
     assert set(frames.runs["dataset_label"]) == {"SEM"}
-    assert frames.notes[0].startswith("Partial: all rows are cut to 1 of 2 datasets of the board")
+    assert texts(frames.notes)[0].startswith(
+        "Partial: all rows are cut to 1 of 2 datasets of the board"
+    )
 
 
 def test_a_frozen_row_trained_again_counts_once(board: Path, half: Path, mine: Path) -> None:
     frames = beside_board(str(board), [half, mine])
     assert frames.runs["id"].is_unique
     assert len(frames.runs) == 96
-    assert "ERM, IRM on SEM: 32 of 32 runs here are equal to the board's." in frames.notes
+    assert "ERM, IRM on SEM: 32 of 32 runs here are equal to the board's." in texts(frames.notes)
     found = leaderboard(frames)
     where = dict(zip(found.frame["label"], found.frame["from"], strict=True))
     assert where == {"ERM": "board, here", "IRM": "board, here", "VREx": "here", "constant": ""}
@@ -243,8 +250,8 @@ def test_a_row_that_disagrees_with_the_board_is_shown_beside_it(
 ) -> None:
     frames = beside_board(str(board), [changed(half, tmp_path / "half")])
     assert frames.runs["id"].is_unique
-    *_, unlike, made = frames.notes
-    assert "IRM on SEM: 16 of 16 runs here are equal to the board's." in frames.notes
+    *_, unlike, made = texts(frames.notes)
+    assert "IRM on SEM: 16 of 16 runs here are equal to the board's." in texts(frames.notes)
     assert unlike == (
         "ERM (here) on SEM: of 16 runs that are also on the board, 15 equal bit for bit, 0 equal within "
         "round-off, 1 off, 0 without a result; furthest off is ERM on SEM, trial 0, draw 0, by 0.5 in mse."

@@ -3,12 +3,10 @@
 import pytest
 
 from oodbench.board.protocol import protocol_of, restricted
-from oodbench.report.gaps import gaps_of
+from oodbench.report.gaps import gaps_by_rule
 from oodbench.report.sources import frames_of
-from oodbench.report.summary import table
-from oodbench.report.tables.leaderboard import leaderboard_by_rule
+from oodbench.report.table import table
 from oodbench.results.boards import find_board
-from oodbench.selection import judged
 from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python
 from tests.helpers.paths import GOLDEN, ROOT
@@ -29,7 +27,7 @@ def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows_but_references() ->
 
 
 def test_features_count_to_the_half_of_their_pictures_and_as_pretrained() -> None:
-    gaps = gaps_of(leaderboard_by_rule(judged(frames_of(["small.v3"], ["letters", FEATURES]))))
+    gaps = gaps_by_rule(frames_of(["small.v3"], ["letters", FEATURES]))["train_val"]
     assert gaps and gaps.subsets["natural"] == ["letters", FEATURES]
     assert gaps.subsets["pretrained"] == [FEATURES]
 

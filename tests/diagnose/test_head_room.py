@@ -18,7 +18,7 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
-from oodbench.selection import judged
+from oodbench.selection import judge
 from oodbench.sweep.launchers import LaunchOptions
 from tests.helpers.made import Curve, Made
 
@@ -111,7 +111,7 @@ def test_erm_is_compared_with_three_others_and_goes_on_where_it_was(tmp_path: Pa
 
     erm = {i: s for i, s in specs.items() if len(s.test_environments) == 1 and not s.ceiling}
     frames = read_results(results, erm)
-    tied = judged(frames, "train_val").tied
+    tied = judge(frames, "train_val").tied
     values = frames.records.astype({"id": object}).merge(tied[["id", "step", "trial"]])
     at = values[(values["environment"] == "Mumbai") & (values["split"] == "in")]
     of_trials = at[at["metric"] == "accuracy"].groupby("trial")["value"].mean()

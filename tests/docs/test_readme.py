@@ -8,16 +8,17 @@ import pytest
 import yaml
 
 from oodbench.board.quickstart import BOARD, DATASET, ROWS, TRIALS
+from oodbench.report.cells import scores
+from oodbench.report.comparison import gains, left_by_holm
+from oodbench.report.gaps import BASELINE, HALVES, gaps_of
 from oodbench.report.numbers import number
 from oodbench.report.sources import frames_of
-from oodbench.report.tables.leaderboard import leaderboard_by_rule
+from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.results.tables import Tables, subset
-from oodbench.selection import judged
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
-from tests.helpers.commands import python, run
+from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
-from tests.helpers.plugins import plugins_in
 from tests.helpers.sweeps import SPIRALS
 
 pytestmark = pytest.mark.slow
@@ -35,6 +36,10 @@ def frames() -> Tables:
     return frames_of([BOARD])
 
 
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+
+
 def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = ("nodes,target,environment", *(f"{n},{n % 2},{e}" for n in range(9) for e in PLACES))
@@ -46,7 +51,7 @@ def test_its_sweep_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_its_leaderboard_is_the_boards(frames: Tables) -> None:
     (shown,) = blocks("text")
     trained = frames.runs.query(f"trial < {TRIALS} and dataset_label == '{DATASET}'")
-    board = leaderboard_by_rule(judged(subset(frames, trained)))
+    board = leaderboard(subset(frames, trained))
     found = board.frame.query("environment == 'mean'").set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
     known = dict(zip(found.index, cells, strict=True))
@@ -80,7 +85,22 @@ def test_what_it_says_of_the_board_is_so(frames: Tables) -> None:
     assert told and told.groups() == counts
 
 
-@pytest.mark.nightly
+def test_what_it_says_of_holms_correction_is_so(frames: Tables) -> None:
+    board = leaderboard(frames)
+    gaps, texts = gaps_of(board.chosen, board.cells), {}
+    assert gaps
+    for half in HALVES:
+        tests = [d for name, rows in gains(scores(board.cells), BASELINE) for d in rows
+                 if name in gaps.subsets[half]]  # fmt: skip
+        texts[half] = left_by_holm(tests).rstrip(".")
+    natural = texts["natural"].replace("the baseline", "ERM on natural shifts")
+    other = texts["constructed"].replace(
+        "comparisons with the baseline leaves", "on constructed ones"
+    )
+    other = other.removeprefix("Holm's correction ")
+    assert f"{natural}, {other}." in " ".join(README.split())
+
+
 def test_its_picture_is_what_is_drawn_now(frames: Tables, tmp_path: Path) -> None:
     draw = runpy.run_path(str(ROOT / "docs/pictures/gap_closed.py"))["draw"]
     draw.__globals__["frames_of"] = lambda boards: frames  # which takes seconds to read again
@@ -98,6 +118,15 @@ def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
     sweep = {"name": "mine", "datasets": [SPIRALS], "algorithms": ["ERM", "MySD"], "trials": 2}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sweep | {"steps": 40}))
     launch = ("launch", "mine.yaml", "--yes", "--plugin", "my_method", "--launcher", "debug")
-    with plugins_in(tmp_path, "my_method"):
-        done = run(*launch)
-    assert done.exit_code == 0 and "4 done of 4 runs" in done.output, done.output
+    done = python(tmp_path, "-m", "oodbench.sweep", *launch)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 done of 4 runs" in done.stdout
+
+
+@pytest.mark.nightly
+def test_its_algorithm_keeps_the_requirements(tmp_path: Path) -> None:
+    (method,) = blocks("python")
+    (tmp_path / "my_method.py").write_text(method)
+    check = "import my_method; from oodbench.conformance import check_algorithm; check_algorithm('MySD')"
+    checked = python(tmp_path, "-c", check)
+    assert checked.returncode == 0, checked.stderr

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from oodbench.report.summary import table
+from oodbench.report.table import table
 from oodbench.results.directory import Results
 from oodbench.results.parquet import JSON, NAMES, RECORDS, RUNS
 from oodbench.sweep.file import validate

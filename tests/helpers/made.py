@@ -7,6 +7,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
+from oodbench.notes import AnyNote
 from oodbench.report.cli import app
 from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import Leaderboard, leaderboard_of
@@ -15,7 +16,7 @@ from oodbench.results.directory import Results
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.tables import Tables
-from oodbench.selection import judged
+from oodbench.selection import judge
 from oodbench.version import __version__
 
 Curve = Callable[[str, str, int], float]
@@ -62,7 +63,7 @@ def write_run(
 
 def leaderboard(frames: Tables, rule: str | None = None, metric: str | None = None) -> Leaderboard:
     """Return the leaderboard by a rule, the sweep's by default; raises as `leaderboard_of` does."""
-    return leaderboard_of(judged(frames, rule), metric)
+    return leaderboard_of(judge(frames, rule), metric)
 
 
 class Made:
@@ -225,6 +226,11 @@ class OneStep:
 
     def blocks(self) -> list[Block]:
         return blocks(self.leaderboard())
+
+
+def texts(notes: Iterable[AnyNote]) -> tuple[str, ...]:
+    """Notes as plain texts."""
+    return tuple(map(str, notes))
 
 
 def report(*arguments: object) -> tuple[int, str, str]:

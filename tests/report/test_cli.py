@@ -20,7 +20,7 @@ from oodbench.results.read import joined
 from oodbench.results.run_spec import State
 from oodbench.terminal import Terminal
 from oodbench.version import __version__
-from tests.helpers.made import OneStep, any_version, report, spec
+from tests.helpers.made import OneStep, any_version, report, spec, texts
 from tests.helpers.paths import GOLDEN
 from tests.report.test_leaderboard import with_references
 
@@ -227,7 +227,7 @@ def test_csv_and_json_are_tidy_and_exact(sweep: OneStep) -> None:
 
 def test_notes_say_what_made_the_numbers(sweep: OneStep) -> None:
     board = sweep.leaderboard()
-    notes = " ".join([*board.notes, *board.remarks])
+    notes = " ".join([*texts(board.notes), *texts(board.remarks)])
     for part in (
         "Selection train_val: mean over the out splits of the training environments",
         "standard error over trials (ddof=1)",

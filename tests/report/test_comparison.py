@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
+from oodbench.report.cells import scores
 from oodbench.report.comparison import OVERALL, comparison
 from oodbench.report.tables import FORMATS, Block, Sheet
-from oodbench.report.tables.leaderboard import scores
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined
-from tests.helpers.made import CODE, OneStep, leaderboard, report, spec
+from tests.helpers.made import CODE, OneStep, leaderboard, report, spec, texts
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_directories_become_one(mine: OneStep, theirs: OneStep) -> None:
     frames = joined([mine.results.path, theirs.results.path])
     assert sorted(frames.runs["label"].unique()) == ["DANN", "ERM", "IRM"]
     assert len(frames.runs) == 3 * 12 and frames.records["id"].nunique() == 36
-    table = scores(leaderboard(frames))
+    table = scores(leaderboard(frames).cells)
     assert len(table) == 36 and table["environment"].unique().tolist() == ["t", "u"]
 
 
@@ -205,7 +205,7 @@ def test_what_is_near_the_best_is_marked(sweep: OneStep) -> None:
     assert [row[0] for row in table.rows] == ["A", "B", "C"]
     assert table.best == {(0, 1)} and table.near == {(1, 1)}
     marks = "Bold: the best value. Underlined: no further from it than its standard error."
-    assert shown.marks == (marks,) and marks not in shown.notes
+    assert shown.marks == (marks,) and marks not in texts(shown.notes)
     assert r"\underline{59.0 {\scriptsize $\pm$ 0.1}}" in FORMATS["latex"](shown)
     assert "<u>59.0 ± 0.1</u>" in FORMATS["markdown"](shown)
 

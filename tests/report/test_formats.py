@@ -3,10 +3,11 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 
 import oodbench
-from oodbench.report.tables import FORMATS, Block, Sheet, to_terminal
+from oodbench.report.tables import FORMATS, Block, Sheet, columns, to_terminal
 from oodbench.terminal import Terminal
 from tests.helpers.made import OneStep, report, spec
 
@@ -39,14 +40,14 @@ def test_special_characters_stay_what_they_are(tmp_path: Path, format_: str) -> 
         assert r"\<script>" in text and not re.search(r"(?<!\\)<script>", text)
 
 
-def two_rows(*columns: str, keys: int = 1) -> Sheet:
+def two_rows(*others: str, keys: int = 1) -> Sheet:
     """A sheet of two rows with names, and with a number for each of these columns."""
     names = ["dataset", "algorithm"][:keys]
     rows = [
-        [*("the same" for _ in names[1:]), f"row {r}", *("-12.3" for _ in columns)] for r in (1, 2)
+        [*("the same" for _ in names[1:]), f"row {r}", *("-12.3" for _ in others)] for r in (1, 2)
     ]
-    block = Block("A title", [*names, *columns], rows, 2, best={(0, keys)}, keys=keys)
-    return Sheet([block], ("A note.",), ("A remark.",), {}, ("Bold: the best value.",))
+    block = Block("A title", columns(*names, *others), rows, 2, best={(0, keys)}, keys=keys)
+    return Sheet([block], ("A note.",), ("A remark.",), pd.DataFrame(), ("Bold: the best value.",))
 
 
 @pytest.mark.parametrize("format_", ["markdown", "latex"])

@@ -6,14 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from oodbench.results.load import frozen
 
 from oodbench.report import comparison
-from oodbench.report.gaps import Gaps, gaps_by_rule, gaps_of, losses
+from oodbench.report.gaps import Gaps, gaps_by_rule, losses
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import leaderboard_by_rule
+from oodbench.results.read import read_board
 from oodbench.results.tables import Tables, subset
-from oodbench.selection import judged
 from tests.helpers.boards import invoke
 from tests.helpers.made_boards import Means, made_board
 
@@ -48,12 +46,12 @@ def runs(made: Path) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def frames(made: Path, runs: pd.DataFrame) -> Tables:
-    return frozen(str(made))
+    return read_board(made)
 
 
 @pytest.fixture(scope="module")
 def gaps(frames: Tables) -> Gaps:
-    by_rule = gaps_of(leaderboard_by_rule(judged(frames, "val_env")))
+    by_rule = gaps_by_rule(frames)["val_env"]
     assert by_rule is not None
     return by_rule
 
@@ -105,7 +103,7 @@ def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
 ) -> None:
     table = frames.runs
     few = table[~(table["label"].eq("A") & table["dataset_label"].eq("delta"))]
-    fewer = gaps_of(leaderboard_by_rule(judged(subset(frames, few), "val_env")))
+    fewer = gaps_by_rule(subset(frames, few)).get("val_env")
     assert fewer is not None
     assert fewer.ranked["all"][0].label == "A"
     assert fewer.ranked["all"][0] == gaps.ranked["all"][0]

@@ -11,6 +11,7 @@ import scipy.stats
 
 from oodbench.report import gaps as g
 from oodbench.report import statistics as st
+from oodbench.report.numbers import Kind, Number
 
 LABELS = ["ERM", "A", "B", "C"]
 HIGHER = {"accuracies": True, "losses": False, "others": True}
@@ -155,11 +156,10 @@ def test_the_bootstrap_resamples_datasets_then_paired_trials(
     assert set(np.round(share, 9)) == set(np.round(expected, 9))
     assert (drawn.gap[:, drawn.labels.index("ERM")] == 0).all()
     assert math.isnan(drawn.intervals["A"][0]) and not drawn.has_interval  # two datasets give none
-    assert g.Place(1, 1, 2).text(False) == "1"
     whole = g.resampled(trials, rooms)
     low, high = np.quantile(whole.gap[:, whole.labels.index("A")], [0.025, 0.975])
     assert whole.intervals["A"] == (low, high) and len(whole.gap) == st.RESAMPLES == 10_000
-    assert g.Place(1, 1, 2).text(whole.has_interval) == "1 [1, 2]"
+    assert str(Number(1, low=1, high=2, kind=Kind.PLACE)) == "1 [1, 2]"
     shares = whole.gap[:, whole.labels.index("A")]
     assert whole.better["A"] == np.mean(shares > 0) and whole.better["ERM"] == 0.5
 
@@ -184,6 +184,6 @@ def test_places_count_those_ahead_in_every_resample() -> None:
     better = pd.Series({"A": 0.5, "B": 0.2, "C": 0.2})
     drawn = np.array([[3, 2, 1], [3, 2, 2], [1, 1, 0], [0, 1, 2]], float)
     places = g.places(better, drawn)
-    assert [places[x].place for x in "ABC"] == [1, 2, 2]
+    assert [places[x].value for x in "ABC"] == [1, 2, 2]
     # the places of A are 1, 1, 1, 3; of B 2, 2, 1, 2; of C 3, 2, 3, 1
     assert [(places[x].low, places[x].high) for x in "ABC"] == [(1, 3), (1, 2), (1, 3)]

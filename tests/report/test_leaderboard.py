@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
+from oodbench.report.cells import CEILING, scores
 from oodbench.report.comparison import comparison
 from oodbench.report.html.contents import contents
 from oodbench.report.tables import FORMATS
-from oodbench.report.tables.leaderboard import CEILING, COLUMNS, Column, scores
+from oodbench.report.tables.leaderboard import LAST_COLUMNS, LastColumn
 from oodbench.report.tables.sheet import blocks, sheet
 from oodbench.results.read import joined, read_results
-from tests.helpers.made import Curve, Made, flat, leaderboard
+from tests.helpers.made import Curve, Made, flat, leaderboard, texts
 
 
 def shortcut(rise: float) -> Curve:
@@ -46,19 +47,19 @@ def test_validation_environments_choose_unless_the_sweep_says_otherwise(tmp_path
 
 def test_a_finding_says_where_two_rules_differ_beyond_both_errors(tmp_path: Path) -> None:
     frames = read_results(with_validation(tmp_path, {"ERM": 1.0, "IRM": 0.5}).results)
-    (finding,) = leaderboard(frames).findings
+    (finding,) = texts(leaderboard(frames).findings)
     assert finding == (
         "The selection rule matters: ERM on D has 39.9 ± 0.1 by val_env and 19.7 ± 0.2 by train_val, "
         "a difference beyond both errors, and 1 more cell differs so."
     )
-    (turned,) = leaderboard(frames, "train_val").findings
+    (turned,) = texts(leaderboard(frames, "train_val").findings)
     assert "19.7 ± 0.2 by train_val and 39.9 ± 0.1 by val_env" in turned
-    assert leaderboard(frames, "oracle").findings == ()
+    assert texts(leaderboard(frames, "oracle").findings) == ()
 
 
 def test_rules_that_agree_are_not_mentioned(tmp_path: Path) -> None:
     frames = read_results(with_validation(tmp_path, {"ERM": 0.0}).results)
-    assert leaderboard(frames).findings == ()
+    assert texts(leaderboard(frames).findings) == ()
 
 
 def test_a_declared_column_is_in_every_format_and_on_the_page(
@@ -68,15 +69,15 @@ def test_a_declared_column_is_in_every_format_and_on_the_page(
     for label, level in (("ERM", 0.5), ("IRM", 0.7)):
         for trial in range(2):
             made.add("D", label, ("a", "b"), trial, easier_a(level))
-    lag = Column("lag", lambda row: f"{1 - row['mean']:.2f}", "Lag: what is missing to 1.")
-    monkeypatch.setattr("oodbench.report.tables.leaderboard.COLUMNS", (*COLUMNS, lag))
+    lag = LastColumn("lag", lambda row: f"{1 - row['mean']:.2f}", "Lag: what is missing to 1.")
+    monkeypatch.setattr("oodbench.report.tables.leaderboard.LAST_COLUMNS", (*LAST_COLUMNS, lag))
     made_sheet = sheet(leaderboard(read_results(made.results)))
     (table,) = made_sheet.blocks
     assert table.header == ["algorithm", "a", "b", "mean", "n", "lag"]
     assert table.rows[0][3:] == ["75.0", "2", "0.25"]
     for name, write in FORMATS.items():
         assert all(word in write(made_sheet) for word in ("lag", "0.25")), name
-    assert lag.note in made_sheet.notes
+    assert lag.note in texts(made_sheet.notes)
     page = contents(joined([tmp_path]))["rules"]["train_val"]
     assert lag.note in page["notes"]
     assert [name for name, _ in page["cells"][0][0][5]][:2] == ["n", "lag"]
@@ -121,7 +122,7 @@ def test_the_constant_answer_and_ceilings_are_grey_rows(tmp_path: Path) -> None:
     assert [row[0] for row in block.rows] == ["ERM", "IRM", "clean", "constant"]
     assert block.rows[3] == ["constant", "60.1 ± 0.1", "3"]
     assert (block.ranked, block.grey, block.best) == (2, 2, {(0, 1)})
-    assert set(scores(leaderboard(frames))["label"]) == {"ERM", "IRM"}
+    assert set(scores(leaderboard(frames).cells)["label"]) == {"ERM", "IRM"}
     compared = comparison(frames, "ERM")
     assert set(compared.frame["label"]) == {"IRM"}
     with pytest.raises(UserError, match="unknown baseline 'constant'"):
@@ -147,7 +148,7 @@ def test_methods_that_see_test_inputs_are_ranked_apart(tmp_path: Path) -> None:
     assert (apart.ranked, apart.grey, apart.best) == (2, 0, {(0, 1)})
     # without others they are what is ranked
     assert alone.title == "E: accuracy (%)" and [row[0] for row in alone.rows] == ["ARM", "MTL"]
-    assert set(scores(leaderboard(frames)).query("dataset == 'D'")["label"]) == {
+    assert set(scores(leaderboard(frames).cells).query("dataset == 'D'")["label"]) == {
         "ERM",
         "IRM",
     }
@@ -168,13 +169,13 @@ def test_references_stand_in_grey_and_are_not_ranked(tmp_path: Path) -> None:
                 made.add("E", label, ("b",), trial, curve, reference=True)
                 made.add("D", "top", ("b",), trial, curve, **own)
     frames = read_results(made.results)
-    assert set(scores(leaderboard(frames), CEILING)["label"]) == {"top"}
+    assert set(scores(leaderboard(frames).cells, CEILING)["label"]) == {"top"}
     first, alone, *_ = blocks(leaderboard(frames))
     assert [row[0] for row in first.rows] == ["IRM", "ERM", "Forest", "top"]
     assert (first.ranked, first.grey, first.best) == (2, 2, {(0, 1)})
     # without methods they are what is ranked
     assert [row[0] for row in alone.rows] == ["Forest"] and alone.ranked == 1
-    shown = scores(leaderboard(frames))
+    shown = scores(leaderboard(frames).cells)
     assert set(shown["label"][shown["dataset"] == "D"]) == {"ERM", "IRM"}
     compared = comparison(frames, "ERM").frame
     assert set(compared.loc[compared["dataset"] == "D", "label"]) == {"IRM"}
@@ -192,7 +193,7 @@ def test_a_finding_says_that_no_row_differs_from_the_constant_answer(
     tmp_path: Path, values: dict[str, float], sentence: str
 ) -> None:
     frames = read_results(with_references(tmp_path, {"clean": 0.9, **values}).results)
-    found = leaderboard(frames).findings
+    found = texts(leaderboard(frames).findings)
     assert [text.partition(" (")[0] for text in found] == [sentence] * bool(sentence)
 
 
@@ -220,7 +221,7 @@ def test_two_trials_cannot_tell_a_row_from_the_constant_answer(tmp_path: Path) -
     made = Made(tmp_path)
     for trial, value in enumerate((0.9, 0.7)):
         made.add("D", "ERM", ("b",), trial, flat(value), constant=answered(0.6))
-    (found,) = leaderboard(read_results(made.results)).findings
+    (found,) = texts(leaderboard(read_results(made.results)).findings)
     assert found.startswith("Two trials are too few to tell rows of D from the constant answer (")
 
 
@@ -230,7 +231,7 @@ def test_two_trials_give_no_error(tmp_path: Path) -> None:
         made.add("D", "ERM", ("b",), trial, flat(0.5 + trial / 10))
     shown = sheet(leaderboard(read_results(made.results)))
     assert shown.blocks[0].rows == [["ERM", "55.0", "2"]]
-    assert "trials: 2, too few for an error, hparam draws: 1." in shown.notes[1]
+    assert "trials: 2, too few for an error, hparam draws: 1." in texts(shown.notes)[1]
     made.add("D", "ERM", ("b",), 2, flat(0.7))
     shown = sheet(leaderboard(read_results(made.results)))
     assert shown.blocks[0].rows == [["ERM", "60.0 ± 5.8", "3"]]
@@ -244,7 +245,7 @@ def test_rows_that_are_equal_on_every_run_are_told(tmp_path: Path) -> None:
             for trial in range(3):
                 off = 0.01 * (label == "VREx" and dataset == "E" and trial == 2)
                 made.add(dataset, label, ("b",), trial, easier_a(level + trial / 20 + off))
-    assert leaderboard(read_results(made.results)).findings == (
+    assert texts(leaderboard(read_results(made.results)).findings) == (
         "IRM: equal to ERM on every run.",
         "CORAL: equal to SD on every run.",
     )
@@ -254,7 +255,7 @@ def test_runs_without_a_constant_answer_have_no_such_row(tmp_path: Path) -> None
     made = Made(tmp_path)
     made.add("D", "ERM", ("b",), 0, shortcut(0.0))
     board = leaderboard(read_results(made.results))
-    assert set(board.frame["label"]) == {"ERM"} and board.findings == ()
+    assert set(board.frame["label"]) == {"ERM"} and texts(board.findings) == ()
 
 
 def test_a_constant_answer_that_a_trial_lacks_is_incomplete(tmp_path: Path) -> None:
@@ -268,14 +269,16 @@ def test_runs_that_diverged_are_counted_and_named(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in range(5):
         made.add("D", "ERM", ("b",), trial, flat(0.5), state="done" if trial else "diverged")
-    remarks = leaderboard(read_results(made.results)).remarks
+    remarks = texts(leaderboard(read_results(made.results)).remarks)
     assert remarks[0].startswith("Runs: 4 done, 1 diverged")
     assert remarks[1] == (
         "Diverged, counted with what they recorded: ERM on D (test b, trial 0, draw 0)."
     )
     for trial in range(5):
         made.add("D", "IRM", ("b",), trial, flat(0.5), state="diverged")
-    (named,) = [r for r in leaderboard(read_results(made.results)).remarks if "Diverged" in r]
+    (named,) = [
+        r for r in texts(leaderboard(read_results(made.results)).remarks) if "Diverged" in r
+    ]
     assert named.endswith("IRM on D (test b, trial 1, draw 0), 3 more.")
 
 
@@ -287,12 +290,16 @@ def test_broken_runs_are_counted_nowhere_and_named_with_what_is_wrong(tmp_path: 
             (run.path / "metrics.jsonl").unlink()
     board = leaderboard(read_results(made.results))
     assert set(board.frame["n"]) == {1} and set(board.frame["planned"]) == {5}
-    assert board.remarks[0].startswith("Runs: 1 done, 0 diverged, 0 failed, 4 broken, 0 missing")
-    assert board.remarks[1].startswith(
+    assert texts(board.remarks)[0].startswith(
+        "Runs: 1 done, 0 diverged, 0 failed, 4 broken, 0 missing"
+    )
+    assert texts(board.remarks)[1].startswith(
         "Broken, counted nowhere: ERM on D (test b, trial 1, draw 0), as "
     )
     reason = "metrics.jsonl has 0 records; the run ended with 3"
-    assert board.remarks[1].count(reason) == 3 and board.remarks[1].endswith("; 1 more.")
+    assert texts(board.remarks)[1].count(reason) == 3 and texts(board.remarks)[1].endswith(
+        "; 1 more."
+    )
 
 
 def test_several_settings_under_one_name_are_told(tmp_path: Path) -> None:
@@ -301,9 +308,13 @@ def test_several_settings_under_one_name_are_told(tmp_path: Path) -> None:
     for label in ("ERM", "IRM"):
         for draw in range(2):
             made.add("D", label, ("b",), 0, flat(0.5), draw=draw)
-    assert not [r for r in leaderboard(read_results(made.results)).remarks if "one name" in r]
+    assert not [
+        r for r in texts(leaderboard(read_results(made.results)).remarks) if "one name" in r
+    ]
     made.add("D", "IRM", ("b",), 0, flat(0.6), hparams={"lr": 0.3, "optimizer": "adam"})
-    (remark,) = [r for r in leaderboard(read_results(made.results)).remarks if "one name" in r]
+    (remark,) = [
+        r for r in texts(leaderboard(read_results(made.results)).remarks) if "one name" in r
+    ]
     assert remark.startswith(
         "Several settings under one name: IRM on D. The rule chooses among all"
     )
@@ -314,15 +325,15 @@ def test_runs_that_were_trained_differently_are_told(tmp_path: Path) -> None:
     for trial in range(3):
         made.add("D", "ERM", ("b",), trial, flat(0.5))
     frames = read_results(made.results)
-    assert not [r for r in leaderboard(frames).remarks if "differently" in r]
+    assert not [r for r in texts(leaderboard(frames).remarks) if "differently" in r]
     frames.runs["provenance"] = [
         {"threads": 1, "torch": "2.11", "device": f"cuda:{i}", "vectorized": i > 0}
         for i in range(3)
     ]
-    assert leaderboard(frames).remarks[-1] == (
+    assert texts(leaderboard(frames).remarks)[-1] == (
         "Trained differently, equal up to round-off: vectorized: no (1 run), yes (2 runs)."
     )
     frames.runs["provenance"] = [{"threads": 1 + i % 2, "device": "cpu"} for i in range(3)]
-    assert "threads: 1 (2 runs), 2 (1 run)" in leaderboard(frames).remarks[-1]
+    assert "threads: 1 (2 runs), 2 (1 run)" in texts(leaderboard(frames).remarks)[-1]
     frames.runs.loc[2, "state"] = "lost"  # it counts nowhere, and is missing
-    assert "threads: 1 (1 run), 2 (1 run)" in leaderboard(frames).remarks[-1]
+    assert "threads: 1 (1 run), 2 (1 run)" in texts(leaderboard(frames).remarks)[-1]

@@ -48,7 +48,7 @@ def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
 def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
     plain = trained(tmp_path, tiny(**COLOURS))
     assert outcome(plain) == outcome(kept)
-    assert not list(tmp_path.glob("runs/*/predictions"))
+    assert not list(tmp_path.glob("kept/*/predictions"))
     with pytest.raises(UserError, match="keeps no predictions"):
         with_prediction_metrics(joined([plain.path]), [None], ["auroc"])
 

@@ -12,7 +12,7 @@ from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.stored import store_plan
-from tests.helpers.made import leaderboard, write_run
+from tests.helpers.made import leaderboard, texts, write_run
 from tests.helpers.sweeps import TINY, tiny
 
 ERRORS = {
@@ -112,7 +112,7 @@ def test_the_table_says_what_its_error_leaves_out(tmp_path: Path) -> None:
     launch(plan.sweep, options)  # the same launch again goes on
     shown = leaderboard(joined([out]))
     assert set(shown.frame["n"]) == {2}
-    (note,) = [note for note in shown.notes if "chosen once" in note]
+    (note,) = [note for note in texts(shown.notes) if "chosen once" in note]
     assert f"by train_val in {before}, among 3 draws in 3 other trials" in note
     for directories in ([before, out], [out, before]):
         with pytest.raises(UserError, match="differ in how hyperparameters were chosen"):

@@ -6,6 +6,7 @@ import pytest
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import ErrorKind, Experiment, Target
 from oodbench.verify.verdicts import Comparison, compare_targets, verdict_sheet
+from tests.helpers.made import texts
 
 
 def against(values: list[float], **fields: object) -> Comparison:
@@ -43,6 +44,10 @@ def test_beside_a_constant_those_of_ours_that_differ_are_counted(different: int,
     assert below.z == pytest.approx(-NormalDist().inv_cdf(1 - 10 / 420))
 
 
+def test_a_difference_without_any_spread_has_no_verdict() -> None:
+    assert against([1.5, 1.5], error=0.0, error_is="std", trials=7).off is None
+
+
 def test_one_trial_has_the_sources_spread() -> None:
     found = against([2.0], error=0.6, error_is="population std", trials=10)
     spread = 0.6 * math.sqrt(10 / 9)
@@ -78,13 +83,29 @@ def test_an_exact_value_of_certain_trials_says_nothing_of_others() -> None:
     assert against([1.01] * 2, **values).off is False
 
 
+def test_one_trial_is_printed_without_an_error_of_its_own() -> None:
+    target = Target(source="A", row="r", value=1.0, error=0.6, error_is="population std", trials=10)
+    experiment = Experiment(name="n", title="T", paper="p", about="a", targets=(target,))
+    found = verdict_sheet(experiment, Measured(values={target.key: [2.0]}))
+    assert found.blocks[0].rows[0][3:6] == ["1.0 ± 0.6", "2", "+1"]
+    assert math.isnan(found.frame["ours_stderr"][0])
+    assert any(note.startswith("One trial of ours has no ±") for note in texts(found.notes))
+    found = verdict_sheet(experiment, Measured(values={target.key: [2.0, 1.0]}))
+    assert not any(note.startswith("One trial") for note in texts(found.notes))
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"error": 0.1, "error_is": "stderr"},
+        {"error": 0.1, "error_is": "std", "trials": 5},
         {"error_is": "one run"},
+        {"error_is": "none"},
+        {"error_is": "constant", "trials": 5},
         {"error": 0.1, "error_is": "tolerance"},
+        {"error": 0.1, "error_is": "tolerance", "trials": 5},
         {"error_is": "at least"},
+        {"error_is": "at most"},
     ],
 )
 def test_a_diverged_trial_is_a_miss(fields: dict[str, object]) -> None:
@@ -96,6 +117,20 @@ def test_a_diverged_trial_is_a_miss(fields: dict[str, object]) -> None:
     known = against([math.nan], **fields, reproducible=False, note="why")
     assert not known.missed
     assert known.verdict == "off, see the note, 1 of 1 trials diverged"
+
+
+def test_a_reproducible_target_without_a_value_is_missed() -> None:
+    assert against([]).missed
+    assert against([]).verdict == "not run"
+    assert not against([], reproducible=False, note="no GPU").missed
+
+
+def test_what_is_off_but_not_reproducible_is_no_error_and_is_said() -> None:
+    found = against(
+        [5, 5], error=0.1, error_is="stderr", reproducible=False, note="why", tuned_on_test=True
+    )
+    assert found.off and not found.missed
+    assert found.verdict == "off, see the note, tuned on test data"
 
 
 def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:
@@ -117,8 +152,8 @@ def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:
     assert found.blocks[0].rows[1][-1] == "MISSED"
     assert found.blocks[1].rows[0][1] == "test, step 100"
     assert found.blocks[1].rows[0][3:] == ["≥ 3", "-", "-", "-", "0", "not run"]
-    text = " ".join(found.notes)
+    text = " ".join(texts(found.notes))
     assert "Deviation: less" in text and "s: because" in text
     assert "population std of 10 trials" in text
-    assert found.remarks == ("Code: c0ffee.",)
+    assert texts(found.remarks) == ("Code: c0ffee.",)
     assert [c.missed for c in compare_targets(experiment, measured)] == [False, True, True]

@@ -29,7 +29,7 @@ def write(frames: Tables, out: Path, baseline: str = "ERM", metric: str | None =
 
 
 def render(tree: dict[str, Any]) -> str:
-    """Return the HTML page that shows a tree made by `contents.contents`."""
+    """The HTML page that shows a tree made by `contents.contents`."""
     style, script = ((ASSETS / name).read_text() for name in ("page.css", "page.js"))
     parts = {
         "policy": POLICY.format(script=_checksum(script), style=_checksum(style)),

@@ -12,14 +12,14 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
-from oodbench.report.comparison import gain_text, orders, selection_cost, selection_costs
+from oodbench.report.cells import METHOD, over_ties, test_values
+from oodbench.report.comparison import gain_cell, orders, selection_cost, selection_costs
 from oodbench.report.gaps import BASELINE, Gaps, losses
 from oodbench.report.html.views import Numbers, numbers_by, views
 from oodbench.report.numbers import gain, number
 from oodbench.report.sources import with_prediction_metrics
 from oodbench.report.statistics import Difference
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import METHOD, over_ties
 from oodbench.report.tables.remarks import number_of_trials
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.results.tables import CELL, Tables, plugins_of
@@ -29,7 +29,7 @@ from oodbench.version import __version__
 
 
 def contents(frames: Tables, baseline: str = BASELINE, metric: str | None = None) -> dict[str, Any]:
-    """Return everything on the page of these runs.
+    """Everything on the page of these runs.
 
     `metric` is shown instead of the datasets' own, and never changes what is chosen; one that is computed
     from kept predictions has values where a rule chose. Raises UserError if no run is planned, and for
@@ -76,14 +76,12 @@ def _title(runs: pd.DataFrame) -> str:
 
 
 def _own(runs: pd.DataFrame) -> set[str]:
-    """Return the labels of the runs that stand beside frozen ones."""
     if "frozen" not in runs or not runs["frozen"].eq(True).any():
         return set()
     return set(runs.loc[~runs["frozen"].eq(True), "label"])
 
 
 def _kinds(judged_runs: Any, labels: Sequence[str]) -> dict[str, str]:
-    """Return the kind of each row: `method`, `transductive`, `ceiling` or `constant`."""
     kinds = dict.fromkeys(labels, METHOD)
     for one in judged_runs:
         frame = one.board.frame
@@ -111,7 +109,6 @@ def _rule(
     datasets: Sequence[str],
     labels: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the part of a page that depends on the selection rule, given the gaps by all rules."""
     chosen = _chosen(one)
     board = one.board
     others = [g for name, g in gaps.items() if name != one.rule and not sees_test(name)]
@@ -126,11 +123,11 @@ def _rule(
 
 def _asked(one: Numbers) -> str:
     """Say which question the runs answer, and how many they are."""
-    runs = one.judged.runs
+    runs = one.board.chosen.runs
     runs = runs[runs["dataset_label"].isin(one.board.frame["dataset"])]
     methods = set(one.board.frame.loc[one.board.frame["kind"] == METHOD, "label"])
     counts = [counted(len(methods), "row"), counted(runs["dataset_label"].nunique(), "dataset")]
-    summary = find_rule(one.rule, plugins=plugins_of(one.judged.frames)).description
+    summary = find_rule(one.rule, plugins=plugins_of(one.board.chosen.tables)).description
     draws = counted(int(runs["draw"].nunique()), "draw")
     return (
         f"Which of {counts[0]} does best on test environments that it never saw? {counts[1]}; {draws} of "
@@ -143,16 +140,16 @@ def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
     """List chosen runs by dataset and label: test sets if several, how many draws tie if some do, trials,
     draws, steps, scores, values.
     """
-    metrics = dict(zip(one.board.frame["dataset"], one.board.frame["metric"], strict=True))
-    cells = one.judged.tied.groupby(CELL, sort=False)
-    values = over_ties(one.judged.test_values(one.judged.tied, metrics), CELL)
-    chosen = one.judged.chosen.merge(values, on=CELL).merge(cells.size().rename("ties"), on=CELL)
+    by_rule, metrics = one.board.chosen, one.metrics
+    ties = by_rule.tied.groupby(CELL, sort=False).size().rename("ties")
+    values = over_ties(test_values(by_rule, by_rule.tied, metrics), CELL)
+    chosen = by_rule.chosen.merge(values, on=CELL).merge(ties, on=CELL)
     found: dict[Any, list[list[Any]]] = {}
     for key, group in chosen.groupby(["dataset_label", "label"], sort=False):
-        tests, ties = list(group["test_environments"].map("+".join)), list(map(int, group["ties"]))
+        tests, tied = list(group["test_environments"].map("+".join)), list(map(int, group["ties"]))
         found[key] = [
             tests if len(set(tests)) > 1 else [],
-            ties if max(ties) > 1 else [],
+            tied if max(tied) > 1 else [],
             *([int(v) for v in group[name]] for name in ("trial", "draw", "step")),
             _significant(group["score"]),
             _significant(group["value"]),
@@ -161,7 +158,6 @@ def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
 
 
 def _significant(values: Any) -> list[float | None]:
-    """Return values (n,) rounded to 4 significant digits; None where a value is not finite."""
     return [float(f"{v:.4g}") if math.isfinite(v) else None for v in map(float, values)]
 
 
@@ -173,8 +169,8 @@ def _cells(
         return [None] * len(labels)
     means = one.on(dataset)
     shares = _shares(one, dataset)
-    known = [abs(d.gain.mean) for (of, _), d in one.differences.items() if of == dataset]
-    largest = max((v for v in known if math.isfinite(v)), default=0.0) or 1.0
+    gains = [abs(d.gain.mean) for (of, _), d in one.differences.items() if of == dataset]
+    largest = max((v for v in gains if math.isfinite(v)), default=0.0) or 1.0
     rows = means.to_dict(orient="index")
     cells: list[Any] = []
     for label in labels:
@@ -184,12 +180,13 @@ def _cells(
             continue
         share = shares.get(label)
         colour = share if shares else d.gain.mean / largest if d else None
-        facts = [[c.name, c.text(row)] for c in one.board.columns if c.text(row)]
+        known = [(column.name, str(column.cell(row))) for column in one.board.columns]
+        facts = [[name, text] for name, text in known if text]
         texts = [number(row["mean"], row["stderr"], row["metric"]), "", ""]
         if share is not None:
             texts[1] = f"{share:z.2f}".replace("inf", "∞")
         if d is not None:
-            texts[2] = gain_text(d, row["metric"])
+            texts[2] = str(gain_cell(d, row["metric"]))
             facts += _facts(d, row["metric"], one.unit(dataset))
         sign = one.signs.get((dataset, label), 0)
         cells.append([*texts, _bounded(colour), sign, facts, chosen.get((dataset, label), [])])
@@ -197,7 +194,6 @@ def _cells(
 
 
 def _shares(one: Numbers, dataset: str) -> dict[str, float]:
-    """Return the share of the gap that each row closes on a dataset."""
     if one.gaps is None or dataset not in one.gaps.shares.index:
         return {}
     tables = one.gaps.apart_shares, one.gaps.shares

@@ -11,23 +11,15 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
-from oodbench.report.comparison import OVERALL, gain_text, gains, left_by_holm
+from oodbench.report.cells import CEILING, METHOD, TRANSDUCTIVE, scores
+from oodbench.report.comparison import OVERALL, gain_cell, gains, left_by_holm
 from oodbench.report.gaps import ALL, BASELINE, GROUPS, Gaps, gaps_of
-from oodbench.report.numbers import gain
+from oodbench.report.numbers import count, gain
 from oodbench.report.statistics import Difference, block_table, estimate, mean_ranks, significant
-from oodbench.report.tables.leaderboard import (
-    CEILING,
-    METHOD,
-    TRANSDUCTIVE,
-    Leaderboard,
-    count,
-    is_mean,
-    leaderboard_by_rule,
-    scores,
-)
+from oodbench.report.tables.leaderboard import Leaderboard, is_mean
 from oodbench.results.run_spec import CONSTANT
-from oodbench.results.tables import Tables, subset
-from oodbench.selection import Judged, judged
+from oodbench.results.tables import Tables, frozen_scores, subset
+from oodbench.selection import judge
 from oodbench.terminal import counted
 
 BY = "by a 95 % interval"
@@ -42,15 +34,25 @@ TICKS = 5
 class Numbers:
     """The numbers of a page by one selection rule."""
 
-    judged: Judged
-    """The runs of the datasets that serve the rule."""
-    rule: str
-    baseline: str
     board: Leaderboard
-    scores: pd.DataFrame
-    """The values of methods; see `oodbench.report.tables.leaderboard.scores`."""
-    gaps: Gaps | None
-    """The shares of the gap; None without a clear head-room, and for another baseline than ERM."""
+    """Of the datasets that serve the rule."""
+    baseline: str
+
+    @property
+    def rule(self) -> str:
+        """The selection rule."""
+        return self.board.rule
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """The values of methods; see `oodbench.report.cells.scores`."""
+        return scores(self.board.cells)
+
+    @cached_property
+    def gaps(self) -> Gaps | None:
+        """The shares of the gap; None without a clear head-room, and for another baseline than ERM."""
+        is_usual = self.baseline == BASELINE
+        return gaps_of(self.board.chosen, self.board.cells) if is_usual else None
 
     @cached_property
     def means(self) -> pd.DataFrame:
@@ -59,7 +61,7 @@ class Numbers:
         return frame[is_mean(frame)].set_index(["dataset", "label"])
 
     def on(self, dataset: str) -> pd.DataFrame:
-        """Return the means of each row on a dataset, by label."""
+        """The means of each row on a dataset, by label."""
         return pd.DataFrame(self.means.xs(dataset, level="dataset"))
 
     @cached_property
@@ -86,28 +88,28 @@ class Numbers:
         return dict(zip(frame["dataset"], frame["metric"], strict=True)) | {OVERALL: "accuracy"}
 
     def metric(self, dataset: str) -> str:
-        """Return the metric of a dataset."""
+        """The metric of a dataset."""
         return self.metrics[dataset]
 
     def higher(self, dataset: str) -> bool:
-        """Return whether a higher value is better on a dataset."""
+        """Whether a higher value is better on a dataset."""
         return self.board.higher.get(self.metric(dataset), True)
 
     def scale(self, dataset: str) -> float:
-        """Return the factor of the values that the page shows."""
+        """The factor of the values that the page shows."""
         return 100.0 if is_proportion(self.metric(dataset)) else 1.0
 
     def unit(self, dataset: str) -> str:
-        """Return the unit of gains on a dataset."""
+        """The unit of gains on a dataset."""
         metric = self.metric(dataset)
         return "points" if is_proportion(metric) else metric
 
 
 def _serving(frames: Tables, rule: str) -> Tables:
-    """Return the frames of the datasets on which a rule can choose; those of a sweep as they are."""
-    if frames.scores is None:
+    runs, scores = frames.runs, frozen_scores(frames)
+    if scores is None:
         return frames
-    runs, ids = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
+    ids = scores.loc[scores["rule"] == rule, "id"]
     datasets = runs.loc[runs["id"].isin(ids), "dataset_label"].unique()
     kept = runs["dataset_label"].isin(datasets)
     return frames if kept.all() else subset(frames, runs[kept])
@@ -118,10 +120,9 @@ def numbers_by(frames: Tables, rule: str, baseline: str, metric: str | None) -> 
     frames = _serving(frames, rule)
     if frames.runs.empty:
         raise UserError(f"no dataset serves the rule {rule}")
-    one = judged(frames, rule)
-    board = leaderboard_by_rule(one, metric)
-    gaps = gaps_of(board) if baseline == BASELINE else None
-    return Numbers(one, rule, baseline, board, scores(board), gaps)
+    board = Leaderboard(judge(frames, rule), metric)
+    assert len(board.cells)
+    return Numbers(board, baseline)
 
 
 @dataclass
@@ -143,7 +144,7 @@ class View:
     """Sentences below the picture."""
 
     def tree(self, labels: Sequence[str], datasets: Sequence[str]) -> dict[str, Any]:
-        """Return the view as plain values, with rows and datasets by their places in these lists."""
+        """The view as plain values, with rows and datasets by their places in these lists."""
         drawn = [r for r in self.rows if r.ranked][:SHOWN]
         ends = [v for r in drawn for v in (r.low, r.mean, r.high) if math.isfinite(v)]
         return {
@@ -194,8 +195,8 @@ def _of_gaps(one: Numbers, gaps: Gaps, others: Sequence[Gaps], group: str) -> Vi
     members, means = gaps.subsets[group], [other.means_over(group) for other in others]
     rows = []
     for share in (*gaps.ranked[group], *gaps.unranked[group]):
-        mean, place, better = share.texts
-        texts = [mean, *(known.get(share.label, "-") for known in means), place, better]
+        mean, place, better = map(str, share.cells)
+        texts = [mean, *(str(known.get(share.label, "-")) for known in means), place, better]
         ranked = share.place is not None
         rows.append(Row(share.label, share.mean, share.low, share.high, texts, ranked))
     head = ["mean share of the gap", *(f"by {g.rule}" for g in others), "place", "P(better)"]
@@ -266,7 +267,7 @@ def _of_dataset(one: Numbers, dataset: str) -> View:
     rows = []
     for label in _order(means, one.higher(dataset)):
         of_row = means.loc[label].to_dict()
-        text = [count(of_row)]
+        text = [str(count(of_row["n"], of_row["planned"]))]
         row = (
             _row_of_gain(one, dataset, label, own.get(label), text)
             if own
@@ -325,7 +326,7 @@ def _row_of_gain(
         mean = 0.0 if label == one.baseline else math.nan
         text = "0" if label == one.baseline else "-"
         return Row(label, mean, math.nan, math.nan, [text, *extra], label == one.baseline)
-    text, scale = gain_text(d, one.metric(dataset)), one.scale(dataset)
+    text, scale = str(gain_cell(d, one.metric(dataset))), one.scale(dataset)
     mean, low, high = (scale * v for v in (d.gain.mean, d.gain.low, d.gain.high))
     return Row(label, mean, low, high, [text, *extra], d.pairs == d.planned)
 
@@ -350,7 +351,7 @@ def _finding_of_gains(one: Numbers, dataset: str, own: Mapping[str, Difference],
     signs = [one.signs[dataset, d.label] if sure else _sign(d) for d in whole]
     how = "after Holm's correction" if sure else BY
     up, down = signs.count(1), signs.count(-1)
-    text = f"the first, {best.label}, gains {gain_text(best, metric)} {unit}"
+    text = f"the first, {best.label}, gains {gain_cell(best, metric)} {unit}"
     if math.isnan(best.gain.low):
         over = "dataset" if dataset == OVERALL else "trial"
         several = f"two {over}s give" if best.gain.n > 1 else f"one {over} gives"
@@ -363,7 +364,6 @@ def _sign(d: Difference) -> int:
 
 
 def _axis(values: Iterable[float]) -> list[Any]:
-    """Return the ends of an axis that spans the values, and its ticks."""
     known = [*values] or [0.0, 1.0]
     low, high = min(known), max(known)
     room = 0.04 * ((high - low) or abs(high) or 1.0)

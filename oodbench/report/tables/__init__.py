@@ -1,100 +1,141 @@
-"""Tables of texts, and how they are printed: for a terminal, a web page, a paper or a program."""
+"""Tables, and how they are printed: for a terminal, a web page, a paper or a program.
+
+Numbers stay numbers, and tables, columns and rows say what they are, until a format renders them.
+"""
 
 import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
 from oodbench.errors import unknown
-from oodbench.notes import footnotes
+from oodbench.notes import AnyNote, footnotes
+from oodbench.report.numbers import Number, Printed
 from oodbench.terminal import Terminal, printable, printable_json, terminal
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-OVER_DATASETS = "All datasets: means over test environments"
-"""The title of the table over several datasets."""
-GAP_CLOSED = "Share of the gap closed by"
-"""The beginning of the title of a board's headline."""
-OWN_ROWS = "Trained here, beside the board"
-"""The title of the table of rows that were trained here."""
+class Shows(StrEnum):
+    """What a block or a column shows, by which views select it."""
+
+    DATASET = "a dataset's values"
+    OVER_DATASETS = "means of all datasets"
+    GAP_CLOSED = "shares of the gap"
+    OWN_ROWS = "rows trained here"
+    LABEL = "label"
+    RANKED_BY = "what rows are ranked by"
+    KEPT = "what else fits a screen"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a printed table."""
+
+    name: str
+    shows: Shows | None = None
+
+
+Cell = Number | Printed | str
+"""A number, or a text: a name, or `-` where there is nothing."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A table of texts, and which of its cells are marked."""
+    """A table, and which of its cells are marked."""
 
     title: str
-    header: list[str]
-    rows: list[list[str]]
+    columns: Sequence[Column]
+    cells: Sequence[Sequence[Cell]]
+    """The rows."""
     ranked: int
     """The number of ranked rows: the complete ones, which stand first, the best at the top."""
     best: set[tuple[int, int]] = field(default_factory=set)
     """(row, column) of the best values."""
     near: set[tuple[int, int]] = field(default_factory=set)
-    """(row, column) of the values within the best one's standard error."""
+    """(row, column) of the values no further from a best one than its standard error."""
     second: set[tuple[int, int]] = field(default_factory=set)
-    """(row, column) of the runners-up."""
+    """(row, column) of the runners-up, which papers underline."""
     grey: int = 0
-    """The number of last rows that are not methods: the constant answer and ceilings."""
+    """The number of last rows that are no methods."""
     keys: int = 1
     """The number of first columns that name a row."""
+    shows: Shows | None = None
+    dataset: str = ""
+    """The only dataset that it shows."""
+    summary: int = 0
+    """The number of last rows that are means over several datasets."""
+    explains_bold: bool = False
+    """Whether the title says what is bold, which is the best value elsewhere."""
+
+    @property
+    def header(self) -> list[str]:
+        """The names of the columns."""
+        return [column.name for column in self.columns]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells as texts."""
+        return [list(map(str, row)) for row in self.cells]
 
     def part(self, rows: Sequence[int], columns: Sequence[int]) -> "Block":
-        """Return the block with these rows and columns alone; their cells keep their marks."""
+        """The block with these rows and columns alone; their cells keep their marks."""
         places = {(r, c): (i, j) for i, r in enumerate(rows) for j, c in enumerate(columns)}
+
+        def moved(marks: set[tuple[int, int]]) -> set[tuple[int, int]]:
+            return {places[place] for place in marks & places.keys()}
+
         return replace(
             self,
-            header=[self.header[c] for c in columns],
-            rows=[[self.rows[r][c] for c in columns] for r in rows],
+            columns=[self.columns[c] for c in columns],
+            cells=[[self.cells[r][c] for c in columns] for r in rows],
             ranked=sum(r < self.ranked for r in rows),
-            best={places[place] for place in self.best & places.keys()},
-            near={places[place] for place in self.near & places.keys()},
-            second={places[place] for place in self.second & places.keys()},
-            grey=sum(r >= len(self.rows) - self.grey for r in rows),
+            grey=sum(r >= len(self.cells) - self.grey for r in rows),
+            best=moved(self.best),
+            near=moved(self.near),
+            second=moved(self.second),
         )
 
     @property
     def grey_places(self) -> list[tuple[int, int]]:
         """(row, column) of the cells of the grey rows."""
-        rows = range(len(self.rows) - self.grey, len(self.rows))
-        return [(row, column) for row in rows for column in range(len(self.header))]
+        rows = range(len(self.cells) - self.grey, len(self.cells))
+        return [(row, column) for row in rows for column in range(len(self.columns))]
+
+
+def columns(*names: str) -> list[Column]:
+    """Columns of these names."""
+    return [Column(name) for name in names]
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A leaderboard as it is printed: tables of texts, notes on them, and the numbers behind."""
+    """A report as it is printed: tables, notes on them, and the numbers behind."""
 
     blocks: list[Block]
-    notes: tuple[str, ...]
+    notes: tuple[AnyNote, ...]
     """The notes that belong into a caption."""
-    remarks: tuple[str, ...]
+    remarks: tuple[AnyNote, ...]
     """The notes that a paper does not repeat: counts and code."""
-    numbers: Mapping[Any, Sequence[Any]]
-    """The numbers behind the tables, by column."""
+    frame: "pd.DataFrame"
+    """The numbers behind the tables, a row each."""
     marks: tuple[str, ...] = ()
     """The notes on what is bold and underlined, for formats that show it."""
     paper: Block | None = None
     """The one table that a paper shows; None means all blocks."""
 
-    @property
-    def frame(self) -> "pd.DataFrame":
-        """The numbers behind the tables, a row each."""
-        import pandas as pd  # takes half a second, which the other formats need not wait for
-
-        return pd.DataFrame(self.numbers)
-
     def _repr_html_(self) -> str:
-        """Return the tables and the notes as a notebook shows them."""
+        """The tables and the notes as a notebook shows them."""
         parts = [f"<h4>{escape(b.title)}</h4>{_tabulated(b, 'unsafehtml')}" for b in self.blocks]
-        return "".join([*parts, *[f"<p>{escape(note)}</p>" for note in _notes(self)]])
+        return "".join([*parts, *[f"<p>{escape(str(note))}</p>" for note in _notes(self)]])
 
 
 LATEX = {
@@ -127,7 +168,7 @@ NOTES = "`--notes` prints these lines in full."
 def to_terminal(
     tables: Sheet, console: Terminal | None = None, whole: bool = False, more: str = NOTES
 ) -> str:
-    """Return tables in the width and, if it has any, the colours of a terminal; no number is cut.
+    """Tables in the width and, if it has any, the colours of a terminal; no number is cut.
 
     Below them stand the notes, in full if `whole`; else their footnotes and the line `more`, which says
     how to read them in full.
@@ -138,7 +179,7 @@ def to_terminal(
             console.say(block.title)
             styles = dict.fromkeys(block.near, "underline") | dict.fromkeys(block.best, "bold")
             styles |= dict.fromkeys(block.grey_places, "bright_black")
-            ranked = block.ranked if block.ranked < len(block.rows) else 0
+            ranked = block.ranked if block.ranked < len(block.cells) else 0
             table = console.tables(
                 block.header, block.rows, keys=block.keys, line_after=ranked, styles=styles
             )
@@ -147,34 +188,38 @@ def to_terminal(
         notes = [*tables.notes, *(tables.marks if styled else ()), *tables.remarks]
         shown = notes if whole else footnotes(notes)
         for note in shown:
-            console.say(note)
+            console.say(str(note))
         if more and shown != notes:
             console.say(more)
     return capture.get()
 
 
 def markdown(tables: Sheet) -> str:
-    """Return a heading and a pipe table for each block, then the notes as a list."""
+    """A heading and a pipe table for each block, then the notes as a list."""
     parts = [
         f"### {_markdown_escaped(block.title)}\n\n{_tabulated(block, 'pipe')}\n"
         for block in tables.blocks
     ]
-    return "\n".join([*parts, *[f"- {_markdown_escaped(note)}" for note in _notes(tables)], ""])
+    return "\n".join(
+        [*parts, *[f"- {_markdown_escaped(str(note))}" for note in _notes(tables)], ""]
+    )
 
 
 def _tabulated(block: Block, style: str) -> str:
-    """Return a block as a table of Markdown (`pipe`) or of HTML (`unsafehtml`), its marked cells marked."""
     pipe = style == "pipe"
     escaped: Callable[[str], str] = _markdown_escaped if pipe else escape
+
+    def rendered(cell: Cell) -> str:
+        return escaped(str(cell))
+
     best, grey = ("**{}**", "*{}*") if pipe else ("<b>{}</b>", "<i>{}</i>")
-    rows = _marked(block, escaped, best, "<u>{}</u>", grey)
+    rows = _marked(block, rendered, best, "<u>{}</u>", grey)
     header = [escaped(name) for name in block.header]
     align = [*["left"] * block.keys, *["right"] * (len(header) - block.keys)]
     return tabulate(rows, header, style, disable_numparse=True, colalign=align)
 
 
-def _notes(tables: Sheet) -> tuple[str, ...]:
-    """Return all notes, for a format that shows which numbers are bold and underlined."""
+def _notes(tables: Sheet) -> tuple[AnyNote, ...]:
     return (*tables.notes, *tables.marks, *tables.remarks)
 
 
@@ -183,7 +228,7 @@ def _markdown_escaped(text: str) -> str:
 
 
 def latex(tables: Sheet) -> str:
-    """Return the table of a paper in booktabs' style, or one for each block; the notes as comments.
+    """The table of a paper in booktabs' style, or one for each block; the notes as comments.
 
     The best values are bold, the runners-up underlined, errors small. The caption is the title alone,
     the label `tab:` and the title's letters and digits.
@@ -193,12 +238,12 @@ def latex(tables: Sheet) -> str:
     text = "".join(tabulars)
     packages = [name for mark, name in PACKAGES.items() if mark in text]
     notes = [*tables.notes]
-    if any(block.best and "bold" not in block.title for block in blocks):
+    if any(block.best and not block.explains_bold for block in blocks):
         notes.append("Bold: the best value. Underlined: the runner-up.")
     notes += tables.remarks
     parts = [
         f"% needs \\usepackage{{{', '.join(packages)}}}",
-        *[f"% {_one_line(n)}" for n in notes],
+        *[f"% {_one_line(str(n))}" for n in notes],
     ]
     for block, tabular in zip(blocks, tabulars, strict=True):
         title = block.title.partition(";")[0].lower()
@@ -221,18 +266,16 @@ LINE = 84
 
 
 def _fitted(block: Block, tabular: str) -> str:
-    """Return a tabular as wide as the text, where its own width is beyond it."""
-    columns = zip(*block.rows, strict=True) if block.rows else [block.header]
-    width = sum(max(map(len, column)) + 2 for column in columns)
+    texts = zip(*block.rows, strict=True) if block.cells else [block.header]
+    width = sum(max(map(len, column)) + 2 for column in texts)
     if width <= LINE:
         return tabular
     return f"\\resizebox{{\\textwidth}}{{!}}{{%\n{tabular}%\n}}"
 
 
 def _tabular(block: Block) -> list[str]:
-    """Return the lines of a block as a tabular; long titles of columns are stacked."""
     marks = replace(block, near=block.second)
-    rows = [f"{' & '.join(row)} \\\\" for row in _marked(marks, _latex_value, *LATEX_MARKS)]
+    rows = [f"{' & '.join(row)} \\\\" for row in _marked(marks, _latex_cell, *LATEX_MARKS)]
     if 0 < block.ranked < len(rows):
         rows.insert(block.ranked, r"\midrule")
     titles = [*map(_latex_escaped, block.header[: block.keys])]
@@ -249,7 +292,6 @@ def _tabular(block: Block) -> list[str]:
 
 
 def _stacked(title: str) -> str:
-    """Return a column's title in lines of about ten letters."""
     lines = textwrap.wrap(title, 11, break_long_words=False, break_on_hyphens=False)
     if len(lines) < 2:
         return _latex_escaped(title)
@@ -257,11 +299,11 @@ def _stacked(title: str) -> str:
     return rf"\shortstack[r]{{{stacked}}}"
 
 
-def _latex_value(text: str) -> str:
-    """Return a text of a cell, whose error, if it has one, is small."""
-    value, sign, error = text.partition(" ± ")
-    if not sign:
-        return _latex_escaped(text)
+def _latex_cell(cell: Cell) -> str:
+    """A cell, whose error, if it has one, is small."""
+    value, error = (cell, "") if isinstance(cell, str) else cell.parts
+    if not error:
+        return _latex_escaped(value)
     return rf"{_latex_escaped(value)} {{\scriptsize $\pm$ {_latex_escaped(error)}}}"
 
 
@@ -274,17 +316,16 @@ def _latex_escaped(text: str) -> str:
 
 
 def _marked(
-    block: Block, escape: Callable[[str], str], best: str, near: str, grey: str
+    block: Block, render: Callable[[Cell], str], best: str, near: str, grey: str
 ) -> list[list[str]]:
-    """Return the rows, escaped, with the marks of the best values, of those near them and of grey rows."""
     marks = dict.fromkeys(block.near, near) | dict.fromkeys(block.best, best)
     marks |= dict.fromkeys(block.grey_places, grey)
 
-    def marked(place: tuple[int, int], text: str) -> str:
-        return marks.get(place, "{}").format(escape(text))
+    def marked(place: tuple[int, int], cell: Cell) -> str:
+        return marks.get(place, "{}").format(render(cell))
 
     return [
-        [marked((r, c), text) for c, text in enumerate(row)] for r, row in enumerate(block.rows)
+        [marked((r, c), cell) for c, cell in enumerate(row)] for r, row in enumerate(block.cells)
     ]
 
 
@@ -306,10 +347,9 @@ def to_json(tables: Sheet) -> str:
 
 
 def _with_intervals(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the frame with `low` and `high` by Student's t, and ERRORS, where it has a standard error."""
     if "stderr" not in frame:
         return frame
-    from oodbench.report.statistics import half_width  # brings pandas and scipy, as Sheet.frame
+    from oodbench.report.statistics import half_width  # brings pandas and scipy
 
     half = frame["stderr"] * half_width(frame["n"].to_numpy())
     wide, place = frame.copy(), list(frame).index("stderr") + 1
@@ -318,7 +358,7 @@ def _with_intervals(frame: "pd.DataFrame") -> "pd.DataFrame":
     return wide.assign(errors=ERRORS)
 
 
-FORMATS: Mapping[str, Callable[[Sheet], str]] = {
+FORMATS: dict[str, Callable[[Sheet], str]] = {
     "terminal": to_terminal,
     "markdown": markdown,
     "latex": latex,
@@ -329,7 +369,7 @@ FORMATS: Mapping[str, Callable[[Sheet], str]] = {
 
 
 def sheet_text(tables: Sheet, format_: str) -> str:
-    """Return the text of tables in a format; raises UserError if there is none of that name."""
+    """The text of tables in a format; raises UserError if there is none of that name."""
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
     return FORMATS[format_](tables)

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.report.tables import Block, Sheet
+from oodbench.report.numbers import Printed
+from oodbench.report.tables import Block, Cell, Sheet, columns
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.results.tables import Tables
 
@@ -88,7 +89,7 @@ CELL_COLUMNS = ("label", "environment", "trial", "value")
 
 
 def tables(frames: Tables) -> Sheet:
-    """Return DomainBed's tables by its three rules.
+    """DomainBed's tables by its three rules.
 
     The frame has a row for each of their cells: `rule`, `dataset`, `label`, `environment`, `mean`, `error`
     (ddof=0) and `n`. Raises UserError if no run has one test environment and an accuracy.
@@ -121,8 +122,8 @@ def tables(frames: Tables) -> Sheet:
         *_unlike_tests(runs),
         *frames.notes,
     )
-    columns = ["rule", "dataset", "label", "environment", "mean", "error", "n"]
-    return Sheet(shown, notes, (), pd.DataFrame(rows, columns=columns).to_dict("list"))
+    names = ["rule", "dataset", "label", "environment", "mean", "error", "n"]
+    return Sheet(shown, notes, (), pd.DataFrame(rows, columns=names))
 
 
 def _shared_seeds(runs: pd.DataFrame) -> list[str]:
@@ -192,12 +193,12 @@ def _cells(
     return best
 
 
-def _cell(values: "pd.Series[float]") -> tuple[float, str]:
+def _cell(values: "pd.Series[float]") -> tuple[float, Cell]:
     """The mean of a cell, and its text: the mean and the population's standard error."""
     if values.empty:
         return np.nan, NOTHING
     mean, error = _mean_and_error(values)
-    return mean, f"{100 * mean:.1f} ± {100 * error:.1f}"
+    return mean, Printed(f"{100 * mean:.1f}", f"{100 * error:.1f}")
 
 
 def _mean_and_error(values: "pd.Series[float]") -> tuple[float, float]:
@@ -205,17 +206,16 @@ def _mean_and_error(values: "pd.Series[float]") -> tuple[float, float]:
     return float(v.mean()), float(np.std(v / np.sqrt(len(v))))
 
 
-def _row(label: str, groups: Iterable["pd.Series[float]"]) -> list[str]:
+def _row(label: str, groups: Iterable["pd.Series[float]"]) -> list[Cell]:
     """A row of cells and their mean, which is missing if any cell is."""
-    means = [_cell(values) for values in groups]
-    missing = any(text == NOTHING for _, text in means)
+    groups = [*groups]
+    means, missing = [_cell(values) for values in groups], any(v.empty for v in groups)
     mean = NOTHING if missing else f"{100 * sum(m for m, _ in means) / len(means):.1f}"
     return [label, *(text for _, text in means), mean]
 
 
-def _table(title: str, cells: pd.DataFrame, labels: list[str], columns: list[str]) -> Block:
-    """Return a table of the `value` of each trial by `label` and `column`."""
+def _table(title: str, cells: pd.DataFrame, labels: list[str], names: list[str]) -> Block:
     by_place = {place: values for place, values in cells.groupby(["label", "column"])["value"]}
     nothing = pd.Series(dtype=float)
-    rows = [_row(x, [by_place.get((x, column), nothing) for column in columns]) for x in labels]
-    return Block(title, ["algorithm", *columns, "Avg"], rows, len(rows))
+    rows = [_row(x, [by_place.get((x, column), nothing) for column in names]) for x in labels]
+    return Block(title, columns("algorithm", *names, "Avg"), rows, len(rows))

@@ -1,35 +1,37 @@
-"""From a results directory's frames to the numbers of a leaderboard.
+"""The leaderboard: the mean and its error of each row in each column, over the cells' trials."""
 
-`Leaderboard.frame` has a mean and its error in each row, `scores` the single values behind the means.
-"""
-
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from oodbench.errors import PLUGIN_HINT, unknown
-from oodbench.metrics import computed_names, is_higher_better, known_direction
-from oodbench.notes import Note
-from oodbench.report.numbers import number
-from oodbench.report.statistics import LEAST, half_width, mean_and_error, plain_mean
+from oodbench.metrics import is_proportion
+from oodbench.notes import AnyNote, Note
+from oodbench.report.cells import (
+    MEAN,
+    METHOD,
+    ROW,
+    before_adaptation,
+    cells,
+    on_tests,
+    over_tests,
+    recorded_metrics,
+)
+from oodbench.report.numbers import Number, count, number
+from oodbench.report.statistics import LEAST, each_mean_and_error, half_width
+from oodbench.report.tables import Cell, Shows
 from oodbench.report.tables.remarks import notes, remarks
-from oodbench.results.run_spec import BEFORE, CONSTANT
-from oodbench.results.tables import CELL, Tables, origins, plugins_of, pretraining, records_at
-from oodbench.selection import Judged, find_rule, judged_by_all, rule_names, sees_test
+from oodbench.results.run_spec import CONSTANT
+from oodbench.results.tables import CELL, Tables, origins, plugins_of, pretraining
+from oodbench.selection import Chosen, find_rule, judge, judge_by_all, rule_names, sees_test
 from oodbench.terminal import counted
 
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
-METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", "reference"
-"""The kinds of rows besides the constant answer. Methods are ranked; transductive ones, whose
-predictions depend on other test inputs, have a table of their own; ceilings, which a sweep marks, and
-references, which are no methods of the field, have no rank."""
-APART = (TRANSDUCTIVE, REFERENCE, CEILING)
-"""The kinds that a column of that name marks among runs; of two that mark a row the later one counts."""
-MEAN = "mean"
+ENTRY = [*ROW, *COLUMN]
 FROM = "from"
 PRETRAINING = "pretraining"
 UNADAPTED = "before"
@@ -37,11 +39,11 @@ UNADAPTED = "before"
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of texts, which stands after the numbers."""
+class LastColumn:
+    """A column that stands after the numbers of a table."""
 
     name: str
-    text: Callable[[Mapping[Any, Any]], str]
+    cell: Callable[[Mapping[Any, Any]], Cell]
     """From a row's mean over the test environments, by the columns of `Leaderboard.frame`, to its cell."""
     note: str = ""
     """A sentence of the caption."""
@@ -49,423 +51,311 @@ class Column:
     """Whether tables over several datasets have it, too."""
     needs: str = "label"
     """The column of `Leaderboard.frame` that it is made from; a table without that one leaves it out."""
+    shows: Shows | None = None
 
 
-def count(row: Mapping[Any, Any]) -> str:
-    """Return the number of a row's complete trials, and of the planned ones where some are missing."""
-    n, planned = row["n"], row["planned"]
-    return f"{n}" if n == planned else f"{n}/{planned}"
+def number_of(row: Mapping[Any, Any], name: str = "", metric: str = "") -> Cell:
+    """A row's mean, or another one of its columns; empty where it has none."""
+    mean, error = (name, f"{name}_stderr") if name else ("mean", "stderr")
+    return (
+        "" if np.isnan(row[mean]) else Number(row[mean], row[error], metric=metric or row["metric"])
+    )
 
 
-def before(row: Mapping[Any, Any]) -> str:
-    """Return a row's mean before adaptation; empty of rows that do not adapt."""
-    mean, stderr = row[UNADAPTED], row[f"{UNADAPTED}_stderr"]
-    return "" if np.isnan(mean) else number(mean, stderr, row["metric"])
-
-
-COLUMNS: tuple[Column, ...] = (
-    Column(
+LAST_COLUMNS: tuple[LastColumn, ...] = (
+    LastColumn(
         UNADAPTED,
-        before,
+        lambda row: number_of(row, UNADAPTED),
         "before: the mean of the same runs at the same steps before adaptation.",
         needs=UNADAPTED,
     ),
-    Column("n", count),
-    Column(
+    LastColumn("n", lambda row: count(row["n"], row["planned"]), shows=Shows.KEPT),
+    LastColumn(
         PRETRAINING,
         lambda row: str(row[PRETRAINING]) or "none",
         note="pretraining: the weights that the network begins with.",
         needs=PRETRAINING,
     ),
-    Column(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM),
+    LastColumn(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM, shows=Shows.KEPT),
 )
 """The last columns of a table. All formats print what this list declares."""
 
 
+def _column_of(metric: str) -> LastColumn:
+    unit = f"{metric} (%)" if is_proportion(metric) else metric
+    return LastColumn(unit, lambda row: number_of(row, metric, metric), needs=metric)
+
+
 @dataclass(frozen=True)
 class Leaderboard:
-    """The numbers of a table, and the sentences that belong beside them."""
+    """The numbers of a table by one rule, and the sentences that belong beside them."""
 
-    frame: pd.DataFrame
-    """One number in each row: `dataset`, `label`, `test_environments` (joined by `+`), `environment`,
-    `metric`, `mean` and `stderr` (over trials, ddof=1; NaN below LEAST trials), `n` (complete trials),
-    `planned` (trials), `rule`, `kind` (METHOD, ..., or CONSTANT); where a dataset has a constant answer,
-    `constant`: the row's verdict by `constant_verdicts`; beside a board, `from`: where the
-    label's runs are from (`board`, `here` or both); and where rows adapt, `before` and `before_stderr`:
-    the row's mean before that. The `environment` of a mean over all test environments is MEAN; that of a
-    metric of the predictor itself is empty."""
-    higher: Mapping[str, bool]
-    """Whether a higher value is better, by metric."""
-    notes: tuple[str, ...]
-    """The sentences of a caption."""
-    remarks: tuple[str, ...]
-    """The remarks that a paper does not repeat: counts of runs, and the code that made them."""
-    rule: str
-    """The selection rule."""
-    names: Mapping[str, str]
-    """The registered name of each dataset; for features that of the pictures' dataset."""
-    values: pd.DataFrame
-    """The values behind the means: CELL, `environment`, `metric`, `value`, whether the trial is `complete`,
-    and `kind`, of each row in each trial on each test environment."""
-    findings: tuple[str, ...] = ()
-    """The findings that a reader must not miss, a sentence each."""
-    also: tuple[Column, ...] = ()
-    """The columns of further metrics."""
+    chosen: Chosen
+    metric: str | None = None
+    """Shown in place of each dataset's own."""
+    others: tuple["Leaderboard", ...] = ()
+    """By other rules, with which a finding compares."""
+    also: tuple[str, ...] = ()
+    """Further metrics, each with a column."""
 
     @property
-    def columns(self) -> list[Column]:
+    def rule(self) -> str:
+        """The selection rule."""
+        return self.chosen.rule
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """The numbers behind the means; see `oodbench.report.cells.cells`."""
+        return cells(self.chosen, self.metric)
+
+    @cached_property
+    def higher(self) -> dict[str, bool]:
+        """Whether a higher value is better, by metric."""
+        shown = self.values.drop_duplicates("metric")
+        return {m: up for m, up in zip(shown["metric"], shown["higher"], strict=True) if m}
+
+    @cached_property
+    def values(self) -> pd.DataFrame:
+        """The value of each ENTRY and trial: on test environments, their means, of the predictor itself."""
+        tests, own = on_tests(self.cells), self.cells[self.cells["environment"] == ""]
+        names = {t: "+".join(t) for t in tests["test_environments"]}
+        joined = tests.assign(test_environments=tests["test_environments"].map(names))
+        parts = [joined, over_tests(tests), over_tests(own)]
+        return pd.concat([part for part in parts if len(part)], ignore_index=True)
+
+    @cached_property
+    def means(self) -> pd.DataFrame:
+        """ENTRY, `kind`, `mean` and `stderr` (ddof=1; NaN below LEAST trials), `n`, `planned`."""
+        values = self.values
+        code = values.groupby(ENTRY, sort=False).ngroup().to_numpy()
+        table = values[[*ENTRY, "kind"]].drop_duplicates(ENTRY, ignore_index=True)
+        whole = values["complete"].to_numpy(bool)
+        numbers = values["value"].to_numpy(float)[whole]
+        mean, error = each_mean_and_error(numbers, code[whole], len(table), LEAST)
+        counts = {"n": np.bincount(code[whole], minlength=len(table)), "planned": np.bincount(code)}
+        table = table.assign(mean=mean, stderr=error, **counts)
+        return table.rename(columns={"dataset_label": "dataset"})
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One number in each row.
+
+        `dataset`, `label`, `test_environments` (joined by `+`), `environment`, `metric`, `mean` and
+        `stderr` (over trials, ddof=1; NaN below LEAST trials), `n` (complete trials), `planned` (trials),
+        `rule`, `kind` (see `cells`); where a dataset has a constant answer, `constant`: the verdict by
+        `constant_verdicts`; where rows adapt, `before` and `before_stderr`: the row's mean before that;
+        beside a board, `from`: where the label's runs are from (`board`, `here` or both);
+        `pretraining`, and a mean and error of each metric in `also`. The `environment` of a mean over all
+        test environments is MEAN; that of a metric of the predictor itself is empty.
+        """
+        frame, runs = self.means.assign(rule=self.rule), self.chosen.runs
+        frame = frame.assign(kind=frame.pop("kind"))
+        if CONSTANT in set(frame["kind"]):
+            verdicts = constant_verdicts(self.values).rename(columns={"dataset_label": "dataset"})
+            frame = frame.merge(verdicts, on=["dataset", "label", *COLUMN], how="left")
+            frame = frame.fillna({"constant": ""})
+        if len(unadapted := before_adaptation(self.cells)):
+            frame = _with_means(frame, unadapted, UNADAPTED)
+        where = origins(runs)
+        if any("here" in origin for origin in where.values()):
+            frame[FROM] = frame["label"].map(where).fillna("")
+        if weights := pretraining(runs):
+            named = zip(frame["dataset"], frame["label"], strict=True)
+            frame[PRETRAINING] = [weights.get(row, "") for row in named]
+        for metric in self.also:
+            frame = _with_means(frame, on_tests(self._further[metric]), metric)
+        return frame
+
+    @cached_property
+    def _further(self) -> dict[str, pd.DataFrame]:
+        """The cells of each metric in `also`, of the datasets that have it."""
+        known, found = recorded_metrics(self.chosen.tables), {}
+        for metric in self.also:
+            there = [dataset for dataset, metrics in known.items() if metric in metrics]
+            found[metric] = cells(self.chosen.on(there) if there else self.chosen, metric)
+        return found
+
+    @property
+    def columns(self) -> list[LastColumn]:
         """The columns after the numbers."""
-        return [*self.also, *(column for column in COLUMNS if column.needs in self.frame)]
+        further = map(_column_of, self.also)
+        return [*further, *(c for c in LAST_COLUMNS if c.needs in self.frame)]
+
+    @cached_property
+    def notes(self) -> tuple[AnyNote, ...]:
+        """The sentences of a caption."""
+        tables = self.chosen.tables
+        rule = find_rule(self.rule, plugins=plugins_of(tables))
+        declared = [c.note for c in LAST_COLUMNS if c.needs in self.frame and c.note]
+        of_rule = notes(tables.runs, self.rule, rule.description, self.higher)
+        return (*of_rule, *_ties(self.chosen), *declared, *map(self._of_metric, self.also))
+
+    def _of_metric(self, metric: str) -> Note:
+        is_higher = self._further[metric].query("metric == @metric")["higher"].iloc[0]
+        way = f"{'higher' if is_higher else 'lower'} is better"
+        text = "the mean over test environments of the same runs at the same steps."
+        return Note(f"{metric}: {way}; {text}", f"{metric}: the same runs; {way}.")
+
+    @cached_property
+    def remarks(self) -> tuple[AnyNote, ...]:
+        """The remarks that a paper does not repeat: counts of runs, and the code that made them."""
+        return remarks(self.chosen.runs)
+
+    @cached_property
+    def findings(self) -> tuple[AnyNote, ...]:
+        """The findings that a reader must not miss, a sentence each."""
+        own = beside_constant(self.frame), equal_rows(self.values), disagreement(self)
+        return (*self.chosen.tables.notes, *(note for of_kind in own for note in of_kind))
 
 
-def leaderboard_of(shown: Judged, metric: str | None = None) -> Leaderboard:
-    """Return the `metric` on the `in` splits of the test environments, at the chosen runs and steps.
+def leaderboard_of(
+    chosen: Chosen, metric: str | None = None, also: Sequence[str] = ()
+) -> Leaderboard:
+    """The leaderboard by a rule, with a finding where another rule would have given other numbers.
 
-    `metric` is each dataset's own by default, and never changes what is chosen. A finding says where
-    another rule would have given other numbers. Raises UserError for an unknown metric.
+    Raises UserError as `cells` does.
     """
-    board = leaderboard_by_rule(shown, metric)
-    return with_disagreement(board, by_other_rules(shown, metric))
+    also = tuple(dict.fromkeys(also))
+    board = Leaderboard(chosen, metric, tuple(by_other_rules(chosen, metric)), also)
+    assert len(board.frame)  # names are checked here
+    return board
 
 
-def by_other_rules(shown: Judged, metric: str | None = None) -> list[Leaderboard]:
-    """Return the leaderboards by the other rules, if neither rule sees the test environments."""
-    if sees_test(shown.rule):
+def leaderboard(tables: Tables, rule: str | None = None, metric: str | None = None) -> Leaderboard:
+    """The leaderboard by a rule alone, the usual one by default; raises UserError as `cells` does."""
+    board = Leaderboard(judge(tables, rule), metric)
+    assert len(board.cells)
+    return board
+
+
+def by_other_rules(chosen: Chosen, metric: str | None = None) -> list[Leaderboard]:
+    """The leaderboards by the other rules, if neither rule sees the test environments."""
+    if sees_test(chosen.rule):
         return []
-    names = [n for n in rule_names() if n != shown.rule and not sees_test(n)]
-    others = judged_by_all(shown.frames, names).values()
-    return [leaderboard_by_rule(one, metric) for one in others]
+    names = [n for n in rule_names() if n != chosen.rule and not sees_test(n)]
+    return [Leaderboard(one, metric) for one in judge_by_all(chosen.tables, names).values()]
 
 
-def leaderboard_by_rule(one: Judged, metric: str | None = None) -> Leaderboard:
-    """Return the leaderboard by one rule alone, without others; raises as `leaderboard_of`."""
-    frames, runs, rule = one.frames, one.runs, one.rule
-    reported, directions = reported_metrics(frames, runs, metric)
-    cells = _cells(one, runs)
-    tested = _of_tests(one, cells, reported)
-    tests = pd.concat([part for part in (tested, constant_values(runs, reported)) if len(part)])
-    values = _per_trial(one, cells, tests)
-    rows = []
-    columns = ["dataset_label", "label", *COLUMN]
-    numbers, complete = values["value"].to_numpy(float), values["complete"].to_numpy(bool)
-    keys, of_group = _groups(values, columns)
-    for key, places in zip(keys.itertuples(index=False, name=None), of_group, strict=True):
-        whole = places[complete[places]]
-        rows.append((*key, *mean_and_error(numbers[whole], LEAST), len(whole), len(places), rule))
-    names = ["dataset", "label", *COLUMN, "mean", "stderr", "n", "planned", "rule"]
-    frame = pd.DataFrame(rows, columns=names)
-    frame["kind"] = kinds(runs, frame["dataset"], frame["label"])
-    frame = frame[frame["dataset"].isin(frame.loc[frame["kind"] == METHOD, "dataset"])].copy()
-    higher = {m: directions.get(m, is_higher_better(m)) for m in frame["metric"].unique() if m}
-    if CONSTANT in set(frame["kind"]):
-        verdicts = constant_verdicts(values, higher).rename(columns={"dataset_label": "dataset"})
-        frame = frame.merge(verdicts, on=["dataset", "label", *COLUMN], how="left")
-        frame = frame.fillna({"constant": ""})
-    frame = _with_unadapted(frame, one, reported)
-    where = origins(runs)
-    if any("here" in origin for origin in where.values()):
-        frame[FROM] = frame["label"].map(where).fillna("")
-    if weights := pretraining(runs):
-        named = zip(frame["dataset"], frame["label"], strict=True)
-        frame[PRETRAINING] = [weights.get(row, "") for row in named]
-    description = find_rule(rule, plugins=plugins_of(frames)).description
-    declared = [column.note for column in COLUMNS if column.needs in frame]
-    caption = (*notes(frames.runs, rule, description, higher), *_ties(one), *filter(None, declared))
-    findings = (*frames.notes, *beside_constant(frame), *equal_rows(values))
-    tests["kind"] = kinds(runs, tests["dataset_label"], tests["label"])
-    firsts = runs.drop_duplicates("dataset_label").to_dict("records")
-    return Leaderboard(
-        frame=frame,
-        higher=higher,
-        notes=caption,
-        remarks=remarks(runs),
-        rule=rule,
-        names={r["dataset_label"]: r["options"].get("of", r["dataset"]) for r in firsts},
-        values=tests,
-        findings=findings,
-    )
+def _with_means(frame: pd.DataFrame, values: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The frame with the mean over test environments of each row, and its error, as further columns."""
+    whole = over_tests(values)
+    code = whole.groupby(ROW, sort=False).ngroup().to_numpy()
+    rows, there = whole[ROW].drop_duplicates(ignore_index=True), whole["complete"].to_numpy(bool)
+    numbers = whole["value"].to_numpy()[there]
+    mean, error = each_mean_and_error(numbers, code[there], len(rows), LEAST)
+    rows = rows.rename(columns={"dataset_label": "dataset"})
+    further = rows.assign(**{name: mean, f"{name}_stderr": error})
+    return frame.merge(further, on=["dataset", "label"], how="left")
 
 
-def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Leaderboard:
-    """Return the board with a finding where a rule of `others` moves a row by more than both errors.
+def is_mean(frame: pd.DataFrame) -> "pd.Series[bool]":
+    """Whether each number of a leaderboard's frame is a mean over all test environments."""
+    return (frame["environment"] == MEAN) & (frame["test_environments"] == "")
 
-    A row without an error of its mean is passed over. The finding has both numbers of the row that moves
-    furthest, counted in errors.
+
+def _of_methods(board: Leaderboard) -> pd.DataFrame:
+    """The means over test environments of methods with a complete trial, by (dataset, label)."""
+    means = board.means
+    ranked = is_mean(means) & (means["n"] > 0) & (means["kind"] == METHOD)
+    return means[ranked].set_index(["dataset", "label"])[["mean", "stderr", "metric"]]
+
+
+def disagreement(board: Leaderboard) -> list[Note]:
+    """A finding where another rule moves a row by more than both errors, with the row that moves furthest.
+
+    The distance is counted in errors; a row without an error of its mean is passed over.
     """
-    mine = _means(shown.frame)
-    moved = []
-    for other in others:
-        rule = str(other.frame["rule"].iloc[0])
-        both = mine.join(_means(other.frame).add_suffix("_other"), how="inner")
-        both["gap"] = (both["mean"] - both["mean_other"]).abs()
-        both["errors"] = both["stderr"] + both["stderr_other"]
-        moved.append(both[both["gap"] > both["errors"]].assign(other=rule))
+    mine, moved = _of_methods(board), []
+    for other in board.others:
+        both = mine.join(_of_methods(other).add_suffix("_other"), how="inner")
+        gap, errors = (
+            (both["mean"] - both["mean_other"]).abs(),
+            both["stderr"] + both["stderr_other"],
+        )
+        both = both.assign(errors_apart=gap / errors, other=other.rule)
+        moved.append(both[gap > errors])
     table = pd.concat(moved) if moved else pd.DataFrame()
     if table.empty:
-        return shown
-    furthest = (table["gap"] / table["errors"]).to_numpy().argmax()
+        return []
+    furthest = table["errors_apart"].to_numpy().argmax()
     (dataset, label), far = table.index.to_list()[furthest], table.iloc[furthest]
     here, there = (
         number(far[f"mean{s}"], far[f"stderr{s}"], far["metric"]) for s in ("", "_other")
     )
-    cells = table.index.nunique() - 1
-    more = f", and {cells} more cell{'s differ' if cells > 1 else ' differs'} so" if cells else ""
+    more = table.index.nunique() - 1
+    others = f", and {more} more cell{'s differ' if more > 1 else ' differs'} so" if more else ""
     finding = (
-        f"The selection rule matters: {label} on {dataset} has {here} by {far['rule']} and {there} by "
-        f"{far['other']}, a difference beyond both errors{more}."
+        f"The selection rule matters: {label} on {dataset} has {here} by {board.rule} and {there} by "
+        f"{far['other']}, a difference beyond both errors{others}."
     )
-    verb = "differ" if cells else "differs"
-    short = f"The selection rule matters: {counted(cells + 1, 'cell')} {verb} beyond both errors."
-    return replace(shown, findings=(*shown.findings, Note(finding, short)))
+    verb = "differ" if more else "differs"
+    brief = f"The selection rule matters: {counted(more + 1, 'cell')} {verb} beyond both errors."
+    return [Note(finding, brief)]
 
 
-def is_mean(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Return whether each number of a leaderboard's frame is a mean over all test environments."""
-    return (frame["environment"] == MEAN) & (frame["test_environments"] == "")
-
-
-def _means(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the means over test environments by (dataset, label), of rows with a complete trial."""
-    ranked = is_mean(frame) & (frame["n"] > 0) & (frame["kind"] == METHOD)
-    columns = ["mean", "stderr", "metric", "rule"]
-    return frame[ranked].set_index(["dataset", "label"])[columns]
-
-
-def scores(board: Leaderboard, kind: str = METHOD) -> pd.DataFrame:
-    """Return the values whose means a leaderboard shows, as `oodbench.report.statistics` takes them.
-
-    `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
-    `higher`, `metric`; only of complete cells of rows of this kind: methods that are ranked together by
-    default. A missing value is NaN.
-    """
-    values = board.values[board.values["complete"] & (board.values["kind"] == kind)]
-    higher = [board.higher.get(metric, True) for metric in values["metric"]]
-    table = values.assign(environment=_places(values), higher=higher)
-    table = table.rename(columns={"dataset_label": "dataset"})
-    names = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
-    return table[names].reset_index(drop=True)
-
-
-def _with_unadapted(frame: pd.DataFrame, one: Judged, reported: Mapping[str, str]) -> pd.DataFrame:
-    """Return the leaderboard's frame with each row's mean before adaptation, where rows adapt."""
-    runs = one.runs
-    adapts = runs[runs["adapt"].notna()] if "adapt" in runs else runs[:0]
-    if adapts.empty:
-        return frame
-    names = {dataset: metric + BEFORE for dataset, metric in reported.items()}
-    tests = _of_tests(one, _cells(one, adapts), names).assign(environment=MEAN)
-    values = _over_tests(tests)
-    rows = []
-    for key, group in values.groupby(["dataset_label", "label"], sort=False):
-        complete = group.loc[group["complete"], "value"].to_numpy(float)
-        rows.append((*key, *mean_and_error(complete, LEAST)))
-    columns = ["dataset", "label", UNADAPTED, f"{UNADAPTED}_stderr"]
-    return frame.merge(pd.DataFrame(rows, columns=columns), on=["dataset", "label"], how="left")
-
-
-def _places(values: pd.DataFrame) -> "pd.Series[str]":
-    """Return the names of test environments, followed by their test set where that has several."""
-    sets = values["test_environments"].map(lambda tests: "" if len(tests) == 1 else "+".join(tests))
-    return values["environment"] + sets.map(lambda tests: f" of {tests}" if tests else "")
-
-
-def reported_metrics(
-    frames: Tables, runs: pd.DataFrame, metric: str | None
-) -> tuple[dict[str, str], dict[str, bool]]:
-    """Return the metric shown for each dataset; and whether higher is better, by metric, shown or a
-    dataset's own.
-
-    Raises UserError for a `metric` that a dataset has no values of, or that is not registered.
-    """
-    started = runs.dropna(subset=["metric"]).drop_duplicates("dataset_label")
-    main = dict(zip(started["dataset_label"], started["metric"], strict=True))
-    higher = {
-        str(m): bool(h) for m, h in zip(started["metric"], started["higher_is_better"], strict=True)
-    }
-    datasets = runs.set_index("id")["dataset_label"]
-    if metric is not None:
-        scored = frames.records[frames.records["environment"].notna()]
-        pairs = scored[["id", "metric"]].drop_duplicates().astype(object)
-        known = pairs["metric"].groupby(pairs["id"].map(datasets)).unique()
-        for dataset in main:
-            if metric not in known.get(dataset, ()):
-                names = sorted({*known.get(dataset, ()), *computed_names()})
-                raise unknown("metric", metric, names, dataset, PLUGIN_HINT)
-        main = dict.fromkeys(main, metric)
-        if metric not in higher:
-            higher[metric] = known_direction(metric, plugins_of(frames))
-    return {d: main.get(d, "") for d in datasets.unique()}, higher
-
-
-def _cells(one: Judged, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return every cell that a table of these runs has a place for, in the order of the sweep.
-
-    The columns are CELL, and whether the cell is `complete`: has a chosen run.
-    """
-    shown = runs[~runs["helper"]]
-    tests = shown[["dataset_label", "test_environments", "trial"]].drop_duplicates()
-    grid = shown[["dataset_label", "label"]].drop_duplicates().merge(tests, on="dataset_label")
-    cells = grid.merge(one.chosen[[*CELL, "id"]], on=CELL, how="left")
-    return cells.assign(complete=cells.pop("id").notna())
-
-
-def _per_trial(one: Judged, cells: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
-    """Return the `value` of each row, COLUMN and trial, and whether the trial is `complete`.
-
-    These are the values on test environments, `tests`, then their means, then the metrics of the
-    predictor itself.
-    """
-    of_no_environment = one.frames.records[one.frames.records["environment"].isna()]
-    known = replace(one.frames, records=of_no_environment)
-    records = records_at(known, one.tied[["step", "id", *CELL]])
-    names = records[["dataset_label", "metric"]].drop_duplicates()
-    predictor = cells.merge(names, on="dataset_label")
-    means = over_ties(records, [*CELL, "metric"])
-    predictor = predictor.merge(means, on=[*CELL, "metric"], how="left")
-    parts = [
-        tests.assign(test_environments=tests["test_environments"].map("+".join)),
-        _over_tests(tests.assign(environment=MEAN)),
-        _over_tests(predictor.assign(environment="")),
-    ]
-    return pd.concat([part for part in parts if len(part)], ignore_index=True)
-
-
-def _of_tests(one: Judged, cells: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
-    """Return the cells with `environment`, `metric` and `value`, a row for each test environment."""
-    key = [*CELL, "environment"]
-    means = over_ties(one.test_values(one.tied, reported), key)
-    tests = cells.assign(environment=cells["test_environments"]).explode("environment")
-    tests["metric"] = tests["dataset_label"].map(reported)
-    return tests.merge(means, on=key, how="left")
-
-
-def _ties(one: Judged) -> list[str]:
-    """Return a sentence on the cells in which several draws have the best score, if there are any."""
-    draws = one.tied.groupby(CELL).size()
-    several, cells = (draws > 1).sum(), counted(len(draws), "cell")
-    text = f"In {several} of {cells} draws tie in validation: the value is their mean."
+def _ties(chosen: Chosen) -> list[str]:
+    """A sentence on the cells in which several draws have the best score, if there are any."""
+    several = int((chosen.tied.loc[~chosen.tied.duplicated(CELL), "weight"] < 1).sum())
+    of = counted(len(chosen.chosen), "cell")
+    text = f"In {several} of {of} draws tie in validation: the value is their mean."
     return [text] * bool(several)
 
 
-def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Return the mean `value` of each `key`, over the draws that tie; exact where all are equal."""
-    made, places = _groups(values, key)
-    numbers = values["value"].to_numpy(float)
-    firsts = numbers[[of_group[0] for of_group in places]]
-    return made.assign(value=firsts + [plain_mean(numbers[p] - numbers[p[0]]) for p in places])
+def constant_verdicts(values: pd.DataFrame) -> pd.DataFrame:
+    """Whether rows are `better` than the constant answer, `worse` or `equal`: ENTRY, `constant`.
 
-
-def _over_tests(values: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean over the test environments of each trial; complete if all of these are."""
-    key = ["dataset_label", "label", "environment", "metric", "trial"]
-    made, places = _groups(values, key)
-    numbers, complete = values["value"].to_numpy(float), values["complete"].to_numpy(bool)
-    made["value"] = [plain_mean(numbers[of_group]) for of_group in places]
-    made["complete"] = [bool(complete[of_group].all()) for of_group in places]
-    return made.assign(test_environments="")
-
-
-def _groups(table: pd.DataFrame, key: list[str]) -> tuple[pd.DataFrame, list[Any]]:
-    """Return the different values of `key` in the order of the table, and the rows that have each."""
-    group = table.groupby(key, sort=False).ngroup().to_numpy()
-    order = np.argsort(group, kind="stable")
-    places = np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(table) else []
-    return table[key].drop_duplicates(ignore_index=True), places
-
-
-def kinds(runs: pd.DataFrame, dataset: pd.Series, label: pd.Series) -> list[str]:
-    """Return the kind of each row of a table, given by its dataset and label."""
-    marked_kinds: dict[tuple[str, str], str] = {}
-    for kind in APART:
-        marked = runs.loc[runs[kind], ["dataset_label", "label"]]
-        marked_kinds |= dict.fromkeys(marked.itertuples(index=False, name=None), kind)
-    return [
-        CONSTANT if row[1] == CONSTANT else marked_kinds.get(row, METHOD)
-        for row in zip(dataset, label, strict=True)
-    ]
-
-
-def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
-    """Return the constant answer's values on the `in` splits of the test environments.
-
-    The columns are `dataset_label`, `label`, `test_environments`, `trial`, `environment`, `metric`
-    (the dataset's in `reported`), `value` and `complete`: whether a run of the trial has recorded
-    it. A dataset without such a run is left out.
+    `values` is `Leaderboard.values`. A row differs where the 95 % interval of its paired difference
+    (Student's t over trials) does not contain 0; with one trial, which has no interval, where the
+    difference is not 0, with two nowhere; and where it diverged.
     """
-    place = ["dataset_label", "test_environments", "trial"]
-    trained = runs[~runs["helper"] & ~runs["ceiling"]]
-    known = trained[trained["constant"].map(lambda constant: isinstance(constant, dict))]
-    answers = known.drop_duplicates(place)[[*place, "constant"]]
-    trials = trained[place].drop_duplicates().merge(answers, on=place, how="left")
-    rows = []
-    for dataset, tests, trial, constant in trials.itertuples(index=False, name=None):
-        metric = reported[dataset]
-        values = constant.get(metric, {}) if isinstance(constant, dict) else {}
-        for test in tests:
-            value = values.get(test, {}).get("in")
-            rows.append((dataset, CONSTANT, tests, trial, test, metric, value, value is not None))
-    names = ["dataset_label", "label", *place[1:], "environment", "metric", "value", "complete"]
-    table = pd.DataFrame(rows, columns=names).astype({"value": float, "complete": bool})
-    return table[table.groupby("dataset_label")["complete"].transform("any")]
-
-
-def constant_verdicts(values: pd.DataFrame, higher: Mapping[str, bool]) -> pd.DataFrame:
-    """Return whether rows are `better` than the constant answer, `worse` or `equal`, by place of the table.
-
-    `values` comes from `_per_trial`; columns: `dataset_label`, `label`, COLUMN, `constant`. A row differs
-    where the 95 % interval of its paired difference (Student's t over trials) does not contain 0; with one
-    trial, which has no interval, where the difference is not 0, with two nowhere; and where it diverged.
-    """
-    place = ["dataset_label", *COLUMN]
+    place = ["dataset_label", *COLUMN, "trial"]
     complete = values[values["complete"]]
     is_constant = complete["label"] == CONSTANT
-    against = complete[is_constant].drop(columns=["label", "complete"])
-    pairs = complete[~is_constant].merge(against, on=[*place, "trial"], suffixes=("", "_constant"))
-    sign = pairs["metric"].map(lambda metric: 1.0 if higher.get(metric, True) else -1.0)
+    against = complete.loc[is_constant, [*place, "value"]]
+    pairs = complete[~is_constant].merge(against, on=place, suffixes=("", "_constant"))
+    sign = pd.Series(np.where(pairs["higher"].astype(bool), 1.0, -1.0))
     gain = (sign * (pairs["value"] - pairs["value_constant"])).round(12).fillna(-np.inf)
-    of_row = gain.groupby([pairs[name] for name in ("dataset_label", "label", *COLUMN)], sort=False)
-    table = of_row.agg(["mean", "std", "size"])
+    table = gain.groupby([pairs[name] for name in ENTRY], sort=False).agg(["mean", "std", "size"])
     half = half_width(table["size"]) * table["std"] / np.sqrt(table["size"])
     half = half.mask(table["size"] == 1, 0.0)
     better = table["mean"] - half > 0
     worse = (table["mean"] + half < 0) | ~np.isfinite(table["mean"])
     table["constant"] = np.select([better, worse], ["better", "worse"], "equal")
-    return table[["constant"]].reset_index()
+    return pd.DataFrame(table[["constant"]].reset_index())
 
 
-def beside_constant(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence for each dataset on which no complete method does better than the constant answer.
+def beside_constant(frame: pd.DataFrame) -> list[Note]:
+    """A sentence for each dataset on which no complete method does better than the constant answer.
 
     `frame` is that of a leaderboard.
     """
     ranked = is_mean(frame) & (frame["kind"] == METHOD) & (frame["n"] == frame["planned"])
-    sentences: list[str] = []
+    sentences: list[Note] = []
     compared = frame[ranked & (frame["constant"] != "")] if "constant" in frame else frame[:0]
     for dataset, rows in compared.groupby("dataset", sort=False):
         verdicts = set(rows["constant"])
-        if "better" not in verdicts:
-            verb = "differs from" if verdicts == {"equal"} else "is better than"
-            finding = f"No row of {dataset} {verb} the constant answer"
-            if verdicts == {"equal"} and rows["planned"].max() == 2:
-                finding = (
-                    f"Two trials are too few to tell rows of {dataset} from the constant answer"
-                )
-            how = "95 % intervals of the paired differences over trials"
-            sentences.append(Note(f"{finding} ({how}).", f"{finding}."))
-    return tuple(sentences)
+        if "better" in verdicts:
+            continue
+        verb = "differs from" if verdicts == {"equal"} else "is better than"
+        finding = f"No row of {dataset} {verb} the constant answer"
+        if verdicts == {"equal"} and rows["planned"].max() == 2:
+            finding = f"Two trials are too few to tell rows of {dataset} from the constant answer"
+        how = "95 % intervals of the paired differences over trials"
+        sentences.append(Note(f"{finding} ({how}).", f"{finding}."))
+    return sentences
 
 
 def beats_constant(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Return whether each number of a leaderboard's frame is better than the constant answer's, if any."""
+    """Whether each number of a leaderboard's frame is better than the constant answer's, if any."""
     if "constant" not in frame:
         return pd.Series(True, frame.index)
     return ~frame["constant"].isin(("equal", "worse"))
 
 
-def equal_rows(values: pd.DataFrame, baseline: str = "ERM") -> tuple[str, ...]:
-    """Return a sentence for each group of rows whose values are equal in every environment and trial.
+def equal_rows(values: pd.DataFrame, baseline: str = "ERM") -> list[Note]:
+    """A sentence for each group of rows whose values are equal in every environment and trial.
 
-    `values` comes from `_per_trial`.
+    `values` is `Leaderboard.values`.
     """
     tested = values[(values["test_environments"] != "") & (values["label"] != CONSTANT)]
     places = ["dataset_label", "test_environments", "environment", "trial"]
@@ -480,7 +370,6 @@ def equal_rows(values: pd.DataFrame, baseline: str = "ERM") -> tuple[str, ...]:
             first = baseline if baseline in labels else labels[0]
             others = ", ".join(label for label in labels if label != first)
             text = f"{others}: equal to {first} on every run."
-            sentences.append(
-                Note(text, f"{counted(len(labels), 'row')} equal on every run: {first}, ...")
-            )
-    return tuple(sentences)
+            brief = f"{counted(len(labels), 'row')} equal on every run: {first}, ..."
+            sentences.append(Note(text, brief))
+    return sentences

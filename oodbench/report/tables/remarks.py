@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench.notes import Note
+from oodbench.notes import AnyNote, Note
 from oodbench.report.statistics import LEAST
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
@@ -22,8 +22,8 @@ NAMED = 3
 
 def notes(
     runs: pd.DataFrame, rule: str, description: str, higher: Mapping[str, bool]
-) -> tuple[str, ...]:
-    """Return the sentences of a caption: the selection rule, what the values are, and their directions."""
+) -> tuple[AnyNote, ...]:
+    """The sentences of a caption: the selection rule, what the values are, and their directions."""
     trials, draws = number_of_trials(runs), _draws(runs)
     has_error = runs.groupby("dataset_label")["trial"].nunique().max() >= LEAST
     error = "mean ± standard error over trials (ddof=1); " if has_error else ""
@@ -59,12 +59,11 @@ def _tuned_once(runs: pd.DataFrame) -> list[Note]:
 
 
 def _clause(text: str) -> str:
-    """Return the first clause of a text, which a footnote has."""
     return re.split(r"; | \(|, (?:each|which) ", text)[0]
 
 
-def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Return notes that a paper leaves out: how the runs ended, and the code that trained them."""
+def remarks(runs: pd.DataFrame) -> tuple[AnyNote, ...]:
+    """Notes that a paper leaves out: how the runs ended, and the code that trained them."""
     states = runs["state"].value_counts()
     ended = [*COMPLETE, State.FAILED]
     if State.BROKEN in states:
@@ -92,7 +91,6 @@ def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _of_data(runs: pd.DataFrame) -> list[Note]:
-    """Return what was unusual in the data of each dataset, such as a class that none trains on."""
     if "data_notes" not in runs:
         return []
     known = runs[["dataset_label", "data_notes"]].dropna().itertuples(index=False, name=None)
@@ -101,9 +99,8 @@ def _of_data(runs: pd.DataFrame) -> list[Note]:
     return [Note(f"{'; '.join(said)}.", f"{said[0]}{more}.")] if said else []
 
 
-def _named(runs: pd.DataFrame) -> list[str]:
-    """Return sentences that name the first diverged runs, and the first broken ones with what is wrong."""
-    sentences = list[str]()
+def _named(runs: pd.DataFrame) -> list[AnyNote]:
+    sentences = list[AnyNote]()
     for state, meaning in (
         (State.DIVERGED, "counted with what they recorded"),
         (State.BROKEN, "counted nowhere"),
@@ -126,7 +123,6 @@ def _named(runs: pd.DataFrame) -> list[str]:
 
 
 def _repeated(runs: pd.DataFrame) -> list[Note]:
-    """Return the rows with several runs of one draw, as launches of an edited sweep leave them behind."""
     twice = runs[runs.duplicated([*CELL, "draw"], keep=False)]
     names = twice[["label", "dataset_label"]].drop_duplicates().itertuples(index=False, name=None)
     rows = [f"{label} on {dataset}" for label, dataset in names]
@@ -141,15 +137,13 @@ def _repeated(runs: pd.DataFrame) -> list[Note]:
 
 
 def _provenances(runs: pd.DataFrame) -> list[tuple[Mapping[str, Any], int]]:
-    """Return the provenances of runs, and how many runs have each; the runs of a board share theirs."""
     known = [made for made in runs["provenance"] if made]
     counts = Counter(map(id, known))
     return [(made, counts[key]) for key, made in {id(made): made for made in known}.items()]
 
 
 def _mixed(runs: pd.DataFrame) -> list[Note]:
-    """Return the settings in which runs that count differ, which can move the last bits."""
-    made = _provenances(runs[runs["state"].isin(COMPLETE)])
+    made = _provenances(runs.loc[runs["state"].isin(COMPLETE), ["provenance"]])
     words = {"True": "yes", "False": "no"}
     differences = {}
     for name in ("threads", "torch", "device", "vectorized"):
@@ -169,13 +163,12 @@ def _mixed(runs: pd.DataFrame) -> list[Note]:
 
 
 def number_of_trials(runs: pd.DataFrame) -> str:
-    """Return the number of trials of the datasets, such as `10`, or `10 to 40` where datasets differ."""
+    """The number of trials of the datasets, such as `10`, or `10 to 40` where datasets differ."""
     counts = runs.groupby("dataset_label")["trial"].nunique()
     return " to ".join(map(str, dict.fromkeys((counts.min(), counts.max()))))
 
 
 def _draws(runs: pd.DataFrame) -> str:
-    """Return the number of random draws of the hyperparameters of a row."""
     texts = {}
     for label, group in runs.groupby("label", sort=False):
         count = group["draw"].nunique()

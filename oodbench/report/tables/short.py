@@ -1,62 +1,47 @@
-"""What of a board's tables fits one screen; without a look into the board's parts."""
+"""What of a board's tables fits one screen."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from oodbench.report.tables import GAP_CLOSED, OVER_DATASETS, OWN_ROWS, Block, Sheet
+from oodbench.report.tables import Block, Sheet, Shows
 
 BEST = 10
 """The number of best rows."""
 OWN = 12
 """The most lines on the rows trained here."""
-IN_PERCENT = "datasets in %"
-"""The name in tables of the mean over all datasets whose metric is a proportion."""
-MEANS = ("mean", "mean (%)", "mean rank")
-"""The columns that rows are ranked by; a table without one is ranked by its second column."""
-KEPT = (*MEANS, "place", "P(better)", "n", "from")
-"""The columns that are kept, beside those by other rules."""
+KEPT = (Shows.LABEL, Shows.RANKED_BY, Shows.KEPT)
 
 
-def short_sheet(tables: Sheet) -> Sheet:
-    """Return the rows trained here and the best of the board, with the notes on what is shown.
+def short_sheet(tables: Sheet, own: Sequence[str], beside: Collection[str]) -> Sheet:
+    """The rows trained here (`own`) and the best of the board, with the notes on what is shown.
 
-    The best are those by the share of the gap closed over several datasets, or by the mean on one.
+    The best are those by the share of the gap closed over several datasets, or by the mean on one; `beside`
+    them stand other rows.
     """
-    own = _own(tables.blocks)
-    over = [block for block in tables.blocks if block.title == OVER_DATASETS]
-    gap = [block for block in tables.blocks if block.title.startswith(GAP_CLOSED)]
-    ranking = ((gap or over) if over else tables.blocks)[0]
-    local = [_summed_up(block) for block in tables.blocks if block.title == OWN_ROWS]
-    best = _among_best(ranking, own)
+    by_kind = {block.shows: block for block in tables.blocks if block.shows is not Shows.DATASET}
+    ranking = tables.blocks[0]
+    if over := by_kind.get(Shows.OVER_DATASETS):
+        ranking = by_kind.get(Shows.GAP_CLOSED, over)
+    local = [_summed_up(by_kind[Shows.OWN_ROWS])] if Shows.OWN_ROWS in by_kind else []
+    best = _among_best(ranking, {*own[:BEST], *beside})
     count = f"The best {min(BEST, ranking.ranked)} of {ranking.ranked} ranked rows."
     return replace(tables, blocks=[*local, best], notes=(*tables.notes, count), remarks=())
 
 
-def _own(blocks: list[Block]) -> list[str]:
-    """List the rows that were trained here."""
-    places = [(block, block.header.index("from")) for block in blocks if "from" in block.header]
-    rows = [row[0] for block, column in places for row in block.rows if "here" in row[column]]
-    return list(dict.fromkeys(rows))
-
-
 def _summed_up(local: Block) -> Block:
     """Cut the last column of the rows trained here and, if they are many, all but their means."""
-    rows = list(range(len(local.rows)))
+    rows = list(range(len(local.cells)))
     if len(rows) > OWN:
-        rows = ([r for r in rows if local.rows[r][0] == IN_PERCENT] or rows)[:OWN]
-    labels = {row[1] for row in local.rows}
+        rows = (rows[-local.summary :] if local.summary else rows)[:OWN]
+    labels = {str(row[1]) for row in local.cells}
     if len(labels) > 1:
-        return local.part(rows, range(len(local.header) - 1))
-    columns = [0, *range(2, len(local.header) - 1)]
+        return local.part(rows, range(len(local.columns) - 1))
+    columns = [0, *range(2, len(local.columns) - 1)]
     return replace(local.part(rows, columns), title=f"{labels.pop()} beside the board", keys=1)
 
 
-def _among_best(block: Block, own: list[str]) -> Block:
-    """Cut a table to its best rows, the first of one's own, the baseline, the constant and few columns."""
-    wanted = {"ERM", "constant", "ceiling", *own[:BEST]}
-    rows = [
-        r for r, row in enumerate(block.rows) if r < min(BEST, block.ranked) or row[0] in wanted
-    ]
-    second = [1] * (not set(MEANS) & set(block.header))
-    kept = [c for c, name in enumerate(block.header) if name in KEPT or name.startswith("by ")]
-    columns = [0, *second, *kept]
-    return block.part(rows, columns)
+def _among_best(block: Block, labels: Collection[str]) -> Block:
+    """Cut a table to its best rows, those of `labels`, and few columns."""
+    best = min(BEST, block.ranked)
+    rows = [r for r, row in enumerate(block.cells) if r < best or row[0] in labels]
+    return block.part(rows, [c for c, column in enumerate(block.columns) if column.shows in KEPT])

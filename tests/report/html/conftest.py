@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from oodbench.results.load import frozen
 
+from oodbench.results.read import read_board
 from oodbench.results.tables import Tables
 from tests.helpers.browser import browser as browser
 from tests.helpers.made import Made, rising
@@ -63,4 +63,4 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, pd.DataFram
         transductives=("T",),
         own_trials={"gamma": 8},
     )
-    return frozen(str(folder)), runs
+    return read_board(folder), runs

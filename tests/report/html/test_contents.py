@@ -8,16 +8,17 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.report import comparison
+from oodbench.report.cells import scores
 from oodbench.report.gaps import gaps_of
 from oodbench.report.html import render
 from oodbench.report.html.contents import contents
 from oodbench.report.numbers import number
 from oodbench.report.statistics import paired_differences
-from oodbench.report.tables.leaderboard import is_mean, leaderboard_by_rule, scores
+from oodbench.report.tables.leaderboard import is_mean, leaderboard
 from oodbench.results.read import joined, read_results
 from oodbench.results.run_spec import State
 from oodbench.results.tables import Tables
-from oodbench.selection import choose, judged
+from oodbench.selection import choose
 from tests.helpers.made import Made, flat
 from tests.report.html.conftest import KINDS, NASTY, PERCENT
 
@@ -61,7 +62,7 @@ def board(kinds: tuple[Tables, pd.DataFrame]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
 def test_its_numbers_are_those_of_the_table(made: Made, tree: dict[str, Any], rule: str) -> None:
-    frame = leaderboard_by_rule(judged(read_results(made.results), rule)).frame
+    frame = leaderboard(read_results(made.results), rule).frame
     for row in frame[is_mean(frame)].to_dict(orient="records"):
         cell = cells(tree, rule)[row["dataset"], row["label"]]
         assert cell[VALUE] == number(row["mean"], row["stderr"], row["metric"])
@@ -88,7 +89,7 @@ def test_a_number_has_the_chosen_runs(made: Made, tree: dict[str, Any], rule: st
 
 
 def test_gains_are_paired_and_in_points(made: Made, tree: dict[str, Any]) -> None:
-    table = scores(leaderboard_by_rule(judged(read_results(made.results), "train_val")))
+    table = scores(leaderboard(read_results(made.results), "train_val").cells)
     for name in (NASTY, PERCENT):
         shown = view(tree, name, "train_val")
         for d in paired_differences(table[table["dataset"] == name], "ERM"):
@@ -124,7 +125,8 @@ def test_a_board_has_the_shares_of_the_headline(
     kinds: tuple[Tables, pd.DataFrame], board: dict[str, Any]
 ) -> None:
     for rule in ("val_env", "train_val", "oracle"):
-        gaps = gaps_of(leaderboard_by_rule(judged(kinds[0], rule)))
+        one = leaderboard(kinds[0], rule)
+        gaps = gaps_of(one.chosen, one.cells)
         assert gaps is not None
         block = comparison.headline(gaps)
         groups = {"all": 1, "constructed": block.header.index("constructed (2)"), "natural": -1}

@@ -1,0 +1,277 @@
+"""The numbers of a report as one tidy table, of which every table, page and figure is a view.
+
+A report of your own takes a few lines, such as the mean rank of each method by environment:
+
+    chosen = judge(frames_of(["results/mine"]), "train_val")
+    table = cells(chosen).query("complete and kind == 'method' and test_environments != ''")
+    table["value"] *= table["higher"].map({True: 1, False: -1})
+    means = table.groupby(["dataset_label", "environment", "label"])["value"].mean()
+    means.groupby(["dataset_label", "environment"]).rank(ascending=False).groupby("label").mean()
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from oodbench.errors import PLUGIN_HINT, unknown
+from oodbench.metrics import computed_names, is_higher_better, known_direction
+from oodbench.report.statistics import each_mean
+from oodbench.results.run_spec import BEFORE, CONSTANT, SCORE
+from oodbench.results.tables import CELL, Tables, plugins_of, records_at
+from oodbench.selection import Chosen
+
+METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", "reference"
+"""The kinds of rows besides the constant answer. Methods are ranked; transductive ones, whose
+predictions depend on other test inputs, have a table of their own; ceilings, which a sweep marks, and
+references, which are no methods of the field, have no rank."""
+APART = (TRANSDUCTIVE, REFERENCE, CEILING)
+"""The kinds that a column of that name marks among runs; of two that mark a row the later one counts."""
+ROW = ["dataset_label", "label"]
+PLACE = ["dataset_label", "test_environments", "trial"]
+COLUMNS = [*CELL, "environment", "metric", "value", "complete", "kind", "higher"]
+MEAN = "mean"
+"""The environment of a mean over all test environments, of which `test_environments` is empty."""
+
+
+def cells(chosen: Chosen, metric: str | None = None) -> pd.DataFrame:
+    """All numbers that a rule's choices give, one in each row, in the order of the sweep.
+
+    `metric` is shown in place of each dataset's own, and never changes what is chosen. Columns:
+
+    - `dataset_label`, `label` (str): the dataset and the row of a table;
+    - `test_environments` (tuple of str): the test set; `trial` (int): the repetition;
+    - `environment` (str): the test environment; empty for a metric of the predictor itself;
+    - `metric` (str): the metric shown; of runs that adapt to test inputs also its value before that, as
+      METRIC + `BEFORE`; and every metric of the predictor itself;
+    - `value` (float): the metric on the environment's `in` split at the chosen run and step, in the
+      metric's own unit (a proportion in [0, 1]); the mean over draws that tie. NaN where nothing is chosen
+      or a value was not finite;
+    - `complete` (bool): whether all runs of the trial have ended, so that one is chosen;
+    - `kind` (str): of the row: `method`, `transductive`, `reference`, `ceiling`, or `constant` for the best
+      constant answer of the training environments;
+    - `higher` (bool): whether a higher value is better.
+
+    Datasets without a method are left out. Raises UserError for a metric that a dataset has no values of,
+    or that is not registered.
+    """
+    reported, higher = reported_metrics(chosen.tables, metric)
+    grid = _grid(chosen)
+    parts = [
+        _on_tests(chosen, grid, chosen.tied, reported),
+        constant_values(chosen.places, reported),
+        _of_predictor(chosen, grid),
+        _unadapted(chosen, grid, reported),
+    ]
+    table = pd.concat([part for part in parts if len(part)], ignore_index=True)
+    methods = table.loc[table["kind"] == METHOD, "dataset_label"].unique()
+    table = table[table["dataset_label"].isin(methods)]
+    higher |= {m + BEFORE: up for m, up in higher.items()} | {"": True}
+    known = {m: higher.get(m, is_higher_better(m)) for m in table["metric"].unique()}
+    table = table.assign(higher=table["metric"].map(known).astype(bool))
+    return table[COLUMNS].reset_index(drop=True)
+
+
+def on_tests(table: pd.DataFrame) -> pd.DataFrame:
+    """The cells of test environments, of the metric that is shown."""
+    return table[(table["environment"] != "") & ~_is_before(table)]
+
+
+def before_adaptation(table: pd.DataFrame) -> pd.DataFrame:
+    """The cells of test environments before adaptation."""
+    return table[_is_before(table)]
+
+
+def _is_before(table: pd.DataFrame) -> "pd.Series[bool]":
+    names = [name for name in table["metric"].unique() if name.endswith(BEFORE)]
+    return table["metric"].isin(names)
+
+
+def over_tests(table: pd.DataFrame) -> pd.DataFrame:
+    """The mean of each row and trial over the test environments; complete if all of these are.
+
+    Metrics of the predictor itself are averaged over test sets, and keep their empty environment.
+    """
+    key = [*ROW, "environment", "metric", "trial"]
+    table = table.assign(environment=np.where(table["environment"] == "", "", MEAN))
+    code = table.groupby(key, sort=False).ngroup().to_numpy()
+    made = table.drop_duplicates(key).assign(test_environments="")
+    made["value"] = each_mean(table["value"].to_numpy(), code)
+    made["complete"] = np.bincount(code, ~table["complete"].to_numpy(bool)) == 0
+    return made
+
+
+def scores(table: pd.DataFrame, kind: str = METHOD) -> pd.DataFrame:
+    """The complete values on test environments of the rows of a kind, as `oodbench.report.statistics` takes
+    them.
+
+    `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
+    `higher`, `metric`. A value that is not finite is NaN.
+    """
+    values = on_tests(table[table["complete"] & (table["kind"] == kind)])
+    sets = {t: "" if len(t) == 1 else f" of {'+'.join(t)}" for t in values["test_environments"]}
+    places = values["environment"] + values["test_environments"].map(sets)
+    values = values.assign(environment=places).rename(columns={"dataset_label": "dataset"})
+    names = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
+    return values[names].reset_index(drop=True)
+
+
+def reported_metrics(
+    tables: Tables, metric: str | None = None
+) -> tuple[dict[str, str], dict[str, bool]]:
+    """The metric shown for each dataset (empty before a run has started); and whether higher is better,
+    by metric, shown or a dataset's own.
+
+    Raises UserError for a `metric` that a dataset has no values of, or that is not registered.
+    """
+    runs, columns = tables.runs, ["dataset_label", "metric", "higher_is_better"]
+    started = runs[columns].dropna(subset=["metric"]).drop_duplicates("dataset_label")
+    main = dict(zip(started["dataset_label"], started["metric"], strict=True))
+    directions = zip(started["metric"], started["higher_is_better"], strict=True)
+    higher = {str(m): bool(up) for m, up in directions}
+    if metric is not None:
+        known = recorded_metrics(tables)
+        for dataset in main:
+            if metric not in known.get(dataset, ()):
+                names = sorted({*known.get(dataset, ()), *computed_names()})
+                raise unknown("metric", metric, names, dataset, PLUGIN_HINT)
+        main = dict.fromkeys(main, metric)
+        if metric not in higher:
+            higher[metric] = known_direction(metric, plugins_of(tables))
+    return {str(d): main.get(d, "") for d in runs["dataset_label"].unique()}, higher
+
+
+def recorded_metrics(tables: Tables) -> dict[str, set[str]]:
+    """The metrics that runs of each dataset recorded on environments."""
+    records, runs = tables.records, tables.runs
+    code = records["metric"].cat.codes.to_numpy().astype(np.int64)
+    id_code = records["id"].cat.codes.to_numpy()
+    dataset, names = pd.factorize(runs["dataset_label"])
+    of_id = dataset[pd.Index(runs["id"]).get_indexer(records["id"].cat.categories)]
+    scored = (records["environment"].cat.codes != -1).to_numpy()
+    pairs = pd.DataFrame({"dataset": of_id[id_code[scored]], "metric": code[scored]})
+    known: dict[str, set[str]] = {str(name): set() for name in names}
+    metrics = records["metric"].cat.categories
+    for place, name in pairs.drop_duplicates().itertuples(index=False, name=None):
+        known[str(names[place])].add(str(metrics[name]))
+    return known
+
+
+def _grid(chosen: Chosen) -> pd.DataFrame:
+    """Every cell that a table has a place for: CELL, `complete`, `kind`."""
+    shown = chosen.places
+    tests = shown[PLACE].drop_duplicates()
+    rows = shown[ROW].drop_duplicates()
+    rows["kind"] = kinds(shown, rows.itertuples(index=False, name=None))
+    grid = rows.merge(tests, on="dataset_label")
+    table = grid.merge(chosen.chosen[[*CELL, "id"]], on=CELL, how="left")
+    return table.assign(complete=table.pop("id").notna())
+
+
+def kinds(runs: pd.DataFrame, rows: Iterable[tuple[str, str]]) -> list[str]:
+    """The kind of each row of a table, given by its dataset and label."""
+    marked_kinds: dict[Any, str] = {}
+    for kind in APART:
+        marked = runs.loc[runs[kind], ROW].drop_duplicates()
+        marked_kinds |= dict.fromkeys(marked.itertuples(index=False, name=None), kind)
+    return [marked_kinds.get(row, METHOD) for row in rows]
+
+
+def _on_tests(
+    chosen: Chosen, grid: pd.DataFrame, tied: pd.DataFrame, metrics: Mapping[str, str]
+) -> pd.DataFrame:
+    """The grid with `environment`, `metric` and `value`, a row for each test environment."""
+    key = [*CELL, "environment"]
+    means = over_ties(test_values(chosen, tied, metrics), key)
+    tests = grid.assign(environment=grid["test_environments"]).explode("environment")
+    tests["metric"] = tests["dataset_label"].map(metrics)
+    return tests.merge(means, on=key, how="left")
+
+
+def test_values(
+    chosen: Chosen, rows: pd.DataFrame, metrics: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """What runs reach on their test environments: the value of a metric (by dataset; each dataset's main
+    one by default) on the `in` split, recorded by the run `id` at the `step` of a row; an id stands in one.
+
+    The columns of `rows` with `environment`, `metric` and `value`, a row for every test environment of
+    each; `value` is NaN where nothing was recorded.
+    """
+    runs = chosen.runs
+    place = pd.Index(runs["id"]).get_indexer(pd.Index(rows["id"]))
+    tests = runs["test_environments"].to_numpy()[place]
+    if metrics is None:
+        metric = runs["metric"].to_numpy()[place]
+    else:
+        metric = runs["dataset_label"].map(metrics).to_numpy()[place]
+    row = np.repeat(np.arange(len(rows)), [len(names) for names in tests])
+    wanted = pd.DataFrame({"row": row, "environment": [*chain.from_iterable(tests)]}, dtype=object)
+    asked = rows[["id", "step"]].assign(row=np.arange(len(rows)))
+    records = records_at(chosen.tables, asked, set(pd.unique(metric)))
+    meant = (records["split"] == "in") & (records["metric"].to_numpy() == metric[records["row"]])
+    values = records.loc[meant, ["row", "environment", "value"]]
+    table = wanted.astype({"row": int}).merge(values, on=["row", "environment"], how="left")
+    columns = rows.iloc[table["row"].to_numpy()].reset_index(drop=True)
+    found = table[["environment", "value"]].assign(metric=metric[table["row"]])
+    return pd.concat([columns, found], axis=1)
+
+
+def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """The mean `value` of each `key`, over the draws that tie; exact where all are equal."""
+    code = values.groupby(key, sort=False).ngroup().to_numpy()
+    made = values[key].drop_duplicates(ignore_index=True)
+    numbers = values["value"].to_numpy(float)
+    firsts = numbers[np.unique(code, return_index=True)[1]]
+    return made.assign(value=firsts + each_mean(numbers - firsts[code], code))
+
+
+def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
+    """The constant answer's values on the `in` splits of the test environments.
+
+    `runs` has one of each cell. The columns are those of `cells` but for `higher`; a trial is complete if a
+    run of it has recorded them. A dataset without such a run is left out.
+    """
+    trained = runs.loc[~runs["ceiling"], [*PLACE, "constant"]]
+    known = trained[trained["constant"].notna()].drop_duplicates(PLACE)
+    trials = trained[PLACE].drop_duplicates().merge(known, on=PLACE, how="left")
+    rows = []
+    for dataset, tests, trial, constant in trials.itertuples(index=False, name=None):
+        metric = reported[dataset]
+        values = constant.get(metric, {}) if isinstance(constant, dict) else {}
+        for test in tests:
+            value = values.get(test, {}).get("in")
+            rows.append((dataset, CONSTANT, tests, trial, test, metric, value, value is not None))
+    table = pd.DataFrame(rows, columns=COLUMNS[:8]).astype({"value": float, "complete": bool})
+    there = table[table.groupby("dataset_label")["complete"].transform("any")]
+    return there.assign(kind=CONSTANT)
+
+
+def _of_predictor(chosen: Chosen, grid: pd.DataFrame) -> pd.DataFrame:
+    """The metrics of the predictor itself in each cell."""
+    records = chosen.tables.records
+    own = (records["environment"].cat.codes == -1) & (records["split"] != SCORE)
+    if not own.any():
+        return pd.DataFrame()
+    tables = Tables(chosen.runs, records[own])
+    values = records_at(tables, chosen.tied[["id", "step", *CELL]])
+    if values.empty:
+        return pd.DataFrame()
+    names = values[["dataset_label", "metric"]].drop_duplicates()
+    key = [*CELL, "metric"]
+    of_cells = grid.merge(names, on="dataset_label")
+    return of_cells.merge(over_ties(values, key), on=key, how="left").assign(environment="")
+
+
+def _unadapted(chosen: Chosen, grid: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
+    """The values on test environments before adaptation, of rows that adapt."""
+    runs = chosen.runs
+    if "adapt" not in runs or not runs["adapt"].notna().any():
+        return pd.DataFrame()
+    rows = set(runs.loc[runs["adapt"].notna(), ROW].itertuples(index=False, name=None))
+    grid, tied = (
+        t[[row in rows for row in t[ROW].itertuples(index=False, name=None)]]
+        for t in (grid, chosen.tied)
+    )
+    return _on_tests(chosen, grid, tied, {d: m + BEFORE for d, m in reported.items()})
