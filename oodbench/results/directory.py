@@ -415,7 +415,12 @@ class Results:
         if (read_bytes(path) or b"").startswith(BEGINNING):
             from oodbench.results.earlier import convert
 
-            convert(self)
+            try:
+                convert(self)
+            except OSError as error:
+                raise UserError(
+                    f"{self.path} is of 0.4.0 and must be moved to today's form: {error.strerror}"
+                ) from None
         sweep = read_file(path, SweepFile)
         if sweep is None:
             if not self.path.exists():
