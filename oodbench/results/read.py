@@ -294,12 +294,12 @@ def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _each_once(runs: pd.DataFrame, records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Give a run that stands in several rows another id, and records of its own, in all but the first."""
+    """Give a run that stands in several rows an id of its own (ID@1, ...) and records in all but the first."""
     again = runs.duplicated("id")
     if not again.any():
         return runs, records
     several = runs[again]
-    new = several["id"] + "@" + several["label"]
+    new = several["id"] + "@" + (several.groupby("id").cumcount() + 1).astype(str)
     copies = []
     for run_id, own in zip(several["id"], new, strict=True):
         of_run = records_of(records, pd.Series([run_id])).astype({"id": object}).assign(id=own)
@@ -322,6 +322,7 @@ def read_board(board: Path) -> Tables:
     strange = set(values["id"].cat.categories) - set(runs["id"])
     if strange:
         raise DamagedFile(f"{board / RECORDS_FILE} has records of no run: {min(strange)}")
+    runs, values = _each_once(runs, values)
     is_score = values["split"].eq(SCORE)
     scores = values[is_score].astype({"id": object, "metric": object})
     names = {"metric": "rule", "value": "score"}
@@ -331,7 +332,7 @@ def read_board(board: Path) -> Tables:
     runs = _expanded(runs, {"selection": read_yaml(board / PROTOCOL_FILE).get("selection")})
     runs = runs.drop(columns="plugins").assign(frozen=True, directory=board.name)
     records = values[~is_score].reset_index(drop=True)
-    return Tables(*_each_once(completed(runs), records), scores, _to_come(board))
+    return Tables(completed(runs), records, scores, _to_come(board))
 
 
 def _to_come(board: Path) -> tuple[Note, ...]:
