@@ -510,8 +510,8 @@ def _scores(records: pd.DataFrame, evidence: pd.DataFrame, ids: "pd.Index[str]")
 def mean_scores(cell: Integers, part: Integers, value: Numbers, count: Integers) -> Numbers:
     """The score of each cell, by which a run's step is judged, from the (n,) records of its evidence.
 
-    It is the mean over a cell's parts (environments) of the mean over a part's examples. Cells and parts are
-    numbered from 0. Equal values have equal scores, in any order of the records.
+    It is the mean over a cell's parts (environments) of the mean over a part's examples. Cells and parts
+    are numbered from 0. Equal values have equal scores, in any order of the records.
     """
     counts, cell_of = count.astype(float), np.zeros(part.max(initial=-1) + 1, dtype=np.int64)
     weighted = value * (counts / np.bincount(part, counts)[part])

@@ -3,7 +3,7 @@
 A report of your own takes a few lines, such as the mean rank of each method by environment:
 
     chosen = judge(frames_of(["results/mine"]), "train_val")
-    table = cells(chosen).query("complete and kind == 'method' and test_environments != ''")
+    table = on_tests(cells(chosen)).query("complete and kind == 'method'")
     table["value"] *= table["higher"].map({True: 1, False: -1})
     means = table.groupby(["dataset_label", "environment", "label"])["value"].mean()
     means.groupby(["dataset_label", "environment"]).rank(ascending=False).groupby("label").mean()
