@@ -249,7 +249,6 @@ def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataF
 
 
 def _of_predictor(chosen: Chosen, grid: pd.DataFrame) -> pd.DataFrame:
-    """The metrics of the predictor itself in each cell."""
     records = chosen.tables.records
     own = (records["environment"].cat.codes == -1) & (records["split"] != SCORE)
     if not own.any():
@@ -265,7 +264,6 @@ def _of_predictor(chosen: Chosen, grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def _unadapted(chosen: Chosen, grid: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
-    """The values on test environments before adaptation, of rows that adapt."""
     runs = chosen.runs
     if "adapt" not in runs or not runs["adapt"].notna().any():
         return pd.DataFrame()

@@ -190,7 +190,9 @@ def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Number]:
     there = first_places(resampled)
     spread = np.quantile(there, _TAILS, axis=0, method="inverted_cdf")
     columns = zip(better.index, here, *spread, strict=True)
-    return {str(x): Number(int(p), low=int(a), high=int(b), kind=Kind.PLACE) for x, p, a, b in columns}
+    return {
+        str(x): Number(int(p), low=int(a), high=int(b), kind=Kind.PLACE) for x, p, a, b in columns
+    }
 
 
 def first_places(table: npt.NDArray[np.floating]) -> Numbers:
