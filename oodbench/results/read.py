@@ -296,6 +296,8 @@ def _each_once(runs: pd.DataFrame, records: pd.DataFrame) -> tuple[pd.DataFrame,
         return runs, records
     several = runs[again]
     new = several["id"] + "@" + several["label"]
+    of_datasets = several["id"] + "@" + several["dataset_label"] + "@" + several["label"]
+    new = new.mask(new.duplicated(keep=False), of_datasets)
     copies = []
     for run_id, own in zip(several["id"], new, strict=True):
         of_run = records_of(records, pd.Series([run_id])).astype({"id": object}).assign(id=own)
