@@ -209,6 +209,7 @@ def _part(folder: Path, key: str) -> Part:
 
 
 def lock(results: Path, patient: bool = True) -> FileLock:
+    """Return the lock of a process that changes the tables; one that is not `patient` raises Timeout."""
     folder = results / FOLDER
     folder.mkdir(exist_ok=True)
     return FileLock(folder / ".lock", blocking=patient)

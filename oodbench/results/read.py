@@ -39,6 +39,7 @@ from oodbench.results.parquet import (
     records_frame,
     runs_frame,
     spec_columns,
+    table_of,
 )
 from oodbench.results.provenance import code
 from oodbench.results.records import Column, Columns, costs_of, whole_lines
@@ -218,7 +219,7 @@ def _planned(
 ) -> tuple[pd.DataFrame, Mapping[str, Any]]:
     """Return the rows of the plan, or of these runs, and the settings of the sweep."""
     if specs is not None:
-        return pd.DataFrame(spec_columns([*specs.values()], [*specs])), {}
+        return runs_frame(table_of(spec_columns([*specs.values()], [*specs]), SPEC)), {}
     stored = results.plan()
     return stored["rows"], stored["settings"]
 

@@ -46,11 +46,10 @@ def test_runs_of_another_name_leave_a_plan_alone(tmp_path: Path) -> None:
     other = first(steps=10)
     with pytest.raises(UserError, match="holds the sweep 'tiny', not 'board'; use another"):
         launch_specs("board", {other.id: other}, [other.id], LaunchOptions(out=results.path))
-    assert results.plan()["runs"].keys() == tiny().runs.keys()
+    assert results.specs().keys() == tiny().runs.keys()
     results.write_plan("tiny", {"plugins": [ODD_METHODS]}, [other])
-    plan = results.plan()
-    assert plan["runs"].keys() == {*tiny().runs, other.id}
-    assert plan["settings"] == {"sweep": {"steps": 120}, "plugins": [ODD_METHODS]}
+    assert results.specs().keys() == {*tiny().runs, other.id}
+    assert results.plan()["settings"] == {"sweep": {"steps": 120}, "plugins": [ODD_METHODS]}
 
 
 def test_nothing_is_written_before_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
