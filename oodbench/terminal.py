@@ -223,7 +223,7 @@ class Terminal(Console):
             self.width = LEAST_WIDTH
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a string as a `Text`: what `print` and tables do with strings."""
+        """Turn a string into a `Text`, as `print` and tables do."""
         if self.encoding.startswith("utf"):
             return super().render_str(printable(text, "\n"), **options)
         return super().render_str(printable(text, "\n").translate(ASCII), **options)

@@ -42,6 +42,7 @@ from oodbench.results.parquet import (
     records_frame,
     runs_frame,
     spec_columns,
+    table_of,
 )
 from oodbench.results.provenance import code
 from oodbench.results.records import Column, Columns, costs_of, whole_lines
@@ -222,7 +223,7 @@ def _planned(
 ) -> tuple[pd.DataFrame, Mapping[str, Any]]:
     """Return the rows of the plan, or of these runs, and the settings of the sweep."""
     if specs is not None:
-        return pd.DataFrame(spec_columns([*specs.values()], [*specs])), {}
+        return runs_frame(table_of(spec_columns([*specs.values()], [*specs]), SPEC)), {}
     stored = results.plan()
     return stored["rows"], stored["settings"]
 
@@ -294,7 +295,7 @@ def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _each_once(runs: pd.DataFrame, records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Give a run that stands in several rows an id of its own (ID@1, ...) and records in all but the first."""
+    """Give a run of several rows an id of its own (ID@1, ...), and records, in all but the first."""
     again = runs.duplicated("id")
     if not again.any():
         return runs, records

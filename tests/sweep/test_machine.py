@@ -38,6 +38,18 @@ def test_a_launch_whose_folder_goes_away_stops_and_makes_nothing_anew(
     assert {run.state() for run in map(Results(out).run, tiny(**MOVING).runs)} == {"done"}
 
 
+def test_runs_of_another_name_leave_a_plan_alone(tmp_path: Path) -> None:
+    results = Results(tmp_path / "out")
+    results.write_plan("tiny", {"sweep": {"steps": 120}}, tiny().rows)
+    other = first(steps=10)
+    with pytest.raises(UserError, match="holds the sweep 'tiny', not 'board'; use another"):
+        launch_specs("board", {other.id: other}, [other.id], LaunchOptions(out=results.path))
+    assert results.specs().keys() == tiny().runs.keys()
+    results.write_plan("tiny", {"plugins": [ODD_METHODS]}, [other])
+    assert results.specs().keys() == {*tiny().runs, other.id}
+    assert results.plan()["settings"] == {"sweep": {"steps": 120}, "plugins": [ODD_METHODS]}
+
+
 def test_nothing_is_written_before_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda question, **_: sys.exit(question))

@@ -75,8 +75,7 @@ def start(job: Job, index: int) -> Worker:
             )
             time.sleep(SERVER_SECONDS)
     raise UserError(
-        f"no worker could be started: the server that workers are forked from died {MAX_SERVERS} times, "
-        "as when the memory is used up"
+        f"could not start a worker: the fork server died {MAX_SERVERS} times (out of memory?)"
     )
 
 

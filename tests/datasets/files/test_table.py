@@ -152,7 +152,7 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
     assert launched.exit_code == 0 and "6 done of 6 runs" in launched.output, launched.output
     assert "mine: accuracy" in launched.output
     results = Results(tmp_path / "out")
-    ids = set(results.plan()["runs"])
+    ids = set(results.specs())
     run = results.run(min(ids))
     info = run.info()
     assert info is not None and info.context["classes"] == ["no", "yes"]
