@@ -59,6 +59,7 @@ def planned_rows(
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
     """Return the reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
     runs = read_results(Results(results)).runs.assign(directory=str(results))
+    runs["id"] = runs["id"].str.partition("@")[0]  # of a run in several rows
     labels = [str(label) for label in runs["label"].unique()]
     entries = {name_of(entry) for entry in protocol.datasets}  # others may lack their data here
     trained = [str(name) for name in runs["dataset_label"].unique() if name in entries]
@@ -70,7 +71,7 @@ def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list
         if specs is None:
             wrong.append(f"{label} on {dataset}: the protocol plans no such row")
         else:
-            wrong += _wrong_row(f"{label} on {dataset}", group, ended, specs, results)
+            wrong += _wrong_row(f"{label} on {dataset}", group, ended, specs)
             wrong += _several_codes(f"{label} on {dataset}", group["provenance"])
     return wrong + [reason.sentence for reason in stale_runs(runs) if reason.is_known]
 
@@ -86,15 +87,15 @@ def _several_codes(row: str, provenances: Iterable[Any]) -> list[str]:
 
 
 def _wrong_row(
-    row: str, runs: pd.DataFrame, ended: set[str], planned: Mapping[str, RunSpec], results: Path
+    row: str, runs: pd.DataFrame, ended: set[str], planned: Mapping[str, RunSpec]
 ) -> list[str]:
     """Return the mistakes in the runs of a row, of which `ended` have results."""
     unplanned = runs[~runs["id"].isin(planned)]
     if len(unplanned):
         first = unplanned.iloc[0]
-        file = results / "runs" / first["id"] / "run.json"
         return [
-            f"{row}: {len(unplanned)} of {len(runs)} runs are under another protocol, first {file}: "
+            f"{row}: {len(unplanned)} of {len(runs)} runs are under another protocol, first run "
+            f"{first['id']}: "
             f"{', '.join(_differing(first, planned.values()))}"
         ]
     cells = [(s.trial, s.draw, s.test_environments) for s in planned.values()]

@@ -190,6 +190,10 @@ def rerun(
 def freeze(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results directory.")],
     name: Name,
+    predictions: Annotated[
+        bool,
+        typer.Option("--predictions", help="Freeze the kept predictions of chosen steps, too."),
+    ] = False,
     plugin: Plugins = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -202,7 +206,7 @@ def freeze(
 
     load_plugins(plugin or [])
     board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name
-    frozen = freeze_results(results, board, data_dir)
+    frozen = freeze_results(results, board, data_dir, predictions)
     terminal().say(
         f"New in {name}: {counted(len(frozen.added), 'row')} of datasets; already there: "
         f"{len(frozen.there)}."

@@ -16,7 +16,7 @@ from oodbench.report.gaps import gaps_by_rule, losses
 from oodbench.report.tables.stored import StaleSummary, read_summary
 from oodbench.results.boards import board_among, datasets_to_come, find_board
 from oodbench.results.directory import Results
-from oodbench.results.predictions import read_predictions
+from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.provenance import method_digest, versions
 from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.run_spec import COMPLETE, RunSpec
@@ -335,15 +335,11 @@ def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Ta
         return frames
     tied = [judged(frames, rule).tied[["id", "step"]] for rule in rules]
     chosen = pd.concat(tied).drop_duplicates()
-    frozen = [] if frames.scores is None else frames.scores["id"].unique()
-    chosen = chosen[~chosen["id"].isin([*recorded, *frozen])]
-    if chosen.empty:
-        return frames
+    chosen = chosen[~chosen["id"].isin(recorded)]
     rows = []
-    directories = dict(zip(frames.runs["id"], frames.runs["directory"], strict=True))
+    read = predictions_of_runs(frames.runs)
     for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
-        run = Results(Path(directories[run_id])).run(str(run_id))
-        for environment, p in read_predictions(run, int(step)).items():
+        for environment, p in read(str(run_id), int(step)).items():
             for split, mask in (("in", ~p.out), ("out", p.out)):
                 if mask.any() and p.kind in computed.kinds:
                     subset = replace(
@@ -351,6 +347,8 @@ def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Ta
                     )
                     value, count = computed.of_predictions(subset), int(mask.sum())
                     rows.append((str(run_id), int(step), environment, split, metric, value, count))
+    if not rows:
+        return frames
     values = pd.DataFrame(rows, columns=list(Tables.RECORD_COLUMNS))
     names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
     return replace(frames, records=stacked([frames.records, values.astype(names)]))

@@ -23,7 +23,7 @@ from oodbench.results.parquet import (
     table_of,
     write_table,
 )
-from oodbench.sweep.file import find_sweep, read_sweep
+from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 
 SEM = {"name": "LinearSEM", "num_examples": 40, "scales": [0.2, 1, 2, 5], "label": "SEM"}
@@ -50,13 +50,6 @@ ONE_RUN: dict[str, Any] = {
 }
 
 
-def protocol_file(folder: Path, **changes: Any) -> Path:
-    """The protocol as a file, with some keys changed."""
-    path = folder / "tiny-v1.yaml"
-    path.write_text(yaml.safe_dump(PROTOCOL | changes))
-    return path
-
-
 def new_board(folder: Path, name: str, **changes: Any) -> Path:
     """A board of the protocol, with some keys changed, that has no row yet."""
     board = folder / name
@@ -65,11 +58,12 @@ def new_board(folder: Path, name: str, **changes: Any) -> Path:
     return board
 
 
-def trained(folder: Path, out: str, **changes: Any) -> Path:
+def trained(folder: Path, out: str, keep_predictions: bool = False, **changes: Any) -> Path:
     """A results directory of the sweep with some keys changed."""
-    file = protocol_file(folder, **changes)
-    launch(read_sweep(find_sweep(str(file))), LaunchOptions(out=folder / out, launcher="debug"))
-    protocol_file(folder)
+    options = LaunchOptions(
+        out=folder / out, launcher="debug", keep_predictions=keep_predictions, table=False
+    )
+    launch(validate(PROTOCOL | changes, "tiny"), options)
     return folder / out
 
 
