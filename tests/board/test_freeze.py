@@ -1,14 +1,16 @@
 """Freezing results: what is frozen, that it never changes, and what is refused."""
 
+import io
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from oodbench.board.freeze import data_digests, freeze, frozen_rules
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.results.parquet import runs_frame
+from oodbench.results.ended import ended, write_part
 from oodbench.results.read import read_board, read_results
 from oodbench.results.tables import records_at
 from oodbench.selection import choose
@@ -41,7 +43,9 @@ def test_a_board_is_its_sweep_and_two_tables(board: Path, half: Path) -> None:
     assert rows == [(dataset, row) for dataset in ("SEM", "digits") for row in ("ERM", "IRM")]
     assert set(runs["id"]) == set(Results(half).plan()["rows"]["id"])
     assert (runs["training_seconds"] > 0).all()
-    assert {made["vectorized"] for made in runs["provenance"]} == {True}
+    assert {made["vectorized"] for made in runs["provenance"][runs["dataset_label"] == "SEM"]} == {
+        True
+    }
     assert all(made["data"].keys() >= {"5"} for made in runs.loc[:15, "provenance"])
 
 
@@ -60,9 +64,8 @@ def test_what_a_table_shows_of_a_directory_is_frozen_by_every_rule(
     values = records_at(shown, theirs[["id", "step"]]).merge(
         shown.runs[["id", "test_environments"]]
     )
-    is_test = [
-        e in t for e, t in zip(values["environment"], values["test_environments"], strict=True)
-    ]
+    places = zip(values["environment"], values["test_environments"], strict=True)
+    is_test = pd.Series([name in tests for name, tests in places], values.index)
     kept = values["metric"].isin(("accuracy", "mse", "worst_group_accuracy"))
     shown_values = values[is_test & kept & values["split"].eq("in") | values["environment"].isna()]
     frozen_values = records_at(frozen, ours[["id", "step"]])
@@ -157,32 +160,57 @@ def test_what_cannot_be_a_protocol_is_refused(
         freeze(half, new_board(tmp_path, "b", **changes))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"commit": "0" * 40}, "several codes"),
-        ({"digests": {"method": {"sha256": "0", "files": {}}}}, "several versions of the method"),
-    ],
-)
-def test_a_row_of_several_codes_is_refused(
-    half: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, str],
-    message: str,
-) -> None:
-    def other(table: object) -> object:
-        runs = runs_frame(table)
-        runs["provenance"] = [runs["provenance"][0] | changes, *runs["provenance"][1:]]
-        return runs
+def test_a_row_of_several_codes_is_refused(half: Path, tmp_path: Path) -> None:
+    def other(runs: pd.DataFrame) -> pd.DataFrame:
+        first, *others = runs["provenance"]
+        return runs.assign(provenance=[first | {"commit": "0" * 40}, *others])
 
     copy = Path(shutil.copytree(half, tmp_path / "half"))
-    monkeypatch.setattr("oodbench.results.parquet.runs_frame", other)
+    now = ended(copy)
+    write_part(now, range(len(now.parts)), [], (), rows=other)
     board = new_board(tmp_path, "b")
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="several codes"):
         freeze(copy, board)
     text = invoke("validate", copy, board, code=1)
-    assert f"was trained by {message}" in " ".join(text.split())
+    assert "on SEM was trained by several codes" in " ".join(text.split())
+
+
+def test_the_predictions_of_a_board_give_what_those_of_the_directory_give(
+    copy: Path, kept: Path
+) -> None:
+    """They were trained one by one, and have the bits of the runs that were trained side by side."""
+    before = contents(copy)
+    assert "0 rows" in invoke("freeze", kept, copy, "--predictions")
+    assert contents(copy) == before
+    (file,) = (copy / "predictions").iterdir()
+    written = file.read_bytes()
+    invoke("freeze", kept, copy, "--predictions")
+    assert file.read_bytes() == written
+    for rule in ("train_val", "oracle"):
+        names = ["label", "mean", "stderr"]
+        shown = (leaderboard_of(source, rule, "auroc")[names] for source in (copy, kept))
+        ours, theirs = (table.sort_values(names, ignore_index=True) for table in shown)
+        assert ours["mean"].notna().any()
+        pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+    plain = pd.read_parquet(file)
+    assert list(plain)[:7] == ["id", "step", "environment", "index", "split", "kind", "target"]
+    assert set(plain["environment"]) == {"0.9"} and plain["output_0"].dtype == "float16"
+
+
+def leaderboard_of(source: Path, rule: str, metric: str) -> pd.DataFrame:
+    text = invoke(
+        *("table", source, "--dataset", "digits", "--rule", rule),
+        *("--metric", metric, "--format", "csv"),
+    )
+    return pd.read_csv(io.StringIO(text))
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and more", None])
+def test_damaged_predictions_are_named(copy: Path, kept: Path, content: bytes | None) -> None:
+    invoke("freeze", kept, copy, "--predictions")
+    (file,) = (copy / "predictions").iterdir()
+    file.write_bytes(file.read_bytes()[:-9] if content is None else content)
+    assert f"{file} is torn" in invoke("table", copy, "--metric", "auroc", code=2)
 
 
 def test_digests_follow_the_data() -> None:

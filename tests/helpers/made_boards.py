@@ -43,9 +43,10 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
                     run |= {rule: rng.uniform() for rule in about["rules"][dataset]}
                     rows.append(run)
     board.mkdir(exist_ok=True)
-    runs, records = ([f(run, about) for run in rows] for f in (_run, _records))
+    runs = [_run(run, about) for run in rows]
     write_table(table_of(pd.DataFrame(runs), RUNS), board / RUNS_FILE)
-    values = pd.DataFrame(sum(records, []), columns=RECORDS.names)
+    records = [record for run in rows for record in _records(run, about)]
+    values = pd.DataFrame(records, columns=RECORDS.names)
     write_table(table_of(values, RECORDS), board / RECORDS_FILE)
     protocol = {"datasets": [{"name": "Any", "label": dataset} for dataset in means]}
     (board / PROTOCOL_FILE).write_text(yaml.safe_dump(protocol | {"algorithms": []}))
@@ -67,7 +68,7 @@ def _run(run: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
         "dataset_label": dataset,
         "algorithm": label,
         "network": "MLP",
-        **dict.fromkeys(("options", "hparams", "network_hparams"), {}),
+        **{name: {} for name in ("options", "hparams", "network_hparams")},
         **{"test_environments": tests, "validation_environments": ("v",)},
         **{"training_environments": ("a",), "holdout": 0.2, "state": "done"},
         **dict.fromkeys(("steps", "evaluate_every", "last_step"), STEP),
