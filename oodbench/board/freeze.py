@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench.board.checks import refuse, wrong_results
+from oodbench.board.checks import ROW, refuse, wrong_results
 from oodbench.board.protocol import label_of, name_of, protocol_of
 from oodbench.errors import UserError
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE, lock
@@ -39,7 +39,6 @@ MADE_BY = (
     *("machine", "device", "threads", "arithmetic"),
 )
 """The fields of the runs' provenance that a board keeps."""
-ROW = ["dataset_label", "label"]
 Row = tuple[str, str]
 """A row of a table: its dataset and its label."""
 
