@@ -27,6 +27,7 @@ from oodbench.results.boards import (
     RECORDS_FILE,
     RUNS_FILE,
     board_among,
+    called,
     datasets_to_come,
     find_board,
     to_come,
@@ -331,7 +332,7 @@ def read_board(board: Path) -> Tables:
     states = {text: State(text) for text in runs["state"].unique()}
     runs = runs.assign(state=runs["state"].map(states), error="")
     runs = _expanded(runs, {"selection": read_yaml(board / PROTOCOL_FILE).get("selection")})
-    runs = runs.drop(columns="plugins").assign(frozen=True, directory=board.name)
+    runs = runs.drop(columns="plugins").assign(frozen=True, directory=called(board))
     records = values[~is_score].reset_index(drop=True)
     return Tables(completed(runs), records, scores, _to_come(board))
 

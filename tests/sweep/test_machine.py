@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.sweep.file import read_sweep
-from oodbench.sweep.launch import LaunchOptions, launch
+from oodbench.sweep.launch import LaunchOptions, launch, launch_specs
 from tests.helpers.commands import mistake, run
-from tests.helpers.sweeps import ODD_METHODS, planned, tiny, tiny_file
+from tests.helpers.sweeps import ODD_METHODS, first, planned, tiny, tiny_file
 
 pytestmark = pytest.mark.slow
 
