@@ -49,6 +49,11 @@ def test_it_has_the_metrics_of_every_environment(found: pd.DataFrame) -> None:
         assert 0 <= own["value"]["worst_group_accuracy"] <= own["value"]["accuracy"]
 
 
+def test_environments_may_be_named() -> None:
+    table = oodbench.evaluate(ColourAlone(), "ColoredDigits", environments=["0.9"], holdout=0.25)
+    assert set(table["environment"]) == {"0.9"} and set(table["split"]) == {"in", "out"}
+
+
 def test_metrics_of_the_predictor_itself_are_there() -> None:
     table = oodbench.evaluate(nn.LazyLinear(1), "LinearSEM", {"num_examples": 40})
     own = table[table["environment"].isna()]

@@ -43,6 +43,10 @@ def test_beside_a_constant_those_of_ours_that_differ_are_counted(different: int,
     assert below.z == pytest.approx(-NormalDist().inv_cdf(1 - 10 / 420))
 
 
+def test_a_difference_without_any_spread_has_no_verdict() -> None:
+    assert against([1.5, 1.5], error=0.0, error_is="std", trials=7).off is None
+
+
 def test_one_trial_has_the_sources_spread() -> None:
     found = against([2.0], error=0.6, error_is="population std", trials=10)
     spread = 0.6 * math.sqrt(10 / 9)
@@ -96,6 +100,12 @@ def test_a_diverged_trial_is_a_miss(fields: dict[str, object]) -> None:
     known = against([math.nan], **fields, reproducible=False, note="why")
     assert not known.missed
     assert known.verdict == "off, see the note, 1 of 1 trials diverged"
+
+
+def test_a_reproducible_target_without_a_value_is_missed() -> None:
+    assert against([]).missed
+    assert against([]).verdict == "not run"
+    assert not against([], reproducible=False, note="no GPU").missed
 
 
 def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:

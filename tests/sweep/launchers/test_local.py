@@ -38,6 +38,7 @@ def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     assert failure is not None and "exit code -9" in failure.error
 
 
+@pytest.mark.nightly
 def test_workers_that_die_at_the_import_of_a_plug_in_fail_their_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
