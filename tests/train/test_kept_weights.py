@@ -24,6 +24,8 @@ from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import Killed
 from tests.helpers.sweeps import outcome, require_close, tiny, trained
 
+pytestmark = pytest.mark.slow
+
 RULES = ("train_val", "val_env", "oracle", "train_val:loss", "last")
 SETTINGS = TrainSettings(keep_weights=RULES)
 
@@ -68,7 +70,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return trained(tmp_path_factory.mktemp("kept"), noisy(), keep_weights=RULES)
 
 
-@pytest.mark.slow
 def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Results) -> None:
     frames, seen = read_results(kept), set()
     for spec in noisy().runs.values():
