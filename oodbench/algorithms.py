@@ -184,12 +184,12 @@ class Outputs:
     """The features of these views, (E, B, V, F)."""
 
     def of_step(self, values: Tensor) -> Tensor:
-        """Return the values of the step's environments, in its order, (E, ...), among those of all."""
+        """Pick the values (E, ...) of the step's environments, in its order, from those of all."""
         places = None if self.batch is None else self.batch.environments
         return values if places is None else values[places]
 
     def over_environments(self, values: Tensor, rest: Tensor) -> Tensor:
-        """Return the step's environments' values (E, ...) at their indices among `rest`, those of all."""
+        """A copy of `rest`, the values of all environments, with (E, ...) those of the step's replaced."""
         places = None if self.batch is None else self.batch.environments
         return values if places is None else rest.index_copy(0, places, values)
 
@@ -416,7 +416,7 @@ def why_skipped(
 
 
 def cannot_balance(problem: Problem, hyperparameter: str = "sampling") -> str | None:
-    """Return why what a hyperparameter with values of `sampling` balances is not there, or None."""
+    """Explain why this dataset cannot be balanced by `sampling`, or return None."""
     sampling = str(problem.hparams[hyperparameter])
     balanced = BALANCED.get(sampling)
     if balanced == "classes" and not problem.task.has_classes:
@@ -427,7 +427,6 @@ def cannot_balance(problem: Problem, hyperparameter: str = "sampling") -> str | 
 
 
 def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
-    """Return what the method needs, whatever its hyperparameters, and `problem` does not have, or None."""
     if cls.needs.pretrained and not problem.pretrained:
         return "it needs a pretrained network"
     if cls.needs.zero_shot and not problem.zero_shot:
@@ -445,7 +444,7 @@ def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
 def _without_balance(
     cls: type[Algorithm], problem: Problem, hparams: Mapping[str, Any]
 ) -> str | None:
-    """Return the classes or attributes that the method or its sampling needs and the data lack, or None."""
+    """Explain why this dataset cannot be balanced by `sampling`, or return None."""
     if reason := cannot_balance(replace(problem, hparams=hparams)):
         return reason
     if cls.needs.has_attributes(hparams) and not problem.attributes:

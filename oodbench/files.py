@@ -96,7 +96,7 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a new name, hidden and beside `path`, for the file or folder that is to become `path`."""
+    """A new hidden name beside `path`, for the file or folder that will be renamed to `path`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
 
 
@@ -128,7 +128,6 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def _sync(path: Path) -> None:
-    """Put a file or the names in a folder on the disk, where its file system can."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:

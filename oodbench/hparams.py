@@ -163,13 +163,13 @@ def defaults(space: type, family: str = "") -> dict[str, Value]:
 
 
 def neutral_values(space: type) -> dict[str, Value]:
-    """Return the neutral values of the fields that have one: what a run without them in its spec has."""
+    """The neutral values of the fields that have one: those of a run whose spec lacks the field."""
     neutral = ((f.name, f.metadata.get("neutral")) for f in fields(space))
     return {name: value for name, value in neutral if value is not None}
 
 
 def identity(space: type, values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the values that are part of a run's id: all but those that are neutral."""
+    """The values that enter a run's id: all that differ from the neutral ones."""
     neutral = neutral_values(space)
     return {k: v for k, v in values.items() if k not in neutral or v != neutral[k]}
 
@@ -249,7 +249,7 @@ def drawn_values(
 def _given_ranges(
     space: type, given: Mapping[str, Any], family: str, place: str
 ) -> dict[str, tuple[Value, Distribution | None]]:
-    """Return the defaults and distributions that a sweep file gives instead of a method's own.
+    """The defaults and distributions that a sweep file gives instead of a method's own.
 
     They are written `{default: VALUE, range: log_uniform(LOW, HIGH)}`, with others for the families of
     datasets under `by_family`, where a default alone stands in every draw. Raises UserError for others.
@@ -272,7 +272,6 @@ def _given_ranges(
 
 
 def _given_range(value: Any, where: str) -> tuple[Value, Distribution | None]:
-    """Return the default and, unless it stands in every draw, the distribution that a sweep file gives."""
     if not isinstance(value, dict) or not {"default"} <= value.keys() <= {"default", "range"}:
         raise UserError(f"{where} has a default and a range, or a default alone")
     text = value.get("range")

@@ -86,7 +86,7 @@ class Registry(Generic[T]):
         return decorate
 
     def get(self, name: str, place: str = "", hint: str = "") -> T:
-        """Return `find`, which raises UserError with the nearest names if there is no such class."""
+        """The class under `name`; raises UserError with the nearest names if there is none."""
         cls = self.find(name)
         if cls is None:
             raise unknown(self.noun, name, self, place, hint)
@@ -140,7 +140,7 @@ def points(group: str) -> Iterable[EntryPoint]:
 
 @cache
 def _entry_points(*path: str) -> Any:
-    """All entry points on a path, which take 10 ms to find."""
+    """Cached, as they take 10 ms to find."""
     return entry_points()
 
 
@@ -155,7 +155,7 @@ def load_plugins(modules: Iterable[str]) -> None:
         sys.path.insert(0, str(here))
     for module in modules:
         if not all(word.isidentifier() for word in module.split(".")):
-            raise UserError(f"'{module}' is no name of a module: a plug-in is named as in `import`")
+            raise UserError(f"'{module}' is not a module name; write it as in `import x`")
         with _imported("plug-in", module), _same_directory(module):
             try:
                 importlib.import_module(module)
@@ -169,7 +169,6 @@ def load_plugins(modules: Iterable[str]) -> None:
 
 @contextmanager
 def _imported(noun: str, name: str) -> Iterator[None]:
-    """Turn whatever the import of somebody else's module raises into a UserError of one sentence."""
     blame.plugins.add(re.split("[.:]", name)[0])
     try:
         yield
@@ -182,7 +181,6 @@ def _imported(noun: str, name: str) -> Iterator[None]:
 
 
 def _problem(error: BaseException) -> str:
-    """Return a sentence on a module whose import has raised an error."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return f"needs the missing '{error.name}'"
     if isinstance(error, SyntaxError):
@@ -256,7 +254,7 @@ def _parsed(files: Iterable[Path]) -> list[ast.Module]:
 
 
 def bases_of(node: ast.ClassDef, classes: Classes) -> list[ast.ClassDef]:
-    """Return those of the bases of a class that are among some classes."""
+    """The bases of a class that are among some classes."""
     return [classes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in classes]
 
 

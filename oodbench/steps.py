@@ -120,7 +120,7 @@ def fits_examples(cls: type[Algorithm]) -> bool:
 
 
 def has_stages(cls: type[Algorithm]) -> bool:
-    """Return whether a method says itself when it draws otherwise or trains the classifier alone."""
+    """Whether a method defines its own stages: other drawings or a head that trains alone."""
     hooks = ("drawing_at", "trains_head_only")
     own = issubclass(cls, CustomStep)
     return own and any(getattr(cls, hook) is not getattr(CustomStep, hook) for hook in hooks)
@@ -274,7 +274,7 @@ def precision(algorithm: Algorithm, x: Tensor) -> AbstractContextManager[object]
 def _in_micro_batches(
     algorithm: Algorithm, function: Callable[..., Tensor], *inputs: Tensor
 ) -> Tensor:
-    """Return the outputs (N, ...) of `function`, which runs the network on inputs (N, ...).
+    """Outputs (N, ...) of `function`, which runs the network on inputs (N, ...).
 
     It is called on one micro-batch after the other, so that only one's activations are in memory. The
     backward pass recomputes them, so that it is exact, at the price of a second forward pass. Batch
@@ -296,7 +296,6 @@ def _in_micro_batches(
 
 @contextmanager
 def _statistics_kept(network: nn.Module) -> Iterator[None]:
-    """Return a context in which the running statistics of batch normalisation do not change."""
     layers = [m for m in network.modules() if isinstance(m, _BatchNorm)]
     before = [(m, m.momentum, m.num_batches_tracked) for m in layers]
     try:
@@ -309,7 +308,6 @@ def _statistics_kept(network: nn.Module) -> Iterator[None]:
 
 
 def _losses_of_network(algorithm: Algorithm, x: Tensor, y: Tensor) -> Tensor | None:
-    """Return the losses (N,) of a network that works out its own, else None."""
     if type(algorithm.network).losses is Network.losses:
         return None
     function: Any = algorithm.network.losses
@@ -395,7 +393,6 @@ def units(algorithm: Algorithm, batch: Batch, step: int) -> Units:
 
 
 def _joined(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
-    """Return the outputs of a batch, from those of its micro-batches."""
     if len(pieces) == 1:
         return pieces[0]
     names = ["logits", "features", "targets", "losses"]
@@ -406,7 +403,6 @@ def _joined(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
 
 @torch.no_grad()
 def _observed(algorithm: Algorithm, reduction: Reduction) -> dict[str, Tensor]:
-    """Return the scalars that the reduction observes of the combined gradients."""
     if reduction.observe is None:
         return {}
     trained: list[Tensor] = [p for p in algorithm.network.parameters() if p.requires_grad]

@@ -49,7 +49,7 @@ def labelled(name: str, options: Mapping[str, object]) -> str:
 
 
 def run_options(dataset: "Dataset", pretrained: bool) -> dict[str, Any]:
-    """Return the options as part of a run's identity, given whether its network is pretrained.
+    """The options that enter a run's id, given whether its network is pretrained.
 
     `resolved_options(pretrained)` of a dataset gives the values of options that it resolves for a run.
     """
@@ -93,7 +93,7 @@ def standardises_targets(dataset: "Dataset") -> bool:
 
 
 def repeats(dataset: "Dataset") -> bool:
-    """Return whether inputs repeat by design, so that `data check` does not report repeated ones."""
+    """Whether inputs repeat by design: `data check` then reports none of them."""
     return bool(getattr(dataset, "repeats", False))
 
 
@@ -130,7 +130,7 @@ def training_environments(dataset: "Dataset", held_out: Collection[str]) -> tupl
 
 
 def split_metrics(dataset: "Dataset") -> "SplitMetrics | None":
-    """Return the function for metrics of a split that are no means over its examples, or None.
+    """The function for metrics of a split that are not means over examples, or None.
 
     `split_metrics(environment, index, logits)` of a dataset takes the places of the split's examples in
     the environment, (n,), and their predictions, (n, ...), both on the CPU.

@@ -91,7 +91,6 @@ _look = by_stamp(2**17)(look)
 
 
 def _looked_at(file: Path) -> Look:
-    """Look at a file, once in this process while it does not change."""
     try:
         return _look(file)
     except OSError as error:
@@ -118,7 +117,6 @@ SURVEY = TypeAdapter(Survey)
 
 
 def _surveyed(files: Sequence[Path]) -> Survey:
-    """Look at files by a pool of threads, with a progress bar."""
     with ThreadPoolExecutor() as pool, progress() as bar:
         found = pool.map(_looked_at, files)
         looks = list(bar.track(found, total=len(files), description="looking at images"))
@@ -253,7 +251,7 @@ class Images(FileDataset):
         return survey
 
     def known_survey(self, listing: Listing) -> Survey | None:
-        """Return the survey that is kept beside the files as they are, if there is one."""
+        """The survey of exactly these files, if one is kept beside them."""
         with suppress(DamagedFile):
             return read_file(self._survey_file(listing), SURVEY)
         return None
@@ -332,7 +330,7 @@ class OwnImages(Images):
         return self.options.size or self._size_of_files
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """Return the run also records the size, and the white of deep greys, as the files may change."""
+        """Add size and white level, which are estimated from the files, to the run's options."""
         white = {"white": self.white()} if self.survey().deep else {}
         return super().resolved_options(pretrained) | {"size": self.size} | white
 
@@ -341,7 +339,7 @@ class OwnImages(Images):
         return self.options.white or super().white()
 
     def cache_folder(self, listing: Listing) -> Path:
-        """Return the folder whose name has also the white, where there are deep greys that are known of."""
+        """The folder's name includes the white level once deep greys have been found."""
         known = self.known_survey(listing)
         white = self.white() if self.options.white or (known and known.deep) else 1
         name = f"upright-{self.size}-{white:.10g}-{self.fingerprint(listing)}"
@@ -505,7 +503,7 @@ def class_folders(folder: Path) -> tuple[str, ...]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a file or folder is a program's own: with a dot, or macOS' and Synology's copies."""
+    """Names with a dot, and the copies that macOS and Synology's servers make."""
     return name[0] == "." or name in ("__MACOSX", "@eaDir")
 
 
@@ -526,7 +524,6 @@ def left_out(folder: Path, read: Collection[Path]) -> str:
 
 
 def _files_below(folder: Path) -> Iterator[str]:
-    """Yield the files below a folder without those that are hidden, or in a hidden folder."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not _is_hidden(name)]
         yield from (f"{place}/{name}" for name in names if not _is_hidden(name))

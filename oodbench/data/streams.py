@@ -28,7 +28,7 @@ CHUNK_VALUES = 2**24
 CHUNK_EXAMPLES = 256
 """Stored examples are evaluated in chunks of at most so many values and examples."""
 DIGESTED = 16
-"""Return the number of stored examples of which a digest is made."""
+"""Stored examples hashed into a fingerprint."""
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
@@ -204,7 +204,7 @@ class ReadAhead:
 
 @lru_cache
 def _pool(workers: int) -> ThreadPoolExecutor:
-    """Return the threads of this process that read; decoders and copies run without Python's lock."""
+    """Threads, as decoders and copies run without Python's lock."""
     return ThreadPoolExecutor(workers, thread_name_prefix="loader")
 
 

@@ -166,13 +166,11 @@ def plan(
 
 
 def _some(rows: Sequence[str]) -> str:
-    """List the first rows, and count the others."""
     others = len(rows) - 6
     return ", ".join(rows[:6]) + (f" and {counted(others, 'other')}" if others > 0 else "")
 
 
 def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> Iterator[str]:
-    """Yield a plan's remarks on a forecast, besides the time."""
     from oodbench.sweep.estimate import row_of
 
     if expected.unmeasured:
@@ -348,7 +346,6 @@ def schema(plugin: Plugins = None) -> None:
 
 
 def _results(sweep: str, out: Path | None, settings: Sequence[str] | None) -> Results:
-    """Return the results directory that the user means by --out, by a directory or by a sweep."""
     if out is None and (Path(sweep) / "sweep.json").is_file():
         return Results(Path(sweep))
     # its rule may be of a plug-in that only the launch named

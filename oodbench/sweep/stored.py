@@ -34,7 +34,7 @@ OUTCOME = {RETRAIN: "they are trained again", KEEP: "they are kept"}
 
 
 def stored_plan(results: Results) -> dict[str, Any]:
-    """Return the plan of a results directory as `Results.plan` does; empty if there is none yet."""
+    """The stored plan of a results directory; empty if there is none yet."""
     return results.plan() if (results.path / "sweep.json").exists() else {}
 
 
@@ -155,7 +155,6 @@ def _has_begun(results: Results, run_id: str, state: State) -> bool:
 
 
 def _settled(known: Sequence[Stale], wish: str, console: Terminal) -> frozenset[str]:
-    """Print what is stale, and return the ids; raises UserError without a `wish`."""
     for reason in known:
         if not reason.is_known:
             console.say(f"{reason.sentence}.")
@@ -171,7 +170,6 @@ def _settled(known: Sequence[Stale], wish: str, console: Terminal) -> frozenset[
 
 
 def _replaced(rows: Sequence[RunSpec], stored: Sequence[RunSpec]) -> dict[str, RunSpec]:
-    """Return the stored runs, by id, that other runs of a plan replace, as after a change of the data."""
     ids, places = {spec.id for spec in rows}, set(map(_place, rows))
     return {s.id: s for s in stored if s.id not in ids and _place(s) in places}
 

@@ -162,7 +162,7 @@ def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
 def shapes(
     environments: Mapping[str, Environment], splits: Mapping[str, Mapping[str, Tensor]]
 ) -> tuple[object, ...]:
-    """Return a key that is equal for data on which predictors can be evaluated together."""
+    """A key; predictors are evaluated together on data with equal keys."""
     return tuple(
         (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
         for name, e in environments.items()
@@ -172,7 +172,6 @@ def shapes(
 def _evaluations(
     scored: Sequence[_Scored], values: Iterable[Sequence[float]]
 ) -> list[list[Evaluation]]:
-    """Return the evaluations of each predictor, from its values in the order of the splits."""
     return [
         [
             Evaluation(split.environment, split.split, metric, value, count)
@@ -184,7 +183,6 @@ def _evaluations(
 
 
 def _of_split(split: _Scored, k: int, rest: Iterator[float]) -> Iterator[tuple[str, float, int]]:
-    """Yield the metric, value and count of each number of a predictor `k` on a split, from `rest` on."""
     for metric in split.metrics:
         yield metric, next(rest), split.count
     if split.groups:
@@ -216,7 +214,6 @@ def _collect(
     work: Callable[[Tensor, Tensor], dict[str, Tensor]],
     batches: Batches | None,
 ) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors that `work` returns for logits (n, ...) and targets, by environment and by key."""
     collected: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
     for name, rows, logits, y in predictions(predict, environments, task, loader_workers, batches):
         whole = collected[name]
@@ -257,7 +254,7 @@ def _in_order(environment: Environment, task: Task) -> Sequence[Tensor]:
 
 
 def _rows(indices: Tensor, environment: Environment) -> slice | Tensor:
-    """Return indices as an index: a slice, which copies nothing, where they follow each other."""
+    """A slice, which copies nothing, where the indices follow each other."""
     if not len(indices):
         return slice(0)
     first, last = int(indices[0]), int(indices[-1])
@@ -280,7 +277,7 @@ def _size(environment: Environment, task: Task) -> int:
 def constant_answer(
     data: Data, training: Sequence[str], scored: Mapping[str, Environment]
 ) -> Constants:
-    """Return every metric on each split of the `scored` environments, of its best constant answer.
+    """Every metric of the best constant answer on each split of the `scored` environments.
 
     The constant is the best one for the metric on the pooled `in` splits of the `training`
     environments (`Task.constants`); a dataset's metrics of whole splits (`facts.split_metrics`)

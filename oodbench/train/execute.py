@@ -90,7 +90,6 @@ def _execute(
     interrupts: Interrupts,
     heartbeats: "Heartbeats",
 ) -> list[str]:
-    """Do what `execute_bundle` does, in a clean process."""
     most, alone = settings.vectorize or MAX_VECTORIZED, set[str]()
     while waiting and not interrupts.stop:
         limit = 0 if waiting[0][0].id in alone else most
@@ -170,7 +169,6 @@ class _Bundle:
         waiting.extend(others)
 
     def _hold(self, spec: RunSpec, directory: RunDirectory) -> _Held | None:
-        """Return the run with its lock, unless it has ended or another process holds it."""
         if directory.is_in_tables:
             self._ended(spec.id, directory.state(), "")
             return None
@@ -202,7 +200,6 @@ class _Bundle:
         return held
 
     def _load(self, held: _Held) -> Run | None:
-        """Return the run at its last checkpoint, or None if it fails."""
         try:
             held.training = begin(held.spec, held.directory, self.settings)
         except Exception as error:
@@ -315,10 +312,7 @@ class Heartbeats:
 def _state_after(
     error: Exception, directory: RunDirectory, method: type | None = None
 ) -> tuple[State, str]:
-    """Return the state of a run that an error ended, and one sentence with the user's line that led to it.
-
-    Where no such line is in the traceback, as after a backward pass, the sentence names the `method`.
-    """
+    """The `method` is named where no line of the user's is in the traceback, as after a backward pass."""
     if is_disk_full(error, directory.path):
         return State.INTERRUPTED, f"{directory.path}: {os.strerror(errno.ENOSPC)}"
     if isinstance(error, FileNotFoundError):

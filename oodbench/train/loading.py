@@ -114,7 +114,6 @@ def estimated(
 
 
 def _origin(spec: RunSpec, settings: TrainSettings) -> dict[str, Any]:
-    """Return the arguments of `load_environments` beyond the dataset."""
     of_run = {"trial": spec.trial, "holdout": spec.holdout}
     return of_run | {"data_dir": settings.data_dir, "device": settings.device}
 
@@ -141,7 +140,6 @@ def _load(
 
 @lru_cache(maxsize=2)
 def _prepared(source: _Source, held_out: tuple[str, ...], changed: bool) -> Data:
-    """Return the data of runs that hold these environments out."""
     data = _load(*source)
     if _has_unseen(data):
         data = _by_role(data, held_out)
@@ -158,7 +156,6 @@ def _has_unseen(data: Data) -> bool:
 
 
 def _by_role(data: Data, held_out: Collection[str]) -> Data:
-    """Return the data with the unseen examples of the environments held out, and the others of the rest."""
     environments, splits = dict(data.environments), dict(data.splits)
     for name, environment in data.environments.items():
         if environment.unseen is not None:
@@ -171,7 +168,6 @@ def _by_role(data: Data, held_out: Collection[str]) -> Data:
 
 
 def _units(data: Data, held_out: Collection[str]) -> Units:
-    """Return the units of the targets of the `in` splits of the training environments."""
     trained = _trained_on(data, held_out).items()
     targets = torch.cat([data.environments[name].y[index] for name, index in trained]).double()
     varies = targets.amin(0) < targets.amax(0)
@@ -179,7 +175,6 @@ def _units(data: Data, held_out: Collection[str]) -> Units:
 
 
 def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:
-    """Return the indices of the `in` split of each training environment."""
     training = training_environments(data.dataset, held_out)
     return {name: data.splits[name]["in"] for name in training}
 
@@ -203,7 +198,7 @@ def split(
 
 
 def _drawn_share(clusters: Tensor, share: float, seed: int) -> Tensor:
-    """Return whether each example (N,) is of the share of the clusters, at least one, that a seed draws."""
+    """Mask (N,) of a random share of whole clusters."""
     _, cluster = torch.unique(clusters, return_inverse=True)
     total = int(cluster.max()) + 1 if len(clusters) else 0
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))

@@ -43,7 +43,7 @@ def _deterministic() -> tuple[bool, bool]:
 
 
 def _flushes_subnormals() -> bool:
-    """Return whether this thread takes a number too small for full precision, such as this half, for 0."""
+    """Half of the smallest number with full precision is taken for 0."""
     return sys.float_info.min / 2 == 0
 
 
@@ -83,7 +83,6 @@ def _read() -> dict[str, Any]:
 
 
 def _write(values: dict[str, Any]) -> dict[str, Any]:
-    """Set the values; return those that were replaced."""
     replaced = {}
     for name, value in values.items():
         now = _SETTINGS[name].read()

@@ -32,7 +32,6 @@ Specs = dict[str, RunSpec]
 
 
 def _check_resources(cls: type["Launcher"]) -> None:
-    """Raise UserError unless the launcher's `Resources` are a model of keys and values."""
     if not (isinstance(cls.Resources, type) and issubclass(cls.Resources, Resources)):
         module = Resources.__module__
         raise UserError(

@@ -75,8 +75,7 @@ def start(job: Job, index: int) -> Worker:
             )
             time.sleep(SERVER_SECONDS)
     raise UserError(
-        f"no worker could be started: the server that workers are forked from died {MAX_SERVERS} times, "
-        "as when the memory is used up"
+        f"could not start a worker: the fork server died {MAX_SERVERS} times (out of memory?)"
     )
 
 
@@ -125,7 +124,6 @@ def warm_up() -> None:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Give these environment variables, and no others, to processes that are started within."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)
@@ -138,7 +136,6 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _blocked() -> Iterator[None]:
-    """Block `SIGNALS` in processes that are started within, and in those forked from them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
