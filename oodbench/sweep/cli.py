@@ -14,7 +14,7 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import LONGEST, find_sweep, from_commas, read_sweep, several
-from oodbench.sweep.launchers import LaunchOptions, layered_resources, submitters
+from oodbench.sweep.launchers import LaunchOptions, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
 from oodbench.sweep.stored import choice, continued, stored_plan, weights_files
 from oodbench.terminal import (
@@ -158,7 +158,7 @@ def plan(
         f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "
         f"{duration(expected.seconds / count)} with {counted(count, 'worker')}."
     )
-    asked = layered_resources(parsed.name, parsed.resources)
+    asked = parsed.resources
     if shutil.which("sbatch") or asked.keys() - Resources.model_fields:
         of_slurm = SlurmResources.of(asked)
         packs = packed({spec.id: spec for spec in left}, of_slurm, settings, expected)

@@ -31,7 +31,6 @@ from oodbench.sweep.launchers import (
     Launcher,
     LaunchOptions,
     launchers,
-    layered_resources,
     statuses_on_disk,
 )
 from oodbench.sweep.plan import Plan, make_plan, show_plan
@@ -126,7 +125,7 @@ def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> 
         keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
         keep_checkpoints=sweep.keep_checkpoints,
         run_timeout=options.run_timeout or sweep.run_timeout,
-        resources=layered_resources(sweep.name, sweep.resources),
+        resources=sweep.resources,
     )
 
 

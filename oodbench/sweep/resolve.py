@@ -25,7 +25,7 @@ from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import find_rule, judge, sees_test, usual
 from oodbench.sweep.file import KIND, Row, Sweep, short
-from oodbench.sweep.launchers import layered_resources
+from oodbench.sweep.launchers import check_resources
 from oodbench.sweep.sources import Problems, Source, ceiling_of, indices, measured, sources_of
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def resolve(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True
     """
     problems = Problems(sweep.name)
     with problems.noted():
-        layered_resources(sweep.name, sweep.resources)
+        check_resources(sweep.name, sweep.resources)
     methods = _methods(sweep, problems)
     sources = sources_of(sweep, data_dir, problems)
     chosen: Chosen | None = None
