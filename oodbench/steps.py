@@ -152,7 +152,7 @@ def usual_update(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Ten
         loss, made = combined_backward(
             algorithm.network, [units(algorithm, piece, step) for piece in pieces], reduction
         )
-        out = _joined(made, batch)
+        out = _concatenated(made, batch)
         with torch.no_grad():
             out.buffers.update(algorithm.next_buffers(out))
         metrics = {**out.metrics, **_observed(algorithm, reduction)}
@@ -392,7 +392,7 @@ def units(algorithm: Algorithm, batch: Batch, step: int) -> Units:
     )
 
 
-def _joined(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
+def _concatenated(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
     if len(pieces) == 1:
         return pieces[0]
     names = ["logits", "features", "targets", "losses"]

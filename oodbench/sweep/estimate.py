@@ -63,9 +63,8 @@ def forecast(
     measured ones do, and runs of an unmeasured row what all others do. `progress` is called with the
     row that is measured next and the share of the work that is done.
     """
-    import torch
+    from oodbench.train.process import clean_process
 
-    torch.set_num_threads(settings.threads)
     rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
     for spec in specs:
         if spec.precision == "tf32":  # which no CPU has
@@ -88,7 +87,8 @@ def forecast(
             break
         progress(row, max(done / len(turns), passed / limit))
         try:
-            seconds, reason = _measure(bundle, settings)
+            with clean_process(settings.threads):
+                seconds, reason = _measure(bundle, settings)
         except Exception as error:  # whatever a method, a network or a dataset raises
             result.failing.setdefault(row, _sentence(error, bundle[0]))
             continue

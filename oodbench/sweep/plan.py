@@ -118,13 +118,13 @@ def show_plan(plan: Plan, console: Terminal) -> None:
 
 def as_json(plan: Plan) -> str:
     """Return the runs of a sweep, its impossible cells and its notes, as JSON."""
-    runs = [{"id": spec.id, **named(spec), "steps": spec.steps} for spec in plan.rows]
+    runs = [{"id": spec.id, **coordinates(spec), "steps": spec.steps} for spec in plan.rows]
     impossible = [asdict(cell) for cell in plan.impossible]
     values = {"name": plan.sweep.name, "runs": runs, "impossible": impossible, "notes": plan.notes}
     return json.dumps(values, indent=1)
 
 
-def named(spec: RunSpec) -> dict[str, object]:
+def coordinates(spec: RunSpec) -> dict[str, object]:
     """The values that identify a run in its sweep: dataset, row, test set, draw and trial."""
     return {
         "dataset": spec.dataset_name,

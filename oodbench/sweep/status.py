@@ -13,7 +13,7 @@ from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import progress, title
-from oodbench.sweep.plan import named
+from oodbench.sweep.plan import coordinates
 from oodbench.sweep.stored import reasons, specs_in, weights_files
 from oodbench.terminal import Terminal, counted
 
@@ -37,7 +37,7 @@ def as_json(results: Results) -> str:
     runs = [
         {
             "id": i,
-            **named(spec),
+            **coordinates(spec),
             "state": _state(now[i]),
             "note": now[i].note,
             "log": None if now[i].log is None else str(now[i].log),

@@ -24,7 +24,7 @@ from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile
 from oodbench.train.digests import digests_of
 from oodbench.train.loop import SingleProgram, Training, begin, train
-from oodbench.train.process import clean_process, products_in, unchanged
+from oodbench.train.process import clean_process, products_in
 from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
 from oodbench.train.vectorized.bundles import capacity, explained, program_key, why_alone
@@ -78,7 +78,7 @@ def execute_bundle(
     ordered = sorted(runs, key=lambda run: (run[0].trial, run[0].draw))
     # absolute, as a method may change the working directory
     waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in ordered)
-    with clean_process(settings.threads), Heartbeats() as heartbeats:
+    with Heartbeats() as heartbeats:
         return _execute(waiting, settings, ended, progress, interrupts or Interrupts(), heartbeats)
 
 
@@ -95,8 +95,10 @@ def _execute(
         limit = 0 if waiting[0][0].id in alone else most
         bundle = _Bundle(settings, ended, heartbeats)
         try:
-            bundle.acquire(waiting, limit)
-            bundle.train(progress, interrupts)
+            with clean_process(settings.threads):
+                bundle.acquire(waiting, limit)
+            with clean_process(settings.threads):  # whatever was set while the runs were built
+                bundle.train(progress, interrupts)
         except Exception as error:
             if not bundle.held:
                 raise
@@ -232,8 +234,7 @@ class _Bundle:
         if trainings:
             first = next(iter(trainings)).run.spec
             program = VectorizedProgram if self.vectorized else SingleProgram
-            who = f"the algorithm {first.algorithm} on {first.dataset}"
-            with products_in(first.precision), unchanged(who):
+            with products_in(first.precision):
                 train(list(trainings), ended, progress, interrupts, program)
 
     def fail(self, held: _Held, error: Exception) -> None:

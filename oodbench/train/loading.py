@@ -26,7 +26,7 @@ from oodbench.train.settings import TrainSettings
 
 
 @dataclass(frozen=True)
-class Units:
+class StandardUnits:
     """The units of real targets: a run trains on (target - mean) / scale, and is scored on targets."""
 
     mean: Tensor
@@ -52,7 +52,7 @@ class Data:
     splits: dict[str, dict[str, Tensor]]
     groups: dict[str, dict[str, Groups]]
     """The groups of the splits' examples, see `groups_of`."""
-    units: Units | None = None
+    units: StandardUnits | None = None
     """The units of targets; None: runs train on targets as they are."""
     constants: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
     """The constant answers so far, by training environments, see `oodbench.train.evaluate`."""
@@ -98,7 +98,7 @@ def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
 
 def estimated(
     spec: RunSpec, dataset: Dataset, settings: TrainSettings
-) -> tuple[Callable[[Tensor], Tensor], Units | None]:
+) -> tuple[Callable[[Tensor], Tensor], StandardUnits | None]:
     """Return what a run estimates from the examples that it trains on.
 
     These are the change of inputs before `Dataset.transform`, and the units of targets. Data are read only
@@ -167,11 +167,11 @@ def _by_role(data: Data, held_out: Collection[str]) -> Data:
     return Data(data.dataset, environments, splits, groups)
 
 
-def _units(data: Data, held_out: Collection[str]) -> Units:
+def _units(data: Data, held_out: Collection[str]) -> StandardUnits:
     trained = _trained_on(data, held_out).items()
     targets = torch.cat([data.environments[name].y[index] for name, index in trained]).double()
     varies = targets.amin(0) < targets.amax(0)
-    return Units(targets.mean(0), torch.where(varies, targets.std(0, correction=0), 1.0))
+    return StandardUnits(targets.mean(0), torch.where(varies, targets.std(0, correction=0), 1.0))
 
 
 def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:

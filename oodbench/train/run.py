@@ -34,7 +34,6 @@ from oodbench.train.process import (
     generator_states,
     seed_process,
     set_generator_states,
-    unchanged,
 )
 from oodbench.train.settings import TrainSettings
 
@@ -122,8 +121,7 @@ class Run:
         self.spec = spec
         self.settings = settings
         seed_process(derive("data", spec.dataset, spec.trial))
-        with unchanged(f"the dataset {spec.dataset}"):
-            self.data = load_data(spec, settings)
+        self.data = load_data(spec, settings)
         dataset = self.data.dataset
         self.names = facts.training_environments(dataset, spec.held_out)
         sizes = [len(self.data.splits[name]["in"]) for name in self.names]
@@ -137,9 +135,8 @@ class Run:
             for name, environment in self.data.environments.items()
             if not (facts.evaluation_environments(dataset) and name in self.names)
         }
-        with unchanged(f"the algorithm {spec.algorithm} or the network {spec.network}"):
-            self.algorithm = build_algorithm(spec, self.problem, settings.device)
-            fit_to_examples(self.algorithm, self.data, self.names)
+        self.algorithm = build_algorithm(spec, self.problem, settings.device)
+        fit_to_examples(self.algorithm, self.data, self.names)
         self.average = None
         if spec.average is not None:
             numbers = (spec.average, self.algorithm, spec.steps, spec.evaluate_every)

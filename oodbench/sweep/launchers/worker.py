@@ -158,7 +158,6 @@ def work(
     from oodbench.registry import load_plugins
     from oodbench.terminal import format_warnings
     from oodbench.train.execute import execute_bundle
-    from oodbench.train.process import unchanged
     from oodbench.train.settings import Interrupts
 
     settle()
@@ -169,9 +168,7 @@ def work(
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     format_warnings()
-    for plugin in settings.plugins:
-        with unchanged(f"the plug-in {plugin}"):
-            load_plugins([plugin])
+    load_plugins(settings.plugins)
     last = 0.0
 
     def progress(step: int) -> None:
