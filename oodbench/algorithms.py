@@ -427,7 +427,6 @@ def cannot_balance(problem: Problem, hyperparameter: str = "sampling") -> str | 
 
 
 def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
-    """Return what the method needs, whatever its hyperparameters, and `problem` does not have, or None."""
     if cls.needs.pretrained and not problem.pretrained:
         return "it needs a pretrained network"
     if cls.needs.zero_shot and not problem.zero_shot:
@@ -445,7 +444,7 @@ def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
 def _without_balance(
     cls: type[Algorithm], problem: Problem, hparams: Mapping[str, Any]
 ) -> str | None:
-    """Return the classes or attributes that the method or its sampling needs and the data lack, or None."""
+    """Explain why this dataset cannot be balanced by `sampling`, or return None."""
     if reason := cannot_balance(replace(problem, hparams=hparams)):
         return reason
     if cls.needs.has_attributes(hparams) and not problem.attributes:

@@ -145,13 +145,12 @@ def _processor_flags() -> set[str]:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Return the library in which torch's wheels keep MKL."""
     return ctypes.CDLL(str(Path(sys.modules["torch"].__path__[0]) / "lib" / "libtorch_cpu.so"))
 
 
 @cache
 def _remembered(function: str) -> ctypes.c_int32 | None:
-    """Return the variable in which a function of MKL remembers what it returns, -1 before its first call.
+    """The variable in which a function of MKL remembers what it returns, -1 before its first call.
 
     The code of such a function begins by reading it; None if this one's does not.
     """

@@ -128,7 +128,6 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def _sync(path: Path) -> None:
-    """Put a file or the names in a folder on the disk, where its file system can."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -249,7 +249,7 @@ def drawn_values(
 def _given_ranges(
     space: type, given: Mapping[str, Any], family: str, place: str
 ) -> dict[str, tuple[Value, Distribution | None]]:
-    """Return the defaults and distributions that a sweep file gives instead of a method's own.
+    """The defaults and distributions that a sweep file gives instead of a method's own.
 
     They are written `{default: VALUE, range: log_uniform(LOW, HIGH)}`, with others for the families of
     datasets under `by_family`, where a default alone stands in every draw. Raises UserError for others.
@@ -272,7 +272,6 @@ def _given_ranges(
 
 
 def _given_range(value: Any, where: str) -> tuple[Value, Distribution | None]:
-    """Return the default and, unless it stands in every draw, the distribution that a sweep file gives."""
     if not isinstance(value, dict) or not {"default"} <= value.keys() <= {"default", "range"}:
         raise UserError(f"{where} has a default and a range, or a default alone")
     text = value.get("range")

@@ -186,7 +186,7 @@ def is_of_package(code: Code | str) -> bool:
 
 
 def _recorded(file: Path) -> str:
-    """Name a file as it is recorded: relative to the package's folders or a snapshot, else absolute."""
+    """Name a file relative to the package's folders or a snapshot, else by its absolute path."""
     above = [folder(name).parent for name in FOLDERS if file.is_relative_to(folder(name))]
     if not above and (checkout() / "COMMIT").is_file() and file.is_relative_to(checkout()):
         above = [checkout()]
@@ -194,7 +194,6 @@ def _recorded(file: Path) -> str:
 
 
 def _here(name: str) -> Path:
-    """Find the file that was recorded under a name; one of a snapshot is where Python would find it."""
     top, _, rest = name.partition("/")
     if top in FOLDERS:
         return folder(top) / rest
@@ -203,12 +202,10 @@ def _here(name: str) -> Path:
 
 
 def _roots() -> list[Path]:
-    """List the folders in which Python looks for modules, the working directory first."""
     return [Path(entry) for entry in (working_directory(), *sys.path) if entry]
 
 
 def _is_followed(file: Path, from_: Path) -> bool:
-    """Whether the code in a file counts as part of a class in the file `from_`."""
     if any(file.is_relative_to(folder(name)) for name in FOLDERS):
         return True
     of_engine = file.is_relative_to(checkout() / "oodbench")
@@ -222,7 +219,6 @@ def _installed_top(file: Path) -> str | None:
 
 @lru_cache(4096)
 def _read(source: bytes) -> tuple[str, list[Import]]:
-    """Read a file's text: a digest of what it computes, and what it imports, also in its functions."""
     tree = ast.parse(source)
     imports: list[Import] = []
     for node in ast.walk(tree):
@@ -234,14 +230,13 @@ def _read(source: bytes) -> tuple[str, list[Import]]:
 
 
 def _imported(what: Import, by: Path) -> Path | None:
-    """Find the file to follow of what a file imports; a name may be of a module in a package."""
+    """What is imported from a package may be a module in it."""
     level, module, name = what
     inner = f"{module}.{name}".strip(".")
     return _find(inner, level, by) or (_find(module, level, by) if name else None)
 
 
 def _find(module: str, level: int, file: Path) -> Path | None:
-    """Find the file of a module that the file `file` imports, if it is to be followed."""
     parts = module.split(".") if module else []
     if level:
         roots = [file.parents[level - 1]]
@@ -276,6 +271,5 @@ def _plain(node: Any) -> Any:
 
 
 def _says_nothing(node: Any) -> bool:
-    """Whether a statement is a docstring or another constant, or `pass`."""
     constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return constant or isinstance(node, ast.Pass)

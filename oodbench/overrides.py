@@ -69,7 +69,6 @@ def check_overrides(noun: str, cls: type) -> None:
 
 
 def _misspelt(name: str, hooks: Mapping[str, Any]) -> str | None:
-    """Return the hook that a name is nearly, if it is."""
     plain = {hook.replace("_", ""): hook for hook in hooks}
     word = name.replace("_", "").casefold()
     near = difflib.get_close_matches(word, plain, 1, NEAR)
@@ -79,7 +78,6 @@ def _misspelt(name: str, hooks: Mapping[str, Any]) -> str | None:
 
 
 def _mistake(cls: type, name: str, given: Any, wanted: Any) -> str | None:
-    """Return a sentence on a mistake in the definition of a hook, or None."""
     if isinstance(wanted, property) or isinstance(given, property):
         both = isinstance(wanted, property) and isinstance(given, property)
         line = "begins with" if isinstance(wanted, property) else "is a function, without"
@@ -104,7 +102,6 @@ def _plain(signature: inspect.Signature) -> str:
 
 
 def _check_dataclass(who: str, cls: type, name: str) -> None:
-    """Raise UserError for a nested class that is no dataclass: its fields would be no hyperparameters."""
     for base in own_bases(cls):
         space = vars(base).get(name)
         fields = [*inspect.get_annotations(space)] if isinstance(space, type) else []

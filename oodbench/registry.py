@@ -140,7 +140,7 @@ def points(group: str) -> Iterable[EntryPoint]:
 
 @cache
 def _entry_points(*path: str) -> Any:
-    """All entry points on a path, which take 10 ms to find."""
+    """Cached, as they take 10 ms to find."""
     return entry_points()
 
 
@@ -169,7 +169,6 @@ def load_plugins(modules: Iterable[str]) -> None:
 
 @contextmanager
 def _imported(noun: str, name: str) -> Iterator[None]:
-    """Turn whatever the import of somebody else's module raises into a UserError of one sentence."""
     blame.plugins.add(re.split("[.:]", name)[0])
     try:
         yield
@@ -182,7 +181,6 @@ def _imported(noun: str, name: str) -> Iterator[None]:
 
 
 def _problem(error: BaseException) -> str:
-    """Return a sentence on a module whose import has raised an error."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return f"needs the missing '{error.name}'"
     if isinstance(error, SyntaxError):

@@ -152,7 +152,7 @@ def usual_update(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Ten
         loss, made = combined_backward(
             algorithm.network, [units(algorithm, piece, step) for piece in pieces], reduction
         )
-        out = _joined(made, batch)
+        out = _concatenated(made, batch)
         with torch.no_grad():
             out.buffers.update(algorithm.next_buffers(out))
         metrics = {**out.metrics, **_observed(algorithm, reduction)}
@@ -274,7 +274,7 @@ def precision(algorithm: Algorithm, x: Tensor) -> AbstractContextManager[object]
 def _in_micro_batches(
     algorithm: Algorithm, function: Callable[..., Tensor], *inputs: Tensor
 ) -> Tensor:
-    """Return the outputs (N, ...) of `function`, which runs the network on inputs (N, ...).
+    """Outputs (N, ...) of `function`, which runs the network on inputs (N, ...).
 
     It is called on one micro-batch after the other, so that only one's activations are in memory. The
     backward pass recomputes them, so that it is exact, at the price of a second forward pass. Batch
@@ -296,7 +296,6 @@ def _in_micro_batches(
 
 @contextmanager
 def _statistics_kept(network: nn.Module) -> Iterator[None]:
-    """Return a context in which the running statistics of batch normalisation do not change."""
     layers = [m for m in network.modules() if isinstance(m, _BatchNorm)]
     before = [(m, m.momentum, m.num_batches_tracked) for m in layers]
     try:
@@ -309,7 +308,6 @@ def _statistics_kept(network: nn.Module) -> Iterator[None]:
 
 
 def _losses_of_network(algorithm: Algorithm, x: Tensor, y: Tensor) -> Tensor | None:
-    """Return the losses (N,) of a network that works out its own, else None."""
     if type(algorithm.network).losses is Network.losses:
         return None
     function: Any = algorithm.network.losses
@@ -394,8 +392,7 @@ def units(algorithm: Algorithm, batch: Batch, step: int) -> Units:
     )
 
 
-def _joined(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
-    """Return the outputs of a batch, from those of its micro-batches."""
+def _concatenated(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
     if len(pieces) == 1:
         return pieces[0]
     names = ["logits", "features", "targets", "losses"]
@@ -406,7 +403,6 @@ def _joined(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
 
 @torch.no_grad()
 def _observed(algorithm: Algorithm, reduction: Reduction) -> dict[str, Tensor]:
-    """Return the scalars that the reduction observes of the combined gradients."""
     if reduction.observe is None:
         return {}
     trained: list[Tensor] = [p for p in algorithm.network.parameters() if p.requires_grad]

@@ -152,7 +152,6 @@ class Task:
         return f"the target of example {place} is {values}, and {allowed}"
 
     def _wrong(self, y: Tensor) -> tuple[Tensor, str]:
-        """Return the targets that are not valid, and the valid ones."""
         last = self.num_outputs - 1
         if self.kind == "multiclass":
             return (y < 0) | (y > last), f"classes are numbered from 0 to {last}"
@@ -194,7 +193,6 @@ class Task:
         return {("accuracy", "loss", *of_classes): self._frequencies(targets)}
 
     def _frequencies(self, targets: Tensor) -> Tensor:
-        """Return the logits of the frequencies of classes, labels or tokens, of one example's shape."""
         if self.kind == "binary":
             return _log_odds(targets.double().mean(0, keepdim=True))
         if self.kind == "multiclass":
@@ -218,12 +216,10 @@ class Task:
 
 
 def _log_share(share: Tensor) -> Tensor:
-    """Return logits whose softmax is `share`, up to FLOOR."""
     return share.clamp(min=FLOOR).log().float()
 
 
 def _log_odds(share: Tensor) -> Tensor:
-    """Return logits whose sigmoid is `share`, up to FLOOR."""
     return share.clamp(FLOOR, 1 - FLOOR).logit().float()
 
 
@@ -237,7 +233,7 @@ def _multiclass(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _known_shares(values: Tensor, targets: Tensor) -> Tensor:
-    """Return each example's share, (..., B), in the mean of the known ones of `values` (..., B, C)."""
+    """Each example's share, (..., B), in the mean of the known ones of `values` (..., B, C)."""
     known = targets.isfinite()
     count = known.sum(-1).to(values.dtype).mean(-1, keepdim=True)
     return torch.where(known, values, 0.0).sum(-1) / torch.where(count > 0, count, 1.0)

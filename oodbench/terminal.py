@@ -95,13 +95,11 @@ def confirmed(question: str) -> bool:
 
 
 def _exit(message: object) -> NoReturn:
-    """Print an error to stderr and leave with exit code 2, as for every mistake of the user."""
     print(_for_stderr(f"error: {message}"), file=sys.stderr)
     raise SystemExit(2)
 
 
 def _for_stderr(text: str) -> str:
-    """Return a text as it is printed: wrapped at words where a person reads it, or where COLUMNS is set."""
     text = printable(text, keep="\n")
     if "COLUMNS" in os.environ or (sys.stderr is not None and sys.stderr.isatty()):
         return wrapped(text, max(LEAST_WIDTH, shutil.get_terminal_size().columns))
@@ -148,7 +146,6 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _sentence(error: Exception) -> str | None:
-    """Return the message for an error that is the user's or in the user's code; None for any other."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
@@ -316,7 +313,6 @@ TITLE = 16
 def _blocks(
     widths: Sequence[int], narrowest: Sequence[int], keys: int, width: int, gap: int
 ) -> Iterator[list[int]]:
-    """Yield the columns of each of the tables that a table with columns of these widths becomes."""
     first = list(range(keys))
     start = sum(widths[c] + gap for c in first)
     block, used = list(first), start

@@ -103,7 +103,7 @@ class _Collection:
 
 
 def _check(text: str) -> None:
-    """Raise YAMLError for a key given twice, and for what is too deep, in itself or too large.
+    """Refuse a key given twice, and what is too deep, in itself or too large.
 
     The parser's events are read one by one; nothing of what they describe is built.
     """
@@ -134,12 +134,10 @@ def _check(text: str) -> None:
 
 
 def _refused(reason: str, mark: Any) -> yaml.MarkedYAMLError:
-    """Return the error for a text that is refused at a place."""
     return yaml.MarkedYAMLError(problem=reason, problem_mark=mark)
 
 
 def _shortened(value: object, length: int = LONGEST_REASON) -> str:
-    """Return the text of a value on one line, in at most `length` characters."""
     text = " ".join(str(value).split())
     return text if len(text) <= length else f"{text[: length - 3]}..."
 

@@ -168,6 +168,5 @@ def cluster(shared_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """A Slurm cluster with all nodes up and no jobs, and this process as its client."""
     for name, value in shared_cluster.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("XDG_CONFIG_HOME", os.devnull)
     yield shared_cluster
     shared_cluster.empty()

@@ -45,8 +45,6 @@ class BatchNorm(Adaptation):
         return bool(layers_of(network))
 
     def _mix(self, mean: Tensor, var: Tensor) -> Any:
-        """Return a hook that gives a layer the mixed statistics of the inputs that come."""
-
         def hook(layer: _BatchNorm, inputs: tuple[Tensor]) -> None:
             (x,) = inputs
             of_batch = torch.var_mean(x, [0, *range(2, x.dim())], correction=0)

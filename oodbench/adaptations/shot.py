@@ -78,7 +78,6 @@ class SHOT(HeadAdaptation):
         return entropy - diversity + supervised
 
     def _labels(self, stream: Stream) -> Tensor:
-        """Return the labels of all inputs by their places."""
         parts = [(places, *self.features_and_logits(x)) for places, x in stream]
         places, features, logits = (torch.cat(column) for column in zip(*parts, strict=True))
         labels = centroid_labels(features, logits.softmax(1), self.hparams.predicted_only)

@@ -52,7 +52,6 @@ class T3A(HeadAdaptation):
         return features @ templates
 
     def _least(self, classes: Tensor, entropies: Tensor, count: int) -> Tensor:
-        """Return the places of the supports of least entropy of each class, at most `supports` of them."""
         order = entropies.argsort(stable=True)
         of_classes = [order[classes[order] == k] for k in range(count)]
         most = self.hparams.supports or None

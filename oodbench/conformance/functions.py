@@ -56,7 +56,6 @@ def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
 
 
 def _outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
-    """Return the outputs that `objective` is given at a step of a batch that has its noise."""
     out = outputs(algorithm, algorithm.prepare(batch), step)
     out.buffers.update(algorithm.next_buffers(out))
     return out
@@ -64,7 +63,6 @@ def _outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
 
 @contextmanager
 def _unchanged(algorithm: Algorithm) -> Iterator[None]:
-    """Assert that neither the method's state nor torch's random numbers change meanwhile."""
     state = {name: value.clone() for name, value in algorithm.state_dict().items()}
     rng = torch.get_rng_state()
     yield
@@ -130,7 +128,6 @@ class _Objective(nn.Module):
 
 
 def _drawn_numbers(cls: type[Algorithm], count: int) -> list[dict[str, Any]]:
-    """Return the numbers among the hyperparameters of the first random draws."""
     drawn = [draw(cls.Hparams, cls.__name__, index) for index in range(1, count + 1)]
     numbers = [
         name
@@ -141,7 +138,6 @@ def _drawn_numbers(cls: type[Algorithm], count: int) -> list[dict[str, Any]]:
 
 
 def _many(function: Callable[..., Any], *values: Any) -> Any:
-    """Return the result of a function under `vmap`; raises AssertionError with what to write instead."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", VMAP_IS_SLOW)
         try:
@@ -151,7 +147,6 @@ def _many(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def _gradients(total: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the gradient of a scalar in each of the leaves by name, zero where it depends on none."""
     parameters = list(leaves.values())
     options: Any = {"allow_unused": True, "materialize_grads": True}
     return dict(zip(leaves, torch.autograd.grad(total, parameters, **options), strict=True))

@@ -58,7 +58,6 @@ def requirement(function: Requirement) -> Requirement:
 
 
 def _reason(requirement: Requirement, error: Exception) -> str:
-    """Return why a requirement is broken, and what its docstring says after its first sentence."""
     if isinstance(error, UserError):
         return f"{error}"
     advice = " ".join((requirement.__doc__ or "").split()).partition(". ")[2]
@@ -116,7 +115,6 @@ def _outcome(
     tasks: Sequence[Task],
     broken: dict[str, list[str]],
 ) -> str:
-    """Try a requirement on some tasks; adds it to those that are `broken` for the same reason."""
     ending, reasons = "", dict[str, str]()
     for task in tasks:
         try:

@@ -108,7 +108,6 @@ def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
 
 
 def _short_run(cls: type[Algorithm], problem: Problem) -> tuple[Tensor, Tensor]:
-    """Return the network's weights before and after a short run."""
     algorithm = tiny_algorithm(cls, replace(problem, steps=SHORT), PLAIN, dtype=torch.float32)
     start = parameters_to_vector(algorithm.network.parameters()).detach().clone()
     for step in range(SHORT):
@@ -117,7 +116,6 @@ def _short_run(cls: type[Algorithm], problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _move(algorithm: Algorithm) -> None:
-    """Let the network's weights be others than those that it started from."""
     with torch.no_grad():
         for p in algorithm.network.parameters():
             p.add_(0.01)
@@ -188,7 +186,6 @@ def ignores_the_layout_in_memory(cls: type[Algorithm], task: Task) -> None:
 def _trained(
     cls: type[Algorithm], task: Task, inputs: torch.memory_format, weights: torch.memory_format
 ) -> dict[str, Tensor]:
-    """Return the state after three updates with inputs and weights in these layouts."""
     algorithm = tiny_algorithm(cls, tiny_problem(task), network="ConvNet", memory_format=weights)
     for step in (0, 1, LAST):
         batch = tiny_batch(task, step)
@@ -237,7 +234,6 @@ def _state(algorithm: Algorithm) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _tensors(tree: object) -> list[Tensor]:
-    """Return the tensors in nested dictionaries, in order."""
     if isinstance(tree, dict):
         return [tensor for value in tree.values() for tensor in _tensors(value)]
     return [tree] if isinstance(tree, Tensor) else []
@@ -283,7 +279,6 @@ def is_averaged_as_a_whole(cls: type[Algorithm], task: Task) -> None:
 
 @torch.no_grad()
 def _perturb(algorithm: Algorithm) -> None:
-    """Change all real numbers of a method's state but the parameters that its network freezes."""
     for name, value in algorithm.state_dict(keep_vars=True).items():
         frozen = name.startswith("network.") and isinstance(value, nn.Parameter)
         if value.is_floating_point() and (value.requires_grad or not frozen):

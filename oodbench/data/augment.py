@@ -76,7 +76,7 @@ def resized_crops(x: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
 
 
 def _places(size: int, start: Tensor, extent: Tensor) -> Tensor:
-    """Return the centres of `size` pixels along one side of each box, (N, size), from -1 to 1."""
+    """Centres of `size` pixels along one side of each box, (N, size), from -1 to 1."""
     centre = (torch.arange(size, device=start.device) + 0.5) / size
     place = (centre * extent[:, None] - 0.5).clamp(min=0)
     place = start[:, None] + torch.minimum(place, extent[:, None] - 1)
@@ -147,7 +147,6 @@ def hue(x: Tensor, turn: Tensor) -> None:
 
 @lru_cache
 def _corners(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the places of red, green and blue, (3, 1, 1), copied to a device once."""
     return torch.tensor((0, 2, -2), dtype=dtype, device=device)[:, None, None]
 
 

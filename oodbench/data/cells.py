@@ -113,7 +113,6 @@ class Cells:
         return texts
 
     def _header(self) -> str:
-        """Return the place of the names of columns, for an error."""
         if is_arrow(self.path):
             return str(self.path)
         if self._lines is not None and self.path.suffix == ".jsonl":
@@ -171,7 +170,6 @@ def arrow_table(path: Path) -> pa.Table:
 
 
 def _texts(table: pa.Table, name: str) -> pa.Array | None:
-    """Return the values of a typed column as cells; None for those that are neither numbers nor texts."""
     column = table[name]
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column.cast(pa.float64()))
@@ -184,7 +182,6 @@ def _texts(table: pa.Table, name: str) -> pa.Array | None:
 
 
 def _decoded(path: Path, encoding: str) -> tuple[str, str]:
-    """Return the text of a file and its encoding, which is found unless it is given."""
     data = path.read_bytes()
     for start, what in OTHERS.items():
         if data.startswith(start):
@@ -217,7 +214,7 @@ def _notes(encoding: str, separator: str) -> Iterator[str]:
 
 
 def _found_separator(text: str) -> str:
-    """Return what splits the first lines into most cells, equally many each, or else the header."""
+    """The one that splits the first lines into most cells, equally many each, or else the header."""
     lines = "\n".join(text.splitlines()[:SAMPLE]) + "\n"
     best = (False, 1, ",")
     for separator in SEPARATORS.values():
@@ -231,7 +228,6 @@ def _found_separator(text: str) -> str:
 
 
 def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.Array]]:
-    """Return the names and the cells of the columns of a CSV text."""
     if len(separator) != 1:
         raise UserError(f"a separator is one character, not '{separator}' (the option `separator`)")
     header = next(_rows(text, separator, path), (1, []))[1]
@@ -262,7 +258,6 @@ def _trimmed(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _names(header: Sequence[str], path: Path) -> list[str]:
-    """Return the names of the columns, empty ones as pandas calls them; raises UserError for equal ones."""
     names = [name or f"Unnamed: {i}" for i, name in enumerate(header)]
     for i, name in enumerate(names):
         if name in names[:i]:
@@ -274,7 +269,6 @@ def _names(header: Sequence[str], path: Path) -> list[str]:
 
 
 def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a CSV text that are not empty, each with the line that it ends on."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         for cells in reader:
@@ -285,7 +279,6 @@ def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str
 
 
 def _check(text: str, separator: str, path: Path) -> None:
-    """Raise UserError, with the line, for quotes that do not end and rows of another length."""
     width = 0
     for line, cells in _rows(text, separator, path):
         width = width or len(cells)
@@ -296,10 +289,7 @@ def _check(text: str, separator: str, path: Path) -> None:
 
 
 def _objects(text: str, path: Path) -> tuple[list[int], list[str], list[pa.Array], dict[str, str]]:
-    """Return the lines, the keys, the columns of JSON lines, and the keys with lists or objects.
-
-    All objects have the keys of the first.
-    """
+    """Lines, keys, columns, and the keys with lists or objects; all objects have the keys of the first."""
     lines, keys, rows, types = [], list[str](), [], dict[str, str]()
     for line, each in enumerate(text.split("\n"), 1):
         if not each.strip():
@@ -324,7 +314,6 @@ def _objects(text: str, path: Path) -> tuple[list[int], list[str], list[pa.Array
 
 
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """Return a JSON object; raises ValueError for a key that is there twice."""
     if len(found := dict(pairs)) < len(pairs):
         (twice, _) = Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f"the key '{twice}' is there twice")

@@ -142,7 +142,6 @@ def check(
 
 
 def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:
-    """Return the groups of an environment that have examples; of many the smallest and largest."""
     there = [(name, size) for name, size in groups.items() if size]
     if len(there) <= MAX_GROUPS:
         return there
@@ -174,7 +173,6 @@ def _dataset(
 
 
 def _verify(dataset: "Dataset") -> None:
-    """Say that files with checksums are right; raises UserError where one is missing or damaged."""
     if count := len(facts.checksums(dataset)):
         facts.check(dataset)
         terminal().say(f"{dataset.name}: {count} files in {dataset.data_dir} are right")

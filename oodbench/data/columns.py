@@ -120,7 +120,6 @@ class Columns:
         return marginals(self.inputs, inputs, count)
 
     def _with_gaps(self, x: Tensor) -> npt.NDArray[np.float64]:
-        """Return encoded rows (N, columns) with NaN in the gaps."""
         rows: npt.NDArray[np.float64] = x.double().numpy().copy()
         for i, name in enumerate(self.gaps):
             rows[rows[:, len(self.numbers) + i] == 1, self.numbers.index(name)] = np.nan

@@ -122,7 +122,6 @@ class DrawnPictures(FileDataset):
         keep(folder, label(self), {PICTURES.removesuffix(".npy"): rows})
 
     def _drawn(self, pictures: Sequence[Picture]) -> Iterator[Tensor]:
-        """Yield all pictures, some at a time; raises UserError for one that shows nothing."""
         for start in range(0, len(pictures), CHUNK):
             drawn = []
             for picture in pictures[start : start + CHUNK]:
@@ -147,7 +146,6 @@ class DrawnPictures(FileDataset):
         }
 
     def _environment(self, made: "_Made", name: str, rank: Tensor) -> Environment:
-        """Return an environment whose identities are dealt out in the order of their `rank`."""
         rows = (made.environment == self.environments.index(name)).nonzero().squeeze(1)
         there, identity = torch.unique(made.identity[rows], return_inverse=True)
         place = rank[there].argsort().argsort()[identity]
@@ -183,7 +181,6 @@ class _Made(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _read(listed: Path, pictures: Path, environments: tuple[str, ...]) -> _Made:
-    """Return the pictures with what is listed of them; raises UserError where these do not match."""
     environment, target, identity = zip(*csv.reader(listed.read_text().splitlines()), strict=True)
     stored = MemoryMapped(pictures)
     if len(stored) != len(target):

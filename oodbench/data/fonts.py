@@ -29,7 +29,6 @@ def outlines(content: bytes, characters: str, who: str) -> dict[str, str] | None
 
 
 def _svg(glyphs: Any, name: str) -> str:
-    """Return a glyph as SVG; nothing where there is none or it is blank."""
     from fontTools.pens.boundsPen import BoundsPen
     from fontTools.pens.svgPathPen import SVGPathPen
 

@@ -91,7 +91,6 @@ _look = by_stamp(2**17)(look)
 
 
 def _looked_at(file: Path) -> Look:
-    """Look at a file, once in this process while it does not change."""
     try:
         return _look(file)
     except OSError as error:
@@ -118,7 +117,6 @@ SURVEY = TypeAdapter(Survey)
 
 
 def _surveyed(files: Sequence[Path]) -> Survey:
-    """Look at files by a pool of threads, with a progress bar."""
     with ThreadPoolExecutor() as pool, progress() as bar:
         found = pool.map(_looked_at, files)
         looks = list(bar.track(found, total=len(files), description="looking at images"))
@@ -505,7 +503,7 @@ def class_folders(folder: Path) -> tuple[str, ...]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a file or folder is a program's own: with a dot, or macOS' and Synology's copies."""
+    """Names with a dot, and the copies that macOS and Synology's servers make."""
     return name[0] == "." or name in ("__MACOSX", "@eaDir")
 
 
@@ -526,7 +524,6 @@ def left_out(folder: Path, read: Collection[Path]) -> str:
 
 
 def _files_below(folder: Path) -> Iterator[str]:
-    """Yield the files below a folder without those that are hidden, or in a hidden folder."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not _is_hidden(name)]
         yield from (f"{place}/{name}" for name in names if not _is_hidden(name))

@@ -103,14 +103,13 @@ class _Place:
 
 
 def _length(stream: Any) -> int:
-    """Return the bytes of a file, or of a mirror's answer; 0 where it does not say."""
+    """Bytes of a file or of a mirror's answer; 0 where it does not say."""
     if hasattr(stream, "headers"):
         return int(stream.headers.get("Content-Length") or 0)
     return Path(stream.name).stat().st_size
 
 
 def _fetch_file(place: _Place, path: str, checksum: str, data_dir: Path) -> None:
-    """Write the file with this md5, unless it is there; raises UserError for another."""
     target = data_dir / path
     if target.is_file() and md5(target) == checksum:
         return
@@ -126,7 +125,6 @@ def _fetch_file(place: _Place, path: str, checksum: str, data_dir: Path) -> None
 
 
 def _copied(source: IO[bytes], target: IO[bytes], digest: Any) -> str:
-    """Copy what is left of a file; returns its digest in hexadecimal."""
     while piece := source.read(PIECE):
         digest.update(piece)
         target.write(piece)
@@ -134,7 +132,6 @@ def _copied(source: IO[bytes], target: IO[bytes], digest: Any) -> str:
 
 
 def _fetch_folder(place: _Place, folder: str, data_dir: Path) -> None:
-    """Unpack an archive of the folder, unless it is there; raises UserError if its digest is another."""
     from oodbench.terminal import terminal
 
     target = data_dir / folder

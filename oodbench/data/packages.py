@@ -91,7 +91,6 @@ def read(packages: Sequence[Package], who: str, folder: Path | None) -> dict[str
 
 
 def _read(package: Package, who: str, folder: Path) -> Files:
-    """Return the files of a package that are read; raises UserError."""
     if package.registry == "python":
         place, members = _installed(package, who)
     else:
@@ -107,7 +106,6 @@ def _read(package: Package, who: str, folder: Path) -> Files:
 
 
 def _installed(package: Package, who: str) -> tuple[Path, Files]:
-    """Return where a package of Python is installed, and its files; raises MissingError if it is not."""
     spec = importlib.util.find_spec(package.name)
     if spec is None or spec.origin is None:
         command = shlex.join(package.fetching)
@@ -118,7 +116,6 @@ def _installed(package: Package, who: str) -> tuple[Path, Files]:
 
 
 def _unpacked(package: Package, who: str, archive: Path) -> Files:
-    """Return all files of an archive; raises UserError if it is not whole, or of another version."""
     try:
         if package.registry == "debian":
             return _of_debian(archive)
@@ -148,7 +145,6 @@ def _other_version(package: Package, who: str, what: str) -> UserError:
 
 
 def _archive(package: Package, who: str, folder: Path) -> Path | None:
-    """Return the archive of a package in `folder`, if it is there; raises UserError for another version."""
     exact = folder / package.archive
     if exact.is_file():
         return exact
@@ -159,7 +155,6 @@ def _archive(package: Package, who: str, folder: Path) -> Path | None:
 
 
 def _require(packages: Sequence[Package], who: str, folder: Path) -> None:
-    """Raise UserError for a folder that lacks archives of packages."""
     if not folder.is_dir():
         raise UserError(f"{who}: there is no folder {folder}")
     archives = [package for package in packages if package.registry != "python"]
@@ -177,13 +172,11 @@ def _require(packages: Sequence[Package], who: str, folder: Path) -> None:
 
 
 def _command(packages: Sequence[Package]) -> list[str]:
-    """Return the command that fetches packages of one registry."""
     *program, _ = packages[0].fetching
     return [*program, *(package.fetching[-1] for package in packages)]
 
 
 def _fetch(packages: Sequence[Package], who: str, folder: Path) -> None:
-    """Fetch the archives of packages of one registry; raises UserError where that fails."""
     from oodbench.terminal import terminal  # rich draws random numbers as it is imported
 
     command = _command(packages)
@@ -209,13 +202,11 @@ def _fetch(packages: Sequence[Package], who: str, folder: Path) -> None:
 
 
 def _of_npm(archive: Path) -> dict[str, bytes]:
-    """Return all files of a package of npm, by their paths below its one folder."""
     with tarfile.open(archive, "r:gz") as tar:
         return {path.partition("/")[2]: content for path, content in _members(tar)}
 
 
 def _of_debian(archive: Path) -> dict[str, bytes]:
-    """Return all files of a package of Debian, by their paths from the root, without its first slash."""
     content = archive.read_bytes()
     place = len(b"!<arch>\n")
     if not content.startswith(b"!<arch>\n"):

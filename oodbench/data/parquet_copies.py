@@ -91,7 +91,6 @@ def rebuild(name: str, source: Path, target: Path) -> None:
 
 
 def _check_shards(files: Sequence[Path]) -> None:
-    """Raise UserError where one of the files `NAME-00000-of-00005` is missing."""
     shards: dict[tuple[Path, int], set[int]] = {}
     for file in files:
         if match := re.match(r"(.+)-(\d{5})-of-(\d{5})\b", file.name):
@@ -102,7 +101,6 @@ def _check_shards(files: Sequence[Path]) -> None:
 
 
 def _confirm(source: Path, files: Sequence[Path]) -> None:
-    """Compare files with SHA256SUMS, if it is there; raises UserError for one that differs."""
     if not (source / SUMS).is_file():
         return
     lines = re.findall(r"^([0-9a-f]{64}) [ *](.+)$", (source / SUMS).read_text(), re.MULTILINE)
@@ -113,7 +111,6 @@ def _confirm(source: Path, files: Sequence[Path]) -> None:
 
 
 def _parts(file: Path, layout: Layout, folder: Path) -> Iterator[pd.DataFrame]:
-    """Return the rows of a file as the package's table has them, and write their pictures into `folder`."""
     from pyarrow.parquet import ParquetFile
 
     starts = (value for start, value in layout.splits.items() if file.name.startswith(start))

@@ -99,7 +99,6 @@ def is_discrete(dataset: Dataset, environments: Mapping[str, Environment]) -> bo
 
 
 def _first(dataset: Dataset, environment: Environment) -> Tensor:
-    """Return the first example's inputs as the network receives them, (1, ...)."""
     first = torch.zeros(1, dtype=torch.long)
     x = environment.x.read(first) if isinstance(environment.x, Stored) else environment.x[:1]
     inputs: Any = dataset.transform(x, None)
@@ -118,7 +117,6 @@ def _error(dataset: Dataset, environment: str, mistake: str) -> UserError:
 
 
 def _mistake(environment: Environment) -> str | None:
-    """Return the first mistake in an environment, whatever the task."""
     x, y = environment.x, environment.y
     if not isinstance(x, Tensor | Stored):
         return f"inputs are a tensor or oodbench.data.streams.Stored, not {type(x).__name__}"
@@ -143,7 +141,6 @@ def _mistake(environment: Environment) -> str | None:
 
 
 def _mistake_of_attributes(attributes: Tensor | None, names: Sequence[str]) -> str | None:
-    """Return the first mistake in an environment's attributes, given their names in the dataset."""
     if (attributes is None) != (not names):
         return "it has attributes and the dataset names none, or none of those that it names"
     if attributes is not None:
@@ -156,7 +153,6 @@ def _mistake_of_attributes(attributes: Tensor | None, names: Sequence[str]) -> s
 
 
 def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None:
-    """Return the first mistake in the inputs as the dataset's networks receive them."""
     if not len(environment.y):
         return None
     x = _first(dataset, environment)
@@ -243,7 +239,7 @@ def inspect(dataset: Dataset) -> list[Contents]:
 
 
 def _hashes(environment: Environment, unreadable: list[str]) -> Iterator[bytes | None]:
-    """Yield the hash of each example's inputs, None where it cannot be read or is not finite."""
+    """None stands for an example that cannot be read or is not finite."""
     x, count = environment.x, len(environment.y)
     size = chunk_size(x) if isinstance(x, Stored) else CHUNK
     for start in range(0, count, size):
@@ -279,7 +275,6 @@ def _group_sizes(dataset: Dataset, environment: Environment) -> dict[str, int]:
 
 
 def _balance(y: Tensor, task: Task, classes: Sequence[str]) -> str:
-    """Return the text of `Contents.balance` for targets (N, ...); classes without a name are not named."""
     if not task.has_classes:
         numbers = y.double().flatten(1)
         if numbers.shape[1] > FEW:

@@ -159,7 +159,6 @@ class Reader:
         return Numbers(values, form, tuple(m for m in marks if m), tuple(doubts))
 
     def _form_of(self, filled: pa.Array) -> Form | None:
-        """Return the first form that all filled cells have; None if there is none, or no such cell."""
         given = pc.drop_null(filled)
         for form in self.forms() if len(given) else ():
             if pc.all(pc.match_substring_regex(given, form.pattern)).as_py():
@@ -193,7 +192,6 @@ class Reader:
         )
 
     def _odd(self, name: str, *, marks: bool) -> tuple[int, str]:
-        """Return the first row whose cell is no number, and the cell."""
         cells = self.table.cells(name)
         empty = pc.and_(pc.is_null(_filled(cells)), marks)
         plain = _with_hyphens(cells)
@@ -208,7 +206,7 @@ class Reader:
         return is_one and pc.all(pc.match_substring_regex(given, DATE)).as_py() is True
 
     def _found_decimal(self) -> str:
-        """Return a comma if some column's numbers have one that separates no thousands, else a point."""
+        """A comma if some column's numbers have one that separates no thousands, else a point."""
         _, thousands = FORMS["."]
         for cells in self.table.texts_of_columns:
             if not pc.any(pc.match_substring(cells, ",")).as_py():
@@ -245,7 +243,6 @@ def _with_hyphens(cells: pa.Array) -> pa.Array:
 
 
 def _filled(cells: pa.Array) -> pa.Array:
-    """Return the cells of a column of numbers, null where one is empty."""
     cells = _with_hyphens(cells)
     is_mark = pc.is_in(cells, pa.array(MARKS))
     return pc.if_else(is_mark, pa.scalar(None, pa.string()), cells)
@@ -271,7 +268,6 @@ def units(texts: Iterable[str]) -> str:
 
 
 def _without_unit(filled: pa.Array) -> tuple[pa.Array, str]:
-    """Return cells without the currency or the unit that all filled ones have, and which it is."""
     given = pc.drop_null(filled)
     first = AFFIXED.fullmatch(given[0].as_py()) if len(given) else None
     if first is None:
@@ -284,7 +280,6 @@ def _without_unit(filled: pa.Array) -> tuple[pa.Array, str]:
 
 
 def _doubts(given: pa.Array, separator: str) -> list[str]:
-    """Return what plain numbers could be else."""
     said = []
     if pc.any(pc.match_substring_regex(given, r"^0\d")).as_py():
         said.append("some begin with 0: `categorical` if they are codes")
@@ -295,7 +290,7 @@ def _doubts(given: pa.Array, separator: str) -> list[str]:
 
 
 def _far_nines(filled: npt.NDArray[np.float64]) -> list[str]:
-    """Return a clause on -999 or the like where it is far from all other numbers."""
+    """A clause on -999 or the like where it is far from all other numbers."""
     for value in (filled.min(), filled.max()):
         others = filled[filled != value]
         if re.fullmatch("-99+|999+", f"{value:.15g}") and len(others):

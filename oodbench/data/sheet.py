@@ -54,14 +54,12 @@ def write_sheet(dataset: Dataset, environments: Mapping[str, Environment], file:
 
 
 def _fitting(pen: ImageDraw.ImageDraw, text: str, width: int) -> str:
-    """Return as much of a text as fits."""
     while text and pen.textlength(text) > width:
         text = text[:-1]
     return text
 
 
 def _images(dataset: Dataset, environment: Environment, places: Tensor) -> list[np.ndarray]:
-    """Return inputs as networks have them, (n, H, W, 3) bytes; two channels are red and green."""
     x = environment.x.read(places) if isinstance(environment.x, Stored) else environment.x[places]
     x = dataset.transform(x, None).float()
     if (normalization := facts.normalization(dataset)) is not None:

@@ -204,7 +204,7 @@ class ReadAhead:
 
 @lru_cache
 def _pool(workers: int) -> ThreadPoolExecutor:
-    """Return the threads of this process that read; decoders and copies run without Python's lock."""
+    """Threads, as decoders and copies run without Python's lock."""
     return ThreadPoolExecutor(workers, thread_name_prefix="loader")
 
 

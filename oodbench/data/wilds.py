@@ -72,7 +72,7 @@ def check_folder(folder: Path, name: str, version: str, files: tuple[str, ...]) 
 
 
 def _check_end(table: Path) -> None:
-    """Raise UserError for a CSV file that breaks off in its last row; pandas would fill it with NaN."""
+    """Refuse a CSV file that breaks off in its last row, which pandas would fill with NaN."""
     with table.open("rb") as file:
         header = next(csv.reader([file.readline().decode(errors="replace")]), [])
         file.seek(max(0, table.stat().st_size - LONGEST_ROW))
@@ -144,7 +144,7 @@ def construct(
 
 
 def _graph_classes(name: str) -> list[Any]:
-    """Return the classes that a file of graphs holds beside tensors, which torch must be told to load."""
+    """The classes beside tensors that torch must be told to load."""
     if name != "ogb-molpcba":
         return []
     data = importlib.import_module("torch_geometric.data.data")

@@ -108,7 +108,6 @@ def combined_backward(
 def _accumulated(
     network: nn.Module, micro_batches: Sequence[Units], reduction: Reduction
 ) -> tuple[Tensor, list[Any]]:
-    """Do what `combined_backward` does, for several micro-batches."""
     size = sum(units.x.shape[:2].numel() for units in micro_batches)
     stacks: dict[Tensor, list[Tensor]] = {}
     loss, outputs = torch.zeros((), device=micro_batches[0].x.device), []
@@ -219,7 +218,7 @@ def _tapped(
     pending: Counter[Tensor],
     collect: Callable[[Any], None],
 ) -> Callable[..., Any]:
-    """Return the forward pass of a layer by `run`, with a hook on the output's cotangent.
+    """The forward pass of a layer by `run`, with a hook on the output's cotangent.
 
     A layer whose input or output is not a single tensor runs unchanged; its parameters then get a
     `.grad`, by which `visit_gradients` knows that the whole network has to fall back.
@@ -260,7 +259,7 @@ class Root(torch.autograd.Function):
 
 
 def _coupled(network: nn.Module, risks: Tensor, visit: Visit) -> None:
-    """Visit each risk's full gradient, also through batch statistics: U backward passes as one."""
+    """Also the gradients through batch statistics: U backward passes as one."""
     trained = [p for p in network.parameters() if p.requires_grad]
     one_each = torch.eye(len(risks), dtype=risks.dtype, device=risks.device)
     stacks = torch.autograd.grad(risks, trained, one_each, is_grads_batched=True, allow_unused=True)
@@ -270,7 +269,6 @@ def _coupled(network: nn.Module, risks: Tensor, visit: Visit) -> None:
 
 
 def _by_torch_func(network: nn.Module, units: Units, visit: Visit) -> None:
-    """Visit the whole network's gradients for each unit, made by `vmap` of `grad`."""
     fixed = dict(network.named_parameters())
     trained: dict[str, Tensor] = {n: p for n, p in fixed.items() if p.requires_grad}
 

@@ -82,20 +82,14 @@ class OuterProducts:
 
 
 def _outer_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the outer products of U rows of `left` (U, O) and `right` (U, I): signs summed, and the mean.
-
-    Both are (O, I).
-    """
+    """Sum of signs and mean, both (O, I), of the outer products of U rows of (U, O) and (U, I)."""
     mean = left.new_empty(left.shape[1], right.shape[1])
     torch.addmm(mean, left.T, right, beta=0, alpha=1 / len(left), out=mean)
     return left.sign().T @ right.sign(), mean
 
 
 def _blocks(left: Tensor, right: Tensor, net: Tensor, mean: Tensor, size: int) -> None:
-    """Write the sum of signs and the mean of left (U, O, K) times right (U, K, I) into `net` and `mean`.
-
-    No more than `size` of the O rows are computed at once.
-    """
+    """Write the sum of signs and the mean of (U, O, K) times (U, K, I), `size` of the O rows at once."""
     units, outputs, inputs = len(left), left.shape[1], right.shape[2]
     buffer = left.new_empty(units * size * inputs)
     for start in range(0, outputs, size):
@@ -119,11 +113,10 @@ class LookedUpRows:
     shape: torch.Size
 
     def _sums(self) -> tuple[Tensor, Tensor]:
-        """Return the pairs (U * K,) of a unit and a row that it looked up, and each pair's gradient (U * K,
-        D).
+        """The pairs (U * K,) of a unit and a row that it looked up, and each pair's gradient (U * K, D).
 
-        A pair is the number unit * V + row. Where there are fewer different pairs the rest are 0, with a
-        gradient of 0: reading their number would make the CPU wait for the device.
+        A pair is the number unit * V + row. Where there are fewer different pairs the rest are 0, with
+        a gradient of 0: reading their number would make the CPU wait for the device.
         """
         units = torch.arange(len(self.rows), device=self.rows.device)
         looked_up = (units[:, None] * self.shape[0] + self.rows).flatten()

@@ -43,7 +43,7 @@ def layers(network: nn.Module) -> Iterator[tuple[nn.Module, RunLayer]]:
 
 
 def _run_of(module: nn.Module) -> RunLayer | None:
-    """Return the function that runs a layer of torch, or None; a subclass has none, as it may differ."""
+    """None for a subclass of torch's layer, too, as it may differ."""
     kind = type(module)
     if kind is nn.Conv2d and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
         return None
@@ -111,13 +111,11 @@ def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[T
 
 
 def _sum(values: Tensor, units: int) -> Tensor:
-    """Sum `values` (N, C, ...) over each unit's rows and all dimensions but the channels, (U, C)."""
     values = torch.unflatten(values, 0, (units, -1))
     return values.sum([d for d in range(1, values.dim()) if d != 2])
 
 
 def _scale(module: Any, normalized: Tensor, units: int) -> tuple[Tensor, Pullback]:
-    """Scale and shift the channels, dimension 1, of a normalised input."""
     if module.weight is None:
         return normalized, lambda cotangent: {}
     shape = (1, -1, *[1] * (normalized.dim() - 2))
@@ -148,14 +146,14 @@ def batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Ten
 
 
 def _moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
-    """Return variance and mean over some dimensions, without gradients, at least in float32."""
+    """Without gradients, and at least in float32."""
     x = x.detach()
     variance, mean = torch.var_mean(x if x.itemsize >= 4 else x.float(), dims, correction=0)
     return variance, mean
 
 
 def _by_own_statistics(module: Any, x: Tensor, units: int) -> Tensor:
-    """Normalise each unit's rows by their own mean and variance, through which the gradient flows."""
+    """The gradient flows through each unit's mean and variance."""
     rows = torch.unflatten(x, 0, (units, -1)).transpose(0, 1)  # (B, U, C, ...)
     if rows.numel() == rows.shape[1] * rows.shape[2]:
         raise ValueError("batch normalisation needs more than one value per channel and unit")

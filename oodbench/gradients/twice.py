@@ -67,7 +67,6 @@ def _instance_norm(
 def _of_channels(
     x: Tensor, axes: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """Normalise over some axes; weight and bias are per channel, the second axis."""
     each = (-1, *[1] * (x.dim() - 2))
     by_channel = [None if values is None else values.view(each) for values in (weight, bias)]
     return _normalised(x, axes, by_channel[0], by_channel[1], eps)

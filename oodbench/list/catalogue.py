@@ -70,7 +70,6 @@ def summary(docstring: str | None) -> str:
 
 
 def _attribute(node: ast.ClassDef, name: str, classes: Classes, usual: Any) -> Any:
-    """Return the constant that a class assigns to an attribute, or else its first base that assigns one."""
     for line in node.body:
         match line:
             case ast.Assign(targets=[ast.Name(target)], value=ast.Constant(value)) if (
@@ -123,7 +122,6 @@ def markdown(entries: Iterable[Entry]) -> str:
 
 
 def _sections(entries: Iterable[Entry]) -> Iterator[tuple[str, Iterator[Entry]]]:
-    """Yield the entries under their titles: algorithms by what they change, then the other kinds."""
     order = [*CHANGES]
 
     def key(entry: Entry) -> tuple[int, int]:

@@ -121,7 +121,6 @@ def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
 
 
 def _limits(cls: type[Algorithm]) -> str:
-    """Return one line on the problems that a method cannot be run on, with reasons; empty without."""
     environments = ("a", "b", "c")
     tasks = [Task(kind, 1 if kind == "binary" else 3) for kind in get_args(Kind)]
     on_vectors = [Problem((4,), task, environments, 100, attributes=2) for task in tasks]
@@ -170,7 +169,6 @@ def _of_dataset(name: str, cls: type[Dataset]) -> dict[str, Any]:
 
 
 def _parameter_lines(row: Mapping[str, Any], width: int) -> list[str]:
-    """Return a field in the terminal: its values, those of families, and its meaning."""
     lines = beside(str(row["name"]), _in_words(row), width)
     for family, values in row.get("by_family", {}).items():
         lines += beside("", f"{family}: {_in_words(values)}", width)
@@ -178,13 +176,11 @@ def _parameter_lines(row: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _in_words(row: Mapping[str, Any]) -> str:
-    """Return the default, the range and the bounds of a field, as far as it has them."""
     default = "''" if row["default"] == "" else str(row["default"])
     return "; ".join([default, *(row[key] for key in ("range", "bounds") if key in row)])
 
 
 def _values(default: object, distribution: Distribution | None) -> dict[str, Any]:
-    """Return a default and, where random draws differ from it, their range: `log_uniform(1e-05, 0.1)`."""
     if distribution is None:
         return {"default": default}
     numbers: list[Any] = list(distribution.arguments)
@@ -205,7 +201,6 @@ def _bounds(metadata: Mapping[str, Any]) -> str:
 
 
 def _meanings(space: type) -> dict[str, str]:
-    """Return the sentences below the fields of a dataclass and of those that it inherits from."""
     meanings = {}
     for cls in reversed(space.__mro__[:-1]):
         try:

@@ -97,7 +97,6 @@ class FasterRCNN(FromFile):
     def _heads(
         self, x: Tensor, pyramid: dict[str, Tensor], targets: list[dict[str, Tensor]] | None = None
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Return torchvision's detections, or its losses in training."""
         from torchvision.models.detection.image_list import ImageList
 
         sizes: Any = [tuple(x.shape[-2:])] * len(x)
@@ -108,7 +107,6 @@ class FasterRCNN(FromFile):
 
 
 def _load(model: nn.Module, file: Path) -> None:
-    """Load weights that have torchvision's names; raises UserError for others."""
     try:
         model.load_state_dict(stored_weights(file))
     except RuntimeError as error:

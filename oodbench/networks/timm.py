@@ -190,7 +190,7 @@ def _feature_info(body: Any) -> list[dict[str, Any]]:
 
 
 def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:
-    """Return the number of the layer, or of the coarser stage, of each parameter, from the input on."""
+    """Number of the layer, or of the coarser stage, of each parameter, from the input on."""
     if not hasattr(body, "group_matcher"):
         raise UserError(
             f"timm does not say what the layers of {model} are: leave out `freeze`, `layer_decay`"
@@ -201,7 +201,6 @@ def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:
 
 
 def _timm() -> Any:
-    """Return the package timm; raises MissingError where it is missing."""
     try:
         return importlib.import_module("timm")
     except ModuleNotFoundError as error:
@@ -209,7 +208,6 @@ def _timm() -> Any:
 
 
 def _configuration(model: str) -> dict[str, Any]:
-    """Return the configuration of a model's weights; raises UserError for a name that timm lacks."""
     timm = _timm()
     name, _, tag = model.partition(".")
     if ":" in model or "/" in model or not timm.is_model(name):
@@ -224,7 +222,6 @@ def _configuration(model: str) -> dict[str, Any]:
 
 
 def _cached(model: str) -> Path:
-    """Return the file of a model's published weights in timm's caches; nothing is downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
     config = _configuration(model)
@@ -250,7 +247,6 @@ def _cached(model: str) -> Path:
 def _body(
     hparams: Timm.Hparams, config: Mapping[str, Any], channels: int, pixels: tuple[int, ...]
 ) -> Any:
-    """Return the model without its head, with its weights, for images of that many `pixels`."""
     timm = _timm()
     stored: Mapping[str, Tensor] = {}
     sides = (hparams.size, hparams.size) if hparams.size else pixels
@@ -303,7 +299,7 @@ def _body(
 def _entries(
     state: Mapping[str, Tensor], model: str, config: Mapping[str, Any], file: Path
 ) -> dict[str, Tensor]:
-    """Return the entries of a file without the last layer's; EfficientNet-PyTorch's get timm's names.
+    """The entries of a file without the last layer's; EfficientNet-PyTorch's get timm's names.
 
     That package (and efficientnet_lite_pytorch) numbers all blocks, timm the blocks within each stage;
     both list the same layers in the same order. Its padding is that of timm's models `tf_...`.

@@ -15,7 +15,7 @@ from oodbench.results.directory import Results
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import LONGEST, find_sweep, from_commas, read_sweep, several
-from oodbench.sweep.launchers import LaunchOptions, layered_resources, submitters
+from oodbench.sweep.launchers import LaunchOptions, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
 from oodbench.sweep.stored import choice, continued, stored_plan, weights_files
 from oodbench.terminal import (
@@ -159,7 +159,7 @@ def plan(
         f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "
         f"{duration(expected.seconds / count)} with {counted(count, 'worker')}."
     )
-    asked = layered_resources(parsed.name, parsed.resources)
+    asked = parsed.resources
     if shutil.which("sbatch") or asked.keys() - Resources.model_fields:
         of_slurm = SlurmResources.of(asked)
         packs = packed({spec.id: spec for spec in left}, of_slurm, settings, expected)
@@ -167,13 +167,11 @@ def plan(
 
 
 def _some(rows: Sequence[str]) -> str:
-    """List the first rows, and count the others."""
     others = len(rows) - 6
     return ", ".join(rows[:6]) + (f" and {counted(others, 'other')}" if others > 0 else "")
 
 
 def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> Iterator[str]:
-    """Yield a plan's remarks on a forecast, besides the time."""
     from oodbench.sweep.estimate import row_of
 
     if expected.unmeasured:
@@ -355,7 +353,6 @@ def schema(plugin: Plugins = None) -> None:
 
 
 def _results(sweep: str, out: Path | None, settings: Sequence[str] | None) -> Results:
-    """Return the results directory that the user means by --out, by a directory or by a sweep."""
     if out is None and (Path(sweep) / "sweep.json").is_file():
         return Results(Path(sweep))
     # its rule may be of a plug-in that only the launch named

@@ -63,9 +63,8 @@ def forecast(
     measured ones do, and runs of an unmeasured row what all others do. `progress` is called with the
     row that is measured next and the share of the work that is done.
     """
-    import torch
+    from oodbench.train.process import clean_process
 
-    torch.set_num_threads(settings.threads)
     rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
     for spec in specs:
         if spec.precision == "tf32":  # which no CPU has
@@ -88,7 +87,8 @@ def forecast(
             break
         progress(row, max(done / len(turns), passed / limit))
         try:
-            seconds, reason = _measure(bundle, settings)
+            with clean_process(settings.threads):
+                seconds, reason = _measure(bundle, settings)
         except Exception as error:  # whatever a method, a network or a dataset raises
             result.failing.setdefault(row, _sentence(error, bundle[0]))
             continue
@@ -108,7 +108,6 @@ def forecast(
 
 
 def _sentence(error: Exception, spec: RunSpec) -> str:
-    """Return why a run's first steps fail, with the user's line that led to it."""
     from oodbench import blame
     from oodbench.algorithms import algorithms
 
@@ -119,7 +118,6 @@ def _sentence(error: Exception, spec: RunSpec) -> str:
 
 
 def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
-    """Return the seconds of all runs of a bundle, and the reason if they are trained one at a time."""
     from oodbench import blame
     from oodbench.train.loop import SingleProgram
     from oodbench.train.run import Run
@@ -141,7 +139,6 @@ def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float,
 
 
 def _seconds(program: "Program", runs: "Sequence[Run]", bundle: Sequence[RunSpec]) -> float:
-    """Return the seconds of all runs of a bundle, by steps and an evaluation of some in a program."""
     step = _timed_steps(program, 1)
     steps = bundle[0].steps
     if step < SLOW_STEP and steps > 1:  # the first step is slower than the rest
@@ -153,7 +150,6 @@ def _seconds(program: "Program", runs: "Sequence[Run]", bundle: Sequence[RunSpec
 
 
 def _timed_steps(program: "Program", most: int) -> float:
-    """Return the mean seconds of a step, over as many steps as fit into BUDGET and at least one."""
     start, steps = time.perf_counter(), 0
     while steps < most and (not steps or time.perf_counter() - start < BUDGET):
         program.run_steps(1)
@@ -162,7 +158,6 @@ def _timed_steps(program: "Program", most: int) -> float:
 
 
 def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:
-    """Return the seconds of one evaluation of a run; alone, extrapolated from its first examples."""
     import torch
 
     from oodbench.train.evaluate import predictions

@@ -26,7 +26,6 @@ LONGEST = 100_000_000
 
 
 def _plain_name(name: str) -> str:
-    """Check that a name is a printable path inside results/; raises ValueError."""
     parts = name.split("/")
     if not name.isprintable() or any(p.strip() != p or p in ("", ".", "..") for p in parts):
         raise ValueError("not a name")
@@ -34,10 +33,7 @@ def _plain_name(name: str) -> str:
 
 
 def _from_text(value: Any) -> Any:
-    """Convert a text into a number where it is one, as YAML 1.1 takes 1e-3 for text.
-
-    What training takes for 0 is 0.
-    """
+    """YAML 1.1 takes 1e-3 for text. What training takes for 0 is 0."""
     if isinstance(value, str):
         with suppress(ValueError):
             value = float(value)
@@ -50,7 +46,6 @@ def from_commas(value: Any) -> Any:
 
 
 def _chosen(value: Any) -> Any:
-    """Return the algorithms as a list in which `all` and `kind: KIND` are texts."""
     if value == "all":
         return ["all"]
     if not isinstance(value, list):
@@ -264,7 +259,6 @@ def read_sweep(
 
 
 def _file(path: Path) -> dict[str, Any]:
-    """Return the keys and values of a YAML file."""
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
@@ -275,10 +269,7 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _assign(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a dotted path of keys and places; raises UserError.
-
-    A component that is given by its name alone becomes a mapping, and missing mappings are made.
-    """
+    """Set a value; a component given by its name alone becomes a mapping, and missing ones are made."""
     *parents, last = path.split(".")
     at: Any = values
     for i, key in enumerate([*parents, last]):
@@ -298,7 +289,6 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _drop_own_trials(values: dict[str, Any]) -> None:
-    """Let the trials of a sweep be those of all its datasets."""
     for dataset in values.get("datasets", []):
         if isinstance(dataset, dict) and isinstance(dataset.get("training"), dict):
             dataset["training"].pop("trials", None)
@@ -342,7 +332,6 @@ def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) ->
 
 
 def _label(item: Any) -> str | None:
-    """Return the label of an algorithm's row in a file; None for what its checks refuse."""
     label = item.get("label") or item.get("name") if isinstance(item, dict) else item
     return label if isinstance(label, str) else None
 
@@ -399,10 +388,7 @@ def validate(
 
 
 def _problems(error: ValidationError, values: Any, models: Models) -> list[str]:
-    """Return a sentence for every problem: the key, what it must be and what it is.
-
-    The description of a field completes the sentence "KEY must be".
-    """
+    """The description of a field completes the sentence "KEY must be"."""
     sentences: dict[Place, str] = {}
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         place = _place(problem["loc"], values, models)
@@ -415,7 +401,6 @@ def _problems(error: ValidationError, values: Any, models: Models) -> list[str]:
 
 
 def _place(location: Place, values: Any, models: Models) -> Place:
-    """Return the key that the user has to change: one of the file, or of an item with its own model."""
     key, *rest = location
     place: Place = (key,)
     if key not in models:
@@ -433,7 +418,6 @@ def _place(location: Place, values: Any, models: Models) -> Place:
 
 
 def _sentence(error: str, place: Place, values: Any, models: Models) -> str:
-    """Return a sentence on a mistake at a place, from pydantic's name of the error."""
     where = ".".join(map(str, place))
     is_inner = len(place) > 1 and isinstance(place[-1], str)
     fields = models[str(place[0]) if is_inner else ""].model_fields
@@ -451,10 +435,6 @@ def _sentence(error: str, place: Place, values: Any, models: Models) -> str:
 
 
 def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for every dataset, algorithm and network in a file that nobody registered.
-
-    What has no name, or is a text where a list is due, is passed over.
-    """
     from oodbench.algorithms import algorithms
     from oodbench.datasets import datasets
     from oodbench.networks.base import networks

@@ -31,7 +31,6 @@ from oodbench.sweep.launchers import (
     Launcher,
     LaunchOptions,
     launchers,
-    layered_resources,
     statuses_on_disk,
 )
 from oodbench.sweep.plan import Plan, make_plan, show_plan
@@ -107,7 +106,6 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
 
 
 def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
-    """Return the launcher of that name, already warming up; raises UserError for an unknown name."""
     load_plugins(plugins)
     launcher = launchers.get(name)()
     launcher.warm_up()
@@ -115,7 +113,6 @@ def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
 
 
 def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> LaunchOptions:
-    """Return the options of a launch with what the sweep file sets; raises UserError for what is wrong."""
     from oodbench.train.observers import observers
 
     for name in options.observers:
@@ -128,12 +125,11 @@ def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> 
         keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
         keep_checkpoints=sweep.keep_checkpoints,
         run_timeout=options.run_timeout or sweep.run_timeout,
-        resources=layered_resources(sweep.name, sweep.resources),
+        resources=sweep.resources,
     )
 
 
 def _job(decision: Decision, results: Results, options: LaunchOptions) -> Job:
-    """Return the runs of a sweep, and which of them are to be trained."""
     wanted = {
         i
         for i, s in decision.states.items()
@@ -145,7 +141,6 @@ def _job(decision: Decision, results: Results, options: LaunchOptions) -> Job:
 
 
 def _trained(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:
-    """Train the runs `job.ids`; returns how they ended."""
     try:
         ended: object = launcher.launch(job) if job.ids else {}
     except KeyboardInterrupt:
@@ -183,7 +178,6 @@ def compacting(results: Results, console: Terminal) -> Iterator[None]:
 def _report(
     job: Job, ended: Mapping[str, State], states: Mapping[str, State], console: Terminal
 ) -> None:
-    """Print how the runs of a sweep ended and, if any has results and it is asked for, its leaderboard."""
     counts = Counter(states.values())
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     console.say(f"{summary} of {counted(len(job.specs), 'run')} in {job.results.path}")
@@ -314,7 +308,6 @@ def run(
 
 
 def _check_stale(results: Results, spec: RunSpec, data_dir: Path | None, wish: str) -> None:
-    """Let a stale run start anew if the user wishes; raises UserError if there is no wish."""
     specs, statuses = {spec.id: spec}, statuses_on_disk(results, [spec.id])
     if not statuses[spec.id].provenance:
         return
@@ -335,7 +328,6 @@ def _planned(
     data_dir: Path | None,
     keys: Mapping[str, Any],
 ) -> tuple[Plan, RunSpec]:
-    """Return the plan of one run, and the run; raises UserError if there is none, or more than one."""
     entries = [each if isinstance(each, str) else dict(each) for each in (dataset, algorithm)]
     values = {"name": CALLER, "datasets": entries[:1], "algorithms": entries[1:]}
     plan = make_plan(validate({**values, "trials": [trial], **keys}, CALLER), data_dir)

@@ -118,13 +118,13 @@ def show_plan(plan: Plan, console: Terminal) -> None:
 
 def as_json(plan: Plan) -> str:
     """Return the runs of a sweep, its impossible cells and its notes, as JSON."""
-    runs = [{"id": spec.id, **named(spec), "steps": spec.steps} for spec in plan.rows]
+    runs = [{"id": spec.id, **coordinates(spec), "steps": spec.steps} for spec in plan.rows]
     impossible = [asdict(cell) for cell in plan.impossible]
     values = {"name": plan.sweep.name, "runs": runs, "impossible": impossible, "notes": plan.notes}
     return json.dumps(values, indent=1)
 
 
-def named(spec: RunSpec) -> dict[str, object]:
+def coordinates(spec: RunSpec) -> dict[str, object]:
     """The values that identify a run in its sweep: dataset, row, test set, draw and trial."""
     return {
         "dataset": spec.dataset_name,
@@ -136,7 +136,6 @@ def named(spec: RunSpec) -> dict[str, object]:
 
 
 def _counts(specs: Sequence[RunSpec]) -> tuple[int, ...]:
-    """Return how many runs, test sets, draws, trials and steps a row has on a dataset."""
     sets = {spec.test_environments for spec in specs}
     draws, trials = {spec.draw for spec in specs}, {spec.trial for spec in specs}
     return len(specs), len(sets), len(draws), len(trials), specs[0].steps
@@ -161,7 +160,6 @@ def single(
 
 
 def _specs(sweep: Sweep, pair: Pair, tests: tuple[str, ...]) -> list[RunSpec]:
-    """Return the runs of a method on a dataset with these test environments, by draw, then trial."""
     row, algorithm, source = pair.method.row, pair.method.algorithm, pair.source
     dataset, network = source.dataset, source.network_class
     options = {
@@ -198,7 +196,6 @@ def _specs(sweep: Sweep, pair: Pair, tests: tuple[str, ...]) -> list[RunSpec]:
 
 
 def _validation(source: Source, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
-    """Return the environments that a trial's runs hold out for selection besides the test environments."""
     if not isinstance(source.validation, int):
         return tuple(name for name in source.validation if name not in tests)
     free = [name for name in source.trainable if name not in tests]
@@ -207,7 +204,6 @@ def _validation(source: Source, tests: tuple[str, ...], trial: int) -> tuple[str
 
 
 def _training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
-    """Return the environments that are left to train on; raises UserError if there is none."""
     names = tuple(name for name in source.trainable if name not in spec.held_out)
     if not names:
         held_out = ", ".join((*spec.test_environments, *spec.validation_environments))
@@ -218,7 +214,6 @@ def _training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
 
 
 def _check_sizes(source: Source, names: Sequence[str]) -> None:
-    """Raise UserError for a training environment without examples."""
     for name in names:
         if not source.sizes[name]:
             raise UserError(f"{source.label}: environment '{name}' has no example to train on")
@@ -227,7 +222,6 @@ def _check_sizes(source: Source, names: Sequence[str]) -> None:
 def _reason_against(
     pair: Pair, specs: Sequence[RunSpec], discrete: bool, attributes: str
 ) -> str | None:
-    """Return why a cell cannot be run with any of the draws of its hyperparameters, or None."""
     from oodbench.algorithms import Problem, why_skipped
     from oodbench.train import adapted, averages
 

@@ -25,7 +25,7 @@ from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import find_rule, judge, sees_test, usual
 from oodbench.sweep.file import KIND, Row, Sweep, short
-from oodbench.sweep.launchers import layered_resources
+from oodbench.sweep.launchers import check_resources
 from oodbench.sweep.sources import Problems, Source, ceiling_of, indices, measured, sources_of
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def resolve(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True
     """
     problems = Problems(sweep.name)
     with problems.noted():
-        layered_resources(sweep.name, sweep.resources)
+        check_resources(sweep.name, sweep.resources)
     methods = _methods(sweep, problems)
     sources = sources_of(sweep, data_dir, problems)
     chosen: Chosen | None = None
@@ -146,7 +146,6 @@ def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
 
 
 def _check_packages(methods: Sequence[Method]) -> None:
-    """Raise MissingError for an optional package that a method needs."""
     for method in methods:
         for package, command in method.algorithm.needs.packages.items():
             if importlib.util.find_spec(package) is None:
@@ -154,7 +153,6 @@ def _check_packages(methods: Sequence[Method]) -> None:
 
 
 def _methods(sweep: Sweep, problems: Problems) -> list[Method]:
-    """Return the methods of a sweep; the problems of its rows are noted."""
     from oodbench.adaptations import adaptations
     from oodbench.algorithms import algorithms
 
@@ -176,7 +174,6 @@ def _methods(sweep: Sweep, problems: Problems) -> list[Method]:
 
 
 def _rows(sweep: Sweep) -> list[Row]:
-    """Return the rows of a sweep, completed: `all` and `kind: KIND` are the methods that no row names."""
     from oodbench.algorithms import algorithms
 
     listed = [completed_row(row) for row in sweep.algorithms]
@@ -218,7 +215,6 @@ def completed_row(row: str | Row) -> Row:
 
 
 def _check_rows(rows: Sequence[Row]) -> None:
-    """Raise UserError for rows that a table could not tell apart, or that cannot be compared."""
     counts = Counter(row.label for row in rows)
     for label, count in counts.items():
         if count > 1:
@@ -236,7 +232,6 @@ def _check_rows(rows: Sequence[Row]) -> None:
 
 
 def _check_size(sweep: Sweep, sources: Sequence[Source], rows: int) -> None:
-    """Raise UserError if a sweep with so many rows has more than MAX_RUNS runs."""
     draws = 1 if sweep.hparams_from else len(indices(sweep.hparam_draws, "hparam_draws"))
     runs = rows * draws * sum(len(source.tests) * len(source.trials) for source in sources)
     if runs > MAX_RUNS:
@@ -251,10 +246,6 @@ def _check_size(sweep: Sweep, sources: Sequence[Source], rows: int) -> None:
 def _pair(
     sweep: Sweep, method: Method, source: Source, data_dir: Path | None, chosen: Chosen | None
 ) -> Pair:
-    """Return a method on a dataset with the hyperparameters of its runs.
-
-    Raises UserError for impossible ones, and for a row of which an earlier sweep has chosen none.
-    """
     if method.row.ceiling:
         source = ceiling_of(sweep, method.row, source, data_dir)
     if chosen is None:
@@ -264,7 +255,6 @@ def _pair(
 
 
 def _draws(sweep: Sweep, method: Method, source: Source) -> Draws:
-    """Return the hyperparameters of a method by draw and trial."""
     trials, draws = source.trials, indices(sweep.hparam_draws, "hparam_draws")
     drawn: dict[tuple[int, int], Draw] = {}
     for draw, trial in itertools.product(draws, trials):
@@ -277,7 +267,6 @@ def _draws(sweep: Sweep, method: Method, source: Source) -> Draws:
 
 
 def _chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chosen) -> Draws:
-    """Return the hyperparameters that an earlier sweep has chosen for a row, by draw and trial."""
     spec = chosen.spec(source.label, str(row.label), tests)
     network = source.network.name
     here = row.name, network, *(_name(part) for part in (row.average, row.adapt))
@@ -292,12 +281,10 @@ def _chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chos
 
 
 def _name(part: Mapping[str, Any] | str | None) -> str:
-    """Return the name of a weight average or an adaptation."""
     return str(part["name"]) if isinstance(part, Mapping) else "none"
 
 
 def _drawn(sweep: Sweep, method: Method, source: Source, draw: int, trial: int | None) -> Draw:
-    """Return the hyperparameters of a method in a draw; `trial` where each trial has a draw of its own."""
     from oodbench.algorithms import Algorithm
 
     row, metadata = method.row, source.dataset.metadata
@@ -333,7 +320,6 @@ def _drawn(sweep: Sweep, method: Method, source: Source, draw: int, trial: int |
 def _drawn_adaptation(
     method: Method, draw: int, family: str, trial: int | None
 ) -> dict[str, Any] | None:
-    """Return the adaptation of a method as a run's spec holds it: `name` and hyperparameters in a draw."""
     adapt = method.row.adapt
     if isinstance(adapt, str):
         return None
@@ -371,7 +357,6 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
 
 
 def _best_runs(frames: Tables, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
-    """Return the id of a run with the best setting for each place whose trials are all complete."""
     table = judge(frames, rule).candidates
     best_steps = table[table["complete"]].drop_duplicates("id")
     columns = ["hparams", "network_hparams", "adapt"]

@@ -126,7 +126,6 @@ def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, Missing
 def _made(
     item: str | dict[str, Any], data_dir: Path | None
 ) -> tuple[Any, str, DatasetSettings, dict[str, Any]]:
-    """Return a dataset of a file, its label, its `training` and its `ceiling`; raises UserError."""
     from oodbench.datasets import make
 
     options: dict[str, Any] = {"name": item} if isinstance(item, str) else dict(item)
@@ -150,10 +149,7 @@ def _made(
 def _source(
     sweep: Sweep, dataset: Any, label: str, training: DatasetSettings, ceiling: Mapping[str, Any]
 ) -> Source:
-    """Return a dataset with what the file says of the training on it; raises UserError.
-
-    The file's settings for this dataset take precedence over its settings for all.
-    """
+    """The file's settings for this dataset take precedence over its settings for all."""
     from oodbench.networks.base import networks
 
     facts.higher_is_better(dataset)
@@ -203,11 +199,6 @@ def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) ->
 
 
 def _with_environments(sweep: Sweep, source: Source) -> Source:
-    """Return a dataset with the environments that its runs hold out, each set in the dataset's order.
-
-    Raises UserError for unknown names, for sets that are empty or stand twice, and where validation
-    environments are test environments or leave none to train on.
-    """
     dataset, for_dataset = source.dataset, source.training.validation_environments
     wanted = sweep.validation_environments if for_dataset is None else for_dataset
     tests = _test_sets(source.training.test_environments or sweep.test_environments, dataset)
@@ -232,7 +223,6 @@ def _with_environments(sweep: Sweep, source: Source) -> Source:
 
 
 def _test_sets(wanted: TestSets | Names, dataset: Any) -> list[tuple[str, ...]]:
-    """Return the sets of environments that a file names, as datasets spell them; names are one set."""
     if wanted == "default":
         return [dataset.test_environments]
     if isinstance(wanted, list):
@@ -243,14 +233,13 @@ def _test_sets(wanted: TestSets | Names, dataset: Any) -> list[tuple[str, ...]]:
 
 
 def _spelled(names: Sequence[str | float]) -> tuple[str, ...]:
-    """Return environment names as datasets spell them; YAML reads 0.9 as a number."""
+    """YAML reads the environment 0.9 as a number."""
     return tuple(f"{n:g}" if isinstance(n, float) else str(n) for n in names)
 
 
 def _check_environments(
     source: Source, tests: Sequence[tuple[str, ...]], validation: int | tuple[str, ...]
 ) -> None:
-    """Raise UserError for unknown names, for empty sets, and where none is left to train on."""
     known = source.dataset.environments
     listed = [("test_environments", names) for names in tests]
     if isinstance(validation, tuple):

@@ -14,7 +14,7 @@ from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import progress, title
-from oodbench.sweep.plan import named
+from oodbench.sweep.plan import coordinates
 from oodbench.sweep.stored import reasons, specs_in, weights_files
 from oodbench.terminal import Terminal, counted
 
@@ -38,7 +38,7 @@ def as_json(results: Results) -> str:
     runs = [
         {
             "id": i,
-            **named(spec),
+            **coordinates(spec),
             "state": _state(now[i]),
             "note": now[i].note,
             "log": None if now[i].log is None else str(now[i].log),
@@ -106,7 +106,6 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
 def _counts(
     specs: Sequence[RunSpec], now: Mapping[str, RunStatus], console: Terminal
 ) -> Iterator[RenderableType]:
-    """Yield tables of the numbers of runs by state: one for each dataset, then one of all runs."""
     totals = Counter(map(_state, now.values()))
     columns = [s for s in (*State, PAUSED) if totals[s] or s is State.DONE]
     rows: dict[str, dict[str, Counter[str]]] = {}
@@ -121,14 +120,13 @@ def _counts(
 
 
 def _state(status: RunStatus) -> str:
-    """Return a run's state on this screen, where a lost run without a known error is paused."""
+    """A lost run without a known error is paused on this screen."""
     return PAUSED if status.state is State.LOST and not status.note else status.state
 
 
 def _failures(
     results: Results, failed: Mapping[str, RunSpec], now: Mapping[str, RunStatus]
 ) -> Iterator[str]:
-    """Yield the reasons why runs of a row failed, each with the first of these runs and their number."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for i, spec in failed.items():
         alike.setdefault((spec.label, spec.dataset_name, now[i].note), []).append(i)
@@ -140,7 +138,6 @@ def _failures(
 
 
 def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str:
-    """Return one run with its note and, if it went wrong, the end of its log."""
     run = results.run(run_id)
     if _state(state) == PAUSED:
         return f"paused at step {_last_step(run)}: {title(spec)}"
@@ -151,14 +148,12 @@ def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str
 
 
 def _with_log(text: str, status: RunStatus, tail: Sequence[str]) -> str:
-    """Return a text about a run that went wrong with its log's path, if it has one, and last lines."""
     if status.log is None or not status.state.can_be_retried:
         return text
     return "\n      ".join([f"{text}\n    log: {status.log}", *tail])
 
 
 def _last_step(run: RunDirectory) -> int:
-    """Return the last step that a run without a process is known to have reached."""
     beat = run.heartbeat()
     steps = [0, *(int(record["step"]) for record in run.records())]
     return max([*steps, int(beat.step)] if beat is not None else steps)

@@ -158,7 +158,6 @@ def _has_begun(results: Results, run_id: str, state: State) -> bool:
 
 
 def _settled(known: Sequence[Stale], wish: str, console: Terminal) -> frozenset[str]:
-    """Print what is stale, and return the ids; raises UserError without a `wish`."""
     for reason in known:
         if not reason.is_known:
             console.say(f"{reason.sentence}.")
@@ -174,7 +173,6 @@ def _settled(known: Sequence[Stale], wish: str, console: Terminal) -> frozenset[
 
 
 def _replaced(rows: Sequence[RunSpec], stored: Sequence[RunSpec]) -> dict[str, RunSpec]:
-    """Return the stored runs, by id, that other runs of a plan replace, as after a change of the data."""
     ids, places = {spec.id for spec in rows}, set(map(_place, rows))
     return {s.id: s for s in stored if s.id not in ids and _place(s) in places}
 

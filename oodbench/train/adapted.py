@@ -135,7 +135,6 @@ def adapted_outputs(
 def _streams(
     spec: RunSpec, data: Data, scored: Mapping[str, Environment]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the splits that are adapted to: all but the `in` splits of the training environments."""
     for name in scored:
         for half, index in data.splits[name].items():
             if len(index) and (name in spec.held_out or half != "in"):
@@ -165,7 +164,6 @@ def stream_of(
 
 
 def _order(order: str, targets: Tensor, seed: int) -> Tensor:
-    """Return the indices of examples with these targets (n,) in the order of their arrival."""
     if order == "stored":
         return torch.arange(len(targets))
     generator = torch.Generator().manual_seed(seed)
@@ -198,7 +196,6 @@ def reason_against(
 def _suits(
     name: str, network: str, values: str, input_shape: tuple[int, ...], num_outputs: int
 ) -> bool:
-    """Return whether an adaptation suits a network."""
     with kept_generators(), replaced_weights():
         built = build(network, json.loads(values), input_shape, num_outputs, 0)
     return adaptations.get(name).suits(built)

@@ -93,17 +93,13 @@ class Average(ABC):
             self.running[name].copy_(values)
 
     def _fitting(self, weights: Mapping[str, Tensor]) -> Weights:
-        """Return the weights; raises ValueError if they are of other shapes or types than the run's."""
         for name, wanted in self.running.items():
             if weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
                 raise ValueError("the average is of other weights")
         return {name: weights[name] for name in self.running}
 
     def _counted(self, step: int) -> int:
-        """Return the number of updates from `hparams.start` to `step`, at least one.
-
-        Up to the start the average thus equals the last weights.
-        """
+        """Updates from `hparams.start` to `step`, at least one: the average starts at the last weights."""
         return max(1, step + 1 - int(first_step(self.hparams.start, self.steps)))
 
 
@@ -243,13 +239,12 @@ class SWAD(Average):
             self._choose()
 
     def _choose(self) -> None:
-        """Choose the mean of the windows that have joined or would join if training ended now."""
+        """Take the mean of the windows that would join if training ended now."""
         joined, ending = self._valley()
         self._evaluated = _copy(self._joined)
         self._add(self._evaluated, ending, len(joined))
 
     def _add(self, mean: Weights, indices: Sequence[int], count: int) -> None:
-        """Add the windows at these indices to a mean of `count` windows."""
         for size, index in enumerate(indices, count + 1):
             _lerp(mean, self._windows[index - len(self._losses)], 1 / size)
 

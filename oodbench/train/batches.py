@@ -126,10 +126,7 @@ class Batches:
         )
 
     def _transformed(self, x: Tensor, step: int) -> Tensor:
-        """Transform N inputs with the step's generator: (N, ...), with views (N, 1 + V, ...).
-
-        On a CPU the reading threads call it ahead.
-        """
+        """Inputs (N, ...), with views (N, 1 + V, ...); on a CPU the reading threads call it ahead."""
         versions = [x] * (1 + self._views)
         if self._transform is not None:
             keys = ([view] if view else [] for view in range(1 + self._views))
@@ -152,7 +149,6 @@ class Batches:
         return batch if len(environments) == len(self.sizes) else replace(batch, environments=here)
 
     def _batch(self, x: Tensor, flat: Tensor, shape: tuple[int, int]) -> Batch:
-        """Return the batch of the inputs `x` and of the targets and attributes at the indices `flat`."""
         attributes = None if self._attributes is None else self._attributes[flat].view(shape)
         y = self._y.index_select(0, flat)
         x, y = torch.unflatten(x, 0, shape), torch.unflatten(y, 0, shape)
@@ -162,7 +158,6 @@ class Batches:
         return [(self._stored[e], self._indices(e, step)) for e in self._environments_at(step)]
 
     def _indices(self, environment: int, step: int) -> Tensor:
-        """Return the positions in the environment of the step's examples, (B,)."""
         size, count = self.sizes[environment], self.batch_size
         used = size if self._repeat else size - size % count
         start = self._visits(environment, step) * count
@@ -171,7 +166,6 @@ class Batches:
         return order[start % used :][:count]
 
     def _visits(self, environment: int, step: int) -> int:
-        """Return the number of steps before `step` with the environment."""
         if not self._draws_environments:
             return step
         for earlier in range(self._counted, step):

@@ -90,12 +90,10 @@ def _is_average(spec: RunSpec) -> bool:
 
 
 def _place(spec: RunSpec) -> tuple[Any, ...]:
-    """Return the row, the test set and the trial that a run belongs to in a table."""
     return spec.dataset_name, spec.label, spec.test_environments, spec.trial
 
 
 def _cells(results: Results, specs: Mapping[str, RunSpec], rule: str) -> Iterator[list[Member]]:
-    """Yield the runs of each cell that have ended, with their kept weights, by draw."""
     runs = [(s, results.run(i)) for i, s in specs.items() if not _is_average(s)]
     runs.sort(key=lambda run: (*map(str, _place(run[0])), run[0].draw))
     for _, cell in groupby(runs, key=lambda run: _place(run[0])):
@@ -109,7 +107,6 @@ def _cells(results: Results, specs: Mapping[str, RunSpec], rule: str) -> Iterato
 
 
 def _alike(members: Sequence[Member], settings: TrainSettings, say: Say) -> list[Member]:
-    """Return the most members with equal initial weights, none if all differ; `say` prints the others."""
     by_start: dict[str, list[Member]] = {}
     for member in members:
         start = Run(_evaluable(member.spec), settings).algorithm.network.state_dict()
@@ -134,7 +131,6 @@ def _alike(members: Sequence[Member], settings: TrainSettings, say: Say) -> list
 
 
 def _evaluable(spec: RunSpec) -> RunSpec:
-    """Return the spec of a run with the same network and data, whose last weights are evaluated."""
     return replace(spec, average=None, precision="float32")
 
 
@@ -197,7 +193,6 @@ def greedy_choice(
 def _average_cell(
     results: Results, members: Sequence[Member], choice: str, rule: str, settings: TrainSettings
 ) -> RunSpec:
-    """Record the average of a cell's members, unless it is there; returns its spec."""
     start = time.perf_counter()
     average = _WeightAverage(members, rule, settings)
     if choice == "greedy":

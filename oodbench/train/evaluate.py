@@ -35,7 +35,7 @@ Constants = dict[str, dict[str, dict[str, float | None]]]
 
 
 @dataclass(frozen=True)
-class _Scored:
+class _Split:
     """A split whose values are known: a mean for each metric, then the hits of each group."""
 
     environment: str
@@ -70,7 +70,7 @@ def evaluate(
 
     collected = _collect(predict, environments, task, loader_workers, work, batches)
     outputs = {name: values.pop(OUTPUTS, torch.empty(0)) for name, values in collected.items()}
-    scored: list[_Scored] = []
+    scored: list[_Split] = []
     values: list[Tensor] = []
     for name, metrics in collected.items():
         for split, index in splits[name].items():
@@ -80,7 +80,7 @@ def evaluate(
             values.append(torch.stack([value.mean() for value in values_of_split.values()]))
             of_split = [groups[name][split]] if groups and name in groups else []
             values += [hits(g.keys, values_of_split["accuracy"], len(g.counts)) for g in of_split]
-            scored.append(_Scored(name, split, [*values_of_split], len(index), of_split))
+            scored.append(_Split(name, split, [*values_of_split], len(index), of_split))
     (evaluations,) = _evaluations(scored, [torch.cat(values).tolist()])
     if whole is not None:
         for name, kept in outputs.items():
@@ -113,7 +113,7 @@ def evaluate_vectorized(
     The data of all predictors are in memory and have equal shapes. `predict` maps inputs (R, N, ...)
     and the indices of R predictors to their logits (R, N, C).
     """
-    scored: list[_Scored] = []
+    scored: list[_Split] = []
     values: list[Tensor] = []
     for name, first in environments[0].items():
         data = [e[name] for e in environments]
@@ -146,7 +146,7 @@ def evaluate_vectorized(
             if of_split:
                 keys = torch.stack([g.keys for g in of_split])
                 values.append(hits(keys, values_of_split["accuracy"], len(of_split[0].counts)))
-            scored.append(_Scored(name, split, [*values_of_split], len(index), of_split))
+            scored.append(_Split(name, split, [*values_of_split], len(index), of_split))
     return _evaluations(scored, torch.cat(values, 1).tolist())
 
 
@@ -170,9 +170,8 @@ def shapes(
 
 
 def _evaluations(
-    scored: Sequence[_Scored], values: Iterable[Sequence[float]]
+    scored: Sequence[_Split], values: Iterable[Sequence[float]]
 ) -> list[list[Evaluation]]:
-    """Return the evaluations of each predictor, from its values in the order of the splits."""
     return [
         [
             Evaluation(split.environment, split.split, metric, value, count)
@@ -183,8 +182,7 @@ def _evaluations(
     ]
 
 
-def _of_split(split: _Scored, k: int, rest: Iterator[float]) -> Iterator[tuple[str, float, int]]:
-    """Yield the metric, value and count of each number of a predictor `k` on a split, from `rest` on."""
+def _of_split(split: _Split, k: int, rest: Iterator[float]) -> Iterator[tuple[str, float, int]]:
     for metric in split.metrics:
         yield metric, next(rest), split.count
     if split.groups:
@@ -216,7 +214,6 @@ def _collect(
     work: Callable[[Tensor, Tensor], dict[str, Tensor]],
     batches: Batches | None,
 ) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors that `work` returns for logits (n, ...) and targets, by environment and by key."""
     collected: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
     for name, rows, logits, y in predictions(predict, environments, task, loader_workers, batches):
         whole = collected[name]
@@ -257,7 +254,7 @@ def _in_order(environment: Environment, task: Task) -> Sequence[Tensor]:
 
 
 def _rows(indices: Tensor, environment: Environment) -> slice | Tensor:
-    """Return indices as an index: a slice, which copies nothing, where they follow each other."""
+    """A slice, which copies nothing, where the indices follow each other."""
     if not len(indices):
         return slice(0)
     first, last = int(indices[0]), int(indices[-1])

@@ -24,7 +24,7 @@ from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile
 from oodbench.train.digests import digests_of
 from oodbench.train.loop import SingleProgram, Training, begin, train
-from oodbench.train.process import clean_process, products_in, unchanged
+from oodbench.train.process import clean_process, products_in
 from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
 from oodbench.train.vectorized.bundles import capacity, explained, program_key, why_alone
@@ -78,7 +78,7 @@ def execute_bundle(
     ordered = sorted(runs, key=lambda run: (run[0].trial, run[0].draw))
     # absolute, as a method may change the working directory
     waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in ordered)
-    with clean_process(settings.threads), Heartbeats() as heartbeats:
+    with Heartbeats() as heartbeats:
         return _execute(waiting, settings, ended, progress, interrupts or Interrupts(), heartbeats)
 
 
@@ -90,14 +90,15 @@ def _execute(
     interrupts: Interrupts,
     heartbeats: "Heartbeats",
 ) -> list[str]:
-    """Do what `execute_bundle` does, in a clean process."""
     most, alone = settings.vectorize or MAX_VECTORIZED, set[str]()
     while waiting and not interrupts.stop:
         limit = 0 if waiting[0][0].id in alone else most
         bundle = _Bundle(settings, ended, heartbeats)
         try:
-            bundle.acquire(waiting, limit)
-            bundle.train(progress, interrupts)
+            with clean_process(settings.threads):
+                bundle.acquire(waiting, limit)
+            with clean_process(settings.threads):  # whatever was set while the runs were built
+                bundle.train(progress, interrupts)
         except Exception as error:
             if not bundle.held:
                 raise
@@ -170,7 +171,6 @@ class _Bundle:
         waiting.extend(others)
 
     def _hold(self, spec: RunSpec, directory: RunDirectory) -> _Held | None:
-        """Return the run with its lock, unless it has ended or another process holds it."""
         if directory.is_in_tables:
             self._ended(spec.id, directory.state(), "")
             return None
@@ -202,7 +202,6 @@ class _Bundle:
         return held
 
     def _load(self, held: _Held) -> Run | None:
-        """Return the run at its last checkpoint, or None if it fails."""
         try:
             held.training = begin(held.spec, held.directory, self.settings)
         except Exception as error:
@@ -235,8 +234,7 @@ class _Bundle:
         if trainings:
             first = next(iter(trainings)).run.spec
             program = VectorizedProgram if self.vectorized else SingleProgram
-            who = f"the algorithm {first.algorithm} on {first.dataset}"
-            with products_in(first.precision), unchanged(who):
+            with products_in(first.precision):
                 train(list(trainings), ended, progress, interrupts, program)
 
     def fail(self, held: _Held, error: Exception) -> None:
@@ -315,10 +313,7 @@ class Heartbeats:
 def _state_after(
     error: Exception, directory: RunDirectory, method: type | None = None
 ) -> tuple[State, str]:
-    """Return the state of a run that an error ended, and one sentence with the user's line that led to it.
-
-    Where no such line is in the traceback, as after a backward pass, the sentence names the `method`.
-    """
+    """The `method` is named where no line of the user's is in the traceback, as after a backward pass."""
     if is_disk_full(error, directory.path):
         return State.INTERRUPTED, f"{directory.path}: {os.strerror(errno.ENOSPC)}"
     if isinstance(error, FileNotFoundError):

@@ -80,7 +80,6 @@ class KeptWeights:
                 path.unlink()
 
     def _improved(self, step: int, evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return the rules that would choose this step among all so far."""
         rules = []
         for name, judge in self._judges.items():
             cost = judge.cost(evaluations)
@@ -120,7 +119,6 @@ class KeptWeights:
 
 
 def _judges(run: Run) -> dict[str, Judge]:
-    """Return the judges of a run: one for each rule that can judge it alone."""
     names = [name for name in run.settings.keep_weights if name != LAST]
     if not names:
         return {}

@@ -26,7 +26,7 @@ from oodbench.train.settings import TrainSettings
 
 
 @dataclass(frozen=True)
-class Units:
+class StandardUnits:
     """The units of real targets: a run trains on (target - mean) / scale, and is scored on targets."""
 
     mean: Tensor
@@ -52,7 +52,7 @@ class Data:
     splits: dict[str, dict[str, Tensor]]
     groups: dict[str, dict[str, Groups]]
     """The groups of the splits' examples, see `groups_of`."""
-    units: Units | None = None
+    units: StandardUnits | None = None
     """The units of targets; None: runs train on targets as they are."""
     constants: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
     """The constant answers so far, by training environments, see `oodbench.train.evaluate`."""
@@ -98,7 +98,7 @@ def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
 
 def estimated(
     spec: RunSpec, dataset: Dataset, settings: TrainSettings
-) -> tuple[Callable[[Tensor], Tensor], Units | None]:
+) -> tuple[Callable[[Tensor], Tensor], StandardUnits | None]:
     """Return what a run estimates from the examples that it trains on.
 
     These are the change of inputs before `Dataset.transform`, and the units of targets. Data are read only
@@ -114,7 +114,6 @@ def estimated(
 
 
 def _origin(spec: RunSpec, settings: TrainSettings) -> dict[str, Any]:
-    """Return the arguments of `load_environments` beyond the dataset."""
     of_run = {"trial": spec.trial, "holdout": spec.holdout}
     return of_run | {"data_dir": settings.data_dir, "device": settings.device}
 
@@ -141,7 +140,6 @@ def _load(
 
 @lru_cache(maxsize=2)
 def _prepared(source: _Source, held_out: tuple[str, ...], changed: bool) -> Data:
-    """Return the data of runs that hold these environments out."""
     data = _load(*source)
     if _has_unseen(data):
         data = _by_role(data, held_out)
@@ -158,7 +156,6 @@ def _has_unseen(data: Data) -> bool:
 
 
 def _by_role(data: Data, held_out: Collection[str]) -> Data:
-    """Return the data with the unseen examples of the environments held out, and the others of the rest."""
     environments, splits = dict(data.environments), dict(data.splits)
     for name, environment in data.environments.items():
         if environment.unseen is not None:
@@ -170,16 +167,14 @@ def _by_role(data: Data, held_out: Collection[str]) -> Data:
     return Data(data.dataset, environments, splits, groups)
 
 
-def _units(data: Data, held_out: Collection[str]) -> Units:
-    """Return the units of the targets of the `in` splits of the training environments."""
+def _units(data: Data, held_out: Collection[str]) -> StandardUnits:
     trained = _trained_on(data, held_out).items()
     targets = torch.cat([data.environments[name].y[index] for name, index in trained]).double()
     varies = targets.amin(0) < targets.amax(0)
-    return Units(targets.mean(0), torch.where(varies, targets.std(0, correction=0), 1.0))
+    return StandardUnits(targets.mean(0), torch.where(varies, targets.std(0, correction=0), 1.0))
 
 
 def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:
-    """Return the indices of the `in` split of each training environment."""
     training = training_environments(data.dataset, held_out)
     return {name: data.splits[name]["in"] for name in training}
 
@@ -203,7 +198,7 @@ def split(
 
 
 def _drawn_share(clusters: Tensor, share: float, seed: int) -> Tensor:
-    """Return whether each example (N,) is of the share of the clusters, at least one, that a seed draws."""
+    """Mask (N,) of a random share of whole clusters."""
     _, cluster = torch.unique(clusters, return_inverse=True)
     total = int(cluster.max()) + 1 if len(clusters) else 0
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))

@@ -199,7 +199,6 @@ def train(
 
 
 def _ended(training: Training, ended: Callable[[Training, State], None]) -> bool:
-    """Return whether a run is at its end; if it is, record the end and report it to `ended`."""
     how = training.finish()
     if how is not None:
         ended(training, how)
@@ -207,7 +206,6 @@ def _ended(training: Training, ended: Callable[[Training, State], None]) -> bool
 
 
 def _evaluate(program: Program, due: Mapping[int, Training]) -> None:
-    """Evaluate and record the runs of a program that have these indices."""
     if not due:
         return
     start = time.perf_counter()
@@ -230,7 +228,7 @@ def save_checkpoint(run: Run, directory: RunDirectory) -> None:
 
 
 def _copied(state: Any) -> Any:
-    """Return a state with copies of its tensors: of a view, the whole matrix would be saved."""
+    """Copy the tensors: of a view, the whole matrix would be saved."""
     if isinstance(state, Mapping):
         return {key: _copied(value) for key, value in state.items()}
     if isinstance(state, list):
@@ -266,7 +264,6 @@ def resume(run: Run, directory: RunDirectory) -> None:
 
 
 def _check(state: Any, run: Run) -> None:
-    """Raise UnfitError unless `state` has the form of the run's own."""
     wanted = run.state()
     compared = wanted.keys() - {"sums", "optimizers", "average", "device_rng", "process_rng"}
     if state.keys() != wanted.keys() or any(_form(state[k]) != _form(wanted[k]) for k in compared):
@@ -282,10 +279,7 @@ def _check(state: Any, run: Run) -> None:
 
 
 def _check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Raise UnfitError for other options or parameters than the optimizer's.
-
-    The state that an optimizer other than ours keeps of a parameter may have any shape.
-    """
+    """The state that an optimizer other than ours keeps of a parameter may have any shape."""
     states = (state, optimizer.state_dict())
     groups = [[(g.keys(), g["params"]) for g in s["param_groups"]] for s in states]
     if groups[0] != groups[1]:
@@ -299,7 +293,6 @@ def _check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _form(value: Any) -> Any:
-    """Return the keys, shapes and types of a state, without its numbers."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype
     if isinstance(value, Mapping):

@@ -129,7 +129,6 @@ def load_model(
 
 
 def _require_known(info: RunFile) -> None:
-    """Raise UserError where a plug-in has to be imported first."""
     plugins = ", ".join(info.provenance.get("plugins", []))
     hint = f" (import the run's plug-ins before: {plugins})" if plugins else ""
     algorithms.get(info.spec.algorithm, hint=hint)
@@ -145,7 +144,6 @@ def _info(run: RunDirectory) -> RunFile:
 
 
 def _check_names(run: RunDirectory, given: Sequence[object]) -> None:
-    """Raise UserError if a run is not the one that was named."""
     spec = _info(run).spec
     values = (spec.dataset_name, spec.label, "+".join(spec.test_environments), spec.trial)
     for name, value, wanted in zip((*NAMES, "trial"), values, given, strict=True):
@@ -154,7 +152,6 @@ def _check_names(run: RunDirectory, given: Sequence[object]) -> None:
 
 
 def _weights_of_run(run: RunDirectory, rule: str | None) -> Path:
-    """Return the file of a run's weights by a rule, or the only one."""
     kept = {name: path for (name, _), path in kept_weights(run).items()}
     if rule is None and len(kept) > 1:
         raise UserError(f"{run.path} keeps weights by {', '.join(kept)}: say which by rule=")
@@ -166,7 +163,6 @@ def _weights_of_run(run: RunDirectory, rule: str | None) -> Path:
 def _weights_of_cell(
     results: Results, names: tuple[str | None, ...], rule: str | None, trial: int | None
 ) -> tuple[RunDirectory, Path]:
-    """Return the chosen run of a cell, and the file of its weights at the chosen step."""
     from oodbench.report.why import why
     from oodbench.results.read import read_results
     from oodbench.selection import usual
@@ -203,7 +199,6 @@ def _none_kept(run: RunDirectory, rule: str | None, step: int | None = None) -> 
 
 
 def _data_dir(run: RunDirectory) -> Path | None:
-    """Return the data directory of the last launch into the results directory that holds the run."""
     results = Results(run.path.absolute().parent.parent)
     if not (results.path / "sweep.json").exists():
         return None
@@ -212,7 +207,6 @@ def _data_dir(run: RunDirectory) -> Path | None:
 
 
 def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
-    """Return the model of a run with the weights in a file."""
     spec = info.spec
     weights, about = _read(file)
     if about.get("id") != spec.id:
@@ -238,7 +232,6 @@ def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
 
 
 def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors in a file of kept weights, and its description; raises UserError."""
     try:
         with safe_open(file, "pt") as opened:
             about: dict[str, Any] = json.loads((opened.metadata() or {})[ABOUT])
@@ -306,7 +299,6 @@ def evaluate(
 def _check_arguments(
     module: object, dataset: object, options: object, environments: object, holdout: object
 ) -> None:
-    """Raise UserError for arguments of `evaluate` that are of another type."""
     if not isinstance(module, nn.Module):
         raise UserError(f"a torch.nn.Module is evaluated, not {type(module).__name__}")
     if not isinstance(dataset, str):
@@ -349,7 +341,6 @@ def _scores(
 
 
 def _called(module: Callable[[Tensor], Any], x: Tensor, dataset: str) -> Any:
-    """Return the outputs of a user's module; raises UserError if it fails on the inputs."""
     try:
         return module(x)
     except UserError:

@@ -3,7 +3,6 @@
 import os
 import random
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -43,81 +42,55 @@ def _deterministic() -> tuple[bool, bool]:
 
 
 def _flushes_subnormals() -> bool:
-    """Return whether this thread takes a number too small for full precision, such as this half, for 0."""
+    """Half of the smallest number with full precision is taken for 0."""
     return sys.float_info.min / 2 == 0
 
 
-_SETTINGS = {
-    "working directory": _Setting(working_directory, _enter),
-    "default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+_SETTINGS = (
+    _Setting(working_directory, _enter),
+    _Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     # None and not the CPU, which torch would keep as a mode that slows every call
-    "default device": _Setting(
+    _Setting(
         lambda: torch.empty(0).device,  # get_default_device of torch 2.4 knows no None
         lambda device: torch.set_default_device(None if device.type == "cpu" else device),
         torch.device("cpu"),
     ),
-    "grad mode": _Setting(torch.is_grad_enabled, torch.set_grad_enabled, True),
-    "choice of deterministic algorithms": _Setting(
+    _Setting(torch.is_grad_enabled, torch.set_grad_enabled, True),
+    _Setting(
         _deterministic,
         lambda mode: torch.use_deterministic_algorithms(mode[0], warn_only=mode[1]),
         (False, False),
     ),
-    "precision of float32 products": _Setting(
-        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"
-    ),
-    **{
-        f"{flag} flag of cuDNN": _Setting(
-            partial(getattr, cudnn, flag), partial(setattr, cudnn, flag), False
-        )
+    _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
+    *(
+        _Setting(partial(getattr, cudnn, flag), partial(setattr, cudnn, flag), False)
         for flag in ("deterministic", "benchmark")
-    },
+    ),
     # a product with such a number takes a hundred times as long, as in the moments of components that a
     # mask has kept from moving
-    "flushing of subnormal numbers": _Setting(_flushes_subnormals, torch.set_flush_denormal, True),
-    "number of threads": _Setting(torch.get_num_threads, torch.set_num_threads),
-}
+    _Setting(_flushes_subnormals, torch.set_flush_denormal, True),
+    _Setting(torch.get_num_threads, torch.set_num_threads),
+)
 
 
-def _read() -> dict[str, Any]:
-    return {name: setting.read() for name, setting in _SETTINGS.items()}
-
-
-def _write(values: dict[str, Any]) -> dict[str, Any]:
-    """Set the values; return those that were replaced."""
-    replaced = {}
-    for name, value in values.items():
-        now = _SETTINGS[name].read()
-        if now != value:
-            replaced[name] = now
-            _SETTINGS[name].write(value)
-    return replaced
+def _write(setting: _Setting, value: Any) -> None:
+    if setting.read() != value:
+        setting.write(value)
 
 
 @contextmanager
 def clean_process(threads: int) -> Iterator[None]:
     """Give the process torch's default settings and a number of threads; afterwards restore its own."""
-    before = _read()
-    clean = {name: s.clean for name, s in _SETTINGS.items() if s.clean is not None}
-    _write(clean | {"number of threads": threads})
+    before = [(setting, setting.read()) for setting in _SETTINGS]
+    for setting in _SETTINGS:
+        if setting.clean is not None:
+            _write(setting, setting.clean)
+    torch.set_num_threads(threads)
     try:
         yield
     finally:
-        _write(before)
-
-
-@contextmanager
-def unchanged(who: str) -> Iterator[None]:
-    """Restore the settings that the block changes, and warn that `who` changed them."""
-    before = _read()
-    try:
-        yield
-    finally:
-        for name, left in _write(before).items():
-            warnings.warn(
-                f"{who} changed the process's {name} to {left}; it is {before[name]} again, so that "
-                "other runs do not depend on it",
-                stacklevel=3,
-            )
+        for setting, value in before:
+            _write(setting, value)
 
 
 @contextmanager

@@ -34,7 +34,6 @@ from oodbench.train.process import (
     generator_states,
     seed_process,
     set_generator_states,
-    unchanged,
 )
 from oodbench.train.settings import TrainSettings
 
@@ -91,7 +90,6 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
 
 @lru_cache(maxsize=2)
 def _about_data(dataset: Dataset) -> dict[str, Any]:
-    """Return what is unusual in the data, and what the columns of a table were read as."""
     read_as = {r.column: f"{r.kind}: {r.why}" for r in facts.readings(dataset)}
     about = {"data_notes": list(facts.notes(dataset)), "read_as": read_as}
     return {key: value for key, value in about.items() if value}
@@ -123,8 +121,7 @@ class Run:
         self.spec = spec
         self.settings = settings
         seed_process(derive("data", spec.dataset, spec.trial))
-        with unchanged(f"the dataset {spec.dataset}"):
-            self.data = load_data(spec, settings)
+        self.data = load_data(spec, settings)
         dataset = self.data.dataset
         self.names = facts.training_environments(dataset, spec.held_out)
         sizes = [len(self.data.splits[name]["in"]) for name in self.names]
@@ -138,9 +135,8 @@ class Run:
             for name, environment in self.data.environments.items()
             if not (facts.evaluation_environments(dataset) and name in self.names)
         }
-        with unchanged(f"the algorithm {spec.algorithm} or the network {spec.network}"):
-            self.algorithm = build_algorithm(spec, self.problem, settings.device)
-            fit_to_examples(self.algorithm, self.data, self.names)
+        self.algorithm = build_algorithm(spec, self.problem, settings.device)
+        fit_to_examples(self.algorithm, self.data, self.names)
         self.average = None
         if spec.average is not None:
             numbers = (spec.average, self.algorithm, spec.steps, spec.evaluate_every)
@@ -250,13 +246,11 @@ class Run:
                 method.validated(self._loss(self.set_aside), self.step)
 
     def _loss(self, data: Scored) -> float:
-        """Return the mean over environments of the mean loss of the last weights."""
         task, drawn = self.problem.task, drawn_batches(self.spec, self.algorithm, data[1])
         workers = self.loader_workers
         return mean_loss(evaluate(self.predict, *data, task, workers, batches=drawn), task)
 
     def _set_aside(self) -> Scored:
-        """Return the examples that the first step's drawing holds out, if the method asks for its loss."""
         method, indices = self.algorithm, dict[str, Tensor]()
         if isinstance(method, CustomStep) and type(method).validated is not CustomStep.validated:
             drawing = method.drawing_at(0)._replace(of_held_out=True)
@@ -265,10 +259,7 @@ class Run:
         return self._parts(indices)
 
     def _held_out(self) -> Scored:
-        """Return the `out` splits of the training environments or, if all are empty, all validation data.
-
-        Raises UserError if no example is left.
-        """
+        """The `out` splits of the training environments or, if all are empty, all validation data."""
         splits = self.data.splits
         held_out = {name: splits[name].get("out", torch.empty(0)) for name in self.names}
         if not any(map(len, held_out.values())):
@@ -281,7 +272,6 @@ class Run:
         return parts
 
     def _parts(self, indices: Mapping[str, Tensor]) -> Scored:
-        """Return the examples at some indices of environments, each as one split."""
         parts = {name: part(self.data.environments[name], p) for name, p in indices.items()}
         splits = {n: {"out": torch.arange(len(e.y), device=e.y.device)} for n, e in parts.items()}
         return parts, splits

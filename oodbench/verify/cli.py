@@ -81,11 +81,6 @@ def verify(
 def _possible(
     experiments: Sequence[Experiment], data_dir: Path | None, *, leave_out: bool
 ) -> list[Experiment]:
-    """Return the experiments whose data and packages this machine has.
-
-    With `leave_out` the others are printed, else the first of them raises MissingError. Raises UserError
-    if none is left.
-    """
     possible = []
     for experiment in experiments:
         try:

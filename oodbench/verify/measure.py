@@ -40,7 +40,6 @@ def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
 
 
 def _provenance(experiment: Experiment, frames: Mapping[str, Tables]) -> dict[str, list[str]]:
-    """Return protocols, code, libraries and data behind the numbers."""
     from oodbench.datasets import datasets
 
     items: dict[str, set[str]] = {"Protocol": set(), "Code": set(), "torch": set(), "Data": set()}

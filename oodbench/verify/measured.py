@@ -81,10 +81,6 @@ def recorded_values(
 
 
 def _runs(target: Target, frames: Tables) -> pd.DataFrame:
-    """Return the runs of a target's row; none if its runs may not have started.
-
-    A dataset's name in tables is only known from runs that have.
-    """
     runs = frames.runs
     of_row = runs["label"] == target.row
     unknown = (of_row & runs["metric"].isna()).any()
@@ -100,7 +96,6 @@ def _runs(target: Target, frames: Tables) -> pd.DataFrame:
 
 
 def _chosen(target: Target, frames: Tables, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `id`, `step` and `trial` of the chosen runs in complete trials."""
     if target.selection == LAST:
         if runs["draw"].nunique() > 1:
             raise UserError(

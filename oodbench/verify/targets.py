@@ -177,7 +177,6 @@ def load_experiment(name: str) -> Experiment:
 
 
 def _named(target: dict[str, Any], datasets: dict[str, str]) -> dict[str, Any]:
-    """Return the target with its dataset's name in tables in place of the short one."""
     short = target.get("dataset")
     return {**target, "dataset": datasets[short], "short": short} if short in datasets else target
 

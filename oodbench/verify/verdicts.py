@@ -167,7 +167,6 @@ def _row(c: Comparison) -> list[Cell]:
 
 
 def _selection(source: str, comparisons: Sequence[Comparison]) -> str:
-    """Return a sentence: the kind of a source's ±, and how its number and ours were chosen."""
     targets = [c.target for c in comparisons]
     errors = dict.fromkeys(
         f"{t.error_is} of {t.trials} trials" if t.trials else t.error_is
@@ -183,7 +182,6 @@ def _selection(source: str, comparisons: Sequence[Comparison]) -> str:
 
 
 def _frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """Return the comparisons with all fields of their targets, a row for each."""
     rows: list[Mapping[str, object]] = [
         c.target.model_dump()
         | {"ours": c.mean, "ours_stderr": c.stderr, "difference": c.difference, "z": c.z}

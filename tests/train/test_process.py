@@ -18,23 +18,13 @@ SETTINGS = TrainSettings()
 load_plugins(["tests.helpers.leaky_methods"])
 
 
-@pytest.mark.parametrize(
-    ("method", "changed"),
-    [
-        ("ChangesDirectory", "working directory to /"),
-        ("ChangesDtype", "default dtype to torch.float64"),
-        ("TurnsGradientsOff", "grad mode to False"),
-    ],
-)
+@pytest.mark.parametrize("method", ["ChangesDirectory", "ChangesDtype", "TurnsGradientsOff"])
 def test_what_a_method_leaves_behind_touches_no_later_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, changed: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     plan = tiny(algorithms=[method, "ERM"], trials=1)
-    with pytest.warns(
-        UserWarning, match=f"the algorithm {method} .* changed the process's {changed}"
-    ):
-        results = trained(Path("out"), plan)
+    results = trained(Path("out"), plan)
     ((erm, alone),) = outcome(
         trained(tmp_path / "alone", tiny(algorithms=["ERM"], trials=1))
     ).items()
@@ -44,11 +34,7 @@ def test_what_a_method_leaves_behind_touches_no_later_run(
 def test_what_a_failing_method_leaves_behind_is_put_back(tmp_path: Path) -> None:
     spec = first(algorithms=["Deterministic"])
     threads = torch.get_num_threads()
-    with pytest.warns(UserWarning, match="Deterministic") as warned:
-        assert execute(spec, Results(tmp_path).run(spec.id), SETTINGS)[0] == "failed"
-    told = " ".join(str(w.message) for w in warned)
-    for what in ("default device", "deterministic algorithms", "number of threads"):
-        assert what in told
+    assert execute(spec, Results(tmp_path).run(spec.id), SETTINGS)[0] == "failed"
     assert torch.get_num_threads() == threads
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.empty(1).device.type == "cpu"

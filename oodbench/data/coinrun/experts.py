@@ -120,7 +120,6 @@ class Planner:
         return math.inf
 
     def _spread(self, leads: dict[Hashable, list[Hashable]]) -> None:
-        """Learn the costs of states, of which `leads` says where their moves lead, from those known."""
         changed = True
         while changed:
             changed = False
@@ -131,12 +130,10 @@ class Planner:
                     changed = True
 
     def _try(self, state: bytes) -> tuple[NDArray[np.bool_], NDArray[np.bool_], list[bytes]]:
-        """Try every move from `state`: which win, which lose, and where they lead."""
         self.simulator.put([state] * len(MOVES))
         return *self.simulator.advance(MOVES, FRAMES), self.simulator.states()
 
     def _doomed(self, states: list[bytes]) -> NDArray[np.bool_]:
-        """Return whether each of six states loses whichever action is held."""
         doomed = np.ones(len(states), bool)
         for action in PROBES:
             if doomed.any():
@@ -146,7 +143,7 @@ class Planner:
 
 
 def _alike(at: Scene) -> Hashable:
-    """Return a value; states of a level with the same one are taken for one another."""
+    """States of a level with equal values are taken for one another."""
     near = sorted(
         (round(2 * x), vx > 0) for x, y, vx in at.enemies if abs(x - at.x) < 4 and abs(y - at.y) < 5
     )
@@ -155,5 +152,5 @@ def _alike(at: Scene) -> Hashable:
 
 
 def _estimate(at: Scene) -> float:
-    """Return GREED times the least number of decisions to the coin, at half a tile a frame."""
+    """GREED times the least number of decisions to the coin, at half a tile a frame."""
     return GREED * max(0.0, at.coin - 1 - at.x) / (0.5 * FRAMES)

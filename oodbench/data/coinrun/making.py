@@ -130,7 +130,6 @@ def make(data_dir: Path, settings: Settings, workers: int) -> Path:
 
 
 def _start(folder: Path, settings: Settings) -> None:
-    """Mark the set as unfinished and drop its damaged files; raises UserError for another set."""
     if (folder / MANIFEST).is_file():
         known = read_manifest(folder)
         if known.settings != settings:

@@ -20,7 +20,7 @@ from oodbench.results.directory import Results
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import Heartbeat, Provenance
-from oodbench.sweep.launchers.resources import Resources, merged
+from oodbench.sweep.launchers.resources import Resources, check
 from oodbench.terminal import Terminal
 from oodbench.train.settings import TrainSettings
 
@@ -32,7 +32,6 @@ Specs = dict[str, RunSpec]
 
 
 def _check_resources(cls: type["Launcher"]) -> None:
-    """Raise UserError unless the launcher's `Resources` are a model of keys and values."""
     if not (isinstance(cls.Resources, type) and issubclass(cls.Resources, Resources)):
         module = Resources.__module__
         raise UserError(
@@ -214,11 +213,7 @@ def progress_note(beat: Heartbeat | None) -> str:
     return f"step {beat.step} on {where}, heartbeat {time.time() - beat.time:.0f} s ago"
 
 
-def layered_resources(sweep: str, resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the resources of a sweep over those of the user's file.
-
-    A mapping such as `slurm` is merged key by key. Raises UserError naming a key that no launcher knows,
-    or whose value is wrong, and its place.
-    """
+def check_resources(sweep: str, resources: Mapping[str, Any]) -> None:
+    """Raise UserError for resources of a sweep that no launcher knows, or whose values are wrong."""
     known: Sequence[type[Resources]] = [launchers.get(name).Resources for name in launchers]
-    return merged(known, sweep, resources)
+    check(known, sweep, resources)

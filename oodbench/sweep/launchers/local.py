@@ -135,7 +135,6 @@ class _Pool:
         return self.states
 
     def _receive_message(self, worker: Worker, display: Display) -> None:
-        """Handle the next message of a worker."""
         event, value, message, run_id = receive(worker)
         if event == "step":
             display.stepped(worker.index, int(value))
@@ -160,10 +159,7 @@ class _Pool:
                 self._worker_died(run_id, State(value), message, len(left), display)
 
     def _fail_late_runs(self, worker: Worker, display: Display) -> list[str]:
-        """Record the failure of the runs that a dead worker was at if it had run out of time.
-
-        Returns the ids of those runs: none if the worker died of something else.
-        """
+        """Ids of the runs that ran out of time: none if the worker died of something else."""
         runs = [self.job.results.run(run_id) for run_id in worker.run_ids]
         stack = "".join(run.take_stack() for run in runs)
         if not stack:
@@ -184,7 +180,6 @@ class _Pool:
     def _worker_died(
         self, run_id: str, state: State, message: str, together: int, display: Display
     ) -> None:
-        """Queue a run again, or record its failure, after its worker died with `together` runs."""
         if state is State.FAILED and together > 1:
             self.limits[run_id] = together // 2
             self.queue.append(run_id)
@@ -193,7 +188,6 @@ class _Pool:
             self._run_ended(run_id, State.FAILED, message, display)
 
     def _run_ended(self, run_id: str, state: State, message: str, display: Display) -> None:
-        """Record and show how a run ended."""
         display.ended(run_id, state, message)
         self.states[run_id] = state
 
@@ -203,7 +197,6 @@ class _Pool:
         return self.bundle_keys[run_id]
 
     def _take(self, worker: int) -> list[str]:
-        """Take the next run out of the queue, and of its bundle as many as a worker is to have."""
         settings = self.job.settings_of(worker)
         first, bundle = self.queue[0], self._bundle_key(self.queue[0])
         limit = self.limits.get(first, settings.vectorize or MAX_VECTORIZED)
@@ -220,10 +213,7 @@ class _Pool:
         return taken
 
     def _requeued(self, run_id: str, state: State, message: str = "") -> bool:
-        """Put a run back into the queue if it was interrupted or another process holds it.
-
-        Raises UserError with the message of an interruption that would meet every other run, too.
-        """
+        """Raises UserError with the message of an interruption that would meet every other run, too."""
         if state is State.INTERRUPTED and message:
             raise UserError(f"{message}; once that is mended, the same launch goes on")
         if state is State.INTERRUPTED:
@@ -243,7 +233,7 @@ class _Pool:
 
 
 def _is_our_double(run: RunDirectory) -> bool:
-    """Return whether this very cluster job trains the run a second time, on a node given up for dead.
+    """Whether this very cluster job trains the run a second time, on a node given up for dead.
 
     The double may be killed at any time and nobody but us would know: we wait for its end. Another
     job's runs are left to that job.

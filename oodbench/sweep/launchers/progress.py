@@ -117,7 +117,7 @@ class Display:
             self.console.say(": ".join([text, ", ".join(notes)]) if notes else text)
 
     def _reached(self, run_id: str, step: int, trained: bool = True) -> None:
-        """Count the steps of a run; the first step told of one may be that of its checkpoint."""
+        """The first step told of a run may be that of its checkpoint."""
         before = self._at[run_id]
         self._left -= step - (before or 0)
         if trained and self._since and (before is not None or step == self.specs[run_id].steps):

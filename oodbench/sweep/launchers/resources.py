@@ -1,15 +1,12 @@
-"""The resources that runs request: from the user's file, the sweep file and flags."""
+"""The resources that runs request, from the sweep file and flags."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from oodbench.errors import MOST_THREADS, UserError, unknown
-from oodbench.yaml_values import read_yaml
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 _GPUS = re.compile(r"(?:(?P<type>[A-Za-z]\w*):)?(?P<count>\d+)")
@@ -101,36 +98,18 @@ def minutes(text: str) -> float | None:
     return int(match["days"] or 0) * 1440 + hours * 60 + mins + seconds / 60
 
 
-def user_file() -> Path:
-    """Return the file of a user's defaults for all sweeps: $XDG_CONFIG_HOME/oodbench/resources.yaml."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(home) / "oodbench" / "resources.yaml"
-
-
-def merged(
-    known: Sequence[type[Resources]], sweep: str, resources: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Do what `oodbench.sweep.launchers.layered_resources` says, by the keys of the `known` classes."""
-    path = user_file()
-    stored = read_yaml(path) if path.is_file() else {}
+def check(known: Sequence[type[Resources]], sweep: str, resources: Mapping[str, Any]) -> None:
+    """Raise UserError for a key that none of the `known` classes has, or whose value is wrong."""
+    place = f"the resources of {sweep}"
     keys = dict.fromkeys(key for cls in known for key in cls.model_fields)
-    values: dict[str, Any] = {}
-    for place, layer in ((str(path), stored or {}), (f"the resources of {sweep}", resources)):
-        if not isinstance(layer, Mapping):
-            raise UserError(f"{place} must hold keys and values, such as `partition: gpu`")
-        for key in layer:
-            if key not in keys:
-                raise unknown("resource", key, keys, place)
-        for cls in known:
-            try:
-                cls.of(layer)
-            except ValidationError as error:
-                raise _explained(error, place) from error
-        for key, value in layer.items():
-            if isinstance(value, Mapping):
-                value = {**values.get(key, {}), **value}
-            values[key] = value
-    return values
+    for key in resources:
+        if key not in keys:
+            raise unknown("resource", key, keys, place)
+    for cls in known:
+        try:
+            cls.of(resources)
+        except ValidationError as error:
+            raise _explained(error, place) from error
 
 
 def _explained(error: ValidationError, place: str) -> UserError:

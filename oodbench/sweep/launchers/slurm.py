@@ -123,7 +123,6 @@ class TrainRuns:
         return DelayedSubmission(self, submitted)
 
     def _change(self, digests: Digests) -> str:
-        """Return what has changed of the code of a run, in words, or nothing."""
         if self.job.options.snapshot:
             return ""
         if self.version != __version__:
@@ -137,7 +136,6 @@ class TrainRuns:
         return f"{', '.join(files)} changed" if files else ""
 
     def _refuse(self, run_id: str, change: str) -> State:
-        """Record that a run fails for a change of its code since it was submitted."""
         run = self.job.results.run(run_id)
         with contextlib.suppress(Timeout), run.lock():
             run.fail(
@@ -306,7 +304,6 @@ class Request:
         return arrays
 
     def _packs(self, ids: Sequence[str]) -> list[Pack]:
-        """Return the runs of each job; raises UserError if the user may queue no further one."""
         specs = {i: self.job.specs[i] for i in ids}
         packs = packed(specs, self.asked, self.job.options)
         if (most := self.asked.max_jobs) is None:
@@ -344,7 +341,6 @@ class Request:
         submissions.write(replace(submission, job=job))
 
     def _submit(self, name: str, packs: tuple[Pack, ...]) -> str:
-        """Submit an array, again while Slurm is busy; returns Slurm's id of it."""
         for delay in delays():
             try:
                 with contextlib.redirect_stderr(io.StringIO()):  # the error says the same
@@ -358,7 +354,6 @@ class Request:
         raise AssertionError("the delays end with an error")
 
     def _map(self, name: str, packs: tuple[Pack, ...]) -> str:
-        """Hand an array to submitit; returns Slurm's id of it."""
         from submitit import AutoExecutor
 
         executor = AutoExecutor(
@@ -389,7 +384,6 @@ class Request:
         return str(jobs[0].job_id).partition("_")[0]
 
     def _digests(self, packs: Iterable[Pack]) -> dict[str, Digests]:
-        """Return the digests of the code of each run; its data are compared by a launch."""
         from oodbench.train.digests import digests_of
 
         ids = [i for pack in packs for i in pack]
@@ -452,7 +446,6 @@ def _sbatch_options(asked: SlurmResources) -> dict[str, Any]:
 
 
 def _setup(given: str | list[str], code: Path) -> list[str]:
-    """Return the commands before a job's Python: the user's, then those that have it find the code."""
     path = ":".join(shlex.quote(str(p)) for p in dict.fromkeys([code, Path.cwd()]))
     ours = f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"
     return [*([given] if isinstance(given, str) else given), ours]
@@ -481,7 +474,6 @@ def take_snapshot(folder: Path, plugins: Iterable[str]) -> Path:
 
 
 def _files(plugins: Iterable[str]) -> dict[str, Path]:
-    """Every file of the code by its name relative to a folder on the path."""
     names = FOLDERS if (checkout() / "pyproject.toml").is_file() else FOLDERS[:1]
     sources = {Path(name): checkout() / name for name in names}
     for plugin in plugins:
@@ -499,7 +491,6 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _source_of(plugin: str) -> dict[Path, Path]:
-    """The file or folder of a plug-in by its name relative to a folder on the path, if it is a user's."""
     spec = importlib.util.find_spec(plugin.partition(".")[0])
     if spec is not None and spec.origin is None:
         # a folder without __init__.py may hold anything: of it, the plug-in alone

@@ -124,7 +124,6 @@ def warm_up() -> None:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Give these environment variables, and no others, to processes that are started within."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)
@@ -137,7 +136,6 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _blocked() -> Iterator[None]:
-    """Block `SIGNALS` in processes that are started within, and in those forked from them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -160,7 +158,6 @@ def work(
     from oodbench.registry import load_plugins
     from oodbench.terminal import format_warnings
     from oodbench.train.execute import execute_bundle
-    from oodbench.train.process import unchanged
     from oodbench.train.settings import Interrupts
 
     settle()
@@ -171,9 +168,7 @@ def work(
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     format_warnings()
-    for plugin in settings.plugins:
-        with unchanged(f"the plug-in {plugin}"):
-            load_plugins([plugin])
+    load_plugins(settings.plugins)
     last = 0.0
 
     def progress(step: int) -> None:

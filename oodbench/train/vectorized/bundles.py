@@ -84,13 +84,12 @@ def capacity(run: Run) -> int:
 
 
 def _inputs(run: Run) -> int:
-    """Return how many inputs go through the network in a step."""
     return len(run.names) * run.batches.batch_size * (1 + run.algorithm.needs.views)
 
 
 @torch.no_grad()
 def _products(run: Run) -> int:
-    """Return the multiplications that predict an input: a convolution uses a weight many times."""
+    """Multiplications that predict an input: a convolution uses a weight many times."""
     found = [0]
     layers = [m for m in run.algorithm.modules() if isinstance(m, LAYERS)]
     hooks = [
@@ -106,7 +105,6 @@ def _products(run: Run) -> int:
 
 
 def _bytes(run: Run) -> int:
-    """Return about how many bytes an update of a run needs for parameters, gradients, activations."""
     trained = sum(p.numel() for p in run.algorithm.parameters())
     combines = reduction_of(run.algorithm) is not None
     copies = 6 + (3 * len(run.names) if combines else 0)

@@ -30,7 +30,7 @@ def _adam_numbers(group: Numbers, count: int) -> dict[str, float]:
 
 
 def _adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor, group: Numbers, n: Any) -> None:
-    """Update by Adam with the decay in the gradient; m and v are corrected by way of `size` and `floor`."""
+    """The decay is in the gradient; m and v are corrected by way of `size` and `floor`."""
     b1, b2 = group["betas"]
     g = g.addcmul(p, n["decay"])
     m.lerp_(g, 1 - b1)
@@ -39,7 +39,6 @@ def _adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor, group: Numbers, n: Any) ->
 
 
 def _adamw(p: Tensor, g: Tensor, m: Tensor, v: Tensor, group: Numbers, n: Any) -> None:
-    """Update by Adam with the decay taken from the parameters, not added to the gradient."""
     p.mul_(1 - n["rate"] * n["decay"])
     _adam(p, g, m, v, group, {**n, "decay": torch.zeros_like(n["decay"])})
 

@@ -78,7 +78,7 @@ class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _at_once(name: str, args: Sequence[Any]) -> int:
-    """Return how many elements an operation computes at once if the last ones differ, else 1."""
+    """How many elements an operation computes at once if the last ones differ, else 1."""
     if name in FUNCTIONS:
         power = args[1] if name == "pow" and args[1:] else None
         return 1 if isinstance(power, int | float) and power in EXACT_POWERS else ELEMENTS
@@ -164,17 +164,14 @@ class VectorizedProgram:
         """The multiples of runs that are evaluated together, by the shape of a run's inputs."""
 
     def _stacked(self, weights: Sequence[Mapping[str, Tensor]]) -> Tensor:
-        """Return the trained parameters among the weights of some runs, (K, P)."""
         rows = [torch.cat([w[name].flatten() for name in self._shapes]) for w in weights]
         return torch.stack(rows) if rows else self._matrix.new_empty(0)
 
     def _buffers_of(self, weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the methods' own buffers among the weights of some runs by name, (K, *shape)."""
         names = self._buffers.keys() & (weights[0].keys() if weights else ())
         return {name: torch.stack([w[name] for w in weights]) for name in names}
 
     def _named(self, matrix: Tensor) -> dict[str, Tensor]:
-        """Return the stacked parameters by name, as parts of (K, P)."""
         parts = zip(self._shapes.items(), torch.split(matrix, self._sizes, 1), strict=True)
         return {name: torch.unflatten(part, 1, shape) for (name, shape), part in parts}
 
@@ -185,9 +182,7 @@ class VectorizedProgram:
         numbers: dict[str, Tensor],
         *values: Any,
     ) -> Any:
-        """`function(algorithm, *values)` of every run; all but integers (tensors, dictionaries of tensors)
-        are stacked along dimension 0.
-        """
+        """`function(algorithm, *values)` of every run; all but integers are stacked along dimension 0."""
         plain, slots = self._template.hparams, [self._slots[name] for name in parameters]
         of_template = [holder[key] for holder, key in slots]
 
@@ -206,7 +201,6 @@ class VectorizedProgram:
                 holder[key] = p
 
     def _combined(self, gradients: Tensor) -> Tensor:
-        """Combine the environments' gradients (K, E, *shape) of each run to one, (K, *shape)."""
         combined: Tensor = self._over_runs(lambda a, g: a.combine(g), {}, self._numbers, gradients)
         return combined
 
@@ -227,10 +221,7 @@ class VectorizedProgram:
         ]
 
     def _numbers_of(self, steps: range) -> list[tuple[dict[str, Tensor], Tensor | None]]:
-        """Return rates of the optimizer and shares of the averages at each step, (K, 1), on the device.
-
-        All that depends on steps alone goes there before the first of them.
-        """
+        """All that depends on steps alone, (K, 1), goes to the device before the first of them."""
         algorithms = self._algorithms
         every = [[rates(a, i) for a in algorithms] for i in steps]
         restarted = [[k for k, of_run in enumerate(row) if of_run.restart] for row in every]
@@ -244,7 +235,6 @@ class VectorizedProgram:
     def _update(
         self, step: int, numbers: Mapping[str, Tensor], shares: Tensor | None
     ) -> dict[str, Tensor]:
-        """Do one update of every run; returns (K,) of each metric."""
         if isinstance(self._template, CustomStep):
             if type(self._template).start_stage is not CustomStep.start_stage:
                 self._start_stages(step)
@@ -279,7 +269,6 @@ class VectorizedProgram:
             rows[last:-1] = rows[-1:]  # of its rows the last run has the last one
 
     def _clipping(self, gradients: Tensor) -> Tensor:
-        """Return the factors, (K, 1), that scale (K, P) gradients down to each run's largest norm."""
         largest = self._largest
         norm = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
         return torch.where(largest > 0, (largest / (norm + 1e-6)).clamp(max=1.0), 1.0)
@@ -328,7 +317,6 @@ class VectorizedProgram:
         gradients: Mapping[str, Tensor],
         observe: Callable[[Tensor, Tensor], dict[str, Tensor]],
     ) -> dict[str, Tensor]:
-        """Return the scalars that the method observes, (K,) each."""
         parameters = self._named(self._matrix)
         weights = [p.flatten(1).square().sum(1) for p in parameters.values()]
         kept = [gradients[name].flatten(1).sign().square().sum(1) for name in parameters]
@@ -361,9 +349,7 @@ class VectorizedProgram:
         weights: tuple[Tensor, Mapping[str, Tensor]],
         grouped: bool = False,
     ) -> dict[int, list[Evaluation]]:
-        """Return the metrics of some of the runs on data of each, by the runs' indices.
-
-        The weights are the trained parameters (K, P) and, by name, the methods' own buffers (K, *shape).
+        """The weights are the trained parameters (K, P) and the methods' own buffers (K, *shape).
 
         Where the data are those of the runs, they may be `grouped`.
         """
@@ -391,10 +377,7 @@ class VectorizedProgram:
     def _predictor(
         self, members: list[int], weights: tuple[Tensor, Mapping[str, Tensor]]
     ) -> Callable[[Tensor, slice], Tensor]:
-        """Map inputs (R, N, ...) as they are in memory to the logits (R, N, C) of R of the runs.
-
-        `weights` are all runs' trained parameters, (K, P), and buffers.
-        """
+        """Map inputs (R, N, ...) as they are in memory to the logits (R, N, C) of R of the runs."""
         matrix, buffers = weights
         parameters = {**self._named(matrix), **self._fixed, **buffers}
         transform = self.runs[0].data.dataset.transform
@@ -440,7 +423,7 @@ def _filled(items: list[T], multiple: int = 1) -> list[T]:
 
 
 def _multiple(run: Run) -> int:
-    """Return of how many runs a program for such runs has a multiple, so that bits depend on none."""
+    """Pad the program to a multiple of this many runs."""
     if run.settings.device != "cpu":
         return 1
     return VectorizedProgram([run], 1).remainders().multiple
@@ -449,7 +432,6 @@ def _multiple(run: Run) -> int:
 def _risks(
     algorithm: Algorithm, batch: dict[str, Tensor], noise: dict[str, Tensor], step: int
 ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Return the scalar to differentiate, the loss, the metrics and the next buffers of one run's batch."""
     out = outputs(algorithm, algorithm.prepare(Batch(**batch, noise=noise)), step)
     buffers = algorithm.next_buffers(out)
     out.buffers.update(buffers)
@@ -461,7 +443,7 @@ def _risks(
 
 
 def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
-    """Return the hyperparameters that count as tensors, (K,): numbers that are drawn, or that differ.
+    """The hyperparameters that count as tensors, (K,): numbers that are drawn, or that differ.
 
     Drawn ones do even where all runs agree: a run's numbers must not depend on the runs beside it.
     """

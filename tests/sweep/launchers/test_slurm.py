@@ -11,7 +11,7 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.estimate import Forecast, row_of
 from oodbench.sweep.file import read_sweep
-from oodbench.sweep.launchers import layered_resources
+from oodbench.sweep.launchers import check_resources
 from oodbench.sweep.launchers.resources import SlurmResources, minutes
 from oodbench.sweep.launchers.slurm import Request, Slurm, fingerprint, packed, take_snapshot
 from oodbench.terminal import terminal
@@ -20,9 +20,8 @@ from tests.helpers.sweeps import job, tiny, tiny_file
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No Slurm and no file of the user's."""
+    """No Slurm."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 def request(out: Path, asked: dict[str, Any], **changes: Any) -> Request:
@@ -85,18 +84,13 @@ def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
     assert shared in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_later_layer_goes_over_an_earlier_one(tmp_path: Path) -> None:
-    file = tmp_path / "config" / "oodbench" / "resources.yaml"
-    file.parent.mkdir(parents=True)
-    file.write_text("account: mine\ntime: 1:30:00\nslurm: {exclude: n1, nice: 5}\n")
-    sweep = read_sweep(tiny_file(tmp_path, resources={"time": 20, "slurm": {"nice": 6}})).resources
-    asked = SlurmResources.of(layered_resources("sweep", sweep | {"gpus": 1}))
-    assert (asked.account, asked.time, asked.gpus) == ("mine", "20", "1")
-    assert asked.slurm == {"exclude": "n1", "nice": 6}
-    assert SlurmResources.of(layered_resources("sweep", {})).time == "1:30:00"
-    file.write_text("acount: mine")
-    with pytest.raises(UserError, match=r"unknown resource 'acount' in .*yaml; did you mean acc"):
-        layered_resources("sweep", {})
+def test_flags_go_over_the_file(tmp_path: Path) -> None:
+    file = tiny_file(tmp_path, resources={"time": 20, "slurm": {"exclude": "n1", "nice": 5}})
+    sweep = read_sweep(file, ["resources.slurm.nice=6", "resources.gpus=1"])
+    asked = SlurmResources.of(sweep.resources)
+    assert (asked.time, asked.gpus, asked.slurm) == ("20", "1", {"exclude": "n1", "nice": 6})
+    with pytest.raises(UserError, match="unknown resource 'acount' in the resources of sweep"):
+        check_resources("sweep", {"acount": "mine"})
 
 
 @pytest.mark.parametrize(
