@@ -85,7 +85,9 @@ def test_a_broken_run_is_named_and_trained_anew_where_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep, out = tiny_file(tmp_path, **TINY), tmp_path / "out"
-    with monkeypatch.context() as patch:  # as of a launch that was killed before it had moved its runs
+    with (
+        monkeypatch.context() as patch
+    ):  # as of a launch that was killed before it had moved its runs
         patch.setattr("oodbench.sweep.launch.compact", lambda *_, **__: 0)
         assert launch(sweep, out).exit_code == 0
     results = Results(out)

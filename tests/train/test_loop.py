@@ -11,7 +11,7 @@ import torch
 
 from oodbench.registry import load_plugins
 from oodbench.results.directory import RunDirectory
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import State
 from oodbench.train import loop as training
 from oodbench.train.execute import execute
 from oodbench.train.loading import load_data
@@ -212,7 +212,7 @@ def test_data_are_loaded_once_for_a_trial() -> None:
 
 
 def test_a_method_that_cannot_be_run_says_why() -> None:
-    spec = RunSpec(**{**first(algorithms=["VREx"]).__dict__, "test_environments": ("2", "5")})
+    spec = replace(first(algorithms=["VREx"]), test_environments=("2", "5"))
     with pytest.raises(ValueError, match=r"VREx cannot be run on LinearSEM: .* two training"):
         Run(spec, SETTINGS)
 

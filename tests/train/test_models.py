@@ -127,8 +127,7 @@ def test_a_sweep_that_has_not_ended_has_no_model_yet(tmp_path: Path) -> None:
 def damaged(results: Results, tmp_path: Path) -> tuple[Path, Path]:
     """A copy of a run, and the file of its last weights."""
     run = results.run(next(iter(results.specs())))
-    shutil.copytree(run.path, tmp_path / "runs" / run.id)
-    copy = Results(tmp_path).run(run.id)
+    copy = Results(Path(shutil.copytree(results.path, tmp_path / "copy"))).run(run.id)
     return copy.path, kept_weights(copy)["last", 12]
 
 

@@ -70,7 +70,7 @@ def records(tmp_path: Path) -> Callable[..., Records]:
     def trained(plan: Plan, ids: Sequence[str] | None = None, **asked: Any) -> Records:
         chosen = list(plan.runs) if ids is None else ids
         launcher = "debug" if asked.get("workers", 1) == 1 else "local"
-        part = Plan(plan.sweep, {i: plan.runs[i] for i in chosen}, [])
+        part = Plan(plan.sweep, [plan.runs[i] for i in chosen], [])
         what = job(part, tmp_path / str(next(numbers)), **{"workers": 1, **asked})
         assert set(launchers.get(launcher)().launch(what).values()) == {"done"}
         return outcome(what.results)
