@@ -149,7 +149,7 @@ def _of_row(tables: Stored) -> "pd.Series[bool]":
 
 
 def _of_first(tables: Stored) -> "pd.Series[bool]":
-    return tables.records["id"] == tables.runs.loc[tables.row("SEM", "ERM"), "id"].iloc[0]
+    return tables.records["id"].eq(tables.runs.loc[tables.row("SEM", "ERM"), "id"].iloc[0])
 
 
 def _spec(tables: Stored) -> None:

@@ -83,7 +83,9 @@ def _run(run: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
 def _records(run: Mapping[str, Any], about: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """The rows of RECORDS of a run."""
     metric = "accuracy" if run["up"] else "mse"
-    values = [(test, "in", metric, run[test], 100) for test in _tests(run, about)]
+    values: list[tuple[Any, ...]] = [
+        (test, "in", metric, run[test], 100) for test in _tests(run, about)
+    ]
     if "worst" in run:
         values.append(("t", "in", "worst_group_accuracy", run["worst"], 100))
     values += [(None, SCORE, rule, run[rule], 1) for rule in about["rules"][run["dataset"]]]
