@@ -195,7 +195,7 @@ def test_the_predictions_of_a_board_give_what_those_of_the_directory_give(
         pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
     plain = pd.read_parquet(file)
     assert list(plain)[:7] == ["id", "step", "environment", "index", "split", "kind", "target"]
-    assert set(plain["environment"]) == {"0.9"} and plain["output_0"].dtype == "float16"
+    assert set(plain["environment"]) == {"0.9"} and plain["output_0"].dtype == "float32"
 
 
 def leaderboard_of(source: Path, rule: str, metric: str) -> pd.DataFrame:
