@@ -36,8 +36,10 @@ check: $(VENV)/tested
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 20 -m "not nightly"
 
-# what takes long and seldom breaks: full grids, the wheel, torture; .ci/run deals a few of them
+# what takes long and seldom breaks: full grids, the wheel, torture, the types of the tests; .ci/run
+# deals a few of them
 nightly: $(VENV)/tested
+	$(BIN)/mypy oodbench algorithms datasets tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 20 -m nightly
 
 $(VENV)/documented: $(VENV)/installed

@@ -184,7 +184,7 @@ class Outputs:
     """The features of these views, (E, B, V, F)."""
 
     def of_step(self, values: Tensor) -> Tensor:
-        """Pick the values (E, ...) of the step's environments, in its order, from those of all."""
+        """The values (E, ...) of the step's environments, in its order, among those of all environments."""
         places = None if self.batch is None else self.batch.environments
         return values if places is None else values[places]
 

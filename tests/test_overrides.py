@@ -112,14 +112,6 @@ def test_a_hook_that_cannot_be_called_is_refused(
         register(base, body)
 
 
-@pytest.mark.parametrize(
-    ("base", "name"), [(Dataset, "load"), (Rule, "evidence"), (Launcher, "launch")]
-)
-def test_a_class_without_what_it_must_define_is_refused(base: type, name: str) -> None:
-    with pytest.raises(UserError, match=rf"Mine does not define `{name}`"):
-        register(base, {})
-
-
 class Weight(Algorithm.Hparams):
     weight: float = 1.0
 

@@ -30,6 +30,8 @@ from oodbench.sweep.sources import indices, trials_of
 LARGEST = 10 * 2**20
 """The most bytes of a board's two tables."""
 
+ROW = ["dataset_label", "label"]
+"""The columns of a run that say which row it is of."""
 ENTRY = ("row", "author", "date", "paper", "pretraining")
 """The columns of a board's entries.csv."""
 ALIKE = (
@@ -59,6 +61,7 @@ def planned_rows(
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
     """Return the reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
     runs = read_results(Results(results)).runs.assign(directory=str(results))
+    runs["id"] = runs["id"].str.partition("@")[0]  # of a run in several rows
     labels = [str(label) for label in runs["label"].unique()]
     entries = {name_of(entry) for entry in protocol.datasets}  # others may lack their data here
     trained = [str(name) for name in runs["dataset_label"].unique() if name in entries]
@@ -70,7 +73,7 @@ def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list
         if specs is None:
             wrong.append(f"{label} on {dataset}: the protocol plans no such row")
         else:
-            wrong += _wrong_row(f"{label} on {dataset}", group, ended, specs, results)
+            wrong += _wrong_row(f"{label} on {dataset}", group, ended, specs)
             wrong += _several_codes(f"{label} on {dataset}", group["provenance"])
     return wrong + [reason.sentence for reason in stale_runs(runs) if reason.is_known]
 
@@ -86,15 +89,15 @@ def _several_codes(row: str, provenances: Iterable[Any]) -> list[str]:
 
 
 def _wrong_row(
-    row: str, runs: pd.DataFrame, ended: set[str], planned: Mapping[str, RunSpec], results: Path
+    row: str, runs: pd.DataFrame, ended: set[str], planned: Mapping[str, RunSpec]
 ) -> list[str]:
     """Return the mistakes in the runs of a row, of which `ended` have results."""
     unplanned = runs[~runs["id"].isin(planned)]
     if len(unplanned):
         first = unplanned.iloc[0]
-        file = results / "runs" / first["id"] / "run.json"
         return [
-            f"{row}: {len(unplanned)} of {len(runs)} runs are under another protocol, first {file}: "
+            f"{row}: {len(unplanned)} of {len(runs)} runs are under another protocol, first run "
+            f"{first['id']}: "
             f"{', '.join(_differing(first, planned.values()))}"
         ]
     cells = [(s.trial, s.draw, s.test_environments) for s in planned.values()]
@@ -133,38 +136,35 @@ def wrong_board(board: Path) -> list[str]:
     A board is compared with its protocol's file and its own records, not with this version's ranges,
     defaults and data: the version that trained it may have had others.
     """
-    files = [board / name for name in (RUNS_FILE, RECORDS_FILE)]
     try:
         tables = read_board(board)
     except DamagedFile as error:
         return [str(error)]
+    runs, protocol = tables.runs, _Protocol(protocol_of(board))
     wrong: list[str] = []
-    if (size := sum(path.stat().st_size for path in files)) > LARGEST:
+    size = sum((board / name).stat().st_size for name in (RUNS_FILE, RECORDS_FILE))
+    if size > LARGEST:
         most = f"a board has at most {LARGEST / 2**20:.0f}"
         wrong.append(f"the tables have {size / 2**20:.1f} MB; {most}")
-    protocol = protocol_of(board)
-    for _, runs in tables.runs.groupby("dataset_label", sort=False):
-        wrong += _wrong_dataset(runs, tables, protocol)
-    return wrong + _wrong_entries(board, set(tables.runs["label"]))
-
-
-def _wrong_dataset(runs: pd.DataFrame, tables: Tables, protocol: Sweep) -> list[str]:
-    """Return the mistakes, a sentence each, of a dataset's rows under a protocol."""
-    wrong: list[str] = []
-    rules = tables.scores[tables.scores["id"].isin(runs["id"])]
-    trials = {name_of(entry): trials_of(protocol, _training(entry)) for entry in protocol.datasets}
-    sets = list(runs["test_environments"].unique())
-    for (dataset, label), row in runs.groupby(["dataset_label", "label"], sort=False):
-        beside = runs[runs["ceiling"] == row["ceiling"].iloc[0]]
-        first = beside[beside["label"] == beside["label"].iloc[0]]
-        unlike = _wrong_ids(row) + _wrong_numbers(row, tables)
-        unlike += _wrong_row_beside(row, first, rules) + _unlike_protocol(row, protocol)
+    off, rules = _off(tables), _rules(tables)
+    sets = {
+        name: list(t.unique()) for name, t in runs.groupby("dataset_label")["test_environments"]
+    }
+    firsts: dict[tuple[str, bool], pd.DataFrame] = {}
+    for (dataset, label), row in runs.groupby(ROW, sort=False):
+        first = firsts.setdefault((dataset, bool(row["ceiling"].iloc[0])), row)
+        unlike = _wrong_ids(row)
+        unlike += [
+            f"{text}, first run {row['id'].iloc[int(np.argmax(flags[row.index]))]}"
+            for text, flags in off.items()
+            if flags[row.index].any()
+        ]
+        unlike += _wrong_beside(row, first) + _wrong_rules(row, first, rules)
+        unlike += protocol.unlike(row)
         wrong += [f"{label} on {dataset}: {text}" for text in unlike]
-        if dataset in trials:
-            draws = indices(protocol.hparam_draws, "hparam_draws")
-            planned = list(itertools.product(trials[dataset], draws, sets))
+        if planned := protocol.cells(dataset, sets[dataset]):
             wrong += _wrong_cells(f"{label} on {dataset}", row, planned)
-    return wrong
+    return wrong + _wrong_entries(board, set(runs["label"]))
 
 
 def _wrong_ids(row: pd.DataFrame) -> list[str]:
@@ -179,59 +179,74 @@ def _wrong_ids(row: pd.DataFrame) -> list[str]:
     return []
 
 
-def _wrong_numbers(row: pd.DataFrame, tables: Tables) -> list[str]:
-    """Return what is missing, or stands twice, in the numbers of a row."""
-    wrong: list[str] = []
-
-    def note(text: str, off: "pd.Series[bool]") -> None:
-        """Add a mistake with the run of the first row that is off, if any is."""
-        if off.any():
-            wrong.append(f"{text}, first run {row['id'].iloc[int(np.argmax(off))]}")
-
-    scores = tables.scores[tables.scores["id"].isin(row["id"])]
-    for rule, of_rule in scores.groupby("rule", sort=False):
-        given = row["id"].map(of_rule.groupby("id").size())
-        note(f"has not one score by {rule} of each run", given.ne(1))
-    records = tables.records[tables.records["id"].isin(row["id"])].astype({"id": object})
+def _off(tables: Tables) -> dict[str, "pd.Series[bool]"]:
+    """Return which runs lack numbers, or have them twice, by what is wrong with them."""
+    runs, records = tables.runs, tables.records
+    ids, row = runs["id"], runs.groupby(ROW, sort=False).ngroup()
+    counts = pd.crosstab(tables.scores["id"], tables.scores["rule"]).reindex(ids, fill_value=0)
+    counts.index = runs.index
+    has_rule = counts.groupby(row).transform("max").gt(0)
+    off = {
+        f"has not one score by {rule} of each run": counts[rule].ne(1) & has_rule[rule]
+        for rule in counts
+    }
     key = ["id", "step", "environment", "split", "metric"]
-    note("has a value twice", row["id"].isin(records.loc[records.duplicated(key), "id"]))
-    main = records[records["metric"].astype(object) == str(row["metric"].iloc[0])]
-    there = main.groupby("id")["environment"].agg(set)
-    pairs = zip(row["id"].map(there), row["test_environments"], strict=True)
-    missing = [not (isinstance(names, set) and names.issuperset(t)) for names, t in pairs]
-    note("has runs without a value on each test environment", pd.Series(missing, row.index))
-    seconds = row["training_seconds"]
-    note("has seconds that cannot be", ~(np.isfinite(seconds) & (seconds >= 0)))
-    return wrong
+    off["has a value twice"] = ids.isin(records.loc[records.duplicated(key), "id"])
+    metric = records["id"].astype(object).map(runs.set_index("id")["metric"])
+    main = records[records["metric"].astype(object) == metric]
+    there = set(zip(main["id"], main["environment"], strict=True))
+    missing = [
+        any((run_id, name) not in there for name in tests)
+        for run_id, tests in zip(ids, runs["test_environments"], strict=True)
+    ]
+    on_each = "has runs without a value on each test environment"
+    off[on_each] = pd.Series(missing, runs.index)
+    seconds = runs["training_seconds"]
+    off["has seconds that cannot be"] = ~(np.isfinite(seconds) & (seconds >= 0))
+    return off
 
 
-def _wrong_row_beside(row: pd.DataFrame, first: pd.DataFrame, scores: pd.DataFrame) -> list[str]:
-    """Return the mistakes in a row's settings, rules, environments and data, beside another of its
-    dataset.
-    """
-    wrong: list[str] = []
-    label = first["label"].iloc[0]
-    rules, of_first = (
-        set(scores.loc[scores["id"].isin(table["id"]), "rule"]) for table in (row, first)
-    )
+def _rules(tables: Tables) -> dict[tuple[str, str], set[str]]:
+    """Return the rules by which each row has scores."""
+    rows = tables.scores[["id", "rule"]].merge(tables.runs[["id", *ROW]], on="id")
+    found: dict[tuple[str, str], set[str]] = {}
+    for dataset, label, rule in rows[[*ROW, "rule"]].drop_duplicates().itertuples(index=False):
+        found.setdefault((dataset, label), set()).add(rule)
+    return found
+
+
+def _wrong_rules(
+    row: pd.DataFrame, first: pd.DataFrame, known: Mapping[tuple[str, str], set[str]]
+) -> list[str]:
+    """Return the mistakes in a row's rules, beside those of the first row of its dataset."""
+    rules, of_first = (known.get((*t[ROW].iloc[0],), set()) for t in (row, first))
     if rules != of_first:
-        wrong.append(f"has the rules {sorted(rules)}, and {label} has {sorted(of_first)}")
-    for name in (*ALIKE, "metric", "higher_is_better", "classes", "family", "shift"):
-        if repr(row[name].iloc[0]) != repr(first[name].iloc[0]):
-            wrong.append(f"{name.replace('_', ' ')} is not that of {label}")
+        label = first["label"].iloc[0]
+        return [f"has the rules {sorted(rules)}, and {label} has {sorted(of_first)}"]
     if rules and all(map(sees_test, rules)):
         seeing = " and ".join(sorted(rules))
-        wrong.append(f"has no rule but {seeing}, which sees the test environments")
+        return [f"has no rule but {seeing}, which sees the test environments"]
+    return []
+
+
+def _wrong_beside(row: pd.DataFrame, first: pd.DataFrame) -> list[str]:
+    """Return the mistakes in a row's settings, environments and data, beside the first row of its
+    dataset.
+    """
+    label = first["label"].iloc[0]
+    wrong = [
+        f"{name.replace('_', ' ')} is not that of {label}"
+        for name in (*ALIKE, "metric", "higher_is_better", "classes", "family", "shift")
+        if repr(row[name].iloc[0]) != repr(first[name].iloc[0])
+    ]
     names = ["trial", *(f"{kind}_environments" for kind in ("test", "validation", "training"))]
-    places, known = (set(table[names].itertuples(index=False, name=None)) for table in (row, first))
+    places, known = (set(zip(*(t[name] for name in names), strict=True)) for t in (row, first))
     if strange := places - known:
         wrong.append(f"has other environments than {label} in trial {min(strange)[0]}")
+    names = ["trial", "test_environments", "constant"]
     constants, answers = (
-        {
-            (t, e): repr(c)
-            for t, e, c in zip(f["trial"], f["test_environments"], f["constant"], strict=True)
-        }
-        for f in (row, first)
+        {(trial, tests): repr(c) for trial, tests, c in zip(*(t[n] for n in names), strict=True)}
+        for t in (row, first)
     )
     if any(answers.get(place, text) != text for place, text in constants.items()):
         wrong.append(f"has not the constant answers of {label}")
@@ -267,51 +282,77 @@ def _wrong_cells(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[
     return _missing(row, runs, planned)
 
 
-def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep) -> list[str]:
-    """Return the mistakes, a sentence each, where a row's specs differ from the protocol's file."""
-    entries = {name_of(entry): entry for entry in protocol.datasets}
-    rows = {label_of(row): row for row in protocol.algorithms}
-    spec = {str(name): value for name, value in runs.iloc[0].items()}
-    dataset, label = str(spec["dataset_label"]), str(spec["label"])
-    if dataset not in entries:
-        return ["the protocol has no such dataset"]
-    if label not in (*rows, spec["algorithm"]):
-        return ["the protocol plans no such row"]
-    row = rows.get(label, label)
-    row = Row(name=row) if isinstance(row, str) else row
-    entry = entries[dataset]
-    options: dict[str, Any] = {} if isinstance(entry, str) else dict(entry)
-    training = _training(entry)
-    ceiling = {**options.pop("ceiling", {}), **row.options} if row.ceiling else {}
-    others = ("name", "label", "training")
-    options = {k: v for k, v in options.items() if k not in others} | ceiling
-    network = protocol.network if training.network is None else training.network
-    network = Component(name=network) if isinstance(network, str) else network
-    average, recorded = (
+class _Protocol:
+    """What the file of a protocol says of rows, datasets and runs."""
+
+    def __init__(self, protocol: Sweep) -> None:
+        self.protocol = protocol
+        self.entries = {name_of(entry): entry for entry in protocol.datasets}
+        self.rows = {label_of(row): row for row in protocol.algorithms}
+
+    def cells(self, dataset: str, sets: Sequence[tuple[str, ...]]) -> list[Cell]:
+        """Return the runs that each row of a dataset must have; none of a dataset that is not there."""
+        if dataset not in self.entries:
+            return []
+        trials = trials_of(self.protocol, _training(self.entries[dataset]))
+        draws = indices(self.protocol.hparam_draws, "hparam_draws")
+        return list(itertools.product(trials, draws, sets))
+
+    def unlike(self, runs: pd.DataFrame) -> list[str]:
+        """Return the mistakes, a sentence each, where a row's specs differ from the file."""
+        spec = {str(name): value for name, value in runs.iloc[0].items()}
+        dataset, label = str(spec["dataset_label"]), str(spec["label"])
+        if dataset not in self.entries:
+            return ["the protocol has no such dataset"]
+        if label not in (*self.rows, spec["algorithm"]):
+            return ["the protocol plans no such row"]
+        row = self.rows.get(label, label)
+        row = Row(name=row) if isinstance(row, str) else row
+        training = _training(self.entries[dataset])
+        network = self.protocol.network if training.network is None else training.network
+        network = Component(name=network) if isinstance(network, str) else network
+        pairs = self._pairs(row, self.entries[dataset], network.name, spec)
+        first = {name: "" for pair in pairs for name in _unlike(*pair)}
+        hparams = {**training.hparams, **row.hparams}
+        hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
+        neutral = neutral_values(algorithms.get(row.name).Hparams) if row.name in algorithms else {}
+        of_network = {**network.hparams, **row.network}
+        names = ("id", "hparams", "network_hparams")
+        for run_id, own, own_network in zip(*(runs[name] for name in names), strict=True):
+            unlike = _unlike(hparams, {**neutral, **own}) + _unlike(of_network, own_network)
+            for name in unlike:
+                first.setdefault(name, f", first in run {run_id}")
+        return [
+            f"{name.replace('_', ' ')} is not the protocol's{run}" for name, run in first.items()
+        ]
+
+    def _pairs(
+        self, row: Row, entry: str | dict[str, Any], network: str, spec: Mapping[str, Any]
+    ) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Return what the file declares of all runs of a row, each beside what a spec has."""
+        training = _training(entry)
+        numbers = {
+            name: getattr(training, name, None) or getattr(self.protocol, name)
+            for name in ("steps", "evaluate_every")
+        }
+        options: dict[str, Any] = {} if isinstance(entry, str) else dict(entry)
+        ceiling = {**options.pop("ceiling", {}), **row.options} if row.ceiling else {}
+        others = ("name", "label", "training")
+        options = {k: v for k, v in options.items() if k not in others} | ceiling
+        declared = {"algorithm": row.name, "ceiling": row.ceiling, "network": network, **numbers}
+        return [
+            (declared, spec),
+            (options, spec["options"]),
+            (_average(row.average), _average(spec["average"] or "none")),
+            ({"adapt": _adaptation(row.adapt)}, {"adapt": _adaptation(spec["adapt"] or "none")}),
+        ]
+
+
+def _average(value: Any) -> dict[str, Any]:
+    """Return an average of a row or run as `average`, its name, and its numbers."""
+    return (
         {"average": value.get("name"), **value} if isinstance(value, dict) else {"average": value}
-        for value in (row.average, spec["average"] or "none")
     )
-    numbers = {
-        name: getattr(training, name, None) or getattr(protocol, name)
-        for name in ("steps", "evaluate_every")
-    }
-    pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
-        ({"algorithm": row.name, "ceiling": row.ceiling, **numbers}, spec),
-        ({"network": network.name}, spec),
-        (options, spec["options"]),
-        (average, recorded),
-        ({"adapt": _adaptation(row.adapt)}, {"adapt": _adaptation(spec.get("adapt") or "none")}),
-    ]
-    hparams = {**training.hparams, **row.hparams}
-    hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
-    neutral = neutral_values(algorithms.get(row.name).Hparams) if row.name in algorithms else {}
-    first = {name: "" for pair in pairs for name in _unlike(*pair)}
-    of_network = {**network.hparams, **row.network}
-    for run in runs.to_dict(orient="records"):
-        unlike = _unlike(hparams, {**neutral, **run["hparams"]})
-        for name in (*unlike, *_unlike(of_network, run["network_hparams"])):
-            first.setdefault(name, f", first in run {run['id']}")
-    return [f"{name.replace('_', ' ')} is not the protocol's{run}" for name, run in first.items()]
 
 
 def _training(dataset: str | dict[str, Any]) -> DatasetSettings:

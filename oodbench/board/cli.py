@@ -1,5 +1,6 @@
 """Boards on the command line: frozen results of many methods, and yours beside them."""
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ from oodbench.results.boards import (
     RECORDS_FILE,
     RUNS_FILE,
     board_names,
+    columns_of,
     datasets_to_come,
     find_board,
     frozen_datasets,
@@ -34,20 +36,21 @@ Only = Annotated[
 @app.command("list")
 def list_() -> None:
     """List the boards: datasets, rows, runs, size and the code that trained them."""
-    from oodbench.board.freeze import tables_of
-
     rows = []
+    names = ("dataset_label", "label", "ceiling", "provenance")
     for name in board_names():
         board = find_board(name)
-        runs, _ = tables_of(board)
-        count, coming = runs["dataset_label"].nunique(), len(datasets_to_come(board))
-        labels = runs.loc[~runs["ceiling"].eq(True), "label"].nunique()
-        of_all = f"{count} of {count + coming}" if coming else str(count)
+        frozen, labels, ceilings, made = columns_of(board, names)
+        count, coming = len(set(frozen)), len(datasets_to_come(board))
+        plain = {label for label, ceiling in zip(labels, ceilings, strict=True) if not ceiling}
+        codes = {
+            f"{p.get('oodbench', '?')}, {str(p.get('commit'))[:12]}"
+            for p in map(json.loads, set(made))
+        }
         size = sum((board / file).stat().st_size for file in (RUNS_FILE, RECORDS_FILE)) / 2**20
-        made = {id(p): p for p in runs["provenance"]}.values()
-        codes = sorted({f"{p.get('oodbench', '?')}, {str(p.get('commit'))[:12]}" for p in made})
-        counts = (of_all, str(labels), f"{len(runs):,}", f"{size:.1f} MB")
-        rows.append((name, *counts, "; ".join(codes)))
+        of_all = f"{count} of {count + coming}" if coming else str(count)
+        counts = (of_all, str(len(plain)), f"{len(labels):,}", f"{size:.1f} MB")
+        rows.append((name, *counts, "; ".join(sorted(codes))))
     header = ("board", "datasets", "rows", "runs", "size", "version, commit")
     console = terminal()
     console.print(console.tables(header, rows, prose=(5,)), soft_wrap=True)
@@ -172,6 +175,10 @@ def rerun(
 def freeze(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results directory.")],
     name: Name,
+    predictions: Annotated[
+        bool,
+        typer.Option("--predictions", help="Freeze the kept predictions of chosen steps, too."),
+    ] = False,
     plugin: Plugins = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -184,7 +191,7 @@ def freeze(
 
     load_plugins(plugin or [])
     board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name
-    frozen = freeze_results(results, board, data_dir)
+    frozen = freeze_results(results, board, data_dir, predictions)
     terminal().say(
         f"New in {name}: {counted(len(frozen.added), 'row')} of datasets; already there: "
         f"{len(frozen.there)}."
@@ -220,7 +227,7 @@ def validate(
         wrong = wrong_results(results.path, protocol_of(find_board(board)), data_dir)
     else:
         wrong = wrong_board(find_board(what))
-        if coming := datasets_to_come(find_board(what)):
+        if not wrong and (coming := datasets_to_come(find_board(what))):
             terminal().say(f"{to_come(coming)}.")
     for sentence in wrong or [f"{what} is as it must be."]:
         terminal().say(sentence)

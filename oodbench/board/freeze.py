@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from oodbench.board.checks import refuse, wrong_results
+from oodbench.board.checks import ROW, refuse, wrong_results
 from oodbench.board.protocol import label_of, name_of, protocol_of
 from oodbench.errors import UserError
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE, lock
 from oodbench.results.directory import Results
 from oodbench.results.parquet import (
+    CATEGORIES,
     RECORDS,
     RUNS,
     read_table,
@@ -25,11 +25,12 @@ from oodbench.results.parquet import (
     table_of,
     write_table,
 )
+from oodbench.results.predictions import freeze_predictions, predictions_file
 from oodbench.results.provenance import method_digest
-from oodbench.results.read import FURTHER, read_results
+from oodbench.results.read import FURTHER, read_board, read_results
 from oodbench.results.run_spec import BEFORE, SCORE, RunSpec
-from oodbench.results.tables import Tables, only, records_at, stacked_runs
-from oodbench.selection import find_rule, judge, rule_names
+from oodbench.results.tables import Tables, only, records_at, stacked, stacked_runs, subset
+from oodbench.selection import Chosen, find_rule, judge, rule_names
 from oodbench.sweep.file import Sweep
 
 WORST_GROUP = "worst_group_accuracy"
@@ -38,7 +39,6 @@ MADE_BY = (
     *("machine", "device", "threads", "arithmetic"),
 )
 """The fields of the runs' provenance that a board keeps."""
-ROW = ["dataset_label", "label"]
 Row = tuple[str, str]
 """A row of a table: its dataset and its label."""
 
@@ -59,46 +59,76 @@ class Frozen:
     """The rows that were there, with the same numbers."""
 
 
-def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
+def freeze(
+    results: Path, board: Path, data_dir: Path | None = None, predictions: bool = False
+) -> Frozen:
     """Add all rows of a results directory to a board, whose protocol must be there.
 
-    Raises UserError, and writes nothing, if a run is missing, stale or under another protocol, a row
-    was trained by several codes, or a row is frozen already with other numbers.
+    With `predictions`, those of the steps that rules choose are frozen, too. Raises UserError, and
+    writes nothing, if a run is missing, stale or under another protocol, a row was trained by several
+    codes, or a row is frozen already with other numbers.
     """
     if not (board / PROTOCOL_FILE).is_file():
         raise UserError(f"{board} is no board yet: copy its sweep to {board / PROTOCOL_FILE}")
     protocol = protocol_of(board)
     refuse(wrong_results(results, protocol, data_dir), f"{results} cannot be frozen")
     runs, records = frozen_tables(read_results(Results(results)))
-    runs = _with_data(runs, data_dir)
     with lock(board):
         known, known_records = tables_of(board)
-        new = [row for row in _rows(runs) if row not in set(_rows(known))]
-        there = [row for row in _rows(runs) if row not in new]
-        for row in there:
-            if _numbers(known, known_records, row) != _numbers(runs, records, row):
+        there = _rows(known)
+        for row in _rows(runs):
+            ids = runs.loc[(runs[ROW] == list(row)).all(axis=1), "id"]
+            ids = ids if row in there else ids[ids.isin(known["id"])]
+            if _numbers(known_records, ids) != _numbers(records, ids):
                 raise UserError(
                     f"{row[1]} on {row[0]} is frozen with other numbers: what changes a row is a new "
                     "version of the board, under a new name"
                 )
-        added = runs[[row in new for row in runs[ROW].itertuples(index=False, name=None)]]
-        both = _in_order(stacked_runs([known, added]), protocol)
-        of_added = records[records["id"].isin(added["id"])]
-        place = {run_id: i for i, run_id in enumerate(both["id"])}
-        values = pd.concat([known_records, of_added]).astype(_TEXTS)
-        order = values["id"].map(place).argsort(kind="stable")
-        write_table(table_of(values.iloc[order], RECORDS), board / RECORDS_FILE)
-        write_table(table_of(both, RUNS), board / RUNS_FILE)
-    return Frozen(tuple(new), tuple(there))
+        is_new = pd.Series(
+            [r not in there for r in zip(*(runs[n] for n in ROW), strict=True)], runs.index
+        )
+        if is_new.any():
+            both = stacked_runs([known, _with_data(runs[is_new], data_dir)])
+            of_new = records["id"].isin(runs.loc[is_new, "id"]) & ~records["id"].isin(known["id"])
+            values = [
+                f.astype(dict.fromkeys(CATEGORIES, "category"))
+                for f in (known_records, records[of_new])
+            ]
+            _write(board, _in_order(both, protocol), stacked(values))
+        if predictions:
+            _freeze_predictions(Results(results), board, set(runs["id"]))
+    added = _rows(runs[is_new])
+    return Frozen(tuple(added), tuple(row for row in _rows(runs) if row not in added))
 
 
-_TEXTS = dict.fromkeys(("id", "environment", "split", "metric"), object)
+def _write(board: Path, runs: pd.DataFrame, records: pd.DataFrame) -> None:
+    """Write the two tables, the records in the order of the runs."""
+    place = pd.Index(runs["id"].unique()).get_indexer(records["id"])
+    records = records.iloc[place.argsort(kind="stable")].astype(dict.fromkeys(CATEGORIES, object))
+    write_table(table_of(records, RECORDS), board / RECORDS_FILE)
+    write_table(table_of(runs, RUNS), board / RUNS_FILE)
+
+
+def _freeze_predictions(results: Results, board: Path, ids: set[str]) -> None:
+    """Freeze the predictions of these runs where a table of the board shows them by any rule."""
+    tables = read_board(board)
+    tables = subset(tables, tables.runs[tables.runs["id"].isin(ids)])
+    for dataset, judged_ in _judged_by_rule(tables).items():
+        steps = pd.concat([j.tied[["id", "step"]] for j in judged_.values()]).drop_duplicates()
+        tests = tables.runs.set_index("id")["test_environments"]
+        freeze_predictions(
+            predictions_file(board, dataset),
+            [
+                (results.run(i), int(step), tests[i])
+                for i, step in sorted(steps.itertuples(index=False, name=None))
+            ],
+        )
 
 
 def tables_of(board: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the two tables of a board as they are on the disk, empty if nothing is frozen yet."""
     if not (board / RUNS_FILE).is_file():
-        return pd.DataFrame(columns=RUNS.names), pd.DataFrame(columns=RECORDS.names)
+        return runs_frame(RUNS.empty_table()), records_frame([])
     runs = runs_frame(read_table(board / RUNS_FILE, RUNS))
     return runs, records_frame([read_table(board / RECORDS_FILE, RECORDS)])
 
@@ -107,10 +137,9 @@ def _rows(runs: pd.DataFrame) -> list[Row]:
     return list(runs[ROW].drop_duplicates().itertuples(index=False, name=None))
 
 
-def _numbers(runs: pd.DataFrame, records: pd.DataFrame, row: Row) -> object:
-    """Return what a training of a row gives again, in an order that it cannot change."""
-    ids = runs.loc[(runs[ROW] == list(row)).all(axis=1), "id"]
-    own = records[records["id"].isin(ids)].astype(_TEXTS).fillna("")
+def _numbers(records: pd.DataFrame, ids: "pd.Series[str]") -> object:
+    """Return what a training of runs gives again, in an order that it cannot change."""
+    own = records[records["id"].isin(ids)].astype(dict.fromkeys(CATEGORIES, object)).fillna("")
     return own.sort_values(RECORDS.names).to_numpy().tolist()
 
 
@@ -156,7 +185,7 @@ def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
     sizes = records.groupby("id").size()
     spent = runs[["training_seconds", "evaluation_seconds"]].astype(float).sum(axis=1)
-    contexts = runs[[name for name in FURTHER[:3]]].to_dict(orient="records")
+    contexts = runs[list(FURTHER[:3])].to_dict(orient="records")
     known = [{k: v for k, v in each.items() if v is not None} for each in contexts]
     frozen = runs.assign(
         state=runs["state"].astype(str),
@@ -169,23 +198,36 @@ def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
         context=known,
         provenance=_provenances(runs),
     )
-    return frozen.reindex(columns=RUNS.names), records
+    bare = [table["id"].str.partition("@")[0] for table in (frozen, records)]
+    records = records.assign(id=bare[1]).drop_duplicates(RECORDS.names[:5])
+    return frozen.assign(id=bare[0]).reindex(columns=RUNS.names), records
 
 
 def _chosen(tables: Tables) -> pd.DataFrame:
     """Return the `id`, `rule`, `step` and `score` of each run's candidate by each rule that its dataset
     serves.
     """
-    found = []
-    for dataset in tables.runs["dataset_label"].unique():
-        of_dataset = only(tables, [str(dataset)])
-        for rule in frozen_rules():
-            with suppress(UserError):
-                best = judge(of_dataset, rule).candidates.drop_duplicates("id")
-                found.append(best[["id", "step", "score"]].assign(rule=rule))
+    found = [
+        by_rule.candidates.drop_duplicates("id")[["id", "step", "score"]].assign(rule=rule)
+        for of_dataset in _judged_by_rule(tables).values()
+        for rule, by_rule in of_dataset.items()
+    ]
     if not found:
         raise UserError("the runs serve no selection rule: nothing can be chosen")
     return pd.concat(found, ignore_index=True)
+
+
+def _judged_by_rule(tables: Tables) -> dict[str, dict[str, Chosen]]:
+    """Judge the runs of each dataset by the rules that it serves."""
+    found: dict[str, dict[str, Chosen]] = {}
+    for dataset in map(str, tables.runs["dataset_label"].unique()):
+        of_dataset = only(tables, [dataset])
+        for rule in frozen_rules():
+            with suppress(UserError):
+                by_rule = judge(of_dataset, rule)
+                if len(by_rule.candidates):
+                    found.setdefault(dataset, {})[rule] = by_rule
+    return found
 
 
 def _provenances(runs: pd.DataFrame) -> "pd.Series[Any]":
@@ -259,6 +301,8 @@ def data_digests(
 
     Inputs that are not held in memory are represented by the checksums of the dataset's files.
     """
+    import torch
+
     from oodbench.data.facts import checksums
     from oodbench.data.preparation import load_checked
     from oodbench.datasets import make

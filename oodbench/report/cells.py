@@ -3,7 +3,7 @@
 A report of your own takes a few lines, such as the mean rank of each method by environment:
 
     chosen = judge(frames_of(["results/mine"]), "train_val")
-    table = cells(chosen).query("complete and kind == 'method' and test_environments != ''")
+    table = on_tests(cells(chosen)).query("complete and kind == 'method'")
     table["value"] *= table["higher"].map({True: 1, False: -1})
     means = table.groupby(["dataset_label", "environment", "label"])["value"].mean()
     means.groupby(["dataset_label", "environment"]).rank(ascending=False).groupby("label").mean()
@@ -249,7 +249,6 @@ def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataF
 
 
 def _of_predictor(chosen: Chosen, grid: pd.DataFrame) -> pd.DataFrame:
-    """The metrics of the predictor itself in each cell."""
     records = chosen.tables.records
     own = (records["environment"].cat.codes == -1) & (records["split"] != SCORE)
     if not own.any():
@@ -265,7 +264,6 @@ def _of_predictor(chosen: Chosen, grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def _unadapted(chosen: Chosen, grid: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
-    """The values on test environments before adaptation, of rows that adapt."""
     runs = chosen.runs
     if "adapt" not in runs or not runs["adapt"].notna().any():
         return pd.DataFrame()

@@ -142,7 +142,6 @@ def _paper(gains: Gains, table: pd.DataFrame) -> Block | None:
 
 
 def _gain_and_half(d: Difference, metric: str) -> Number:
-    """A gain and half the width of its interval."""
     half = math.nan if d.equal else (d.gain.high - d.gain.low) / 2
     return Number(d.gain.mean, half, kind=Kind.GAIN, metric=metric)
 
@@ -403,7 +402,6 @@ def _own_row(
 
 
 def _gain(group: pd.DataFrame, label: str, other: str | None) -> Cell:
-    """The paired gain of a label over another, with its interval."""
     if other is None or other == label or other not in set(group["label"]):
         return "-"
     both = group[group["label"].isin((label, other))]

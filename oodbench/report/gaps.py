@@ -190,7 +190,9 @@ def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Number]:
     there = first_places(resampled)
     spread = np.quantile(there, _TAILS, axis=0, method="inverted_cdf")
     columns = zip(better.index, here, *spread, strict=True)
-    return {str(x): Number(int(p), low=a, high=b, kind=Kind.PLACE) for x, p, a, b in columns}
+    return {
+        str(x): Number(int(p), low=int(a), high=int(b), kind=Kind.PLACE) for x, p, a, b in columns
+    }
 
 
 def first_places(table: npt.NDArray[np.floating]) -> Numbers:
@@ -234,15 +236,35 @@ class Share:
 class Gaps:
     """The shares of the gap that the rows of a board close by one rule."""
 
-    rule: str
+    chosen: Chosen
+    cells: pd.DataFrame
+    """The numbers that the rule's choices give; see `oodbench.report.cells`."""
     trials: Trials
     """The means of methods over test environments, by trial."""
-    apart: Trials
-    """The same for the rows that are not ranked (transductive, constant answer), and the baseline."""
     rooms: pd.DataFrame
     """The head-room of each dataset; see `head_rooms`."""
-    subsets: Mapping[str, list[str]]
-    """The datasets over which shares are averaged, by name: all, and those of `GROUPS`."""
+
+    @property
+    def rule(self) -> str:
+        """The selection rule."""
+        return self.chosen.rule
+
+    @cached_property
+    def apart(self) -> Trials:
+        """The same for rows that are not ranked (transductive, reference, constant), and the baseline."""
+        baseline = scores(self.cells[self.cells["label"] == BASELINE])
+        kinds = (TRANSDUCTIVE, REFERENCE, CONSTANT)
+        parts = [baseline, *(scores(self.cells, kind) for kind in kinds)]
+        return by_trial(pd.concat([part for part in parts if len(part)]))
+
+    @cached_property
+    def subsets(self) -> dict[str, list[str]]:
+        """The datasets with a clear head-room, over which shares are averaged: all, and `GROUPS`."""
+        runs, clear = self.chosen.runs, [str(d) for d in self.rooms.index[self.rooms["clear"]]]
+        names, weights = registered_names(runs), pretraining(runs)
+        groups = {ALL: clear} | {h: [d for d in clear if _half(names[d]) == h] for h in HALVES}
+        groups[PRETRAINED] = [d for d in clear if weights.get((d, BASELINE))]
+        return {group: members for group, members in groups.items() if members}
 
     @cached_property
     def shares(self) -> pd.DataFrame:
@@ -321,9 +343,7 @@ def gaps_of(chosen: Chosen, table: pd.DataFrame) -> Gaps | None:
     rooms = head_rooms(trials, best_ceiling(by_trial(ceilings)))
     if not rooms["clear"].any():
         return None
-    apart = [baseline, *(scores(table, kind) for kind in (TRANSDUCTIVE, REFERENCE, CONSTANT))]
-    others = by_trial(pd.concat([part for part in apart if len(part)]))
-    return Gaps(chosen.rule, trials, others, rooms, _subsets(chosen.runs, rooms))
+    return Gaps(chosen, table, trials, rooms)
 
 
 def gaps_by_rule(tables: Tables) -> dict[str, Gaps]:
@@ -360,15 +380,6 @@ def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
     means = {rule: float(table.mean(axis=1).mean()) for rule, table in lost.items()}
     order = sorted(means, key=lambda rule: (-len(by_rule[rule].rooms), means[rule]))
     return {rule: means[rule] for rule in order}
-
-
-def _subsets(runs: pd.DataFrame, rooms: pd.DataFrame) -> dict[str, list[str]]:
-    """The datasets with a clear head-room: all, each declared half, and of a pretrained baseline."""
-    clear, names = [str(d) for d in rooms.index[rooms["clear"]]], registered_names(runs)
-    groups = {ALL: clear} | {h: [d for d in clear if _half(names[d]) == h] for h in HALVES}
-    weights = pretraining(runs)
-    groups[PRETRAINED] = [d for d in clear if weights.get((d, BASELINE))]
-    return {group: members for group, members in groups.items() if members}
 
 
 def registered_names(runs: pd.DataFrame) -> dict[str, str]:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
@@ -15,7 +14,7 @@ from oodbench.report.differences import Agreement, Repeats, compared, origin
 from oodbench.report.gaps import BASELINE, gaps_by_rule, losses
 from oodbench.results.boards import board_among, datasets_to_come, find_board
 from oodbench.results.directory import Results
-from oodbench.results.predictions import read_predictions
+from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.provenance import method_digest, versions
 from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.run_spec import COMPLETE, RunSpec
@@ -327,14 +326,13 @@ def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Ta
         return frames
     tied = [judge(frames, rule).tied[["id", "step"]] for rule in rules]
     chosen = pd.concat(tied).drop_duplicates()
-    chosen = chosen[~chosen["id"].isin([*recorded, *_frozen(frames)])]
+    chosen = chosen[~chosen["id"].isin(recorded)]
     if chosen.empty:
         return frames
     rows = []
-    directories = dict(zip(frames.runs["id"], frames.runs["directory"], strict=True))
+    read = predictions_of_runs(frames.runs)
     for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
-        run = Results(Path(directories[run_id])).run(str(run_id))
-        for environment, p in read_predictions(run, int(step)).items():
+        for environment, p in read(str(run_id), int(step)).items():
             for split, mask in (("in", ~p.out), ("out", p.out)):
                 if mask.any() and p.kind in computed.kinds:
                     subset = replace(
@@ -342,16 +340,11 @@ def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Ta
                     )
                     value, count = computed.of_predictions(subset), int(mask.sum())
                     rows.append((str(run_id), int(step), environment, split, metric, value, count))
+    if not rows:
+        return frames
     values = pd.DataFrame(rows, columns=list(Tables.RECORD_COLUMNS))
     names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
     return replace(frames, records=stacked([frames.records, values.astype(names)]))
-
-
-def _frozen(frames: Tables) -> "pd.Series[str]":
-    """The ids of frozen runs, which have no predictions."""
-    runs = frames.runs
-    frozen = runs["frozen"].eq(True) if "frozen" in runs else np.zeros(len(runs), dtype=bool)
-    return pd.Series(runs.loc[frozen, "id"])
 
 
 def spare(results: Results) -> list[Path]:

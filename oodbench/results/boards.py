@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -46,7 +47,9 @@ def _has_package(name: str) -> bool:
 
 def called(board: Path) -> str:
     """Return what a user types for a board: its name, or the folder of one that the package has not."""
-    return board.name if board.parent == frozen_folder() else str(board)
+    if board.parent == frozen_folder():
+        return board.name
+    return f"./{board}" if str(board) in board_names() else str(board)
 
 
 def frozen_folder() -> Path:
@@ -82,13 +85,25 @@ def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
 
 def frozen_datasets(board: Path) -> list[str]:
     """Return the datasets of which rows are frozen, as tables call them."""
-    file = board / RUNS_FILE
-    if not file.is_file():
+    if not (board / RUNS_FILE).is_file():
         return []
+    (column,) = columns_of(board, ["dataset_label"])
+    return list(dict.fromkeys(column))
+
+
+def columns_of(board: Path, names: Sequence[str]) -> list[list[Any]]:
+    """Read columns of a board's runs without pandas, which takes long to load; raises DamagedFile."""
     import pyarrow.parquet as pq
 
-    column = pq.read_table(file, columns=["dataset_label"])["dataset_label"]
-    return list(map(str, column.unique().to_pylist()))
+    from oodbench.results.schemas import DamagedFile
+
+    file = board / RUNS_FILE
+    try:
+        with pq.ParquetFile(file) as opened:
+            table = opened.read(columns=list(names))
+        return [table[name].to_pylist() for name in names]
+    except (OSError, ValueError, KeyError) as error:
+        raise DamagedFile(f"{file} is torn or no table of results: {error}") from None
 
 
 def datasets_to_come(board: Path) -> list[str]:

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from oodbench.files import is_temporary
 from oodbench.results.directory import Results
-from oodbench.results.ended import FOLDER, SMALL, ended, key_in, lock, write_part
+from oodbench.results.ended import FOLDER, SMALL, Ended, ended, key_in, lock, write_part
 from oodbench.results.read import read_folders
 from oodbench.results.tables import stacked_runs
 
@@ -36,15 +36,28 @@ def compact(directory: Results, patient: bool = True) -> int:
         waiting = [i for i in rows["id"].unique() if i in folders and i not in now]
         found = [i for i in waiting if (results / "runs" / i / "done.json").exists()]
         moved = read_folders(results, found).only_complete()
-        small = [i for i, p in enumerate(now.parts) if len(p.content) < SMALL]
-        old = [i for i, p in enumerate(now.parts) if not _has_rows(p.runs, rows)]
-        chosen = sorted({*small, *old} if moved.ids or old or len(small) > 1 else ())
+        left = now.contradicted.keys() - {*moved.ids}
+        if left:  # what several parts say is kept until all these runs have ended again
+            moved = moved.without(now.contradicted)
+        chosen = _to_merge(now, rows, bool(moved.ids), left)
         if chosen or moved.ids:
             new = [(moved.runs(rows), moved.records())]
             write_part(now, chosen, new, set(), lambda runs: _in_rows(runs, rows))
         _clean(results, folders & {*now.runs["id"], *moved.ids})
         return len(moved.ids)
     return 0
+
+
+def _to_merge(now: Ended, rows: pd.DataFrame, more: bool, left: Collection[str]) -> list[int]:
+    """Return the indices of the parts to write as one, with `more` runs; none with a run of `left`."""
+    small, old = [], []
+    for i, part in enumerate(now.parts):
+        runs = set(part.runs["id"])
+        if runs.isdisjoint(left):
+            torn = not runs.isdisjoint(now.contradicted)
+            small += [i] * (torn or len(part.content) < SMALL)
+            old += [i] * (not _has_rows(part.runs, rows))
+    return sorted({*small, *old}) if more or old or len(small) > 1 else []
 
 
 def _has_rows(runs: pd.DataFrame, rows: pd.DataFrame) -> bool:
@@ -67,7 +80,11 @@ def _clean(results: Path, ids: Collection[str]) -> None:
     """Remove the folders of runs that are in the tables, and what an interrupted compaction left."""
     for run_id in ids:
         folder = results / "runs" / run_id
+        run = Results(results).run(run_id)
         with suppress(OSError, Timeout), FileLock(folder / "lock", blocking=False):
+            if run.checkpoint.exists():  # as `keep_checkpoints` asks
+                run.kept.mkdir(parents=True, exist_ok=True)
+                run.checkpoint.replace(run.kept / run.checkpoint.name)
             shutil.rmtree(folder, ignore_errors=True)
     folder = results / FOLDER
     for path in list(folder.iterdir()):

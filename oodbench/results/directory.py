@@ -61,8 +61,6 @@ from oodbench.results.schemas import (
 if TYPE_CHECKING:
     import pandas as pd
 
-BEGINNING = b'{"schema": 1,'
-"""The first bytes of sweep.json in a directory of 0.4.0."""
 LAST = "last"
 """The name of the weights of a run's last step, used beside the selection rules."""
 WEIGHTS = ".safetensors"
@@ -172,11 +170,10 @@ class RunDirectory:
             file.write(_dumps(line) + "\n")
 
     def _known_columns(self) -> Columns:
-        """Return the columns of the records that are there."""
         if self._columns is None:
             run = None
             with suppress(DamagedFile):
-                run = self.info()
+                run = self._folder_info()
             self._columns = Columns() if run is None else Columns.of(run)
         return self._columns
 
@@ -270,8 +267,9 @@ class RunDirectory:
 
     def info(self) -> RunFile | None:
         """Return spec, context and provenance, or None if the run has not started; raises DamagedFile."""
-        if self.is_in_tables:
-            return self._ended.info(self.id)
+        return self._ended.info(self.id) if self.is_in_tables else self._folder_info()
+
+    def _folder_info(self) -> RunFile | None:
         data, place = self.read("run.json"), str(self.path / "run.json")
         self._info = None if data is None else parse_file(data, RunFile, place)
         return self._info
@@ -285,8 +283,9 @@ class RunDirectory:
 
     def end(self) -> DoneFile | None:
         """Return how the run ended, or None if it has not ended well; raises DamagedFile."""
-        if self.is_in_tables:
-            return self._ended.end(self.id)
+        return self._ended.end(self.id) if self.is_in_tables else self._folder_end()
+
+    def _folder_end(self) -> DoneFile | None:
         data = self.read("done.json")
         return None if data is None else parse_file(data, DoneFile, str(self.path / "done.json"))
 
@@ -317,10 +316,13 @@ class RunDirectory:
 
     def state_and_reason(self) -> tuple[State, str]:
         """Return the run's state, and the reason why it failed or is broken."""
-        if self.is_in_tables:
-            return self._ended.state(self.id), ""
+        found = self._folder_state()
+        # looked at last: a run that is moved meanwhile has no folder any more
+        return (self._ended.state(self.id), "") if self.is_in_tables else found
+
+    def _folder_state(self) -> tuple[State, str]:
         try:
-            end = self.end()
+            end = self._folder_end()
             reason = "" if end is None else self._contradiction(end)
         except (DamagedFile, OSError) as error:
             return State.BROKEN, str(error)
@@ -336,7 +338,7 @@ class RunDirectory:
 
     def _contradiction(self, end: DoneFile) -> str:
         """Return what contradicts done.json in the files of a run that has ended; empty if nothing does."""
-        run = self.info()
+        run = self._folder_info()
         if run is None:
             return f"{self.path / 'run.json'} is missing"
         for name, run_id in (("run.json", run.spec.id), ("done.json", end.id)):
@@ -412,10 +414,15 @@ class Results:
         Raises UserError if there is no plan or it is damaged.
         """
         path = self.path / "sweep.json"
-        if (read_bytes(path) or b"").startswith(BEGINNING):
+        if (read_bytes(path) or b"").startswith(b'{"schema": 1,'):
             from oodbench.results.earlier import convert
 
-            convert(self)
+            try:
+                convert(self)
+            except OSError as error:
+                raise UserError(
+                    f"{self.path} is of 0.4.0 and must be moved to today's form: {error.strerror}"
+                ) from None
         sweep = read_file(path, SweepFile)
         if sweep is None:
             if not self.path.exists():
@@ -430,10 +437,10 @@ class Results:
         return runs_frame(read_table(self.path / "plan.parquet", SPEC))
 
     def specs(self) -> dict[str, RunSpec]:
-        """Return the planned runs by id, each in its first row; raises DamagedFile."""
+        """Return the planned runs by id, each in its first row; raises as `plan`."""
         from oodbench.results.parquet import specs_of
 
-        rows = self.rows().drop_duplicates("id")
+        rows = self.plan()["rows"].drop_duplicates("id")
         return dict(zip(rows["id"], specs_of(rows), strict=True))
 
     def start_anew(self, ids: Collection[str]) -> None:

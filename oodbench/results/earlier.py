@@ -1,25 +1,39 @@
 """Directories of 0.4.0, which had a file of records for each run, in the form of today."""
 
+import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from filelock import FileLock
 from pydantic_core import from_json
 
 from oodbench.results.parquet import spec_columns
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import UNREADABLE, read_bytes
+from oodbench.results.schemas import UNREADABLE, DamagedFile, check_seal, read_bytes
 from oodbench.terminal import counted, terminal
+
+BEGINNING = b'{"schema": 1,'
+"""The first bytes of sweep.json in a directory of 0.4.0."""
 
 
 def convert(results: Any) -> None:
     """Move the runs of a directory of 0.4.0 that have ended or failed; others begin anew.
 
-    Interrupted, it goes on at the next call: sweep.json is written last.
+    Interrupted, it goes on at the next call: sweep.json is written last. A second process waits.
     """
-    stored = from_json(read_bytes(results.path / "sweep.json") or b"{}")
+    path = results.path / "sweep.json"
+    with FileLock(results.path / "conversion.lock"):
+        text = read_bytes(path) or b""
+        if text.startswith(BEGINNING):
+            check_seal(text, str(path))
+            _convert(results, from_json(text))
+    (results.path / "conversion.lock").unlink(missing_ok=True)
+
+
+def _convert(results: Any, stored: dict[str, Any]) -> None:
     specs = {old: RunSpec.from_json(values) for old, values in stored["runs"].items()}
     moved = sum(_moved(results, old, spec) for old, spec in specs.items())
     rows = spec_columns([*specs.values()], [spec.id for spec in specs.values()])
@@ -37,10 +51,11 @@ def _moved(results: Any, old: str, spec: RunSpec) -> bool:
     if not before.is_dir() or before == now.path:
         return False
     try:
-        run = from_json((before / "run.json").read_bytes())
-        end = from_json(read_bytes(before / "done.json") or b"null")
-        failed = from_json(read_bytes(before / "failed.json") or b"null")
-        records = [*_records(before / "metrics.jsonl")]
+        run, end, failed = (_content(before / f"{n}.json") for n in ("run", "done", "failed"))
+        text = read_bytes(before / "metrics.jsonl") or b""
+        if end and end["sha256"] != hashlib.sha256(text).hexdigest():
+            return False
+        records = [*_records(text)]
         if end or failed:
             shutil.rmtree(now.path, ignore_errors=True)
             now.path.mkdir(parents=True)
@@ -55,17 +70,23 @@ def _moved(results: Any, old: str, spec: RunSpec) -> bool:
             now.finish(State(end["status"]), end["step"], end["seconds"])
         elif failed:
             now.fail(failed["error"], failed["traceback"])
-    except UNREADABLE:
+    except (*UNREADABLE, DamagedFile):
         return False
     shutil.rmtree(before)
     return bool(end or failed)
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
+def _content(path: Path) -> Any:
+    text = read_bytes(path) or b"null"
+    check_seal(text, str(path))
+    return from_json(text)
+
+
+def _records(text: bytes) -> Iterator[dict[str, Any]]:
     """Yield the records in a file of 0.4.0, whose lines have names only where these change."""
     columns: list[dict[str, Any]] = []
     shares: list[str] = []
-    for line in map(from_json, (read_bytes(path) or b"").splitlines()):
+    for line in map(from_json, text.splitlines()):
         if "columns" in line:
             shares = line.pop("counted", [])
             columns = [

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from oodbench.files import whole_file
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import COMPLETE, RunSpec, State
 from oodbench.results.schemas import DamagedFile, DoneFile, RunFile, read_bytes
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ class Part:
         """The columns `oodbench.results.parquet.RECORDS`; raises DamagedFile."""
         from oodbench.results.parquet import RECORDS, parsed
 
-        return parsed(self.content, RECORDS, self.place)
+        table = parsed(self.content, RECORDS, self.place)
+        if missing := [n for n in ("id", "step", "metric") if table[n].null_count]:
+            raise DamagedFile(f"{self.place} has a record without {missing[0]}")
+        return table
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,8 @@ class Ended:
     @cached_property
     def rows(self) -> dict[str, dict[str, Any]]:
         """The columns of each run by id, in its first row."""
-        rows = self.runs.drop_duplicates("id").to_dict(orient="records")
+        once = self.runs.drop_duplicates("id").astype(object)
+        rows = once.where(once.notna(), None).to_dict(orient="records")
         return {str(row["id"]): {str(name): v for name, v in row.items()} for row in rows}
 
     @cached_property
@@ -160,12 +164,13 @@ def ended(results: Path) -> Ended:
     while True:
         try:
             with os.scandir(folder) as entries:
-                files = {entry.name: entry.stat() for entry in entries}
+                files = [entry for entry in entries if _is_of_part(entry.name)]
         except (FileNotFoundError, NotADirectoryError):
             return Ended(results)
-        stamps = sorted((name, s.st_size, s.st_mtime_ns) for name, s in files.items())
         try:
-            return _read(str(folder), tuple(stamp for stamp in stamps if _is_of_part(stamp[0])))
+            found = ((file.name, file.stat(follow_symlinks=False)) for file in files)
+            stamps = sorted((name, s.st_size, s.st_mtime_ns) for name, s in found)
+            return _read(str(folder), tuple(stamps))
         except FileNotFoundError:  # merged by another process meanwhile
             continue
 
@@ -198,17 +203,19 @@ def _part(folder: Path, key: str) -> Part:
 
     paths = [folder / f"{kind}-{key}.parquet" for kind in ("runs", "records")]
     runs, records = map(read_bytes, paths)
-    if runs is None:
-        raise FileNotFoundError(str(paths[0]))
-    if records is None:
-        if not paths[0].exists():
+    if runs is None or records is None:
+        if not os.path.lexists(paths[0]):
             raise FileNotFoundError(str(paths[0]))
-        raise DamagedFile(f"{paths[1]} is missing")
+        raise DamagedFile(f"{paths[runs is not None]} is missing")
     frame = runs_frame(parsed(runs, RUNS, str(paths[0])))
     if key_of(runs, records) != key:
         raise DamagedFile(
             f"{paths[0]} or {paths[1].name} is damaged: they are not what was written"
         )
+    if frame[["id", "last_step", "records"]].isna().any(axis=None):
+        raise DamagedFile(f"{paths[0]} has a run without an id, a last step or records")
+    if not frame["state"].isin(COMPLETE).all():
+        raise DamagedFile(f"{paths[0]} has a run that has not ended")
     return Part(key, frame, records, str(paths[1]))
 
 
@@ -234,14 +241,13 @@ def write_part(
     from oodbench.results.tables import stacked_runs
 
     own = now.runs
-    kept = own[own["part"].isin(chosen) & ~own["id"].isin(list(without))].drop(columns="part")
-    kept = rows(kept)
-    tables = [_plain(now.parts[i].records) for i in chosen]
-    tables += [records for _, records in new]
-    runs = stacked_runs([kept, *(runs for runs, _ in new)])
-    records = pa.concat_tables([RECORDS.empty_table(), *tables])
-    there = pa.array(runs["id"].unique(), pa.string())
-    records = records.filter(pc.is_in(records["id"], there))
+    kept = own[own["part"].isin(chosen) & ~own["id"].isin(list(without))]
+    tables = [RECORDS.empty_table(), *(records for _, records in new)]
+    for i in chosen:  # of a run in several parts, the records of one are kept
+        ids = pa.array(kept.loc[kept["part"] == i, "id"].unique(), pa.string())
+        tables.append(_plain(now.parts[i].records).filter(pc.field("id").isin(ids)))
+    runs = stacked_runs([rows(kept.drop(columns="part")), *(runs for runs, _ in new)])
+    records = pa.concat_tables(tables)
     folder, key = now.path / FOLDER, ""
     if len(runs):
         contents = content_of(table_of(runs, RUNS)), content_of(records)

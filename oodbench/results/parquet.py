@@ -98,7 +98,7 @@ def _written(values: Iterable[Any]) -> list[str | None]:
     kept = list(values)  # so that no id is used again
     for value in kept:
         if id(value) not in texts:
-            known = None if _is_missing(value) else json.dumps(value, sort_keys=True)
+            known = None if _is_missing(value) else json.dumps(value)
             texts[id(value)] = known
     return [texts[id(value)] for value in kept]
 

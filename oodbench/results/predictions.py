@@ -1,17 +1,19 @@
-"""Kept predictions on disk.
+"""Kept predictions on disk: of the runs of a directory, and of a board's chosen steps.
 
 kept/<id>/predictions/examples.npz   classes' names, targets and splits of every environment, once a run
                       <step>.npz     logits of every environment in half precision
+BOARD/predictions/<dataset>.parquet  a row for each example of a test environment at a chosen step
 """
 
 import math
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,9 @@ from oodbench.errors import UserError
 from oodbench.files import open_regular, whole_file
 from oodbench.results.directory import RunDirectory
 from oodbench.results.schemas import UNREADABLE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LARGEST = float(np.finfo(np.float16).max)
 
@@ -141,3 +146,179 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{folder} cannot be read at step {step}: {reason}") from None
+
+
+PLACE = ("id", "step", "environment")
+"""The columns of a board's predictions that say whose a row is."""
+GROUP = 2**20
+"""The least rows of a row group, but for the last one."""
+
+
+def predictions_file(board: Path, dataset: str) -> Path:
+    """The file of a board's predictions on a dataset, by its label."""
+    return board / "predictions" / f"{quote(dataset, safe=' ,')}.parquet"
+
+
+def freeze_predictions(
+    file: Path, chosen: Iterable[tuple[RunDirectory, int, Collection[str]]]
+) -> None:
+    """Write the predictions of chosen steps on the named environments; other runs in the file stay.
+
+    The columns are PLACE, `index` (of the example in its environment), `split` (`in` or `out`), `kind`
+    (that of the `Task`), `target` and `output_0` to `output_C`, float16: logits, or values in the task's
+    units. Targets with several numbers are `target_0` and so on. Raises UserError where no predictions
+    are kept.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    steps = list(chosen)
+    tables: list[pa.Table] = []
+    if file.is_file():
+        known = pq.read_table(file)
+        again = pa.array([run.id for run, *_ in steps], pa.string())
+        tables.append(known.filter(pc.invert(pc.is_in(known["id"], again))))
+    file.parent.mkdir(exist_ok=True)
+    with whole_file(file) as sink:
+        writer = None
+        for group in _grouped(tables, _tables_of(steps)):
+            if writer is None:
+                outputs = [name for name in group.column_names if name.startswith("output_")]
+                writer = pq.ParquetWriter(
+                    sink,
+                    group.schema,
+                    compression="zstd",
+                    use_dictionary=[*PLACE, "split", "kind"],
+                    column_encoding=dict.fromkeys(outputs, "BYTE_STREAM_SPLIT"),
+                    write_page_checksum=True,
+                    store_schema=False,
+                )
+            writer.write_table(group)
+        if writer is not None:
+            writer.close()
+
+
+def _grouped(known: "Sequence[pa.Table]", new: "Iterable[pa.Table]") -> "Iterator[pa.Table]":
+    """Join small tables into such of at least GROUP rows."""
+    import pyarrow as pa
+
+    waiting, count = list(known), sum(map(len, known))
+    for table in new:
+        waiting.append(table)
+        count += len(table)
+        if count >= GROUP:
+            yield pa.concat_tables(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _tables_of(
+    steps: Iterable[tuple[RunDirectory, int, Collection[str]]],
+) -> "Iterator[pa.Table]":
+    for run, step, environments in steps:
+        found = read_predictions(run, step)
+        for name in environments:
+            yield _table_of(run.id, step, name, found[name])
+
+
+def _table_of(run_id: str, step: int, environment: str, p: Predictions) -> "pa.Table":
+    import pyarrow as pa
+
+    count = len(p.logits)
+    columns: dict[str, Any] = {
+        "id": pa.array([run_id] * count),
+        "step": np.full(count, step, "int32"),
+    }
+    columns |= {
+        "environment": pa.array([environment] * count),
+        "index": np.arange(count, dtype="int32"),
+    }
+    columns |= {"split": pa.array(np.where(p.out, "out", "in")), "kind": pa.array([p.kind] * count)}
+    columns |= _columns("target", p.targets) | _columns("output_", p.logits.reshape(count, -1))
+    return pa.table(columns)
+
+
+def _columns(name: str, values: Array) -> dict[str, Array]:
+    """Name the columns of (N, C) values, which get their numbers, or (N,) ones."""
+    if values.ndim == 1:
+        return {name: values}
+    name = f"{name.rstrip('_')}_"
+    flat = values.reshape(len(values), -1)
+    return {f"{name}{i}": np.ascontiguousarray(flat[:, i]) for i in range(flat.shape[1])}
+
+
+def frozen_predictions(board: Path, dataset: str) -> Callable[[str, int], dict[str, Predictions]]:
+    """Read a board's predictions on a dataset, by its label.
+
+    The function that is returned has the predictions of a run at a step by environment, as
+    `read_predictions` has; empty where none are frozen. Raises UserError for a damaged file.
+    """
+    import pyarrow.parquet as pq
+
+    file = predictions_file(board, dataset)
+    if not file.is_file():
+        return lambda run_id, step: {}
+    try:
+        with pq.ParquetFile(file, page_checksum_verification=True) as opened:
+            table = opened.read()
+        outputs = _stacked(table, "output_")
+        targets = table["target"].to_numpy() if "target" in table.column_names else None
+        targets = _stacked(table, "target_") if targets is None else targets
+        out, kinds = table["split"].to_numpy() == "out", table["kind"]
+        parts = _parts(table)
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{file} is torn or no file of predictions: {reason}") from None
+
+    def predictions_of(run_id: str, step: int) -> dict[str, Predictions]:
+        return {
+            name: Predictions(str(kinds[rows.start]), outputs[rows], targets[rows], out[rows])
+            for name, rows in parts.get((run_id.partition("@")[0], step), {}).items()
+        }
+
+    return predictions_of
+
+
+def _stacked(table: "pa.Table", name: str) -> Array:
+    """The columns `name` 0, 1, ... of a table side by side."""
+    count = sum(column.startswith(name) for column in table.column_names)
+    return np.stack([table[f"{name}{i}"].to_numpy() for i in range(count)], axis=1)
+
+
+def _parts(table: "pa.Table") -> dict[tuple[str, int], dict[str, slice]]:
+    """Find the rows of each run, step and environment, which lie side by side."""
+    columns = [table[name].combine_chunks().dictionary_encode() for name in PLACE]
+    codes = np.stack([column.indices.to_numpy() for column in columns])
+    starts = np.flatnonzero(np.r_[True, (np.diff(codes) != 0).any(axis=0)])
+    found: dict[tuple[str, int], dict[str, slice]] = {}
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(table)], strict=True):
+        run_id, step, environment = (table[name][start].as_py() for name in PLACE)
+        found.setdefault((run_id, step), {})[environment] = slice(start, stop)
+    return found
+
+
+def predictions_of_runs(runs: Any) -> Callable[[str, int], dict[str, Predictions]]:
+    """Read the predictions of runs in the form of `Tables.runs`, of directories and of boards.
+
+    A frozen run without predictions has none; raises UserError where another keeps none.
+    """
+    from functools import cache
+
+    from oodbench.results.boards import find_board
+    from oodbench.results.directory import Results
+
+    of_dataset = cache(lambda name, dataset: frozen_predictions(find_board(name), dataset))
+    names = ["id", "directory", "dataset_label"]
+    frozen = set(runs.loc[runs["frozen"].eq(True), "id"]) if "frozen" in runs else set()
+    places = {run_id: place for run_id, *place in runs[names].itertuples(index=False, name=None)}
+
+    def predictions_of(run_id: str, step: int) -> dict[str, Predictions]:
+        directory, dataset = places[run_id]
+        if run_id in frozen:
+            found: dict[str, Predictions] = of_dataset(directory, dataset)(run_id, step)
+            return found
+        return read_predictions(Results(Path(directory)).run(run_id.partition("@")[0]), step)
+
+    return predictions_of

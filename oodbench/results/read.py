@@ -27,6 +27,7 @@ from oodbench.results.boards import (
     RECORDS_FILE,
     RUNS_FILE,
     board_among,
+    called,
     datasets_to_come,
     find_board,
     to_come,
@@ -42,6 +43,7 @@ from oodbench.results.parquet import (
     records_frame,
     runs_frame,
     spec_columns,
+    table_of,
 )
 from oodbench.results.provenance import code
 from oodbench.results.records import Column, Columns, costs_of, whole_lines
@@ -222,7 +224,7 @@ def _planned(
 ) -> tuple[pd.DataFrame, Mapping[str, Any]]:
     """Return the rows of the plan, or of these runs, and the settings of the sweep."""
     if specs is not None:
-        return pd.DataFrame(spec_columns([*specs.values()], [*specs])), {}
+        return runs_frame(table_of(spec_columns([*specs.values()], [*specs]), SPEC)), {}
     stored = results.plan()
     return stored["rows"], stored["settings"]
 
@@ -294,12 +296,12 @@ def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _each_once(runs: pd.DataFrame, records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Give a run that stands in several rows another id, and records of its own, in all but the first."""
+    """Give a run of several rows an id of its own (ID@1, ...), and records, in all but the first."""
     again = runs.duplicated("id")
     if not again.any():
         return runs, records
     several = runs[again]
-    new = several["id"] + "@" + several["label"]
+    new = several["id"] + "@" + (several.groupby("id").cumcount() + 1).astype(str)
     copies = []
     for run_id, own in zip(several["id"], new, strict=True):
         of_run = records_of(records, pd.Series([run_id])).astype({"id": object}).assign(id=own)
@@ -322,6 +324,7 @@ def read_board(board: Path) -> Tables:
     strange = set(values["id"].cat.categories) - set(runs["id"])
     if strange:
         raise DamagedFile(f"{board / RECORDS_FILE} has records of no run: {min(strange)}")
+    runs, values = _each_once(runs, values)
     is_score = values["split"].eq(SCORE)
     scores = values[is_score].astype({"id": object, "metric": object})
     names = {"metric": "rule", "value": "score"}
@@ -329,9 +332,9 @@ def read_board(board: Path) -> Tables:
     states = {text: State(text) for text in runs["state"].unique()}
     runs = runs.assign(state=runs["state"].map(states), error="")
     runs = _expanded(runs, {"selection": read_yaml(board / PROTOCOL_FILE).get("selection")})
-    runs = runs.drop(columns="plugins").assign(frozen=True, directory=board.name)
+    runs = runs.drop(columns="plugins").assign(frozen=True, directory=called(board))
     records = values[~is_score].reset_index(drop=True)
-    return Tables(*_each_once(completed(runs), records), scores, _to_come(board))
+    return Tables(completed(runs), records, scores, _to_come(board))
 
 
 def _to_come(board: Path) -> tuple[Note, ...]:

@@ -20,6 +20,11 @@ from oodbench.results.schemas import DamagedFile, DoneFile, RunFile
 Column = tuple[str | None, str | None, str, int]
 """The environment, split, metric and count of a value; the first two are None for the predictor's own."""
 COSTS = ("training_seconds", "waiting_seconds", "evaluation_seconds", "memory_mb")
+OWN = ("step", *COSTS)
+"""The keys of a line that stand for no value."""
+NUMBERS = (int, float, type(None))
+EXACT = 2**53
+"""The largest whole number up to which each is a float."""
 TRAIN = "train/"
 """The beginning of the keys of means over the steps since the record before."""
 
@@ -43,9 +48,11 @@ class Columns:
         if column not in self._keys:
             environment, split, metric, _ = column
             name = "/".join([metric, *filter(None, (environment, split))])
-            others = sum(key.partition("#")[0] == name for key in self.by_key)
-            self._keys[column] = f"{name}#{others + 1}" if others else name
-            self.by_key[self._keys[column]] = column
+            key, number = name, 1
+            while key in self.by_key or key in OWN:
+                number += 1
+                key = f"{name}#{number}"
+            self._keys[column], self.by_key[key] = key, column
         return self._keys[column]
 
     def line(self, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +64,11 @@ class Columns:
                 for e in record["evaluations"]
             },
             **record.get("cost", {}),
-            **{f"{TRAIN}{name}": value for name, value in record.get("train", {}).items()},
+            **{
+                TRAIN + name: value
+                for name, value in record.get("train", {}).items()
+                if TRAIN + name not in self.by_key
+            },
         }
 
     def record(self, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,11 +91,12 @@ def read_lines(text: bytes) -> Iterator[dict[str, Any]]:
             line = from_json(bare)
         except ValueError as error:
             raise DamagedFile(f"in line {number} is damaged: {error}") from None
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        step = line.get("step") if isinstance(line, dict) else None
+        if type(step) is not int or not 0 <= step < 2**31:
             raise DamagedFile(f"in line {number} is damaged: it has no step")
-        others = [v for k, v in line.items() if type(v) not in (int, float, type(None))]
-        if others:
-            raise DamagedFile(f"in line {number} is damaged: {str(others[0])[:40]} is no number")
+        for value in line.values():
+            if type(value) not in NUMBERS or (type(value) is int and abs(value) > EXACT):
+                raise DamagedFile(f"in line {number} is damaged: {str(value)[:40]} is no number")
         yield line
 
 

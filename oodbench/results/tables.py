@@ -61,22 +61,10 @@ def plugins_of(frames: Tables) -> list[str]:
 
 
 def completed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the planned runs with all columns of `Tables.runs`.
-
-    Raises UserError if no run is planned.
-    """
+    """The planned runs with the column `helper`; raises UserError if none is planned."""
     if runs.empty:
         raise UserError("the sweep plans no run")
-    runs = runs.reset_index(drop=True)
-    for name in ("metric", "higher_is_better", "classes", "constant", *KINDS):
-        if name not in runs:
-            runs[name] = None
-    for name in KINDS:
-        runs[name] = runs[name].eq(True)
-    if "training_environments" not in runs:
-        runs["training_environments"] = [()] * len(runs)
-    runs["helper"] = _helps(runs)
-    return runs
+    return runs.reset_index(drop=True).assign(helper=_helps(runs).to_numpy())
 
 
 def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":

@@ -12,6 +12,7 @@ import typer
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
+from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import LONGEST, find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, submitters
@@ -295,20 +296,25 @@ def clean(
 
     results = _results(sweep, out, set_)
     planned = results.specs()
-    strangers = [p for p in (results.path / "runs").glob("*") if p.name not in planned]
-    ended = [i for i in planned if results.run(i).state().complete]
-    checkpoints = [c for i in ended if (c := results.run(i).checkpoint).exists()]
+    tables = ended(results.path)
+    places = [p for name in ("runs", "kept") for p in (results.path / name).glob("*")]
+    strangers = [p for p in places if p.name not in planned]
+    moved = tables.rows.keys() - planned.keys()
+    complete = [i for i in planned if results.run(i).state().complete]
+    runs = [*map(results.run, complete)]
+    files_of = [run.checkpoint for run in runs] + [run.kept / run.checkpoint.name for run in runs]
+    checkpoints = [file for file in files_of if file.exists()]
     folders = [p for p in strangers if p.is_dir() and not p.is_symlink()]
     size = sum(f.stat().st_size for p in folders for f in p.rglob("*") if f.is_file())
     predictions = spare(results)
-    files = [*checkpoints, *predictions, *(weights_files(results, ended) if weights else ())]
+    files = [*checkpoints, *predictions, *(weights_files(results, complete) if weights else ())]
     size += sum(file.stat().st_size for file in files)
     kept = len(files) - len(checkpoints) - len(predictions)
     counts = (
         (len(checkpoints), "checkpoint", "of ended runs"),
         (len(predictions), "file", "of predictions that no rule chose"),
         (kept, "file", "of kept weights"),
-        (len(strangers), "run", "outside the sweep"),
+        (len({*(p.name for p in strangers), *moved}), "run", "outside the sweep"),
     )
     texts = [f"{counted(n, noun)} {rest}" for n, noun, rest in counts if n]
     if not texts:
@@ -317,6 +323,7 @@ def clean(
     terminal().say(f"To be deleted: {', '.join(texts)}; {size / 2**20:.1f} MB.")
     if not (yes or confirmed("Delete them?")):
         raise typer.Abort
+    tables.forget(moved)
     for file in files:
         file.unlink()
     for path in strangers:

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import progress, title
@@ -91,6 +92,8 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
         f"{'Stale: ' if reason.is_known else ''}{reason.sentence}."
         for reason in reasons(results, specs, now)
     ]
+    moved = ended(results.path)
+    texts += [f"{sentence}." for sentence in (*moved.wrong, *moved.contradicted.values())]
     weights = weights_files(results, specs)
     if weights:
         size = sum(path.stat().st_size for path in weights)

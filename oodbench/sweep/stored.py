@@ -8,6 +8,7 @@ from typing import Any
 from oodbench.errors import UserError
 from oodbench.identity import Digests
 from oodbench.results.directory import LAST, Results, kept_weights
+from oodbench.results.ended import ended
 from oodbench.results.parquet import specs_of
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.stale import Stale, Trained, stale
@@ -112,6 +113,8 @@ def decide(
     --keep-stale is given.
     """
     specs = plan.runs
+    for sentence in ended(results.path).wrong:
+        console.say(f"{sentence}.")
     replaced = _replaced(plan.rows, specs_in(stored))
     both = {**replaced, **specs}
     statuses = statuses_on_disk(results, both)

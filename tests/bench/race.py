@@ -101,7 +101,7 @@ def launched(
     command = [sys.executable, "-m", "oodbench.sweep", "launch", str(file), "--out", str(out)]
     cost = cost_of([*command, "--yes", *options], folder, environment())
     results = Results(out)
-    runs = results.plan()["runs"] if cost.code == 0 else {}
+    runs = results.specs() if cost.code == 0 else {}
     states = [results.run(i).state() for i in runs]
     _check(states.count(State.DONE), max(1, len(runs)), folder)
     return cost, results
@@ -116,7 +116,7 @@ def run_ours(
     sweep = spirals_sweep(ALGORITHMS, BATCHES[batch], **counts, **every, network=NETWORK)
     cost, results = launched(sweep, folder, ["--workers", str(WORKERS), *launch])
     phases: defaultdict[str, float] = defaultdict(float)
-    for run_id in results.plan()["runs"]:
+    for run_id in results.specs():
         costs = [r["cost"] for r in results.run(run_id).records()]
         phases["loading"] += costs[-1]["waiting_seconds"]
         phases["stepping"] += costs[-1]["training_seconds"] - costs[-1]["waiting_seconds"]

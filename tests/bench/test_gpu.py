@@ -5,7 +5,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.bench.gpu import app, page
+from tests.bench.gpu import app
 from tests.helpers.commands import mistake, python
 from tests.helpers.paths import ROOT
 
@@ -38,13 +38,3 @@ def _has_all_rows(shown: str, rows: list[dict[str, str]]) -> None:
         name, of_method, _ = row["what"].removeprefix("update step, ").partition(" / ERM, ")
         cells = [name] if of_method and "," not in name else [row["what"]]
         assert any({*cells, row["measured"]} <= {*line} for line in lines), row
-
-
-def test_the_page_in_the_documentation_is_the_programs() -> None:
-    """Until it is run on a GPU it says that it was not."""
-    folder = ROOT / "docs" / "findings"
-    shown = (folder / "gpu.md").read_text()
-    if (folder / "gpu.json").exists():
-        _has_all_rows(shown, json.loads((folder / "gpu.json").read_text())["rows"])
-    else:
-        assert shown == page(None) and "has not been run on a GPU" in shown

@@ -11,15 +11,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from oodbench.results.parts import Part
 
 from oodbench.datasets import datasets, make
 from oodbench.errors import missing_package
-from oodbench.results.boards import dataset_file
+from oodbench.results.boards import RECORDS_FILE, RUNS_FILE
 from oodbench.results.directory import Results
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
-from tests.helpers.boards import change_part, frozen_part, invoke, remove_part
+from tests.helpers.boards import Stored, edited_board, invoke, new_board, remove, stored
 
 pytestmark = pytest.mark.slow
 
@@ -93,14 +92,10 @@ def test_frozen_runs_trained_again_are_equal_bit_for_bit(board: Path) -> None:
 
 
 def test_a_frozen_run_with_another_number_is_off(copy: Path) -> None:
-    def wrong(part: Part) -> Part:
-        place = part.table.column_names.index("value/accuracy/0.9")
-        column = pa.array([2.0] * len(part.table))
-        return Part(part.about, part.table.set_column(place, "value/accuracy/0.9", column))
-
-    dataset_file(copy, "SEM").unlink()
-    remove_part(copy, "digits", "IRM")
-    change_part(copy, "digits", "ERM", wrong)
+    remove(copy, "SEM")
+    remove(copy, "digits", "IRM")
+    with edited_board(copy) as tables:
+        tables.records.loc[tables.records["metric"].eq("accuracy"), "value"] = 2.0
     text = invoke("rerun", copy, "--sample", 1, "--seed", 2, "--workers", 1, code=1)
     assert "off: ERM on digits, trial" in text
     assert "1 off" in text
@@ -120,28 +115,94 @@ def test_results_are_valid_as_far_as_they_go(board: Path, mine: Path) -> None:
     assert "names no protocol" in invoke("validate", mine, code=2)
 
 
-def test_what_a_board_lacks_is_said(copy: Path) -> None:
-    def few(part: Part) -> Part:
-        table = part.table.filter(pa.compute.less(part.table["trial"], 3))
-        return Part(part.about, table.drop_columns("score/val_env"))
+def _trial(tables: Stored) -> None:
+    tables.runs = tables.runs[~tables.row("SEM", "ERM") | tables.runs["trial"].lt(3)]
 
-    change_part(copy, "SEM", "ERM", few)
+
+def _run_twice(tables: Stored) -> None:
+    tables.runs = pd.concat([tables.runs[:1], tables.runs], ignore_index=True)
+
+
+def _scores(tables: Stored) -> None:
+    tables.records = tables.records[~(_of_row(tables) & tables.records["metric"].eq("val_env"))]
+
+
+def _one_score(tables: Stored) -> None:
+    tables.records = tables.records[~(_of_first(tables) & tables.records["metric"].eq("val_env"))]
+
+
+def _values(tables: Stored) -> None:
+    tables.records = tables.records[~(_of_first(tables) & tables.records["metric"].eq("mse"))]
+
+
+def _value_twice(tables: Stored) -> None:
+    again = tables.records[_of_first(tables) & tables.records["metric"].eq("mse")]
+    tables.records = pd.concat([tables.records, again])
+
+
+def _seconds(tables: Stored) -> None:
+    tables.runs.loc[tables.row("SEM", "ERM").idxmax(), "training_seconds"] = -1.0
+
+
+def _of_row(tables: Stored) -> "pd.Series[bool]":
+    return tables.records["id"].isin(tables.runs.loc[tables.row("SEM", "ERM"), "id"])
+
+
+def _of_first(tables: Stored) -> "pd.Series[bool]":
+    return tables.records["id"].eq(str(tables.runs.loc[tables.row("SEM", "ERM"), "id"].iloc[0]))
+
+
+def _spec(tables: Stored) -> None:
+    tables.runs.loc[tables.row("SEM", "ERM"), "holdout"] = 0.3
+
+
+def _constant(tables: Stored) -> None:
+    row = tables.row("SEM", "IRM")
+    tables.runs.loc[row, "constant"] = pd.Series([{"mse": {"5": {"in": 0.5}}}] * len(row))
+
+
+def _environments(tables: Stored) -> None:
+    row = tables.row("SEM", "IRM")
+    tables.runs.loc[row, "training_environments"] = pd.Series([("0.2",)] * len(row))
+
+
+def _data(tables: Stored) -> None:
+    row = tables.row("SEM", "IRM")
+    tables.runs.loc[row, "provenance"] = pd.Series([{}] * len(row))
+
+
+def _oracle_alone(tables: Stored) -> None:
+    is_other = tables.records["split"].eq("score") & tables.records["metric"].ne("oracle")
+    tables.records = tables.records[~is_other]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_trial, "ERM on SEM: trial 3 missing (4 are planned)"),
+        (_run_twice, "ERM on SEM: 17 runs, and 16 are planned"),
+        (_scores, "IRM on SEM: has the rules ["),
+        (_one_score, "ERM on SEM: has not one score by val_env of each run, first run {first}"),
+        (_values, "has runs without a value on each test environment, first run {first}"),
+        (_value_twice, "ERM on SEM: has a value twice, first run {first}"),
+        (_seconds, "ERM on SEM: has seconds that cannot be, first run {first}"),
+        (_spec, "ERM on SEM: run {first} has the spec of"),
+        (_spec, "IRM on SEM: holdout is not that of ERM"),
+        (_constant, "IRM on SEM: has not the constant answers of ERM"),
+        (_environments, "IRM on SEM: has other environments than ERM in trial 0"),
+        (_data, "IRM on SEM: has no digest of its data"),
+        (_oracle_alone, "has no rule but oracle, which sees the test environments"),
+    ],
+)
+def test_each_mistake_in_a_board_is_named(
+    copy: Path, change: Callable[[Stored], None], message: str
+) -> None:
+    tables = stored(copy)
+    first = tables.runs.loc[tables.row("SEM", "ERM"), "id"].iloc[0]
+    with edited_board(copy) as tables:
+        change(tables)
     text = " ".join(invoke("validate", copy, code=1).split())
-    assert f"{dataset_file(copy, 'SEM')}: ERM on SEM: trial 3 missing (4 are planned)" in text
-    assert "has the rules" in text
-
-
-def test_the_file_and_the_first_run_that_is_off_are_named(copy: Path) -> None:
-    def wrong(part: Part) -> Part:
-        seconds = [1.0, -1.0, *[1.0] * (len(part.table) - 2)]
-        place = part.table.column_names.index("seconds")
-        return Part(part.about, part.table.set_column(place, "seconds", pa.array(seconds, "float")))
-
-    change_part(copy, "SEM", "ERM", wrong)
-    first = frozen_part(copy, "SEM", "ERM").table["id"][1]
-    text = " ".join(invoke("validate", copy, code=1).split())
-    file = dataset_file(copy, "SEM")
-    assert f"{file}: ERM on SEM: has seconds that cannot be, first run {first}" in text
+    assert message.format(first=first) in text
 
 
 @pytest.mark.parametrize(
@@ -223,26 +284,25 @@ def test_a_mistake_in_the_arguments_is_one_sentence(
     assert message in one_sentence(*arguments.format(board=board, half=half, mine=mine).split())
 
 
+@pytest.mark.parametrize("name", [RUNS_FILE, RECORDS_FILE])
 @pytest.mark.parametrize("kept", [0, 4, 1000, -1])
-def test_a_torn_part_is_one_sentence(copy: Path, kept: int) -> None:
-    path = dataset_file(copy, "SEM")
+def test_a_torn_table_is_one_sentence(copy: Path, name: str, kept: int) -> None:
+    path = copy / name
     path.write_bytes(path.read_bytes()[:kept])
-    assert f"{path} is torn or no Parquet file" in one_sentence("table", copy)
+    assert f"{path} is torn or no table of results" in one_sentence("table", copy)
     assert "torn" in invoke("validate", copy, code=1)
 
 
-def test_a_parquet_file_of_something_else_is_one_sentence(copy: Path) -> None:
-    path = dataset_file(copy, "SEM")
-    pq.write_table(pa.table({"a": [1]}), path, use_dictionary=False)
-    assert "no part of a board" in one_sentence("table", copy)
-    table = pq.read_table(dataset_file(copy, "digits"), partitioning=None)
-    pq.write_table(table.drop_columns("step"), path, use_dictionary=False)
-    assert "is damaged" in one_sentence("table", copy)
-
-
-def test_a_board_without_parts_is_one_sentence(copy: Path) -> None:
-    shutil.rmtree(copy / "parts")
-    assert "has no part yet" in one_sentence("table", copy)
+def test_a_table_of_something_else_is_one_sentence(copy: Path) -> None:
+    path = copy / RECORDS_FILE
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns("step"), path)
+    assert f"{path} has no column step" in one_sentence("table", copy)
+    other = table.set_column(0, "id", pa.array(["0"] * len(table)))
+    pq.write_table(other, path)
+    assert f"{path} has records of no run: 0" in one_sentence("table", copy)
+    path.unlink()
+    assert f"{path}: No such file" in one_sentence("table", copy)
 
 
 def test_a_plugin_that_needs_more_than_the_protocol_gives_is_told(
@@ -279,20 +339,19 @@ def test_a_dataset_without_its_package_is_left_out_unless_it_is_named(
 
 
 @pytest.mark.nightly
-def test_a_board_may_be_trained_dataset_by_dataset(
-    board: Path, half: Path, tmp_path: Path, folder: Path
-) -> None:
-    empty = tmp_path / "tiny.v1"
-    empty.mkdir()
-    shutil.copy(folder / "tiny-v1.yaml", empty / "protocol.yaml")
+def test_a_board_may_be_trained_dataset_by_dataset(board: Path, tmp_path: Path) -> None:
+    empty = new_board(tmp_path, "tiny.v1")
     out = tmp_path / "out"
     invoke(
         *("run", empty, "--algorithm", "all", "--dataset", "SEM"), *("--out", out, "--workers", 1)
     )
-    assert ": 3 parts;" in invoke("freeze", out, empty)
+    assert ": 3 rows of datasets;" in invoke("freeze", out, empty)
+    both = stored(board), stored(empty)
     for row in ("ERM", "IRM"):
-        first, second = (frozen_part(b, "SEM", row) for b in (board, empty))
-        assert first.equal_numbers(second)
+        first, second = (
+            t.records[t.records["id"].isin(t.runs.loc[t.row("SEM", row), "id"])] for t in both
+        )
+        assert len(first) and first.reset_index(drop=True).equals(second.reset_index(drop=True))
     text = one_sentence("run", empty, "--algorithm", "all", "--dataset", "SEN", "--out", out)
     assert "unknown dataset 'SEN' in the protocol tiny.v1; did you mean SEM?" in text
     few = ("run", empty, "--algorithm", "IRM", "--trials", 1, "--draws", 1, "--workers", 1)

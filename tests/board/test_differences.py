@@ -1,22 +1,18 @@
 """A board of another version: it is shown and valid as it was frozen, and says what differs here."""
 
-import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
-from oodbench.results.parts import OF_A_RUN, Part, read_file, write_parts
 
 from oodbench.board.rerun import changed_data
 from oodbench.report.sources import beside_board
-from oodbench.results.boards import dataset_file, find_board, part_files
+from oodbench.results.boards import find_board
+from oodbench.results.parquet import specs_of
 from oodbench.results.provenance import made_by
-from oodbench.results.run_spec import RunSpec
-from tests.helpers.boards import ONE_RUN, SEM, change_part, invoke, remove_part, trained
+from oodbench.results.read import read_board
+from tests.helpers.boards import ONE_RUN, SEM, edited_board, invoke, remove, trained
 from tests.helpers.made import texts
 
 pytestmark = pytest.mark.slow
@@ -28,26 +24,13 @@ BOTH_SIDES = (
 )
 
 
-def rewritten(part: Part, columns: Mapping[str, pa.Array]) -> Part:
-    """A part with the provenance of another version and with other columns."""
-    about = part.about.model_copy(update={"provenance": {**part.about.provenance, **OLDER}})
-    table = part.table
-    for name, column in columns.items():
-        table = table.set_column(table.column_names.index(name), name, column)
-    return Part(about, table)
-
-
 @pytest.fixture
 def older(copy: Path) -> Path:
     """The board as another version might have frozen it elsewhere: accuracies are 25 points higher."""
-
-    def moved(part: Part) -> Part:
-        table = part.table
-        names = [name for name in table.column_names if name.startswith("value/accuracy/")]
-        return rewritten(part, {name: pc.add(table[name], pa.scalar(0.25)) for name in names})
-
-    for path in part_files(copy):
-        write_parts([moved(part) for part in read_file(path)], path)
+    with edited_board(copy) as tables:
+        tables.runs["provenance"] = [made | OLDER for made in tables.runs["provenance"]]
+        is_value = tables.records["metric"].eq("accuracy")
+        tables.records.loc[is_value, "value"] += 0.25
     return copy
 
 
@@ -105,7 +88,7 @@ def test_what_is_not_under_its_protocol_is_said(
 
 
 def test_trained_again_by_this_version_its_runs_differ_for_a_reason(older: Path) -> None:
-    dataset_file(older, "SEM").unlink()
+    remove(older, "SEM")
     text = invoke("rerun", older, "--sample", 3, "--workers", 1, code=1)
     text = " ".join(text.split())
     assert "0 equal bit for bit, 0 equal within round-off, 3 off, 0 without a result" in text
@@ -116,20 +99,13 @@ def test_trained_again_by_this_version_its_runs_differ_for_a_reason(older: Path)
 
 
 def test_a_run_that_this_version_cannot_train_is_a_failure(older: Path) -> None:
-    def unknown(part: Part) -> Part:
-        runs = part.runs().to_dict(orient="records")
-        values = {r["id"]: r | {"hparams": r["hparams"] | {"gone": 1.0}} for r in runs}
-        ids = {
-            i: RunSpec.from_json(part.about.spec | {name: run[name] for name in OF_A_RUN}).id
-            for i, run in values.items()
-        }
-        here = part.table["id"].to_pylist()
-        hparams = pa.array([json.dumps(values[i]["hparams"], sort_keys=True) for i in here])
-        return rewritten(part, {"id": pa.array([ids[i] for i in here]), "hparams": hparams})
-
-    dataset_file(older, "digits").unlink()
-    remove_part(older, "SEM", "IRM")
-    change_part(older, "SEM", "ERM", unknown)
+    remove(older, "digits")
+    remove(older, "SEM", "IRM")
+    with edited_board(older) as tables:
+        tables.runs["hparams"] = [hparams | {"gone": 1.0} for hparams in tables.runs["hparams"]]
+        new = dict(zip(tables.runs["id"], (s.id for s in specs_of(tables.runs)), strict=True))
+        for table in (tables.runs, tables.records):
+            table["id"] = table["id"].map(new)
     text = " ".join(invoke("rerun", older, "--sample", 1, code=1).split())
     assert re.search(r"without a result: ERM on SEM, trial \d, draw \d \(run \w+\): .*gone", text)
     assert "none of 1 run has a result." in text
@@ -170,9 +146,9 @@ def test_a_label_of_another_method_is_still_refused_of_the_same_version(
 
 @pytest.mark.parametrize("dataset", ["colored digits", "SEM, FOU", "SEM, PES", "city weather"])
 def test_the_data_of_the_packages_board_are_those_of_today(dataset: str) -> None:
-    parts = read_file(dataset_file(find_board("small.v3"), dataset))
-    (part,) = (part for part in parts if part.label == "ERM")
-    assert changed_data([part], None) == []
+    runs = read_board(find_board("small.v3")).runs
+    of_row = runs[runs["dataset_label"].eq(dataset) & runs["label"].eq("ERM")]
+    assert changed_data(of_row, runs, None) == []
 
 
 @pytest.mark.parametrize(

@@ -1,134 +1,124 @@
 """Freezing results: what is frozen, that it never changes, and what is refused."""
 
+import io
 import shutil
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pandas as pd
 import pytest
-from oodbench.results.parts import Part, read_file, read_parts, write_parts
 
-from oodbench.board.freeze import data_digests, freeze
+from oodbench.board.freeze import data_digests, freeze, frozen_rules
 from oodbench.errors import UserError
-from oodbench.results.boards import dataset_file, part_files
 from oodbench.results.directory import Results
-from oodbench.results.read import read_results
+from oodbench.results.ended import ended, write_part
+from oodbench.results.read import read_board, read_results
+from oodbench.results.tables import records_at
 from oodbench.selection import choose
 from tests.helpers.boards import (
     PROTOCOL,
     SEM,
-    change_part,
-    frozen_part,
+    edited_board,
     invoke,
     new_board,
-    remove_part,
+    remove,
+    stored,
     trained,
 )
-from tests.helpers.sweeps import edited
 
 pytestmark = pytest.mark.slow
 
 
 def contents(board: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(board)): path.read_bytes()
-        for path in board.rglob("*")
-        if path.is_file()
+    return {path.name: path.read_bytes() for path in board.iterdir() if path.is_file()}
+
+
+def test_a_board_is_its_sweep_and_two_tables(board: Path, half: Path) -> None:
+    assert {n for n in contents(board) if n != ".lock"} == {
+        "protocol.yaml",
+        "records.parquet",
+        "runs.parquet",
     }
-
-
-def test_every_row_of_every_dataset_is_a_part(board: Path) -> None:
-    found = sorted(str(path.relative_to(board)) for path in part_files(board))
-    assert found == ["parts/SEM.parquet", "parts/digits.parquet"]
-    rows = [(part.dataset, part.label) for part in read_parts(board)]
+    runs = stored(board).runs
+    rows = list(dict.fromkeys(zip(runs["dataset_label"], runs["label"], strict=True)))
     assert rows == [(dataset, row) for dataset in ("SEM", "digits") for row in ("ERM", "IRM")]
-
-
-def test_a_part_has_the_specs_of_its_runs(board: Path, half: Path) -> None:
-    specs = {i: spec for part in read_parts(board) for i, spec in part.specs().items()}
-    assert {i: spec.id for i, spec in specs.items()} == {i: i for i in Results(half).plan()["runs"]}
+    assert set(runs["id"]) == set(Results(half).plan()["rows"]["id"])
+    assert (runs["training_seconds"] > 0).all()
+    assert {made["vectorized"] for made in runs["provenance"][runs["dataset_label"] == "SEM"]} == {
+        True
+    }
+    assert all(made["data"].keys() >= {"5"} for made in runs.loc[:15, "provenance"])
 
 
 @pytest.mark.parametrize("rule", ["train_val", "val_env", "oracle"])
-def test_a_part_has_the_chosen_step_score_and_values(board: Path, half: Path, rule: str) -> None:
-    frames = read_results(Results(half))
-    part = frozen_part(board, "digits", "IRM")
-    table = part.table.to_pandas().set_index(["id", "step"])
-    chosen = choose(frames, rule).query("label == 'IRM' and dataset_label == 'digits'")
-    for row in chosen.to_dict(orient="records"):
-        frozen = table.loc[(row["id"], row["step"])]
-        assert frozen[f"score/{rule}"] == row["score"]
-        (record,) = (r for r in Results(half).run(row["id"]).records() if r["step"] == row["step"])
-        (test,) = frozen["test_environments"]
-        kept = {"accuracy", "worst_group_accuracy"}
-        assert {f"value/{metric}/{test}" for metric in kept} == {
-            name for name in frozen.index if name.startswith("value/")
-        }
-        for entry in record["evaluations"]:
-            of_test = (entry["environment"], entry["split"]) == (test, "in")
-            if of_test and entry["metric"] in kept:
-                place = f"{entry['metric']}/{test}"
-                assert frozen[f"value/{place}"] == entry["value"]
-                own = f"count_of/{place}"
-                assert frozen[own if own in frozen else f"count/{test}"] == entry["count"]
+def test_what_a_table_shows_of_a_directory_is_frozen_by_every_rule(
+    board: Path, half: Path, rule: str
+) -> None:
+    """The same runs and steps, with the same scores and the same values of the test environments."""
+    shown, frozen = read_results(Results(half)), read_board(board)
+    ours, theirs = (
+        choose(tables, rule).sort_values("id", ignore_index=True) for tables in (frozen, shown)
+    )
+    names = ["id", "step", "score"]
+    assert len(ours) and ours[names].equals(theirs[names])
+    place = ["id", "environment", "metric", "value", "count"]
+    values = records_at(shown, theirs[["id", "step"]]).merge(
+        shown.runs[["id", "test_environments"]]
+    )
+    places = zip(values["environment"], values["test_environments"], strict=True)
+    is_test = pd.Series([name in tests for name, tests in places], values.index)
+    kept = values["metric"].isin(("accuracy", "mse", "worst_group_accuracy"))
+    shown_values = values[is_test & kept & values["split"].eq("in") | values["environment"].isna()]
+    frozen_values = records_at(frozen, ours[["id", "step"]])
+    both = [
+        t[place].sort_values(place[:3], ignore_index=True) for t in (shown_values, frozen_values)
+    ]
+    assert len(both[0]) >= len(ours) and both[0].equals(both[1])
+
+
+def test_a_score_is_a_record_of_its_rule(board: Path) -> None:
+    scores = stored(board).records.query("split == 'score'")
+    assert {"train_val", "val_env", "oracle"} <= set(scores["metric"]) <= set(frozen_rules())
+    assert not scores.duplicated(["id", "metric"]).any()
 
 
 @pytest.mark.nightly
 def test_a_row_that_adapts_keeps_the_draws_of_its_adaptation(tmp_path: Path) -> None:
     rows = {"algorithms": ["ERM", {"name": "ERM", "adapt": "T3A"}], "trials": 2}
-    small = {"datasets": [PROTOCOL["datasets"][1]], "hparam_draws": 3, **rows}
-    results = trained(tmp_path, "out", **small)
+    small: dict[str, Any] = {"datasets": [PROTOCOL["datasets"][1]], "hparam_draws": 3, **rows}
     board = new_board(tmp_path, "adapts.v1", **small)
-    freeze(results, board)
-    part = frozen_part(board, "digits", "ERM + T3A")
-    specs = part.specs()
-    plan = Results(results).plan()["runs"]
-    assert specs and set(specs) == {i for i, s in plan.items() if s["label"] == "ERM + T3A"}
-    assert len({str(spec.adapt) for spec in specs.values()}) > 1
-    assert "value/accuracy (before)/0.9" in part.table.column_names
-    assert "as it must be" in invoke("validate", board)
-    shown = invoke("table", board, "--format", "markdown")
-    assert "before" in shown and "ERM + T3A" in shown
+    freeze(trained(tmp_path, "out", **small), board)
+    tables = stored(board)
+    adapted = tables.runs[tables.row("digits", "ERM + T3A")]
+    assert len(adapted) == 6 and adapted["adapt"].map(str).nunique() > 1
+    metrics = tables.records.loc[tables.records["id"].isin(adapted["id"]), "metric"]
+    assert "accuracy (before)" in set(metrics)
 
 
-def test_a_part_says_what_made_it(board: Path) -> None:
-    part = frozen_part(board, "SEM", "ERM")
-    made = part.about.provenance
-    assert made["torch"] and made["machine"] and made["oodbench"] and len(made["source"]) == 16
-    assert made["dates"][0] <= made["dates"][1]
-    assert set(made["data"]) == {"0.2", "1", "2", "5"}
-    assert (part.table["seconds"].to_numpy() > 0).all()
-    assert part.table["vectorized"].to_pylist() == [True] * len(part.table)
-
-
-def test_freezing_again_changes_nothing(board: Path, half: Path) -> None:
-    before = contents(board)
-    found = freeze(half, board)
+def test_freezing_again_adds_nothing(board: Path, half: Path, copy: Path) -> None:
+    found = freeze(half, copy)
     assert (len(found.added), len(found.there)) == (0, 4)
-    assert contents(board) == before
+    assert contents(copy) == contents(board)
 
 
-def test_parts_are_added_and_others_left_alone(copy: Path, mine: Path) -> None:
-    before = read_parts(copy)
-    found = freeze(mine, copy)
-    assert [part.label for part in found.added] == ["VREx", "VREx"]
-    after = {(part.dataset, part.label): part for part in read_parts(copy)}
-    assert len(after) == len(before) + 2
-    for part in before:
-        now = after[part.dataset, part.label]
-        assert now.about == part.about and now.equal_numbers(part)
+def test_rows_are_added_and_others_left_alone(copy: Path, mine: Path) -> None:
+    before = stored(copy)
+    assert freeze(mine, copy).added == (("SEM", "VREx"), ("digits", "VREx"))
+    after = stored(copy)
+    kept = after.runs["label"] != "VREx"
+    assert kept.sum() == len(before.runs) == len(after.runs) * 2 / 3
+    assert after.runs[kept].reset_index(drop=True).equals(before.runs)
+    records = after.records[after.records["id"].isin(before.runs["id"])]
+    assert records.reset_index(drop=True).equals(before.records)
 
 
-def test_a_frozen_part_is_never_changed(copy: Path, half: Path) -> None:
-    def changed(part: Part) -> Part:
-        place = part.table.column_names.index("value/mse/5")
-        table = part.table.set_column(place, "value/mse/5", [[1.0] * len(part.table)])
-        return Part(part.about, table)
-
-    change_part(copy, "SEM", "ERM", changed)
-    remove_part(copy, "digits", "IRM")
+def test_a_frozen_row_is_never_changed(copy: Path, half: Path) -> None:
+    with edited_board(copy) as tables:
+        of_row = tables.records["id"].isin(tables.runs.loc[tables.row("SEM", "ERM"), "id"])
+        tables.records.loc[of_row & tables.records["metric"].eq("mse"), "value"] = 1.0
+    remove(copy, "digits", "IRM")
     before = contents(copy)
-    with pytest.raises(UserError, match="new version of the board"):
+    with pytest.raises(UserError, match="ERM on SEM is frozen with other numbers: what changes a"):
         freeze(half, copy)
     assert contents(copy) == before
 
@@ -138,14 +128,11 @@ def test_a_frozen_part_is_never_changed(copy: Path, half: Path) -> None:
     [
         ({"trials": 3}, "ERM on SEM: trial 3 missing"),
         ({"hparam_draws": 3}, "ERM on SEM: draw 3 missing"),
-        (
-            {"steps": 30},
-            r"runs are under another protocol, first .*/run.json: .*steps is 30, not 20",
-        ),
+        ({"steps": 30}, r"runs are under another protocol, first run \w+: .*steps is 30, not 20"),
     ],
 )
 def test_results_that_are_not_the_whole_protocol_are_refused(
-    changes: dict[str, int], message: str, tmp_path: Path
+    changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     results = trained(tmp_path, "out", algorithms=["ERM"], datasets=[SEM], **changes)
     board = new_board(tmp_path, "b")
@@ -174,16 +161,57 @@ def test_what_cannot_be_a_protocol_is_refused(
         freeze(half, new_board(tmp_path, "b", **changes))
 
 
-def test_runs_of_several_codes_are_no_part(half: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "half"
-    shutil.copytree(half, copy)
-    file = next((copy / "runs").glob("*/run.json"))
-    with edited(file) as run:
-        run["provenance"]["commit"] = "0" * 40
+def test_a_row_of_several_codes_is_refused(half: Path, tmp_path: Path) -> None:
+    def other(runs: pd.DataFrame) -> pd.DataFrame:
+        first, *others = runs["provenance"]
+        return runs.assign(provenance=[first | {"commit": "0" * 40}, *others])
+
+    copy = Path(shutil.copytree(half, tmp_path / "half"))
+    now = ended(copy)
+    write_part(now, range(len(now.parts)), [], (), rows=other)
+    board = new_board(tmp_path, "b")
     with pytest.raises(UserError, match="several codes"):
-        freeze(copy, new_board(tmp_path, "b"))
-    text = invoke("validate", copy, tmp_path / "b", code=1)
+        freeze(copy, board)
+    text = invoke("validate", copy, board, code=1)
     assert "on SEM was trained by several codes" in " ".join(text.split())
+
+
+def test_the_predictions_of_a_board_give_what_those_of_the_directory_give(
+    copy: Path, kept: Path
+) -> None:
+    """They were trained one by one, and have the bits of the runs that were trained side by side."""
+    before = contents(copy)
+    assert "0 rows" in invoke("freeze", kept, copy, "--predictions")
+    assert contents(copy) == before
+    (file,) = (copy / "predictions").iterdir()
+    written = file.read_bytes()
+    invoke("freeze", kept, copy, "--predictions")
+    assert file.read_bytes() == written
+    for rule in ("train_val", "oracle"):
+        names = ["label", "mean", "stderr"]
+        shown = (leaderboard_of(source, rule, "auroc")[names] for source in (copy, kept))
+        ours, theirs = (table.sort_values(names, ignore_index=True) for table in shown)
+        assert ours["mean"].notna().any()
+        pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+    plain = pd.read_parquet(file)
+    assert list(plain)[:7] == ["id", "step", "environment", "index", "split", "kind", "target"]
+    assert set(plain["environment"]) == {"0.9"} and plain["output_0"].dtype == "float16"
+
+
+def leaderboard_of(source: Path, rule: str, metric: str) -> pd.DataFrame:
+    text = invoke(
+        *("table", source, "--dataset", "digits", "--rule", rule),
+        *("--metric", metric, "--format", "csv"),
+    )
+    return pd.read_csv(io.StringIO(text))
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and more", None])
+def test_damaged_predictions_are_named(copy: Path, kept: Path, content: bytes | None) -> None:
+    invoke("freeze", kept, copy, "--predictions")
+    (file,) = (copy / "predictions").iterdir()
+    file.write_bytes(file.read_bytes()[:-9] if content is None else content)
+    assert f"{file} is torn" in invoke("table", copy, "--metric", "auroc", code=2)
 
 
 def test_digests_follow_the_data() -> None:
@@ -193,24 +221,13 @@ def test_digests_follow_the_data() -> None:
     assert first != data_digests("LinearSEM", {"num_examples": 40}, [0, 1], None)
 
 
-def test_the_parts_of_a_dataset_take_less_in_one_file(board: Path, tmp_path: Path) -> None:
-    for path in part_files(board):
-        metadata = pq.read_metadata(path)
-        assert metadata.num_row_groups == 1 and set(metadata.metadata) == {b"oodbench.parts"}
-        size = 0
-        for part in read_file(path):
-            write_parts([part], tmp_path / "one.parquet")
-            size += (tmp_path / "one.parquet").stat().st_size
-        assert path.stat().st_size < 0.7 * size < 15_000  # of 32 runs
-
-
 @pytest.mark.nightly
 def test_a_dataset_of_a_board_may_have_more_trials(tmp_path: Path) -> None:
     sem = SEM | {"training": {"trials": 3}}
-    small = {"algorithms": ["ERM", "IRM"], "hparam_draws": 2, "trials": 2}
+    small: dict[str, Any] = {"algorithms": ["ERM", "IRM"], "hparam_draws": 2, "trials": 2}
     board = new_board(tmp_path, "own.v1", **small, datasets=[sem, PROTOCOL["datasets"][1]])
     invoke("run", board, "--algorithm", "all", "--out", tmp_path / "all", "--workers", 1)
-    assert "4 parts" in invoke("freeze", tmp_path / "all", board)
+    assert "4 rows" in invoke("freeze", tmp_path / "all", board)
     assert "is as it must be" in invoke("validate", board)
     assert "trials: 2 to 3, hparam draws: 2" in invoke("table", board, "--notes")
     run = ("run", board, "--algorithm", "VREx", "--workers", 1)
@@ -219,15 +236,14 @@ def test_a_dataset_of_a_board_may_have_more_trials(tmp_path: Path) -> None:
     cut = " ".join(invoke(*run, "--trials", 2, "--out", tmp_path / "cut").split())
     assert "8 runs" in cut and "all rows are cut to 2 of 3 trials" in cut
     assert "has 3 trials, not 4" in invoke(*run, "--trials", 4, "--out", "x", code=2)
-    few = frozen_part(board, "SEM", "IRM")
-    fewer = few.table.filter(pa.compute.less(few.table["trial"], 2))
-    change_part(board, "SEM", "IRM", lambda part: Part(part.about, fewer))
+    with edited_board(board) as tables:
+        tables.runs = tables.runs[~tables.row("SEM", "IRM") | tables.runs["trial"].lt(2)]
     assert "IRM on SEM: trial 2 missing (3 are planned)" in invoke("validate", board, code=1)
 
 
 @pytest.mark.nightly
 def test_a_board_that_is_frozen_in_part_says_what_is_to_come(copy: Path, tmp_path: Path) -> None:
-    dataset_file(copy, "digits").unlink()
+    remove(copy, "digits")
     assert "Not frozen yet: digits" in invoke("table", copy, "--notes")
     assert "1 dataset not frozen yet" in invoke("table", copy)
     assert "Not frozen yet: digits" in invoke("compare", copy, "--notes")
@@ -238,7 +254,7 @@ def test_a_board_that_is_frozen_in_part_says_what_is_to_come(copy: Path, tmp_pat
 
 
 def test_results_of_what_is_not_frozen_yet_are_left_out(copy: Path, mine: Path) -> None:
-    dataset_file(copy, "digits").unlink()
+    remove(copy, "digits")
     shown = invoke("table", copy, mine)
     assert "VREx" in shown and "digits:" not in shown
     only_digits = ("table", copy, mine, "--dataset", "digits")
@@ -256,7 +272,8 @@ def test_notes_are_on_the_datasets_that_are_shown(copy: Path, tmp_path: Path) ->
     assert "trials: 4, hparam draws: 4" in sem and "Partial" not in sem
 
 
-def test_a_board_without_a_part_says_so(folder: Path, tmp_path: Path) -> None:
+def test_a_board_without_a_row_says_so(tmp_path: Path) -> None:
     board = new_board(tmp_path, "empty.v1")
     for command in ("table", "compare", "rerun"):
-        assert "the board empty.v1 has no part yet" in invoke(command, board, code=2)
+        assert "the board empty.v1 has no row yet" in invoke(command, board, code=2)
+    assert "empty.v1 has no row yet" in invoke("validate", board, code=2)

@@ -9,10 +9,10 @@ from oodbench.board.quickstart import next_lines, quickstart_sheet
 from oodbench.report.comparison import board_sheet
 from oodbench.report.sources import beside_board
 from oodbench.report.tables import FORMATS
-from oodbench.results.boards import dataset_file, find_board
-from oodbench.results.parts import read_file
+from oodbench.results.boards import find_board
+from oodbench.results.read import read_board
 from oodbench.sweep.plan import make_plan
-from tests.helpers.boards import frozen_part, trained
+from tests.helpers.boards import trained
 from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -23,18 +23,18 @@ def test_the_protocol_of_the_board_plans_the_runs_that_are_frozen(dataset: str) 
     """Whatever the methods' ranges are now, in each family of data: those of then are written in it."""
     board, rows = find_board("small.v3"), ["IRM", "VREx", "MMREx", "IB_ERM", "JTT"]
     plan = make_plan(restricted(protocol_of(board), rows, trials=1, datasets=[dataset]))
-    parts = [p for p in read_file(dataset_file(board, dataset)) if p.label in rows]
-    frozen = {k: spec for part in parts for k, spec in part.specs().items()}
-    assert set(plan.runs) == {k for k, spec in frozen.items() if spec.trial == 0}
+    runs = read_board(board).runs
+    of_rows = runs["dataset_label"].eq(dataset) & runs["label"].isin(rows) & runs["trial"].eq(0)
+    assert set(plan.runs) == set(runs.loc[of_rows, "id"])
 
 
 @pytest.mark.nightly
 def test_what_is_trained_here_stands_among_the_best_of_the_board(
-    board: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("oodbench.report.tables.short.BEST", 2)
     entry = protocol_of(board).datasets[1]
-    mine = trained(folder, "quick", algorithms=["IRM", "VREx"], datasets=[entry])
+    mine = trained(tmp_path, "quick", algorithms=["IRM", "VREx"], datasets=[entry])
     frames = beside_board(str(board), [mine])
     text = FORMATS["markdown"](board_sheet(frames, short=True))
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line[:1] == "|"}
@@ -48,21 +48,18 @@ def test_what_is_trained_here_stands_among_the_best_of_the_board(
 
 
 @pytest.mark.nightly
-def test_where_all_runs_are_the_boards_three_notes_say_all(
-    board: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_where_all_runs_are_the_boards_three_notes_say_all(board: Path, tmp_path: Path) -> None:
     entry = protocol_of(board).datasets[0]
     assert isinstance(entry, dict) and entry["name"] == "LinearSEM"
-    equal = trained(folder, "equal", algorithms=["IRM"], datasets=[entry])
+    equal = trained(tmp_path, "equal", algorithms=["IRM"], datasets=[entry])
     frames = beside_board(str(board), [equal])
     shown = quickstart_sheet(frames)
     text = FORMATS["markdown"](shown)
-    count = len(frozen_part(board, "SEM", "IRM").specs())
-    assert f"All {count} runs here are equal to the board's, bit for bit." in text
+    assert "All 16 runs here are equal to the board's, bit for bit." in text
     assert (len(shown.notes), shown.remarks) == (3, ())
     errors = {row[0]: float(row[1].split(" ")[0]) for row in shown.blocks[-1].rows if row[0]}
     best = min((label for label in errors if label in ("ERM", "IRM")), key=errors.__getitem__)
     assert f"by val_env {best} has" in next_lines(frames, tmp_path)[0]
-    other = trained(folder, "other", algorithms=["IRM", "VREx"], datasets=[entry])
+    other = trained(tmp_path, "other", algorithms=["IRM", "VREx"], datasets=[entry])
     text = FORMATS["markdown"](quickstart_sheet(beside_board(str(board), [other])))
     assert "bit for bit" not in text and "Trained by" in text

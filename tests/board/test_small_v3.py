@@ -2,10 +2,12 @@
 
 import pytest
 
+import oodbench
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.report.gaps import gaps_by_rule
 from oodbench.report.sources import frames_of
 from oodbench.report.table import table
+from oodbench.report.tables import Shows
 from oodbench.results.boards import find_board
 from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python
@@ -33,7 +35,9 @@ def test_features_count_to_the_half_of_their_pictures_and_as_pretrained() -> Non
 
 
 def test_a_forest_has_no_row_among_the_metrics_of_a_predictor() -> None:
-    tables = {block.title: block for block in table("small.v3", datasets=["SEM, FOU"]).blocks}
+    tables = {
+        block.title: block for block in oodbench.table("small.v3", datasets=["SEM, FOU"]).blocks
+    }
     rows = [row[0] for row in tables["SEM, FOU: of the predictor itself"].rows]
     assert "ceiling" in rows and not {"Forest", "Forest ceiling"} & {*rows}
 
@@ -42,3 +46,14 @@ def test_a_forest_has_no_row_among_the_metrics_of_a_predictor() -> None:
 def test_forty_runs_have_the_bits_that_they_have_where_the_board_is_trained() -> None:
     made = python(ROOT, "-m", "tests.golden_board")
     assert "40 of 40 runs equal" in made.stdout, made.stdout + made.stderr
+
+
+def test_chosen_rows_keep_their_places_among_all() -> None:
+    whole, few = (table("small.v3", rows=rows) for rows in ((), ("ANDMask,IRM",)))
+    places = []
+    for sheet in (whole, few):
+        (block,) = (block for block in sheet.blocks if block.shows is Shows.GAP_CLOSED)
+        place = block.header.index("place")
+        places.append({row[0]: row[place] for row in block.rows})
+    assert places[1].keys() >= {"ANDMask", "IRM"} and places[1].items() <= places[0].items()
+    assert len(places[1]) < len(places[0])

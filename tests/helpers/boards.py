@@ -1,17 +1,29 @@
 """A small sweep whose first rows are frozen."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from typer.testing import CliRunner
 
 from oodbench.board.cli import app
 from oodbench.report.cli import app as report
-from oodbench.results.boards import PROTOCOL_FILE, dataset_file
-from oodbench.results.parts import Part, read_file, write_parts
-from oodbench.sweep.file import find_sweep, read_sweep
+from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
+from oodbench.results.parquet import (
+    CATEGORIES,
+    RECORDS,
+    RUNS,
+    read_table,
+    records_frame,
+    runs_frame,
+    table_of,
+    write_table,
+)
+from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 
 SEM = {"name": "LinearSEM", "num_examples": 40, "scales": [0.2, 1, 2, 5], "label": "SEM"}
@@ -38,26 +50,20 @@ ONE_RUN: dict[str, Any] = {
 }
 
 
-def protocol_file(folder: Path, **changes: Any) -> Path:
-    """The protocol as a file, with some keys changed."""
-    path = folder / "tiny-v1.yaml"
-    path.write_text(yaml.safe_dump(PROTOCOL | changes))
-    return path
-
-
 def new_board(folder: Path, name: str, **changes: Any) -> Path:
-    """A board of the protocol, with some keys changed, that has no part yet."""
+    """A board of the protocol, with some keys changed, that has no row yet."""
     board = folder / name
     board.mkdir()
     (board / PROTOCOL_FILE).write_text(yaml.safe_dump(PROTOCOL | changes))
     return board
 
 
-def trained(folder: Path, out: str, **changes: Any) -> Path:
+def trained(folder: Path, out: str, keep_predictions: bool = False, **changes: Any) -> Path:
     """A results directory of the sweep with some keys changed."""
-    file = protocol_file(folder, **changes)
-    launch(read_sweep(find_sweep(str(file))), LaunchOptions(out=folder / out, launcher="debug"))
-    protocol_file(folder)
+    options = LaunchOptions(
+        out=folder / out, launcher="debug", keep_predictions=keep_predictions, table=False
+    )
+    launch(validate(PROTOCOL | changes, "tiny"), options)
     return folder / out
 
 
@@ -72,24 +78,39 @@ def invoke(*arguments: object, code: int = 0) -> str:
     return found.output
 
 
-def frozen_part(board: Path, dataset: str, label: str) -> Part:
-    """The part of a row on a dataset."""
-    (part,) = (part for part in read_file(dataset_file(board, dataset)) if part.label == label)
-    return part
+@dataclass
+class Stored:
+    """The two tables of a board as they are on the disk."""
+
+    runs: pd.DataFrame
+    records: pd.DataFrame
+
+    def row(self, dataset: str, label: str) -> "pd.Series[bool]":
+        """Whether a run is of this row."""
+        return (self.runs["dataset_label"] == dataset) & (self.runs["label"] == label)
 
 
-def change_part(
-    board: Path, dataset: str, label: str, change: Callable[[Part], Part | None]
-) -> None:
-    """Write a dataset's file again with another part of a row, or without it."""
-    path = dataset_file(board, dataset)
-    parts = [change(part) if part.label == label else part for part in read_file(path)]
-    write_parts([part for part in parts if part is not None], path)
+def stored(board: Path) -> Stored:
+    """The tables of a board; names are plain texts."""
+    records = records_frame([read_table(board / RECORDS_FILE, RECORDS)])
+    runs = runs_frame(read_table(board / RUNS_FILE, RUNS))
+    return Stored(runs, records.astype(dict.fromkeys(CATEGORIES, object)))
 
 
-def remove_part(board: Path, dataset: str, label: str) -> None:
-    """Write a dataset's file again without a row; the file of one row alone is removed."""
-    if len(read_file(dataset_file(board, dataset))) == 1:
-        dataset_file(board, dataset).unlink()
-    else:
-        change_part(board, dataset, label, lambda _: None)
+@contextmanager
+def edited_board(board: Path) -> Iterator[Stored]:
+    """The tables of a board to change; records without a run are left out when they are written."""
+    tables = stored(board)
+    yield tables
+    tables.records = tables.records[tables.records["id"].isin(tables.runs["id"])]
+    write_table(table_of(tables.runs, RUNS), board / RUNS_FILE)
+    write_table(table_of(tables.records, RECORDS), board / RECORDS_FILE)
+
+
+def remove(board: Path, dataset: str, *labels: str) -> None:
+    """Remove rows of a dataset, or all of them where none is named."""
+    with edited_board(board) as tables:
+        gone = tables.runs["dataset_label"] == dataset
+        if labels:
+            gone &= tables.runs["label"].isin(labels)
+        tables.runs = tables.runs[~gone]

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import yaml
 
-from oodbench.results.boards import dataset_file
-from oodbench.results.parts import COUNT, RUN, SCORE, VALUE, About, Part, write_parts
+from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
+from oodbench.results.parquet import RECORDS, RUNS, table_of, write_table
+from oodbench.results.run_spec import SCORE
 
 STEP = 7
 Means = Mapping[str, Mapping[str, float | None]]
@@ -29,75 +29,64 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
     for place, (dataset, own) in enumerate(means.items()):
         up = dataset not in about.get("lower", ())
         first = next(iter(own.values())) or 0.0
-        parts = []
         for i, (label, mean) in enumerate(own.items()):
             rng = np.random.default_rng([place, 0 if mean is None else i])
-            runs = []
             for trial in range(about.get("own_trials", {}).get(dataset, trials)):
                 for draw in range(draws):
                     run: dict[str, Any] = {"dataset": dataset, "label": label, "up": up}
                     run |= {"trial": trial, "draw": draw, "id": f"{dataset}-{label}-{trial}-{draw}"}
-                    run["seconds"] = float(np.float32(rng.uniform(1, 9)))
+                    run["seconds"] = rng.uniform(1, 9)
                     for environment in about.get("sets", {}).get(dataset, ("t",)):
                         run[environment] = (first if mean is None else mean) + 0.02 * rng.normal()
                     if dataset in about.get("grouped", ()):
                         run["worst"] = run["t"] - rng.uniform(0, 0.3)
                     run |= {rule: rng.uniform() for rule in about["rules"][dataset]}
-                    runs.append(run)
-            parts.append(_part(pd.DataFrame(runs), about))
-            rows += runs
-        write_parts(parts, dataset_file(board, dataset))
+                    rows.append(run)
+    board.mkdir(exist_ok=True)
+    runs = [_run(run, about) for run in rows]
+    write_table(table_of(pd.DataFrame(runs), RUNS), board / RUNS_FILE)
+    records = [record for run in rows for record in _records(run, about)]
+    values = pd.DataFrame(records, columns=RECORDS.names)
+    write_table(table_of(values, RECORDS), board / RECORDS_FILE)
     protocol = {"datasets": [{"name": "Any", "label": dataset} for dataset in means]}
-    (board / "protocol.yaml").write_text(yaml.safe_dump(protocol | {"algorithms": []}))
+    (board / PROTOCOL_FILE).write_text(yaml.safe_dump(protocol | {"algorithms": []}))
     return pd.DataFrame(rows)
 
 
-def _part(runs: pd.DataFrame, about: dict[str, Any]) -> Part:
-    dataset, label, up = runs.loc[0, ["dataset", "label", "up"]]
-    metric = "accuracy" if up else "mse"
-    tests = list(about.get("sets", {}).get(dataset, ("t",)))
-    columns: dict[str, Any] = {name: runs[name] for name in ("id", "draw", "trial", "seconds")}
-    columns |= {"last_step": STEP, "step": STEP, "diverged": False}
-    columns |= {"vectorized": label not in about.get("alone", ())}
-    columns |= {"hparams": "{}", "network_hparams": "{}", "test_environments": tests}
-    columns |= {"validation_environments": ["v"], "training_environments": ["a"]}
-    lists = {k: v if isinstance(v, pd.Series) else [v] * len(runs) for k, v in columns.items()}
-    table = pa.table({f.name: pa.array(lists[f.name], f.type) for f in RUN})
-    for rule in about["rules"][dataset]:
-        table = table.append_column(f"{SCORE}{rule}", pa.array(runs[rule]))
-    for test in tests:
-        count = pa.array([100] * len(runs), pa.int32())
-        table = table.append_column(f"{COUNT}{test}", count)
-        table = table.append_column(f"{VALUE}{metric}/{test}", pa.array(runs[test]))
-    if "worst" in runs:
-        table = table.append_column(f"{VALUE}worst_group_accuracy/t", pa.array(runs["worst"]))
-    constant = about.get("constant", {}).get(dataset)
-    constants: list[Any] = [
-        {
-            "test_environments": tests,
-            "trial": trial,
-            "values": {metric: {test: {"in": constant} for test in tests}},
-        }
-        for trial in runs["trial"].unique().tolist()
-        if constant is not None
-    ]
-    spec: dict[str, Any] = {
+def _tests(run: Mapping[str, Any], about: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(about.get("sets", {}).get(run["dataset"], ("t",)))
+
+
+def _run(run: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of RUNS of a run."""
+    dataset, label, metric = run["dataset"], run["label"], "accuracy" if run["up"] else "mse"
+    constant, tests = about.get("constant", {}).get(dataset), _tests(run, about)
+    made = {"commit": "0123456789abcdef", "torch": "2.9", "machine": "a machine"}
+    kinds = {k: label in about.get(f"{k}s", ()) for k in ("ceiling", "transductive")}
+    return {name: run[name] for name in ("id", "label", "draw", "trial")} | {
         "dataset": about.get("names", {}).get(dataset, "Any"),
-        "options": {},
+        "dataset_label": dataset,
         "algorithm": label,
-        "label": label,
         "network": "MLP",
+        **{name: {} for name in ("options", "hparams", "network_hparams")},
+        **{"test_environments": tests, "validation_environments": ("v",)},
+        **{"training_environments": ("a",), "holdout": 0.2, "state": "done"},
+        **dict.fromkeys(("steps", "evaluate_every", "last_step"), STEP),
+        **kinds | {"reference": False, "metric": metric, "higher_is_better": run["up"]},
+        "training_seconds": run["seconds"],
+        "constant": constant and {metric: {test: {"in": constant} for test in tests}},
+        "context": {"shift": f"shift of {dataset}"},
+        "provenance": made | {"vectorized": label not in about.get("alone", ())},
     }
-    spec |= {"steps": STEP, "evaluate_every": STEP, "holdout": 0.2, "dataset_label": dataset}
-    spec |= {name: label in about.get(f"{name}s", ()) for name in ("ceiling", "transductive")}
-    context: Any = {"dataset_label": dataset, "training_environments": [], "metric": metric}
-    return Part(
-        About(
-            spec=spec,
-            context=context | {"higher_is_better": bool(up), "shift": f"shift of {dataset}"},
-            constants=constants,
-            selection=None,
-            provenance={"commit": "0123456789abcdef", "torch": "2.9", "machine": "a machine"},
-        ),
-        table,
-    )
+
+
+def _records(run: Mapping[str, Any], about: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """The rows of RECORDS of a run."""
+    metric = "accuracy" if run["up"] else "mse"
+    values: list[tuple[Any, ...]] = [
+        (test, "in", metric, run[test], 100) for test in _tests(run, about)
+    ]
+    if "worst" in run:
+        values.append(("t", "in", "worst_group_accuracy", run["worst"], 100))
+    values += [(None, SCORE, rule, run[rule], 1) for rule in about["rules"][run["dataset"]]]
+    return [(run["id"], STEP, *value) for value in values]

@@ -142,8 +142,8 @@ def edited(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def records_of(run: RunDirectory) -> list[dict[str, Any]]:
-    """A run's records without what differs from machine to machine."""
-    return [{k: v for k, v in r.items() if k != "cost"} for r in run.records()]
+    """A run's evaluations, which stay of it when it has ended."""
+    return [{k: r[k] for k in ("step", "evaluations")} for r in run.records()]
 
 
 def settle(results: Results, seconds: float = 120) -> dict[str, State]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.list.catalogue import own_entries
-from oodbench.results.boards import board_names, find_board, part_files
+from oodbench.results.boards import board_names, find_board, frozen_datasets
 from oodbench.sweep.file import named_sweeps
 from oodbench.verify.targets import experiment_names
 from tests.helpers.paths import ROOT
@@ -77,11 +77,11 @@ print(",".join(load_experiment(n).name for n in experiment_names()))
 
 def test_the_wheel_holds_every_board(site: Path) -> None:
     code = """
-from oodbench.results.boards import board_names, find_board, part_files
-print(",".join(f"{n} {len(part_files(find_board(n)))}" for n in board_names()))
+from oodbench.results.boards import board_names, find_board, frozen_datasets
+print(";".join(f"{n} {frozen_datasets(find_board(n))}" for n in board_names()))
 """
-    parts = [f"{name} {len(part_files(find_board(name)))}" for name in board_names()]
-    assert python(site, code).strip() == ",".join(parts)
+    boards = [f"{name} {frozen_datasets(find_board(name))}" for name in board_names()]
+    assert python(site, code).strip() == ";".join(boards)
 
 
 def test_building_warns_of_nothing(built: tuple[Path, str]) -> None:

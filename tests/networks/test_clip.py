@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from oodbench.errors import UserError
 from oodbench.identity import sha256
 from oodbench.networks.base import build
 from oodbench.networks.clip import PIXELS
@@ -110,20 +109,6 @@ def test_a_run_without_training_has_the_values_of_its_texts(folder: Path) -> Non
     for step in range(2):
         update(run.algorithm, run.batches[step], step)
     assert all(torch.equal(v, before[k]) for k, v in run.algorithm.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"classes": CLASSES[:2]}, "needs the names of 3 classes, and there are 2"),
-        ({"weights": "none"}, "needs `weights`"),
-        ({"weights": "nowhere"}, "nowhere is neither a folder nor in the cache of transformers"),
-        ({"sha256": "0" * 64}, "is not the file of weights with SHA-256 000"),
-    ],
-)
-def test_what_cannot_be_built_is_said(folder: Path, values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        made(folder, head_init="text", **values)
 
 
 def test_a_sweep_shows_what_its_networks_were_pretrained_on(folder: Path, tmp_path: Path) -> None:

@@ -113,32 +113,16 @@ def test_domainbeds_suite_has_imagenet_weights_and_frozen_statistics() -> None:
     assert identity(space, defaults(space)) == plain
 
 
-def test_weights_that_cannot_be_had_are_named(
+def test_imagenets_weights_are_taken_from_torchs_cache_where_they_are_whole(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     cached = tmp_path / "checkpoints" / "resnet18-f37072fd.pth"
     cached.parent.mkdir()
-
-    def refused(message: str, **values: Any) -> None:
-        with pytest.raises(UserError, match=message):
-            build("ResNet18", values, (3, 32, 32), 2, 0)
-
-    refused(rf"not in torch's cache: put https://\S+/{cached.name} into", weights="imagenet")
-    shutil.copy(file, cached)
-    refused(r"f37072fd.pth is damaged \(its SHA-256", weights="imagenet")
-    refused("there is no file .*none.pth", weights=str(tmp_path / "none.pth"))
-    text, other, parts = (tmp_path / n for n in ("text.pth", "other.pth", "parts.pth"))
-    text.write_text("hello")
-    refused("text.pth is not a file of weights", weights=str(text))
-    torch.save({"epoch": 3}, other)
-    refused("other.pth does not hold a state_dict", weights=str(other))
-    torch.save(torch.load(file, weights_only=True) | {"conv1.weight": torch.zeros(3)}, parts)
-    refused(
-        "parts.pth holds no weights of ResNet as .* have another shape, such as '",
-        weights=str(parts),
-    )
-    refused("no statistics to freeze", freeze_batch_norm=True)
+    for said in (f"put https://.*{cached.name} into", r"f37072fd.pth is damaged \(its SHA-256"):
+        with pytest.raises(UserError, match=said):
+            build("ResNet18", {"weights": "imagenet"}, (3, 32, 32), 2, 0)
+        shutil.copy(file, cached)
 
 
 def wrapped(plain: dict[str, Tensor]) -> dict[str, tuple[Any, str]]:

@@ -69,7 +69,7 @@ def disturb(cluster: Cluster, rng: random.Random, count: int, results: Results) 
         for node in cluster.nodes:
             if cluster.daemons[node].poll() is not None and rng.random() < 0.6:
                 cluster.start_node(node)
-        if all(results.run(i).end() for i in results.plan()["runs"]):
+        if all(results.run(i).end() for i in results.specs()):
             break
         possible = blows(cluster, rng)
         if possible:

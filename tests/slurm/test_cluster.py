@@ -47,7 +47,7 @@ def drain(cluster: Cluster, how: str) -> None:
 
 
 def provenance(results: Results) -> list[dict[str, Any]]:
-    infos = [results.run(i).info() for i in results.plan()["runs"]]
+    infos = [results.run(i).info() for i in results.specs()]
     return [dict(info.provenance) for info in infos if info is not None]
 
 
@@ -150,7 +150,7 @@ def test_the_code_that_runs_is_the_code_that_was_submitted(
     frozen, changed = Results(tmp_path / "frozen"), Results(tmp_path / "changed")
     assert set(settle(frozen).values()) == {"done"}
     assert sorted(settle(changed).values()) == ["done", "failed"]
-    (run_id,) = (i for i, spec in changed.plan()["runs"].items() if spec["algorithm"] == "Frozen")
+    (run_id,) = (i for i, spec in changed.specs().items() if spec.algorithm == "Frozen")
     failure = changed.run(run_id).failure()
     assert failure is not None
     assert failure.error.startswith(

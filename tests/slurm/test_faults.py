@@ -39,7 +39,7 @@ def asked_of(plan: Plan, out: Path, **resources: object) -> Job:
 
 def places(results: Results) -> dict[str, tuple[str, str]]:
     """Job and node of each run that is under way, once it has done some steps."""
-    beats = {i: results.run(i).heartbeat() for i in results.plan()["runs"]}
+    beats = {i: results.run(i).heartbeat() for i in results.specs()}
     return {i: (str(b.job), str(b.node)) for i, b in beats.items() if b and b.step}
 
 

@@ -104,9 +104,9 @@ def test_a_stored_sweep_goes_on_with_the_draws_that_it_has(tmp_path: Path) -> No
     options = LaunchOptions(out=tmp_path / "out", launcher="debug")
     launch(read_sweep(tiny_file(tmp_path, **changes, shared_quantiles=False)), options)
     results = Results(tmp_path / "out")
-    runs = results.plan()["runs"]
+    runs = results.specs()
     launch(read_sweep(tiny_file(tmp_path, **changes)), options)
-    assert results.plan()["runs"].keys() == runs.keys()
+    assert results.specs().keys() == runs.keys()
     with pytest.raises(UserError, match="with shared_quantiles False, not True"):
         launch(read_sweep(tiny_file(tmp_path, **changes, shared_quantiles=True)), options)
 

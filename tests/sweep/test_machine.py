@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.sweep.file import read_sweep
-from oodbench.sweep.launch import LaunchOptions, launch
+from oodbench.sweep.launch import LaunchOptions, launch, launch_specs
 from tests.helpers.commands import mistake, run
-from tests.helpers.sweeps import ODD_METHODS, planned, tiny, tiny_file
+from tests.helpers.sweeps import ODD_METHODS, first, planned, tiny, tiny_file
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +37,18 @@ def test_a_launch_whose_folder_goes_away_stops_and_makes_nothing_anew(
     monkeypatch.setenv("MOVED", str(tmp_path / "nothing"))
     assert run(*arguments).exit_code == 0
     assert {run.state() for run in map(Results(out).run, tiny(**MOVING).runs)} == {"done"}
+
+
+def test_runs_of_another_name_leave_a_plan_alone(tmp_path: Path) -> None:
+    results = Results(tmp_path / "out")
+    results.write_plan("tiny", {"sweep": {"steps": 120}}, tiny().rows)
+    other = first(steps=10)
+    with pytest.raises(UserError, match="holds the sweep 'tiny', not 'board'; use another"):
+        launch_specs("board", {other.id: other}, [other.id], LaunchOptions(out=results.path))
+    assert results.specs().keys() == tiny().runs.keys()
+    results.write_plan("tiny", {"plugins": [ODD_METHODS]}, [other])
+    assert results.specs().keys() == {*tiny().runs, other.id}
+    assert results.plan()["settings"] == {"sweep": {"steps": 120}, "plugins": [ODD_METHODS]}
 
 
 def test_nothing_is_written_before_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,12 +57,10 @@ def test_a_directory_keeps_the_run_and_its_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "keys", "words"),
     [
-        (("LinearSEM",), {"stps": 3}, "unknown key 'stps'"),
         (("LinearSEM",), {"hparam_draws": 2}, "trains one run, and these keys make 2"),
         (("LinearSEM",), {"keep_weights": ["val_env"], "out": "x"}, "cannot be kept by val_env"),
         (("LinearSEM", "CutMix"), {}, "oodbench.run: "),
         (("LinearSEM",), {"keep_weights": ["last"]}, "a results directory, which `out` names"),
-        ((3,), {}, "dataset is a name, or a mapping with one, not 3"),
         (("LinearSEM",), {"precision": "tf32"}, "precision tf32 needs a CUDA device"),
     ],
 )

@@ -19,13 +19,13 @@ from oodbench.__main__ import main
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.results import stale
-from oodbench.results.directory import RunDirectory
+from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import State
 from oodbench.train import loop
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.commands import mistake
-from tests.helpers.sweeps import first
+from tests.helpers.sweeps import first, records_of
 
 pytestmark = pytest.mark.slow
 
@@ -194,15 +194,10 @@ def test_what_computes_the_same_is_not_stale(change: str) -> None:
         assert shown.exit_code == 0 and "Stale" not in shown.output, shown.output
 
 
-def runs() -> dict[str, dict[str, dict[str, object]]]:
-    """The planned runs that have ended, by id: spec and provenance."""
-    planned = json.loads(Path("out/sweep.json").read_text())["runs"]
-    files = [Path(f"out/runs/{run_id}/run.json") for run_id in planned]
-    return {f.parent.name: json.loads(f.read_text()) for f in files if f.is_file()}
-
-
-def started() -> dict[str, object]:
-    return {run_id: run["provenance"]["started"] for run_id, run in runs().items()}
+def runs() -> dict[str, list[dict[str, Any]]]:
+    """The records of the planned runs that have ended, by id."""
+    results = Results(Path("out"))
+    return {i: records_of(results.run(i)) for i in results.specs() if results.run(i).end()}
 
 
 @pytest.mark.usefixtures("project")
@@ -210,14 +205,14 @@ def test_stale_runs_are_trained_again_or_kept_as_the_user_says() -> None:
     refused = mistake(type_in(*LAUNCH, "--retrain-stale", "--keep-stale"))
     assert "--retrain-stale and --keep-stale exclude each other" in refused
     CHANGES["base"][0]()
-    before = {i: Path(f"out/runs/{i}/metrics.jsonl").read_text() for i in runs()}
+    before = runs()
     kept = type_in(*LAUNCH, "--keep-stale")
     assert kept.exit_code == 0 and "4 runs were trained (my_base.py); they are kept." in kept.output
     assert "Stale: SpreadRule has changed since 4 of its 4 runs" in kept.output
-    assert {i: Path(f"out/runs/{i}/metrics.jsonl").read_text() for i in runs()} == before
+    assert runs() == before
     again = type_in(*LAUNCH, "--retrain-stale")
     assert again.exit_code == 0 and "they are trained again." in again.output
-    after = {i: Path(f"out/runs/{i}/metrics.jsonl").read_text() for i in runs()}
+    after = runs()
     assert after.keys() == before.keys() and all(after[i] != before[i] for i in after)
     assert "Stale" not in type_in(*LAUNCH).output
 
@@ -227,7 +222,7 @@ def test_a_row_of_two_versions_is_named() -> None:
     """After an edit, some runs are trained by the new method and the others are kept."""
     CHANGES["method"][0]()
     for run_id in list(runs())[:1]:
-        shutil.rmtree(f"out/runs/{run_id}")
+        Results(Path("out")).start_anew([run_id])
     launched = type_in(*LAUNCH, "--keep-stale")
     assert launched.exit_code == 0, launched.output
     sentence = "Stale: SpreadRule has changed since 3 of its 4 runs were trained (my_method.py)"
@@ -256,9 +251,9 @@ def test_runs_of_an_edited_table_are_replaced_or_kept() -> None:
 def test_failed_runs_are_not_trained_beside_those_of_another_version() -> None:
     CHANGES["helper"][0]()
     failed = next(iter(runs()))
-    for name in ("done.json", "metrics.jsonl"):
-        Path(f"out/runs/{failed}/{name}").unlink()
-    Path(f"out/runs/{failed}/failed.json").write_text('{"error": "an error", "traceback": ""}')
+    results = Results(Path("out"))
+    results.start_anew([failed])
+    results.run(failed).fail("an error", "")
     again = (*LAUNCH, "--failed")
     assert "since 3 of its 3 runs were trained (my_losses.py)" in mistake(type_in(*again))
     assert type_in(*again, "--retrain-stale").exit_code == 0

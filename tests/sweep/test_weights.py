@@ -27,7 +27,7 @@ def invoke(*arguments: str) -> str:
 
 
 def files(out: Path) -> set[str]:
-    return {path.name.rpartition("-")[0] for path in out.glob("runs/*/weights/*.safetensors")}
+    return {path.name.rpartition("-")[0] for path in out.glob("kept/*/weights/*.safetensors")}
 
 
 def test_launch_status_and_clean(tmp_path: Path) -> None:
@@ -39,7 +39,6 @@ def test_launch_status_and_clean(tmp_path: Path) -> None:
     assert "Kept weights: 4 files, 0.0 MB." in invoke("status", str(out))
     invoke("clean", file, "--out", str(out), "--yes")
     assert files(out) == {"train_val", "last"}
-    assert not list(out.glob("runs/*/checkpoint.pt"))
     assert "4 files of kept weights" in invoke(
         "clean", file, "--out", str(out), "--weights", "--yes"
     )
@@ -51,7 +50,7 @@ def test_runs_that_ended_without_weights_are_counted_and_not_trained_again(tmp_p
     file, out = str(tiny_file(tmp_path, **SHORT)), tmp_path / "out"
     launch = ["launch", file, "--out", str(out), "--launcher", "debug", "--yes"]
     invoke(*launch)
-    ends = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/done.json")}
+    ends = {path: path.stat().st_mtime_ns for path in out.glob("ended/*")}
     shown = invoke(*launch, "--keep-weights", "train_val")
     sentence = "Ended without the weights of train_val, and not trained again: 2 runs."
     assert sentence in shown

@@ -27,6 +27,8 @@ from tests.helpers.kills import checkpoint_every, killed_and_resumed
 from tests.helpers.made import leaderboard
 from tests.helpers.sweeps import DIGITS, SPIRALS, ended, tiny, trained
 
+pytestmark = pytest.mark.slow
+
 CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
 EVERY, STEPS = 6, 20

@@ -15,6 +15,8 @@ from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at
 from tests.helpers.sweeps import first, records_of
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = TrainSettings()
 
 
@@ -144,8 +146,13 @@ def forms() -> dict[str, Callable[[dict[str, Any]], Any]]:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(forms()))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] * (number % 3 > 0))
+        for number, name in enumerate(sorted(forms()))
+    ],
+)
 def test_a_checkpoint_of_another_form_starts_the_run_anew(
     directory: RunDirectory, undisturbed: list[dict[str, Any]], name: str
 ) -> None:

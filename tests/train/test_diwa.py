@@ -39,7 +39,7 @@ def launched(folder: Path, keep: bool = True, **changes: Any) -> Results:
 
 
 def specs(results: Results) -> dict[str, RunSpec]:
-    return {i: RunSpec.from_json(s) for i, s in results.plan()["runs"].items()}
+    return results.specs()
 
 
 def average(results: Results, *arguments: str, code: int = 0) -> str:

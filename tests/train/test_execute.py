@@ -48,7 +48,7 @@ def trained(
 
 
 def vectorized(results: Results) -> list[bool]:
-    infos = [results.run(i).info() for i in results.plan()["runs"]]
+    infos = [results.run(i).info() for i in results.specs()]
     return [info.provenance["vectorized"] for info in infos if info is not None]
 
 

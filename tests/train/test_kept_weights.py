@@ -24,6 +24,8 @@ from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import Killed
 from tests.helpers.sweeps import outcome, require_close, tiny, trained
 
+pytestmark = pytest.mark.slow
+
 RULES = ("train_val", "val_env", "oracle", "train_val:loss", "last")
 SETTINGS = TrainSettings(keep_weights=RULES)
 
@@ -68,7 +70,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return trained(tmp_path_factory.mktemp("kept"), noisy(), keep_weights=RULES)
 
 
-@pytest.mark.slow
 def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Results) -> None:
     frames, seen = read_results(kept), set()
     for spec in noisy().runs.values():
@@ -99,7 +100,7 @@ def test_none_are_kept_unless_asked_and_none_changes_a_record(
     kept: Results, tmp_path: Path
 ) -> None:
     plain = trained(tmp_path, noisy())
-    for run_id in kept.plan()["runs"]:
+    for run_id in kept.specs():
         assert not plain.run(run_id).weights.exists()
     assert outcome(plain) == outcome(kept)
 

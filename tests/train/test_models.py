@@ -58,7 +58,7 @@ def test_a_loaded_model_has_the_numbers_of_the_chosen_record(
 
 
 def test_a_run_directory_is_enough(results: Results) -> None:
-    run = results.run(next(iter(results.plan()["runs"])))
+    run = results.run(next(iter(results.specs())))
     assert oodbench.load_model(run.path, rule="last").spec.id == run.id
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({}, "keeps weights by last, train_val: say which by rule="),
@@ -85,7 +85,7 @@ def test_why_prints_the_line_that_loads_from_any_directory(
 
 def damaged(results: Results, tmp_path: Path) -> tuple[Path, Path]:
     """A copy of a run, and the file of its last weights."""
-    run = results.run(next(iter(results.plan()["runs"])))
+    run = results.run(next(iter(results.specs())))
     shutil.copytree(run.path, tmp_path / "runs" / run.id)
     copy = Results(tmp_path).run(run.id)
     return copy.path, kept_weights(copy)["last", 12]

@@ -18,6 +18,8 @@ from tests.helpers.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
 from tests.helpers.sweeps import DIGITS, SPIRALS, in_bundles, tiny
 
+pytestmark = pytest.mark.slow
+
 CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 2, "dropout": 0.0}}
 STEPS = 12

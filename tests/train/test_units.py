@@ -114,7 +114,7 @@ def launched(folder: Path, algorithms: list[str]) -> Results:
 def test_records_predictions_and_loaded_models_are_in_the_users_units(tmp_path: Path) -> None:
     results = launched(tmp_path, ["ERM", "IRM", "LeastSquares"])
     targets = pd.read_csv(tmp_path / "h.csv").query("environment != 'd'")["target"]
-    for name in results.plan()["runs"]:
+    for name in results.specs():
         run = results.run(name)
         last = list(run.records())[-1]
         mse = {

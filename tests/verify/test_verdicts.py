@@ -125,14 +125,6 @@ def test_a_reproducible_target_without_a_value_is_missed() -> None:
     assert not against([], reproducible=False, note="no GPU").missed
 
 
-def test_what_is_off_but_not_reproducible_is_no_error_and_is_said() -> None:
-    found = against(
-        [5, 5], error=0.1, error_is="stderr", reproducible=False, note="why", tuned_on_test=True
-    )
-    assert found.off and not found.missed
-    assert found.verdict == "off, see the note, tuned on test data"
-
-
 def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:
     targets = [
         Target(source="A", row="r", value=71.5, error=1.0, error_is="population std", trials=10),

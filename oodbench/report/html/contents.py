@@ -71,7 +71,6 @@ def contents(frames: Tables, baseline: str = BASELINE, metric: str | None = None
 
 
 def _title(runs: pd.DataFrame) -> str:
-    """Name the boards and directories that the runs are from."""
     return " + ".join(PurePath(str(name)).name for name in runs["directory"].unique())
 
 
@@ -202,7 +201,6 @@ def _shares(one: Numbers, dataset: str) -> dict[str, float]:
 
 
 def _bounded(value: float | None) -> float | None:
-    """Bound a colour to [-1, 1] and round it to two digits."""
     if value is None or math.isnan(value):
         return None
     return round(min(max(value, -1.0), 1.0), 2)

@@ -191,7 +191,6 @@ def views(one: Numbers, others: Sequence[Gaps] = ()) -> list[View]:
 
 
 def _of_gaps(one: Numbers, gaps: Gaps, others: Sequence[Gaps], group: str) -> View:
-    """Make the view of the mean share of the gap over the datasets of a group."""
     members, means = gaps.subsets[group], [other.means_over(group) for other in others]
     rows = []
     for share in (*gaps.ranked[group], *gaps.unranked[group]):
@@ -232,7 +231,6 @@ def _finding_of_gaps(rows: Sequence[Row], datasets: int) -> str:
 
 
 def _verdict(up: int, down: int, of: int, than: str, how: str) -> str:
-    """Say how many rows are better and worse than another."""
     better, worse = (f"{n or 'none'} {'are' if n > 1 else 'is'}" for n in (up, down))
     return f"Of {counted(of, 'row')}, {better} better than {than} {how} and {worse} worse"
 

@@ -80,23 +80,3 @@ def test_absolute_paths_are_files_wherever_the_data_directory_is(
     (inner / "images" / "4.png").unlink()
     with pytest.raises(UserError, match=rf"line 6: there is no image '{inner}/images/4\.png'$"):
         facts.check(make("Manifest", {"file": file, "size": 6}, folder))
-
-
-def cut(folder: Path) -> None:
-    file = folder / "images" / "4.png"
-    file.write_bytes(file.read_bytes()[:45])
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (cut, r"mine\.csv, line 6: Manifest: .*4\.png cannot be read as an image"),
-        (lambda d: (d / "images" / "4.png").write_text("no image"), r"line 6: .*4\.png cannot be"),
-        (lambda d: (d / "images" / "4.png").unlink(), r"line 6: there is no image 'images/4\.png'"),
-    ],
-)
-def test_damaged_images_have_a_line(tmp_path: Path, damage: Any, message: str) -> None:
-    dataset = manifest(tmp_path, listed())
-    damage(tmp_path)
-    with pytest.raises(UserError, match=message):
-        facts.check(dataset)

@@ -100,6 +100,14 @@ def test_gaps_and_categories_are_fitted_on_what_a_run_trains_on(
     assert violet.unique().tolist() == [0.0 if held_out == "west" else 1.0]
 
 
+def test_options_that_a_table_of_numbers_does_not_need_leave_its_runs_alone(tmp_path: Path) -> None:
+    table(tmp_path, frame())
+    plain = single(MINE, {"name": "ERM"}, tmp_path)
+    neutral = single({**MINE, "missing": "", "categorical": []}, {"name": "ERM"}, tmp_path)
+    assert plain.id == neutral.id
+    assert not {"missing", "categorical"} & set(plain.options)
+
+
 def test_json_lines_are_the_same_data(tmp_path: Path) -> None:
     data = frame()
     first = table(tmp_path, data).load(0)
@@ -152,7 +160,7 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
     assert launched.exit_code == 0 and "6 done of 6 runs" in launched.output, launched.output
     assert "mine: accuracy" in launched.output
     results = Results(tmp_path / "out")
-    ids = set(results.plan()["runs"])
+    ids = set(results.specs())
     run = results.run(min(ids))
     info = run.info()
     assert info is not None and info.context["classes"] == ["no", "yes"]

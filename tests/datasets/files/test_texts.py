@@ -73,7 +73,10 @@ def table(folder: Path, form: str = "csv") -> None:
         frame.to_parquet(folder / "texts.parquet", index=False)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.nightly] * (n not in ("Bert", "T5"))) for n in MODELS],
+)
 def test_a_text_models_features_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     import transformers
 

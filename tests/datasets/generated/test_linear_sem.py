@@ -39,7 +39,7 @@ def population(variant: str, model: tuple[Tensor, ...], scales: list[float]) -> 
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("unit_weights", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.parametrize("unit_weights", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_pooled_regression_has_the_weights_of_the_closed_form(
     variant: str, unit_weights: bool
 ) -> None:

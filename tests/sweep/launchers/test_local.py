@@ -38,6 +38,7 @@ def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     assert failure is not None and "exit code -9" in failure.error
 
 
+@pytest.mark.nightly
 def test_workers_that_die_at_the_import_of_a_plug_in_fail_their_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +269,7 @@ def test_workers_outlive_what_they_were_forked_from(tmp_path: Path) -> None:
 
 
 def test_two_launches_at_once_train_each_run_once(tmp_path: Path) -> None:
-    sweep = tiny_file(tmp_path, steps=600, evaluate_every=100, trials=4)
+    sweep = tiny_file(tmp_path, steps=300, evaluate_every=100, trials=3)
     out = tmp_path / "out"
     both = [launch(sweep, out), launch(sweep, out)]
     for process in both:
@@ -276,4 +277,4 @@ def test_two_launches_at_once_train_each_run_once(tmp_path: Path) -> None:
         assert process.returncode == 0, errors
     for state, records in outcome(Results(out)).values():
         assert state == "done"
-        assert [r["step"] for r in records] == [100, 200, 300, 400, 500, 600]
+        assert [r["step"] for r in records] == [100, 200, 300]

@@ -44,3 +44,10 @@ def test_layers_on_columns_are_those_of_each_run(
         own = [run.get_parameter(name) for run in runs]
         theirs = torch.autograd.grad(wanted.square().sum(), own, retain_graph=True)
         torch.testing.assert_close(gradient, torch.stack(theirs))
+
+
+def test_the_layers_are_torchs_again_after_the_block() -> None:
+    net = network(True)
+    with pytest.raises(KeyError), vectorized_linear(net):
+        raise KeyError
+    assert not any("forward" in vars(module) for module in net.modules())

@@ -6,7 +6,7 @@ from oodbench.algorithms.temporal_and_mask import TemporalANDMask
 from torch import nn
 
 from oodbench.optimizers import Rates, set_rates
-from oodbench.train.vectorized.optimizers import VectorizedOptimizer, shared_options
+from oodbench.train.vectorized.optimizers import RULES, VectorizedOptimizer, shared_options
 
 SHAPES = [(3, 2), (4,)]
 RATES = [Rates(0.1, 0.0), Rates(0.03, 0.2), Rates(0.01, 0.5)]
@@ -78,6 +78,11 @@ def test_a_restarted_row_is_a_new_optimizer() -> None:
     stacked.restart(1)
     stacked.sync_to_runs()
     assert [len(o.state) for o in optimizers] == [2, 0, 2]
+
+
+def test_every_rule_is_tested() -> None:
+    made = {type(make(parameters(0), 0)) for make in MAKE.values()}
+    assert made == {*RULES, TemporalANDMask}
 
 
 def test_other_optimizers_have_no_rule() -> None:

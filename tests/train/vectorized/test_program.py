@@ -22,6 +22,8 @@ from tests.helpers.float64 import in_float64
 from tests.helpers.methods import OURS
 from tests.helpers.sweeps import DIGITS, SPIRALS
 
+pytestmark = pytest.mark.slow
+
 SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
 STEPS = 50
 SMALL = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
@@ -67,7 +69,7 @@ def require_as_alone(alike: Sequence[RunSpec], tolerance: float, device: str = "
         require_close(found, run.evaluate(), tolerance)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", OURS)
 def test_which_methods_are_vectorized(name: str) -> None:
     sets = (SEM, SPIRALS, DIGITS)
@@ -121,8 +123,8 @@ def test_a_bundle_is_its_runs(
             torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", by_mechanism(VECTORIZED))
+@pytest.mark.nightly
+@pytest.mark.parametrize("algorithm", VECTORIZED)
 def test_in_float32_to_round_off(algorithm: str) -> None:
     rates = [1e-3, 3e-3]
     sets = (specs(algorithm, each, lr=rates, batch_size=16) for each in (SEM, SPIRALS, DIGITS))
@@ -141,7 +143,6 @@ GROUPS: list[dict[str, Any]] = [
 """Methods and samplings that know the examples' attributes or places."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("values", GROUPS, ids=lambda v: "-".join(map(str, v.values())))
 def test_groups_are_those_of_the_same_runs_alone(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import pandas as pd
+
+from oodbench.report.cells import COLUMNS, cells, on_tests, scores
+from oodbench.results.read import read_results
+from oodbench.selection import judge
+from tests.helpers.made import Made, OneStep, flat, spec
+
+
+def test_a_row_for_each_value_of_a_cell(tmp_path: Path) -> None:
+    made = OneStep(tmp_path)
+    for label, value in (("ERM", 0.5), ("IRM", 0.75)):
+        for trial in range(2):
+            tests = value + trial / 8, value
+            made.add(spec("D", label, "a+b", trial=trial), *tests, predictor={"causal_error": 0.25})
+    made.add(spec("D", "IRM", "a+b", trial=2), state="planned")
+    table = cells(judge(read_results(made.results), "train_val"))
+    assert list(table) == COLUMNS and len(table) == 2 * 3 * 3
+    of_irm = on_tests(table).query("label == 'IRM' and environment == 'a'")
+    assert of_irm["value"].tolist()[:2] == [0.75, 0.875] and of_irm["higher"].all()
+    assert of_irm["complete"].tolist() == [True, True, False]
+    own = table[(table["environment"] == "") & table["complete"]]
+    assert set(own["metric"]) == {"causal_error"} and set(own["value"]) == {0.25}
+    assert not own["higher"].any() and len(scores(table)) == 2 * 2 * 2
+
+
+def test_every_kind_of_row_is_there(tmp_path: Path) -> None:
+    made, constant = Made(tmp_path), {"accuracy": {"a": {"in": 0.25}}}
+    made.add("D", "ERM", ("a",), 0, flat(0.5), constant=constant)
+    made.add("D", "top", ("a",), 0, flat(1.0), ceiling=True)
+    made.add("D", "T3A", ("a",), 0, flat(0.75), transductive=True)
+    made.add("D", "Forest", ("a",), 0, flat(0.625), reference=True)
+    table = cells(judge(read_results(made.results), "train_val")).set_index("label")
+    found = pd.DataFrame({"kind": table["kind"], "value": table["value"]}).T.to_dict("list")
+    assert found == {
+        "ERM": ["method", 0.5],
+        "top": ["ceiling", 1.0],
+        "T3A": ["transductive", 0.75],
+        "Forest": ["reference", 0.625],
+        "constant": ["constant", 0.25],
+    }
