@@ -327,8 +327,13 @@ def read_board(board: Path) -> Tables:
     runs = runs.assign(state=runs["state"].map(states), error="")
     runs = _expanded(runs, {"selection": read_yaml(board / PROTOCOL_FILE).get("selection")})
     runs = runs.drop(columns="plugins").assign(frozen=True, directory=called(board))
-    records = values[~is_score].reset_index(drop=True)
-    return Tables(*_each_once(completed(runs), records), scores, _to_come(board))
+    runs, records = _each_once(completed(runs), values[~is_score].reset_index(drop=True))
+    again = [run_id for run_id in runs["id"] if "@" in run_id]  # of runs that stand in several rows
+    if again:
+        copies = pd.DataFrame({"id": [i.partition("@")[0] for i in again], "copy": again})
+        of_copies = copies.merge(scores, on="id").assign(id=lambda table: table.pop("copy"))
+        scores = pd.concat([scores, of_copies])
+    return Tables(runs, records, scores.reset_index(drop=True), _to_come(board))
 
 
 def _to_come(board: Path) -> tuple[Note, ...]:
