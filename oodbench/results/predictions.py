@@ -167,7 +167,7 @@ def freeze_predictions(
 
     The columns are PLACE, `index` (of the example in its environment), `split` (`in` or `out`), `kind`
     (that of the `Task`), `target` and `output_0`, `output_1` and so on: logits, or values in the task's
-    units; half precision stands as float32, which more readers have. Targets with several numbers are
+    units. Half precision stands as float32, which more readers have. Targets with several numbers are
     `target_0` and so on. Raises UserError where no predictions are kept.
     """
     import pyarrow as pa
