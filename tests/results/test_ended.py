@@ -110,7 +110,7 @@ def with_column(
 DAMAGES: dict[str, Callable[[Files], None]] = {
     "runs cut": cut(0),
     "records cut": cut(1),
-    **{f"{'runs' if not i else 'records'} flipped at {s}": flip(i, s) for i in (0, 1) for s in (0.3, 0.6, 1)},
+    **{f"file {i} flipped at {s}": flip(i, s) for i in (0, 1) for s in (0.3, 0.6, 1)},
     "no records": lambda files: files[1].unlink(),
     "a folder": lambda files: (files[0].unlink(), files[0].mkdir())[0],
     "a pipe": lambda files: (files[1].unlink(), os.mkfifo(files[1]))[0],
@@ -120,7 +120,7 @@ DAMAGES: dict[str, Callable[[Files], None]] = {
     "foreign records": forged(lambda runs, records: (runs, pa.table({"x": [1]}))),
     "missing column": forged(lambda runs, records: (runs.drop(["trial"]), records)),
     "other type": forged(lambda runs, records: (with_column(runs, "trial", "one", pa.string()), records)),
-    "other type of values": forged(lambda runs, records: (runs, with_column(records, "value", "x", pa.string()))),
+    "texts as values": forged(lambda runs, records: (runs, with_column(records, "value", "x", pa.string()))),
     "no JSON": forged(lambda runs, records: (with_column(runs, "hparams", "{"), records)),
     "no id": forged(lambda runs, records: (with_column(runs, "id", None), records)),
     "no end": forged(lambda runs, records: (with_column(runs, "state", "running"), records)),

@@ -38,7 +38,6 @@ from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep import launch as launches
 from oodbench.sweep.file import read_sweep
-
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.train import loop
 from oodbench.train.execute import execute
