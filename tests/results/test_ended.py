@@ -35,13 +35,13 @@ Files = tuple[Path, Path]
 """The files of a part: runs, records."""
 
 
-def numbers(results: Results) -> list[tuple[object, ...]]:
+def numbers(results: Results) -> list[str]:
     """All that a table is made of: each value, and each run's state and costs."""
     tables = read_results(results)
     names = ["id", "label", "trial", "state", "last_step", "training_seconds", "error"]
     plain = tables.runs[names].astype({"last_step": float}).astype(object)
     runs = plain.itertuples(index=False, name=None)
-    return sorted(map(str, [*runs, *tables.records.itertuples(index=False, name=None)]))
+    return sorted(str(row) for row in [*runs, *tables.records.itertuples(index=False, name=None)])
 
 
 def made(path: Path, rows: tuple[str, ...] = ROWS, value: float = 0.25) -> Made:
@@ -74,7 +74,20 @@ def files_of(results: Results, label: str) -> Files:
 
 
 def cut(which: int) -> Callable[[Files], None]:
-    return lambda files: files[which].write_bytes(files[which].read_bytes()[:-20])
+    def damage(files: Files) -> None:
+        files[which].write_bytes(files[which].read_bytes()[:-20])
+
+    return damage
+
+
+def instead(which: int, make: Callable[[Path], object]) -> Callable[[Files], None]:
+    """Something else in the place of a file."""
+
+    def damage(files: Files) -> None:
+        files[which].unlink()
+        make(files[which])
+
+    return damage
 
 
 def flip(which: int, share: float) -> Callable[[Files], None]:
@@ -111,16 +124,16 @@ DAMAGES: dict[str, Callable[[Files], None]] = {
     "runs cut": cut(0),
     "records cut": cut(1),
     **{f"file {i} flipped at {s}": flip(i, s) for i in (0, 1) for s in (0.3, 0.6, 1)},
-    "no records": lambda files: files[1].unlink(),
-    "a folder": lambda files: (files[0].unlink(), files[0].mkdir())[0],
-    "a pipe": lambda files: (files[1].unlink(), os.mkfifo(files[1]))[0],
-    "a link to nothing": lambda files: (files[0].unlink(), files[0].symlink_to("gone"))[0],
-    "text": lambda files: files[0].write_text("id,label\n1,ERM\n") and None,
+    "no records": instead(1, lambda path: None),
+    "a folder": instead(0, Path.mkdir),
+    "a pipe": instead(1, os.mkfifo),
+    "a link to nothing": instead(0, lambda path: path.symlink_to("gone")),
+    "text": instead(0, lambda path: path.write_text("id,label\n1,ERM\n")),
     "foreign": forged(lambda runs, records: (pa.table({"x": [1]}), records)),
     "foreign records": forged(lambda runs, records: (runs, pa.table({"x": [1]}))),
     "missing column": forged(lambda runs, records: (runs.drop(["trial"]), records)),
     "other type": forged(lambda runs, records: (with_column(runs, "trial", "one", pa.string()), records)),
-    "texts as values": forged(lambda runs, records: (runs, with_column(records, "value", "x", pa.string()))),
+    "texts as values": forged(lambda a, b: (a, with_column(b, "value", "x", pa.string()))),
     "no JSON": forged(lambda runs, records: (with_column(runs, "hparams", "{"), records)),
     "no id": forged(lambda runs, records: (with_column(runs, "id", None), records)),
     "no end": forged(lambda runs, records: (with_column(runs, "state", "running"), records)),

@@ -7,11 +7,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from oodbench.results.directory import Results
 from oodbench.sweep import file as sweep_file
 from oodbench.verify import targets
 from oodbench.verify.cli import app
 from oodbench.verify.measured import Measured
-from oodbench.results.directory import Results
 from tests.helpers.sweeps import TINY
 
 EXPERIMENT = {
