@@ -20,7 +20,7 @@ from oodbench.results import compact as compaction
 from oodbench.results import parquet
 from oodbench.results.compact import compact
 from oodbench.results.directory import Results
-from oodbench.results.parquet import RECORDS, RUNS, content_of, key_of
+from oodbench.results.parquet import content_of, key_of
 from oodbench.results.read import read_results
 from oodbench.sweep.cli import app as sweep
 from oodbench.sweep.file import read_sweep
@@ -332,14 +332,6 @@ def test_the_lines_of_a_run_are_a_table_of_numbers(tmp_path: Path) -> None:
     frame = pd.read_json(runs.results.run(next(iter(runs.runs))).path / "metrics.jsonl", lines=True)
     assert frame["accuracy/a/in"].tolist() == [0.25] * 3 and frame["step"].tolist() == [10, 20, 30]
     assert all(kind.kind in "if" for kind in frame.dtypes)
-
-
-def test_the_tables_are_of_plain_columns(parts: Results) -> None:
-    for file, schema in zip(files_of(parts, "ERM"), (RUNS, RECORDS), strict=True):
-        assert pq.read_schema(file).names == schema.names
-    runs, records = map(pd.read_parquet, files_of(parts, "ERM"))
-    mean = records.merge(runs, on="id").groupby("label")["value"].mean()
-    assert mean.to_dict() == {"ERM": 0.28125}
 
 
 SHORT: dict[str, Any] = {"trials": 1, "steps": 20, "evaluate_every": 10}
