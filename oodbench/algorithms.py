@@ -184,12 +184,12 @@ class Outputs:
     """The features of these views, (E, B, V, F)."""
 
     def of_step(self, values: Tensor) -> Tensor:
-        """Pick the values (E, ...) of the step's environments, in its order, from those of all environments."""
+        """Return the values of the step's environments, in its order, (E, ...), among those of all."""
         places = None if self.batch is None else self.batch.environments
         return values if places is None else values[places]
 
     def over_environments(self, values: Tensor, rest: Tensor) -> Tensor:
-        """A copy of `rest`, the values of all environments, with (E, ...) those of the step's replaced."""
+        """Return the step's environments' values (E, ...) at their indices among `rest`, those of all."""
         places = None if self.batch is None else self.batch.environments
         return values if places is None else rest.index_copy(0, places, values)
 
@@ -416,7 +416,7 @@ def why_skipped(
 
 
 def cannot_balance(problem: Problem, hyperparameter: str = "sampling") -> str | None:
-    """Explain why this dataset cannot be balanced by `sampling`, or return None."""
+    """Return why what a hyperparameter with values of `sampling` balances is not there, or None."""
     sampling = str(problem.hparams[hyperparameter])
     balanced = BALANCED.get(sampling)
     if balanced == "classes" and not problem.task.has_classes:

@@ -125,7 +125,7 @@ def as_json(plan: Plan) -> str:
 
 
 def named(spec: RunSpec) -> dict[str, object]:
-    """The values that identify a run in its sweep: dataset, row, test set, draw and trial."""
+    """Return what tells a run from others of its sweep: dataset, row, test set, draw and trial."""
     return {
         "dataset": spec.dataset_name,
         "algorithm": spec.label,
