@@ -48,7 +48,7 @@ def place(error: BaseException, outer: int = 0) -> str | None:
 
 
 def shown(file: str) -> str:
-    """A file's path, relative to the working directory if it lies in it."""
+    """Return a file as a sentence names it: from the working directory on if it is in there."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, FileNotFoundError):

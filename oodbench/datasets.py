@@ -143,7 +143,7 @@ class Dataset(ABC):
         """Return all environments by name, with the noise of a trial. Raises UserError for missing data."""
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
-        """A change of all inputs, estimated from a run's training examples alone.
+        """Return a change of all inputs that is estimated from a run's training examples alone.
 
         `training` holds the examples of the `in` split of each training environment, by name. The
         function returned maps inputs (N, ...) as `load` gives them, of any environment, to others

@@ -96,7 +96,7 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
 
 
 def temporary_name(path: Path) -> Path:
-    """A new hidden name beside `path`, for the file or folder that will be renamed to `path`."""
+    """Return a new name, hidden and beside `path`, for the file or folder that is to become `path`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
 
 

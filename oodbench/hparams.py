@@ -163,13 +163,13 @@ def defaults(space: type, family: str = "") -> dict[str, Value]:
 
 
 def neutral_values(space: type) -> dict[str, Value]:
-    """The neutral values of the fields that have one: those of a run whose spec lacks the field."""
+    """Return the neutral values of the fields that have one: what a run without them in its spec has."""
     neutral = ((f.name, f.metadata.get("neutral")) for f in fields(space))
     return {name: value for name, value in neutral if value is not None}
 
 
 def identity(space: type, values: Mapping[str, Value]) -> dict[str, Value]:
-    """The values that enter a run's id: all that differ from the neutral ones."""
+    """Return the values that are part of a run's id: all but those that are neutral."""
     neutral = neutral_values(space)
     return {k: v for k, v in values.items() if k not in neutral or v != neutral[k]}
 

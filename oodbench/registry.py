@@ -86,7 +86,7 @@ class Registry(Generic[T]):
         return decorate
 
     def get(self, name: str, place: str = "", hint: str = "") -> T:
-        """The class under `name`; raises UserError with the nearest names if there is none."""
+        """Return `find`, which raises UserError with the nearest names if there is no such class."""
         cls = self.find(name)
         if cls is None:
             raise unknown(self.noun, name, self, place, hint)
@@ -155,7 +155,7 @@ def load_plugins(modules: Iterable[str]) -> None:
         sys.path.insert(0, str(here))
     for module in modules:
         if not all(word.isidentifier() for word in module.split(".")):
-            raise UserError(f"'{module}' is not a module name; write it as in `import x`")
+            raise UserError(f"'{module}' is no name of a module: a plug-in is named as in `import`")
         with _imported("plug-in", module), _same_directory(module):
             try:
                 importlib.import_module(module)
@@ -254,7 +254,7 @@ def _parsed(files: Iterable[Path]) -> list[ast.Module]:
 
 
 def bases_of(node: ast.ClassDef, classes: Classes) -> list[ast.ClassDef]:
-    """The bases of a class that are among some classes."""
+    """Return those of the bases of a class that are among some classes."""
     return [classes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in classes]
 
 

@@ -120,7 +120,7 @@ def fits_examples(cls: type[Algorithm]) -> bool:
 
 
 def has_stages(cls: type[Algorithm]) -> bool:
-    """Whether a method defines its own stages: other drawings or a head that trains alone."""
+    """Return whether a method says itself when it draws otherwise or trains the classifier alone."""
     hooks = ("drawing_at", "trains_head_only")
     own = issubclass(cls, CustomStep)
     return own and any(getattr(cls, hook) is not getattr(CustomStep, hook) for hook in hooks)

@@ -124,7 +124,7 @@ class Task:
         return torch.where(known, values, 0.0).sum(-1) / known.sum(-1).clamp(min=1)
 
     def known(self, targets: Tensor) -> Tensor:
-        """Mask (N,) of examples with a known label; others are left out of metrics."""
+        """Return whether anything is known of each example's target, (N,): it counts in no metric else."""
         if self.kind in _EACH:
             return targets.isfinite().any(-1)
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)

@@ -220,7 +220,7 @@ class Terminal(Console):
             self.width = LEAST_WIDTH
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Turn a string into a `Text`, as `print` and tables do."""
+        """Return a string as a `Text`: what `print` and tables do with strings."""
         if self.encoding.startswith("utf"):
             return super().render_str(printable(text, "\n"), **options)
         return super().render_str(printable(text, "\n").translate(ASCII), **options)

@@ -49,7 +49,7 @@ def labelled(name: str, options: Mapping[str, object]) -> str:
 
 
 def run_options(dataset: "Dataset", pretrained: bool) -> dict[str, Any]:
-    """The options that enter a run's id, given whether its network is pretrained.
+    """Return the options as part of a run's identity, given whether its network is pretrained.
 
     `resolved_options(pretrained)` of a dataset gives the values of options that it resolves for a run.
     """
@@ -93,7 +93,7 @@ def standardises_targets(dataset: "Dataset") -> bool:
 
 
 def repeats(dataset: "Dataset") -> bool:
-    """Whether inputs repeat by design: `data check` then reports none of them."""
+    """Return whether inputs repeat by design, so that `data check` does not report repeated ones."""
     return bool(getattr(dataset, "repeats", False))
 
 
@@ -130,7 +130,7 @@ def training_environments(dataset: "Dataset", held_out: Collection[str]) -> tupl
 
 
 def split_metrics(dataset: "Dataset") -> "SplitMetrics | None":
-    """The function for metrics of a split that are not means over examples, or None.
+    """Return the function for metrics of a split that are no means over its examples, or None.
 
     `split_metrics(environment, index, logits)` of a dataset takes the places of the split's examples in
     the environment, (n,), and their predictions, (n, ...), both on the CPU.

@@ -251,7 +251,7 @@ class Images(FileDataset):
         return survey
 
     def known_survey(self, listing: Listing) -> Survey | None:
-        """The survey of exactly these files, if one is kept beside them."""
+        """Return the survey that is kept beside the files as they are, if there is one."""
         with suppress(DamagedFile):
             return read_file(self._survey_file(listing), SURVEY)
         return None
@@ -330,7 +330,7 @@ class OwnImages(Images):
         return self.options.size or self._size_of_files
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """Add size and white level, which are estimated from the files, to the run's options."""
+        """Return the run also records the size, and the white of deep greys, as the files may change."""
         white = {"white": self.white()} if self.survey().deep else {}
         return super().resolved_options(pretrained) | {"size": self.size} | white
 
@@ -339,7 +339,7 @@ class OwnImages(Images):
         return self.options.white or super().white()
 
     def cache_folder(self, listing: Listing) -> Path:
-        """The folder's name includes the white level once deep greys have been found."""
+        """Return the folder whose name has also the white, where there are deep greys that are known of."""
         known = self.known_survey(listing)
         white = self.white() if self.options.white or (known and known.deep) else 1
         name = f"upright-{self.size}-{white:.10g}-{self.fingerprint(listing)}"

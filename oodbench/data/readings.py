@@ -136,7 +136,7 @@ class Reader:
         return [*FORMS[self.decimal], BLANKS[self.decimal], *others]
 
     def numbers(self, name: str) -> Numbers | None:
-        """A column as numbers; None if some filled cell is not a number."""
+        """Return a column as numbers; None if some filled cell is none."""
         cells, unit = self.table.cells(name), ""
         filled = _filled(cells)
         form = self._form_of(filled)
@@ -223,7 +223,7 @@ class Reader:
 
 
 def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
-    """Texts (N,) with each number spelled in one way (1 for 1.0), and a note on the other spellings."""
+    """Return texts (N,) in which one number is written in one way (1 and 1.0), and a note on others."""
     texts = np.array(cells, dtype=object)
     distinct = sorted({*cells} - {""}, key=lambda text: (len(text), text))
     same: dict[float, list[str]] = {}
@@ -249,7 +249,7 @@ def _filled(cells: pa.Array) -> pa.Array:
 
 
 def look_alikes(texts: Iterable[str]) -> str:
-    """A clause on the first texts that differ only as `Yes` and `yes` do."""
+    """Return a clause on the first texts that people could take for one, such as `Yes` and `yes`."""
     same: dict[str, list[str]] = {}
     for text in sorted(set(texts)):
         plain = unicodedata.normalize("NFKC", text).casefold()

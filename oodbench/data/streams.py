@@ -28,7 +28,7 @@ CHUNK_VALUES = 2**24
 CHUNK_EXAMPLES = 256
 """Stored examples are evaluated in chunks of at most so many values and examples."""
 DIGESTED = 16
-"""Stored examples hashed into a fingerprint."""
+"""Return the number of stored examples of which a digest is made."""
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -58,7 +58,7 @@ class Network(nn.Module):
 
     @classmethod
     def is_pretrained(cls, values: Mapping[str, object]) -> bool:
-        """Whether a network with these hyperparameters starts from weights trained on other data.
+        """Return whether these hyperparameters give it weights that were trained on other data.
 
         Learning rate, weight decay, batch size and augmentation have other defaults then.
         """
@@ -66,7 +66,7 @@ class Network(nn.Module):
 
     @classmethod
     def is_zero_shot(cls, values: Mapping[str, object]) -> bool:
-        """Whether the head predicts classes before any training, with these hyperparameters."""
+        """Return whether these hyperparameters give it a head that predicts classes before any training."""
         return False
 
     featurizer: nn.Module

@@ -340,7 +340,7 @@ def make_average(
 
 
 def averaged(algorithm: Algorithm) -> Weights:
-    """The tensors of a method that are averaged: all real ones but the parameters its network freezes."""
+    """Return what is averaged of a method: all real numbers but the parameters that its network freezes."""
     weights: Weights = {
         name: p
         for name, p in algorithm.named_parameters()

@@ -162,7 +162,7 @@ def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
 def shapes(
     environments: Mapping[str, Environment], splits: Mapping[str, Mapping[str, Tensor]]
 ) -> tuple[object, ...]:
-    """A key; predictors are evaluated together on data with equal keys."""
+    """Return a key that is equal for data on which predictors can be evaluated together."""
     return tuple(
         (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
         for name, e in environments.items()
@@ -277,7 +277,7 @@ def _size(environment: Environment, task: Task) -> int:
 def constant_answer(
     data: Data, training: Sequence[str], scored: Mapping[str, Environment]
 ) -> Constants:
-    """Every metric of the best constant answer on each split of the `scored` environments.
+    """Return every metric on each split of the `scored` environments, of its best constant answer.
 
     The constant is the best one for the metric on the pooled `in` splits of the `training`
     environments (`Task.constants`); a dataset's metrics of whole splits (`facts.split_metrics`)

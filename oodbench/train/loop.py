@@ -124,7 +124,7 @@ class Training:
 
 
 def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Training:
-    """The run at its checkpoint with the records up to there, or at its start without any.
+    """Return the run at its checkpoint, with the records up to there; else at its start, without records.
 
     The caller holds the run's lock. A checkpoint that cannot be used is warned of. Raises UserError for a
     spec that cannot be run.

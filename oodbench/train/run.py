@@ -332,7 +332,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Everything needed to resume the run here, as tensors and plain values."""
+        """Return everything that the run needs to go on from here, as tensors and plain values."""
         optimizers = {name: o.state_dict() for name, o in self.algorithm.optimizers.items()}
         cuda = self.settings.device.startswith("cuda")
         average = {} if self.average is None else {"average": self.average.state()}

@@ -71,7 +71,7 @@ def test_a_strangers_arrays_run_no_code_and_are_no_larger_than_their_file(
     run = Results(tmp_path).run("r")
     run.path.mkdir(parents=True)
     write_examples(run, "multiclass", {"a": (np.array([0, 1]), np.array([True, False]))})
-    make(run.path / "predictions" / "5.npz")
+    make(run.kept / "predictions" / "5.npz")
     tracemalloc.start()
     with pytest.raises(UserError, match="cannot be read at step 5"):
         read_predictions(run, 5)

@@ -75,7 +75,8 @@ def start(job: Job, index: int) -> Worker:
             )
             time.sleep(SERVER_SECONDS)
     raise UserError(
-        f"could not start a worker: the fork server died {MAX_SERVERS} times (out of memory?)"
+        f"no worker could be started: the server that workers are forked from died {MAX_SERVERS} times, "
+        "as when the memory is used up"
     )
 
 
