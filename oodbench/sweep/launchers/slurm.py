@@ -312,15 +312,23 @@ class Request:
         return _chunks(ids, math.ceil(len(ids) / (most - queued)))
 
     def submit(self, name: str, packs: tuple[Pack, ...], submissions: Submissions) -> None:
-        """Submit an array, which is on disk before it is in the queue; raises UserError."""
+        """Submit an array, which is on disk before it is in the queue; raises UserError.
+
+        Earlier failures of its runs are forgotten, as a job leaves failed runs alone, and recorded again
+        if Slurm refuses the array.
+        """
         submission = Submission(name, packs, time.time())
+        runs = map(self.job.results.run, chain(*packs))
+        failures = [(run, failure) for run in runs if (failure := run.failure()) is not None]
+        for run, _ in failures:
+            run.forget()
         submissions.write(submission)
-        for run_id in chain(*packs):  # a job leaves failed runs alone
-            self.job.results.run(run_id).forget()
         try:
             job = self._submit(submission)
         except BaseException:
             shutil.rmtree(submissions.folder / name)
+            for run, failure in failures:
+                run.fail(failure.error, failure.traceback)
             raise
         submissions.write(replace(submission, job=job))
 
