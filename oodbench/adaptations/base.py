@@ -32,7 +32,6 @@ class Stream:
     """Reads the inputs (n, ...) at each of some places (n,), one batch after the other."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return places and inputs of every batch, in their order."""
         return zip(self.batches, self.read(self.batches), strict=True)
 
     def shuffled(self, generator: torch.Generator) -> "Stream":
