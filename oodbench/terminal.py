@@ -69,7 +69,6 @@ class _App(typer.Typer):
     """An app in which a user's mistake ends every command as `exit_on_user_error` says."""
 
     def command(self, *args: Any, **settings: Any) -> Callable[[C], C]:
-        """Return a decorator that registers a command, wrapped, and returns it so."""
         register = super().command(*args, **settings)
 
         def decorate(command: C) -> C:

@@ -35,7 +35,6 @@ class Columns:
         return (*self.numbers, *empty, *each)
 
     def __str__(self) -> str:
-        """Return a sentence on how columns become inputs."""
         parts = []
         if self.numbers:
             gaps = f"gaps of {', '.join(self.gaps)} are filled by the {self.imputation}"

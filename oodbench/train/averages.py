@@ -126,7 +126,6 @@ class EMA(Average):
         """The first update that counts; below 1 a share of the run's steps."""
 
         def __post_init__(self) -> None:
-            """Refuse two reaches by a UserError."""
             if self.decay is None and self.horizon is None:
                 object.__setattr__(self, "horizon", 0.1)
             elif None not in (self.decay, self.horizon):

@@ -109,7 +109,6 @@ class Batches:
         return self._reads.seconds if self._stored else 0.0
 
     def __getitem__(self, step: int) -> Batch:
-        """Return the batch of `step`."""
         environments = list(self._environments_at(step))
         batch = self._whole
         if batch is None:
@@ -194,7 +193,6 @@ class StagedBatches:
         self._current = self._drawn(at(0))
 
     def __getitem__(self, step: int) -> Batch:
-        """Return the batch of `step`."""
         self._current = self._drawn(self._at(step))
         return self._current[step]
 

@@ -145,12 +145,10 @@ class _WeightAverage:
         self._judge = Judge(judge, evidence, self.run.data.dataset)
 
     def cost_of(self, member: Member) -> float:
-        """Return the cost of one member's weights, see `Judge.cost`."""
         records = (r for r in member.directory.records() if r["step"] == member.step)
         return self._cost(next(records)["evaluations"])
 
     def cost(self, members: Sequence[Member]) -> float:
-        """Return the cost of the members' mean."""
         return self._cost([vars(e) for e in self.evaluate(members)])
 
     def _cost(self, evaluations: Sequence[Mapping[str, Any]]) -> float:
@@ -158,7 +156,6 @@ class _WeightAverage:
         return math.inf if cost is None else cost
 
     def evaluate(self, members: Sequence[Member]) -> list[Evaluation]:
-        """Return all metrics of the members' mean."""
         self.run.algorithm.load_state_dict(mean_weights([load_file(m.weights) for m in members]))
         return self.run.evaluate()
 

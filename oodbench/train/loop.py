@@ -68,7 +68,6 @@ class Training:
     """Whether the last record of a diverged run is written."""
 
     def __post_init__(self) -> None:
-        """Find the weights that are kept of the run so far, and who follows it."""
         self.weights = KeptWeights(self.run, self.directory)
         self.observers = Observers(self.run.settings.observers, self.run.spec)
 

@@ -123,7 +123,6 @@ class _Pool:
         self.workers = [start(job, i) for i in range(job.at_once)]
 
     def train(self, display: Display) -> dict[str, State]:
-        """Hand out runs until all have ended; returns their states."""
         while self.queue or any(w.busy for w in self.workers):
             for worker in self.workers:
                 if not worker.busy and self.queue:

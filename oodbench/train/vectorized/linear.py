@@ -60,7 +60,6 @@ class _Tapped(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, give: Any) -> Tensor:
-        """Return the layer of a single run."""
         return F.linear(x, weight, bias)
 
     @staticmethod

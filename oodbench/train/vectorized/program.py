@@ -68,7 +68,6 @@ class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Do an operation, and take note of its remainder."""
         out = func(*args, **(kwargs or {}))
         if isinstance(out, Tensor) and out.numel() % self._runs == 0:
             width = _at_once(func.overloadpacket.__name__.removesuffix("_"), args)
