@@ -31,7 +31,7 @@ class _Loader(_Base):  # type: ignore[misc, valid-type]
     """YAML in which names stay texts: NO, on, 10_3, 1:30:00 and 2020-01-31, unlike in YAML 1.1."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of a node; raises YAMLError for a tag that does not fit, such as `!!int x`."""
+        """The value of a node; raises YAMLError for a tag that does not fit, such as `!!int x`."""
         try:
             value = super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError):
@@ -59,7 +59,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the value of a YAML file; raises UserError naming the file and the place in it."""
+    """The value of a YAML file; raises UserError naming the file and the place in it."""
     try:
         text = read_regular(path, LARGEST_FILE).decode()
     except UnicodeDecodeError:
@@ -68,7 +68,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, place: str) -> Any:
-    """Return the value of a YAML text; raises UserError naming the place."""
+    """The value of a YAML text; raises UserError naming the place."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -125,7 +125,7 @@ def _shortened(value: object, length: int = LONGEST_REASON) -> str:
 
 
 def assignments(flag: str, settings: Sequence[str]) -> dict[str, Any]:
-    """Return the values of a flag's `key=value`, read as YAML; raises UserError."""
+    """The values of a flag's `key=value`, read as YAML; raises UserError."""
     values = {}
     for setting in settings:
         key, equals, value = setting.partition("=")

@@ -44,7 +44,7 @@ class ModelInputs(nn.Module):
         self.register_buffer("shift", shift[:, None, None], persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return images (N, C, H, W), resized and standardised."""
+        """Images (N, C, H, W), resized and standardised."""
         if self._size and x.shape[-2:] != (self._size, self._size):
             size = (self._size, self._size)
             x = nn.functional.interpolate(x, size, mode=self._mode, antialias=True)
@@ -147,7 +147,7 @@ class Timm(Network):
 
     @classmethod
     def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
-        """Return the file of the weights, None for random ones; raises UserError if it is missing."""
+        """The file of the weights, None for random ones; raises UserError if it is missing."""
         weights = str(values["weights"])
         if weights in ("none", "cached"):
             return None if weights == "none" else _cached(str(values["model"]))
@@ -160,7 +160,7 @@ class Timm(Network):
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """Return the hyperparameters with the weights' checksum; the network is built once, as a check."""
+        """The hyperparameters with the weights' checksum; the network is built once, as a check."""
         resolved = dict(values)
         if resolved["normalized"] is None:
             resolved["normalized"] = normalization(dataset) is not None

@@ -223,7 +223,7 @@ def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def subsample(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return sorted indices of random examples, of each label in (N,) as many as the rarest has."""
+    """Sorted indices of random examples, of each label in (N,) as many as the rarest has."""
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
     counts = torch.unique(labels, return_counts=True)[1]

@@ -161,7 +161,7 @@ class _WeightAverage:
 
 
 def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of weights by name; integers, and weights of several shapes, are those of the first.
+    """The mean of weights by name; integers, and weights of several shapes, are those of the first.
 
     Shapes differ only in modules of a method beside its network, whose first weights were not shared.
     """
@@ -177,7 +177,7 @@ def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def greedy_choice(
     members: Sequence[Member], cost_of: Callable[[Member], float], cost: Callable[..., float]
 ) -> list[Member]:
-    """Return the greedy choice: from the best on, each member that does not make the mean worse."""
+    """The greedy choice: from the best on, each member that does not make the mean worse."""
     greedy: list[Member] = []
     least = math.inf
     for member in sorted(members, key=cost_of):

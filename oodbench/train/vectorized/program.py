@@ -275,7 +275,7 @@ class VectorizedProgram:
     def gradients(
         self, step: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """Return the metrics, (K,) each, and by name, (K, *shape), gradients and next buffers."""
+        """The metrics, (K,) each, and by name, (K, *shape), gradients and next buffers."""
         return self._gradients_of(*self._batches[step], step)
 
     def remainders(self) -> Remainders:
@@ -324,7 +324,7 @@ class VectorizedProgram:
 
     @torch.no_grad()
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """Return all metrics of some of the runs with their evaluated weights, by the runs' indices."""
+        """All metrics of some of the runs with their evaluated weights, by the runs' indices."""
         self._template.eval()
         weights = self._matrix, self._buffers
         if self._averages:
@@ -476,7 +476,7 @@ class _Batches:
         self._made: dict[str, Tensor]
 
     def __getitem__(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the fields of `Batch` that there are, and the noise of a step, (K, ...) each.
+        """The fields of `Batch` that there are, and the noise of a step, (K, ...) each.
 
         Inputs that are vectors lie column by column in memory.
         """
