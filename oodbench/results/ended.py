@@ -207,7 +207,11 @@ def _part(folder: Path, key: str) -> Part:
         if not os.path.lexists(paths[0]):
             raise FileNotFoundError(str(paths[0]))
         raise DamagedFile(f"{paths[runs is not None]} is missing")
-    frame = runs_frame(parsed(runs, RUNS, str(paths[0])))
+    table = parsed(runs, RUNS, str(paths[0]))
+    try:
+        frame = runs_frame(table)
+    except DamagedFile as error:
+        raise DamagedFile(f"{paths[0]}: {error}") from None
     if key_of(runs, records) != key:
         raise DamagedFile(
             f"{paths[0]} or {paths[1].name} is damaged: they are not what was written"

@@ -200,6 +200,8 @@ def read_results(results: Results, specs: Mapping[str, RunSpec] | None = None) -
     """
     with _no_collection():
         rows, settings = _planned(results, specs)
+        if rows.empty:
+            raise UserError("the sweep plans no run")
         ids = pd.Index(rows["id"].unique())
         with_folder = _names_in(results.path / "runs")
         # folders first: a run that is moved meanwhile is then in the tables

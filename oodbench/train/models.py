@@ -114,7 +114,7 @@ def load_model(
     path = Path(directory)
     trial = None if trial is None else whole_number(trial, "trial")
     names = (dataset, algorithm, test_environment)
-    if path.parent.name in ("runs", "kept") and (path.parent.parent / "sweep.json").exists():
+    if path.parent.name in ("runs", "kept") and not (path / "sweep.json").exists():
         run = Results(path.parent.parent).run(path.name)
         file = _weights_of_run(run, rule)
         _check_names(run, (*names, trial))

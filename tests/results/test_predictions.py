@@ -24,7 +24,7 @@ def test_what_is_kept_is_read(tmp_path: Path) -> None:
     assert found.classes == ("no", "yes")
     with pytest.raises(UserError, match=r"keeps no predictions of step 6; .*--keep-predictions"):
         read_predictions(run, 6)
-    (tmp_path / "runs" / "r" / "predictions" / "5.npz").write_bytes(b"\x80\x04pickle")
+    (tmp_path / "kept" / "r" / "predictions" / "5.npz").write_bytes(b"\x80\x04pickle")
     with pytest.raises(UserError, match="cannot be read"):
         read_predictions(run, 5)
 

@@ -86,8 +86,7 @@ def test_why_prints_the_line_that_loads_from_any_directory(
 def damaged(results: Results, tmp_path: Path) -> tuple[Path, Path]:
     """A copy of a run, and the file of its last weights."""
     run = results.run(next(iter(results.specs())))
-    shutil.copytree(run.path, tmp_path / "runs" / run.id)
-    copy = Results(tmp_path).run(run.id)
+    copy = Results(Path(shutil.copytree(results.path, tmp_path / "copy"))).run(run.id)
     return copy.path, kept_weights(copy)["last", 12]
 
 
