@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, ParamSpec, TypeVar, cast
 
 import typer
 from rich import box
@@ -93,11 +93,6 @@ def confirmed(question: str) -> bool:
     return typer.confirm(question, default=None)
 
 
-def _exit(message: object) -> NoReturn:
-    print(_for_stderr(f"error: {message}"), file=sys.stderr)
-    raise SystemExit(2)
-
-
 def _for_stderr(text: str) -> str:
     text = printable(text, keep="\n")
     if "COLUMNS" in os.environ or (sys.stderr is not None and sys.stderr.isatty()):
@@ -137,7 +132,8 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             if (sentence := _sentence(error)) is None:
                 raise
-            _exit(sentence)
+            print(_for_stderr(f"error: {sentence}"), file=sys.stderr)
+            raise SystemExit(2) from error
         finally:
             warnings.formatwarning = usual
 
@@ -264,7 +260,8 @@ class Terminal(Console):
         the first `line_after` rows; `styles` are those of cells by (row, column).
         """
         titles = [self.render_str(title).plain for title in header]
-        columns = [[self.cells_of(row[c]) for row in rows] for c in range(len(header))]
+        texts = [[self.render_str(row[c]).plain for row in rows] for c in range(len(header))]
+        columns = [list(map(cell_len, column)) for column in texts]
         widths = [max(cell_len(t), *cells, 0) for t, cells in zip(titles, columns, strict=True)]
         if sum(widths) + GAPS[0] * (len(widths) - 1) > self.width:
             rooms = [max(TITLE, *cells) for cells in columns]
@@ -295,10 +292,6 @@ class Terminal(Console):
             table.width = natural + gap * (len(block) - 1)
             tables += [table, Text()]
         return Group(*tables)
-
-    def cells_of(self, text: str) -> int:
-        """The width of a text of one line as it is printed."""
-        return cell_len(self.render_str(text).plain)
 
 
 GAPS = (3, 2)

@@ -68,7 +68,8 @@ def decoded(
     try:
         with Image.open(file, formats=formats()) as image:
             picture = rgb(ImageOps.exif_transpose(image) if upright else image, white)
-            if image.mode in DEEP and is_negative(image):
+            is_negative = getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
+            if image.mode in DEEP and is_negative:  # a TIFF's, which Pillow heeds in bytes alone
                 picture = ImageOps.invert(picture)
             return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
     except UNREADABLE as error:
@@ -92,11 +93,6 @@ def rgb(image: Image.Image, white: White | None = None) -> Image.Image:
         paper = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(paper, image.convert("RGBA"))
     return image.convert("RGB")
-
-
-def is_negative(image: Image.Image) -> bool:
-    """Whether an image is a TIFF in which 0 is white, which Pillow heeds in bytes alone."""
-    return getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
 
 
 def largest(image: Image.Image) -> float:

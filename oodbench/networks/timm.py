@@ -127,7 +127,9 @@ class Timm(Network):
             for name, p in body.named_parameters():
                 p.requires_grad = 0 <= hparams.freeze <= stages[name]
 
-        self._stages = [f"featurizer.1.{each['module']}" for each in _feature_info(body)]
+        self._stages = [
+            f"featurizer.1.{each['module']}" for each in getattr(body, "feature_info", None) or ()
+        ]
         if hparams.mix_style:
             if not self._stages or hasattr(body, "patch_embed"):
                 raise UserError(f"{hparams.model} has no early feature maps for `mix_style` to mix")
@@ -183,10 +185,6 @@ class Timm(Network):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
-
-
-def _feature_info(body: Any) -> list[dict[str, Any]]:
-    return list(getattr(body, "feature_info", None) or [])
 
 
 def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:

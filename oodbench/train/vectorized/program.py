@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -199,10 +200,6 @@ class VectorizedProgram:
             for (holder, key), p in zip(slots, of_template, strict=True):
                 holder[key] = p
 
-    def _combined(self, gradients: Tensor) -> Tensor:
-        combined: Tensor = self._over_runs(lambda a, g: a.combine(g), {}, self._numbers, gradients)
-        return combined
-
     def run_steps(self, steps: int) -> list[int | None]:
         """Do `steps` updates of every run; returns each one's first step whose loss was not finite."""
         start = time.perf_counter()
@@ -294,7 +291,8 @@ class VectorizedProgram:
         collector = None
         if self._combines:
             anchor = torch.zeros((), device=self._matrix.device, requires_grad=True)
-            collector = Collector(batch["x"].shape[1], self._combined, anchor)
+            combine = partial(self._over_runs, lambda a, g: a.combine(g), {}, self._numbers)
+            collector = Collector(batch["x"].shape[1], combine, anchor)
         with vectorized_linear(self._template.network, collector):
             given = {**leaves, **self._fixed, **self._buffers}
             totals, losses, metrics, buffers = self._over_runs(
