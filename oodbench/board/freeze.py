@@ -170,7 +170,7 @@ def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
     chosen, runs = _chosen(tables), tables.runs
     about = runs.set_index("id")[["metric", "test_environments"]]
     steps = chosen[["id", "step"]].drop_duplicates()
-    at = tables.records.astype(_TEXTS).merge(steps, on=["id", "step"])
+    at = tables.records.astype(dict.fromkeys(CATEGORIES, object)).merge(steps, on=["id", "step"])
     at = at.join(about, on="id", rsuffix="_main")
     places = zip(at["environment"], at["split"], at["test_environments"], strict=True)
     is_test = pd.Series([e in tests and s == "in" for e, s, tests in places], at.index)
