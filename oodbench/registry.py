@@ -1,7 +1,6 @@
 """A registry: names to classes, filled by the files of a folder, by entry points and by plug-ins."""
 
 import ast
-import gc
 import importlib
 import os
 import pkgutil
@@ -234,23 +233,13 @@ def written(files: Iterable[Path]) -> Iterator[tuple[str, ast.Call, ast.ClassDef
 
     The files are read, never imported, which would take seconds. Classes inside of others are left out.
     """
-    trees = _parsed(files)
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
     classes = {n.name: n for tree in trees for n in tree.body if isinstance(n, ast.ClassDef)}
     for node in classes.values():
         for call in node.decorator_list:
             match call:
                 case ast.Call(func=ast.Name("register"), args=[ast.Constant(str(name)), *_]):
                     yield name, call, node, classes
-
-
-def _parsed(files: Iterable[Path]) -> list[ast.Module]:
-    collects = gc.isenabled()
-    gc.disable()  # a quarter of the time would be spent to find no garbage in the trees
-    try:
-        return [ast.parse(file.read_text(encoding="utf-8")) for file in files]
-    finally:
-        if collects:
-            gc.enable()
 
 
 def bases_of(node: ast.ClassDef, classes: Classes) -> list[ast.ClassDef]:
