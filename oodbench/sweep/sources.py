@@ -112,7 +112,7 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
 
 
 def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, MissingError]:
-    """Return the datasets that lack data or a package, by label, with the command that gets it."""
+    """The datasets that lack data or a package, by label, with the command that gets it."""
     absent = {}
     for item in sweep.datasets:
         dataset, label, *_ = _made(item, data_dir)
@@ -180,7 +180,7 @@ def _source(
 
 
 def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) -> Source:
-    """Return the dataset that a ceiling trains on: with its `ceiling` options and the row's own."""
+    """The dataset that a ceiling trains on: with its `ceiling` options and the row's own."""
     from oodbench.datasets import make
 
     options = {**source.ceiling, **row.options}
@@ -263,7 +263,7 @@ def _check_environments(
 
 
 def indices(value: int | list[int], key: str) -> Sequence[int]:
-    """Return the trials or draws that a key counts or lists; raises UserError for repetitions."""
+    """The trials or draws that a key counts or lists; raises UserError for repetitions."""
     if isinstance(value, int):
         return range(value)
     if not value or len(set(value)) < len(value):

@@ -56,7 +56,7 @@ def evaluate(
     groups: OfGroups | None = None,
     batches: Batches | None = None,
 ) -> list[Evaluation]:
-    """Return every recorded metric of a predictor on every split of every environment.
+    """Every recorded metric of a predictor on every split of every environment.
 
     `predict` maps inputs (N, ...), as they are in memory or read, to logits (N, C); `splits` holds the
     indices of each environment's splits. An empty split has no value. Splits with `groups` have the
@@ -95,7 +95,7 @@ def evaluate(
 
 
 def mean_loss(evaluations: Sequence[Evaluation], task: Task) -> float:
-    """Return the mean over environments of the mean loss, given evaluations of one split of each."""
+    """The mean over environments of the mean loss, given evaluations of one split of each."""
     losses = [e.value for e in evaluations if e.metric == task.loss_metric]
     return sum(losses) / len(losses)
 
@@ -108,7 +108,7 @@ def evaluate_vectorized(
     groups: Sequence[OfGroups] | None = None,
     batches: Sequence[Batches] | None = None,
 ) -> list[list[Evaluation]]:
-    """Return the evaluations of each of K predictors on data of its own, as `evaluate` returns them.
+    """The evaluations of each of K predictors on data of its own, as `evaluate` returns them.
 
     The data of all predictors are in memory and have equal shapes. `predict` maps inputs (R, N, ...)
     and the indices of R predictors to their logits (R, N, C).
@@ -151,7 +151,7 @@ def evaluate_vectorized(
 
 
 def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
-    """Return how many examples of each group are `right` (..., n): (..., groups), exact in float64.
+    """How many examples of each group are `right` (..., n): (..., groups), exact in float64.
 
     `keys` (..., n) are the examples' groups.
     """
@@ -197,7 +197,7 @@ def logits(
     loader_workers: int = 0,
     batches: Batches | None = None,
 ) -> dict[str, Tensor]:
-    """Return the logits (N, C) of all examples by environment, as `Task.kept` keeps them, on the CPU."""
+    """The logits (N, C) of all examples by environment, as `Task.kept` keeps them, on the CPU."""
 
     def work(x: Tensor, y: Tensor) -> dict[str, Tensor]:
         return {OUTPUTS: task.kept(x)}

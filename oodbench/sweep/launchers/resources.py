@@ -22,7 +22,7 @@ class Resources(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the resources among `values` that this class knows."""
+        """The resources among `values` that this class knows."""
         return cls.model_validate({k: v for k, v in values.items() if k in cls.model_fields})
 
 
@@ -77,14 +77,14 @@ class SlurmResources(Resources):
         return int(self.gpus.rpartition(":")[2])
 
     def at_a_time(self, threads: int) -> int:
-        """Return the runs that a job trains at a time: `runs_per_gpu` a GPU, else one a `threads` cores."""
+        """The runs that a job trains at a time: `runs_per_gpu` a GPU, else one a `threads` cores."""
         if self.gpu_count:
             return self.gpu_count * self.runs_per_gpu
         return max(1, self.cpus // threads)
 
 
 def minutes(text: str) -> float | None:
-    """Return the minutes of a time as Slurm spells it: `90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`.
+    """The minutes of a time as Slurm spells it: `90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`.
 
     None for `UNLIMITED`, `infinite` and everything that is not a time.
     """

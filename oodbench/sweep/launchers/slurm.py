@@ -188,7 +188,7 @@ class Slurm(Launcher):
                 console.print(f"  {title(job.specs[run_id])}")
 
     def states(self, results: Results, ids: Collection[str]) -> dict[str, RunStatus]:
-        """Return the status of the runs that were submitted, by Slurm's queue and the disk.
+        """The status of the runs that were submitted, by Slurm's queue and the disk.
 
         Slurm is asked before the disk is read: what is gone from the queue has ended on the disk.
         """
@@ -251,7 +251,7 @@ class Request:
         }
 
     def lines(self) -> list[str]:
-        """Return the job's options as sbatch takes them, then the commands before its Python."""
+        """The job's options as sbatch takes them, then the commands before its Python."""
         options = {"time": self.minutes, **self.options}
         flags = [f"--{key}" if v is True else f"--{key}={v}" for key, v in options.items()]
         return [*flags, *self.setup]
@@ -274,7 +274,7 @@ class Request:
             )
 
     def arrays(self, states: Mapping[str, State]) -> dict[str, tuple[Pack, ...]]:
-        """Return the runs that nobody trains, in jobs and these in arrays, by name; raises UserError."""
+        """The runs that nobody trains, in jobs and these in arrays, by name; raises UserError."""
         if "%" in str(self.out):
             raise UserError(
                 f"{self.out}: Slurm's log files cannot lie in a folder with a % in its name"
@@ -312,15 +312,23 @@ class Request:
         return _chunks(ids, math.ceil(len(ids) / (most - queued)))
 
     def submit(self, name: str, packs: tuple[Pack, ...], submissions: Submissions) -> None:
-        """Submit an array, which is on disk before it is in the queue; raises UserError."""
+        """Submit an array, which is on disk before it is in the queue; raises UserError.
+
+        Earlier failures of its runs are forgotten, as a job leaves failed runs alone, and recorded again
+        if Slurm refuses the array.
+        """
         submission = Submission(name, packs, time.time())
+        runs = map(self.job.results.run, chain(*packs))
+        failures = [(run, failure) for run in runs if (failure := run.failure()) is not None]
+        for run, _ in failures:
+            run.forget()
         submissions.write(submission)
-        for run_id in chain(*packs):  # a job leaves failed runs alone
-            self.job.results.run(run_id).forget()
         try:
             job = self._submit(submission)
         except BaseException:
             shutil.rmtree(submissions.folder / name)
+            for run, failure in failures:
+                run.fail(failure.error, failure.traceback)
             raise
         submissions.write(replace(submission, job=job))
 
@@ -374,7 +382,7 @@ def packed(
     settings: TrainSettings,
     expected: "Forecast | None" = None,
 ) -> list[Pack]:
-    """Return the ids of the runs of each job: `runs_per_job`, else as many as take about ten minutes.
+    """The ids of the runs of each job: `runs_per_job`, else as many as take about ten minutes.
 
     The times are measured here unless a forecast has them; a job gets no more than half of its time limit.
     """
@@ -402,7 +410,7 @@ def _chunks(ids: Sequence[str], size: int) -> list[Pack]:
 
 
 def described(packs: Sequence[Pack], asked: SlurmResources) -> str:
-    """Return a sentence on how runs share jobs."""
+    """A sentence on how runs share jobs."""
     text = f"Slurm: {counted(sum(map(len, packs)), 'run')} in {counted(len(packs), 'job')}"
     if asked.runs_per_job is None and any(len(pack) > 1 for pack in packs):
         text += f": short runs share jobs of about {JOB_MINUTES} minutes, or runs_per_job of them"

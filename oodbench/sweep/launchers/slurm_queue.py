@@ -65,7 +65,7 @@ class Submission:
         return f"{self.job}_{index}" if len(self.packs) > 1 else self.job
 
     def log(self, index: int, folder: Path) -> Path | None:
-        """Return the log of the job at an index of the array, or None if it has none."""
+        """The log of the job at an index of the array, or None if it has none."""
         return max(folder.glob(f"{self.name}/{self.job_id(index)}_*.err"), default=None)
 
 
@@ -76,7 +76,7 @@ class Submissions:
         self.folder = results.path.absolute() / "jobs"
 
     def lock(self) -> FileLock:
-        """Return the lock that a launch holds while it looks at what is queued and submits the rest."""
+        """The lock that a launch holds while it looks at what is queued and submits the rest."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder / "lock")
 
@@ -87,7 +87,7 @@ class Submissions:
         write_whole(self.folder / submission.name / "submission.json", text)
 
     def __iter__(self) -> Iterator[Submission]:
-        """Return all submissions, the oldest first.
+        """All submissions, the oldest first.
 
         A damaged one is left out: its runs are judged by their own files alone.
         """
@@ -98,7 +98,7 @@ class Submissions:
         return iter(sorted((s for s in readable if s is not None), key=lambda s: s.time))
 
     def of_runs(self) -> dict[str, tuple[Submission, int]]:
-        """Return the last submission of each run and the job's index in its array, unless cancelled."""
+        """The last submission of each run and the job's index in its array, unless cancelled."""
         return {
             run_id: (submission, index)
             for submission in self
@@ -206,8 +206,7 @@ class NoAnswer(UserError):
 
 
 def ask(*command: str, patient: bool = True) -> str:
-    """Return the output of one of Slurm's commands, which is called again, with back-off, while Slurm is
-    busy.
+    """The output of one of Slurm's commands, which is called again, with back-off, while Slurm is busy.
 
     Raises NoAnswer with Slurm's own sentence, or if the command is not there.
     """
