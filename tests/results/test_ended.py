@@ -181,7 +181,7 @@ def test_a_run_that_two_parts_tell_otherwise_counts_nowhere_until_it_ends_again(
             "ERM": {"done"},
             "IRM": {"planned"},
         }
-        assert sum("unlike records of the run" in note for note in tables.notes) == 2
+        assert sum("unlike records of the run" in str(note) for note in tables.notes) == 2
         assert compact(ours.results) == 0
     again = made(tmp_path / "again")
     for run_id in theirs.runs:

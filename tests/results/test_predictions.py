@@ -69,7 +69,6 @@ def test_a_strangers_arrays_run_no_code_and_are_no_larger_than_their_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = Results(tmp_path).run("r")
-    run.path.mkdir(parents=True)
     write_examples(run, "multiclass", {"a": (np.array([0, 1]), np.array([True, False]))})
     make(run.kept / "predictions" / "5.npz")
     tracemalloc.start()
