@@ -60,7 +60,9 @@ class DANN(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Weight 0 is ERM. The discriminator still learns, but the predictor does not see it."""
+        """Return a weight of 0 gives ERM: the discriminator still learns, and the predictor does not see
+        it.
+        """
         return {"penalty_weight": 0.0}
 
     def reversal_weight(self, step: int) -> float:

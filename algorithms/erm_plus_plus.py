@@ -73,11 +73,11 @@ class ERMPlusPlus(CustomStep):
         return step if step < self.second else step - self.second
 
     def trains_head_only(self, step: int) -> bool:
-        """Whether this step is in the head-only warm-up of its training."""
+        """Return the first steps of each training do, unless the head stays as it is."""
         return 0 <= self._step(step) < self.head_steps
 
     def drawing_at(self, step: int) -> Drawing:
-        """The first training leaves examples out, the second draws from all."""
+        """Return the first training leaves examples out."""
         return Drawing(self.hparams.sampling, self.hparams.held_out if step < self.second else 0.0)
 
     def schedule(self, step: int, rates: Rates) -> Rates:

@@ -27,9 +27,9 @@ def target_probabilities(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def among_largest(values: Tensor, share: Any) -> Tensor:
-    """Mask (..., n) of the `values` (..., n) that are at least the quantile 1 - share along the last axis.
+    """Return whether each of `values` (..., n) is at least the quantile 1 - share along the last axis.
 
-    True for floor(share (n - 1)) + 1 of n distinct values, at `share` 0 for the largest.
+    That are floor(share (n - 1)) + 1 of n different ones, at `share` 0 the largest.
     """
     n = values.shape[-1]
     place = torch.as_tensor(share * (n - 1) + 1e-4).floor().long()
