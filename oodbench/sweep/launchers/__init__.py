@@ -9,18 +9,20 @@ results directory.
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from oodbench.errors import UserError, plugin_hint, wrong_result
+from pydantic import ValidationError
+
+from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.registry import Registry
 from oodbench.results.directory import Results
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import Heartbeat, Provenance
-from oodbench.sweep.launchers.resources import Resources, check
+from oodbench.sweep.launchers.resources import Resources, explained
 from oodbench.terminal import Terminal
 from oodbench.train.settings import TrainSettings
 
@@ -215,5 +217,14 @@ def progress_note(beat: Heartbeat | None) -> str:
 
 def check_resources(sweep: str, resources: Mapping[str, Any]) -> None:
     """Raise UserError for resources of a sweep that no launcher knows, or whose values are wrong."""
-    known: Sequence[type[Resources]] = [launchers.get(name).Resources for name in launchers]
-    check(known, sweep, resources)
+    place = f"the resources of {sweep}"
+    known: list[type[Resources]] = [launchers.get(name).Resources for name in launchers]
+    keys = dict.fromkeys(key for cls in known for key in cls.model_fields)
+    for key in resources:
+        if key not in keys:
+            raise unknown("resource", key, keys, place)
+    for cls in known:
+        try:
+            cls.of(resources)
+        except ValidationError as error:
+            raise explained(error, place) from error
