@@ -26,7 +26,10 @@ from oodbench.terminal import printable
 
 MAX_EVALUATIONS = 100_000
 """The most evaluations of one run."""
-NO_MEMORY = "allocate memory|Storage size|numel.*overflow|array is too big|allowed dimension"
+NO_MEMORY = (
+    "allocate memory|Storage size|numel.*overflow|array is too big|allowed dimension|"
+    "Overflow when unpacking"
+)
 """Patterns in the errors of torch and numpy for arrays that are too large."""
 
 
@@ -284,7 +287,7 @@ def measured(source: Source) -> Source:
     dataset, trial = source.dataset, source.trials[0]
     try:
         environments = load_checked(dataset, trial)
-    except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
+    except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         plain = isinstance(error, MemoryError | OverflowError)
         if not (plain or re.search(NO_MEMORY, str(error))):
             raise

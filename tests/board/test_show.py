@@ -1,6 +1,5 @@
 """A board beside runs trained here: exactly what one sweep of all of them would have printed."""
 
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -19,13 +18,11 @@ from oodbench.report.html.contents import contents
 from oodbench.report.sources import beside_board, range_notes
 from oodbench.report.tables import Block
 from oodbench.report.tables.sheet import sheet
-from oodbench.results.directory import RunDirectory
 from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.tables import Tables, origins
 from oodbench.selection import judge
-from tests.helpers.boards import ONE_RUN, SEM, new_board, trained
+from tests.helpers.boards import ONE_RUN, SEM, edited_results, new_board, trained
 from tests.helpers.made import Made, leaderboard, rising, texts
-from tests.helpers.sweeps import edited
 
 pytestmark = pytest.mark.slow
 
@@ -206,9 +203,8 @@ def test_a_dataset_that_is_still_without_results_is_left_out(
     board: Path, mine: Path, tmp_path: Path
 ) -> None:
     interrupted = Path(shutil.copytree(mine, tmp_path / "interrupted"))
-    runs = joined([mine]).runs
-    for run in runs.loc[runs["dataset_label"] == "digits", "id"]:
-        shutil.rmtree(interrupted / "runs" / run)
+    with edited_results(interrupted) as tables:
+        tables.runs = tables.runs[tables.runs["dataset_label"] != "digits"]
     frames = beside_board(str(board), [interrupted])
     assert set(frames.runs["dataset_label"]) == {"SEM"}
     assert texts(frames.notes)[0].startswith(
@@ -229,19 +225,10 @@ def test_a_frozen_row_trained_again_counts_once(board: Path, half: Path, mine: P
 def changed(results: Path, copy: Path) -> Path:
     """A copy of results in which the values of one run of ERM on SEM are others."""
     shutil.copytree(results, copy)
-    for file in (copy / "runs").glob("*/run.json"):
-        spec = json.loads(file.read_text())["spec"]
-        place = [spec[name] for name in ("label", "dataset", "trial", "draw")]
-        if place == ["ERM", "LinearSEM", 0, 0]:
-            run = RunDirectory(file.parent)
-            records, end = run.records(), run.end()
-            assert end is not None
-            run.forget_records()
-            for record in records:
-                for entry in record["evaluations"]:
-                    entry["value"] = entry["value"] and entry["value"] + 0.5
-                run.append(record)
-            run.finish(end.status, end.step, 1.0)
+    with edited_results(copy) as tables:
+        first = tables.runs.query("label == 'ERM' and dataset == 'LinearSEM'")
+        first = first.query("trial == 0 and draw == 0")
+        tables.records.loc[tables.records["id"] == first["id"].iloc[0], "value"] += 0.5
     return copy
 
 
@@ -266,9 +253,9 @@ def test_a_name_that_is_frozen_with_other_code_is_refused(
     board: Path, half: Path, tmp_path: Path
 ) -> None:
     copy = changed(half, tmp_path / "half")
-    for file in (copy / "runs").glob("*/run.json"):
-        with edited(file) as run:
-            run["provenance"]["digests"]["method"]["files"] = {"mine.py": "f" * 16}
+    with edited_results(copy) as tables:
+        for made in tables.runs["provenance"]:
+            made["digests"]["method"]["files"] = {"mine.py": "f" * 16}
     with pytest.raises(UserError, match=r"a row 'ERM' on SEM of other code .* another `label`"):
         beside_board(str(board), [copy])
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from oodbench.board.cli import app
 from oodbench.report.cli import app as report
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
+from oodbench.results.ended import ended, write_part
 from oodbench.results.parquet import (
     CATEGORIES,
     RECORDS,
@@ -105,6 +106,17 @@ def edited_board(board: Path) -> Iterator[Stored]:
     tables.records = tables.records[tables.records["id"].isin(tables.runs["id"])]
     write_table(table_of(tables.runs, RUNS), board / RUNS_FILE)
     write_table(table_of(tables.records, RECORDS), board / RECORDS_FILE)
+
+
+@contextmanager
+def edited_results(results: Path) -> Iterator[Stored]:
+    """The tables of a results directory to change; records without a run are left out."""
+    now = ended(results)
+    runs = now.runs.drop(columns="part")
+    tables = Stored(runs, records_frame([part.records for part in now.parts]))
+    yield tables
+    new = tables.runs, table_of(tables.records, RECORDS)
+    write_part(now, [*range(len(now.parts))], [new], set(runs["id"]))
 
 
 def remove(board: Path, dataset: str, *labels: str) -> None:
