@@ -177,20 +177,20 @@ def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     if baseline not in set(table["label"]):
         raise unknown("baseline", baseline, table["label"].unique())
     metrics = dict(zip(table["dataset"], table["metric"], strict=True))
-    differences = [(dataset, rows) for dataset, rows in gains(table, baseline) if rows]
+    differences = {dataset: rows for dataset, rows in gains(table, baseline).items() if rows}
     if not differences:
         raise UserError(f"no row can be compared with {baseline}")
     width = _panel_width(figure, len(differences))
     names = {label: _wrapped(str(label), NAME_SHARE * width) for label in table["label"].unique()}
     most = max(text.count("\n") for text in names.values()) + 1
     room = (1 - NAME_SHARE) * width
-    height = 0.75 + 0.2 * max(len(rows) for _, rows in differences) * most
+    height = 0.75 + 0.2 * max(map(len, differences.values())) * most
     for axes, (dataset, rows) in zip(
-        _grid(figure, len(differences), height), differences, strict=True
+        _grid(figure, len(differences), height), differences.items(), strict=True
     ):
         metric = metrics.get(dataset, "accuracy")
         scale = 100.0 if is_proportion(metric) else 1.0
-        ordered = sorted(rows, key=lambda d: d.gain.mean)
+        ordered = sorted(rows.values(), key=lambda d: d.gain.mean)
         for place, d in enumerate(ordered):
             colour = "0.4"
             if d.gain.low > 0 or d.gain.high < 0:
