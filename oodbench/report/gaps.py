@@ -311,10 +311,12 @@ def gaps_of(chosen: Chosen, table: pd.DataFrame) -> Gaps | None:
     return Gaps(chosen, table, trials, rooms)
 
 
-def gaps_by_rule(tables: Tables) -> dict[str, Gaps]:
-    """The gaps of a board's rows by each rule that has some."""
-    by_rule = judge_by_all(tables, rule_names())
-    found = {rule: gaps_of(chosen, cells(chosen)) for rule, chosen in by_rule.items()}
+def gaps_by_rule(tables: Tables, trained_alone: bool = False) -> dict[str, Gaps]:
+    """The gaps of a board's rows by each rule that has some, `trained_alone` without constant answers."""
+    found = {
+        rule: gaps_of(chosen, cells(chosen, trained_alone=trained_alone))
+        for rule, chosen in judge_by_all(tables, rule_names()).items()
+    }
     return {rule: gaps for rule, gaps in found.items() if gaps}
 
 

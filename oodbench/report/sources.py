@@ -98,7 +98,7 @@ def _ranked(name: str) -> Tables:
     frames = read_board(find_board(name))
     if frames.runs["selection"].notna().any():
         return frames
-    rule = next(iter(losses(gaps_by_rule(frames))), None)
+    rule = next(iter(losses(gaps_by_rule(frames, trained_alone=True))), None)
     return replace(frames, runs=frames.runs.assign(selection=rule))
 
 
