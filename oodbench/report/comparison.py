@@ -335,50 +335,45 @@ def compare_own_rows(
         return None
     frozen = [label for label, origin in places.items() if origin != "here"]
     groups = [(str(dataset), group) for dataset, group in table.groupby("dataset", sort=False)]
+    rows = [row for group in groups for row in _own_rows(*group, local, frozen)]
     in_percent = table[table["metric"].map(is_proportion).astype(bool)]
-    of_groups = [_own_rows(name, group, local, frozen) for name, group in groups]
     means: list[list[Cell]] = []
     if in_percent["dataset"].nunique() > 1:
         means = _own_rows("datasets in %", in_percent, local, frozen)
-    rows = [*(row for of_group in of_groups for row in of_group), *means]
-    header = ["dataset", "algorithm", "rank"]
-    header += [f"gain over {BASELINE} [95 %]", "best of the board", "gain over it [95 %]"]
     if not rows:
         return None
-    title, shows = "Trained here, beside the board", Shows.OWN_ROWS
-    summary = len(means)
-    return Block(title, columns(*header), rows, len(rows), keys=2, shows=shows, summary=summary)
+    header = ["dataset", "algorithm", "rank"]
+    header += [f"gain over {BASELINE} [95 %]", "best of the board", "gain over it [95 %]"]
+    return Block(
+        "Trained here, beside the board",
+        columns(*header),
+        [*rows, *means],
+        len(rows) + len(means),
+        keys=2,
+        shows=Shows.OWN_ROWS,
+        summary=len(means),
+    )
 
 
 def _own_rows(
     dataset: str, group: pd.DataFrame, local: Sequence[str], frozen: Sequence[str]
 ) -> list[list[Cell]]:
-    ranked = _ranked(group)
+    """The rows of a dataset, or of the means of several, with ranks among the complete labels."""
+    blocks, several = block_table(group), group["dataset"].nunique() > 1
+    ranked = ranks(blocks if several else pd.DataFrame([blocks.mean()])).mean()
     on_board = ranked[ranked.index.isin(frozen)].sort_values(kind="stable")
     best = str(on_board.index[0]) if len(on_board) else None
-    there = set(group["label"])
-    return [_own_row(dataset, group, label, best, ranked) for label in local if label in there]
-
-
-def _ranked(group: pd.DataFrame) -> "pd.Series[float]":
-    """The rank of each complete label on a dataset, or its mean rank over several; 1 is the best."""
-    table = block_table(group)
-    if group["dataset"].nunique() == 1:
-        table = pd.DataFrame([table.mean()])
-    return ranks(table).mean()
-
-
-def _own_row(
-    dataset: str, group: pd.DataFrame, label: str, best: str | None, ranked: "pd.Series[float]"
-) -> list[Cell]:
-    several = group["dataset"].nunique() > 1
-    if several and label not in ranked.index:  # its mean is over fewer datasets
-        return [dataset, label, *["-"] * 4]
-    rank = "-"
-    if label in ranked.index:
-        rank = f"{ranked[label]:{'.2f' if several else 'g'}} of {len(ranked)}"
-    over_baseline, over_best = (_gain(group, label, other) for other in (BASELINE, best))
-    return [dataset, label, rank, over_baseline, best or "-", over_best]
+    rows: list[list[Cell]] = []
+    for label in (x for x in local if x in set(group["label"])):
+        if several and label not in ranked.index:  # its mean is over fewer datasets
+            rows.append([dataset, label, *["-"] * 4])
+            continue
+        rank = "-"
+        if label in ranked.index:
+            rank = f"{ranked[label]:{'.2f' if several else 'g'}} of {len(ranked)}"
+        over_baseline, over_best = (_gain(group, label, other) for other in (BASELINE, best))
+        rows.append([dataset, label, rank, over_baseline, best or "-", over_best])
+    return rows
 
 
 def _gain(group: pd.DataFrame, label: str, other: str | None) -> Cell:

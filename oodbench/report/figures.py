@@ -95,12 +95,7 @@ class Panel:
         return plain(self.metric) + (" (%)" if is_proportion(self.metric) else "")
 
 
-def plot(
-    name: str,
-    frames: Tables,
-    rule: str | None = None,
-    baseline: str = "ERM",
-) -> Figure:
+def plot(name: str, frames: Tables, rule: str | None = None, baseline: str = "ERM") -> Figure:
     """The figure `name` of FIGURES, two columns of a paper wide if there are several datasets.
 
     Raises UserError for an unknown figure, rule or baseline, and where there is nothing to plot.

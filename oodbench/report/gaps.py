@@ -121,7 +121,7 @@ def resampled(
     chosen = [d for d in trials.index.unique("dataset") if datasets is None or d in datasets]
     whole = trials.loc[chosen].dropna(axis=1)
     clear = [d for d in chosen if d in rooms.index[rooms["clear"]]]
-    baseline = whole.columns.get_loc(BASELINE)
+    baseline = list(whole.columns).index(BASELINE)
     gap = np.full((resamples, whole.shape[1]), 0.0 if clear else math.nan)
     units = rooms.loc[clear, "mean"].to_numpy()
     for drawn, means in _resamples(whole.loc[clear], resamples):
@@ -280,12 +280,10 @@ class Gaps:
         low, high = np.quantile(drawn, _TAILS, axis=0)
         better = ((drawn > 0) + 0.5 * (drawn == 0)).mean().where(~np.isnan(low))
         table = pd.DataFrame({"low": low, "high": high, "better": better}).drop(BASELINE)
-        table = table.reindex(means.index).assign(mean=means)
+        rows = table.reindex(means.index).to_numpy(float).tolist()
         return [
-            Share(
-                str(row.Index), row.mean, row.low, row.high, there.get(str(row.Index)), row.better
-            )
-            for row in table.itertuples()
+            Share(str(label), mean, low, high, there.get(str(label)), better)
+            for (label, mean), (low, high, better) in zip(means.items(), rows, strict=True)
         ]
 
 

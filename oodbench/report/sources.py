@@ -192,11 +192,9 @@ def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, T
         f"Partial: all rows are cut to {', '.join(texts)} of {title}: no more were trained here.",
         f"Partial: all rows are cut to {', '.join(texts)}.",
     )
-    cut = (
-        subset(frames, pd.concat(parts).sort_index())
-        for frames, parts in ((local, kept), (board, kept_frozen))
-    )
-    return *cut, [note] * bool(texts)
+    local = subset(local, pd.concat(kept).sort_index())
+    board = subset(board, pd.concat(kept_frozen).sort_index())
+    return local, board, [note] * bool(texts)
 
 
 def _beside_frozen(

@@ -1,7 +1,7 @@
 """A leaderboard in rows and columns: one block a dataset, then over the datasets."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,8 @@ from oodbench.report.tables.leaderboard import (
 )
 from oodbench.results.tables import Tables
 from oodbench.selection import judge
+
+Marks = set[tuple[int, int]]
 
 
 def leaderboard_sheet(
@@ -133,7 +135,7 @@ class _Dataset:
         )
 
     def _marked(self, labels: Sequence[str], place: Any) -> _Marked:
-        nothing = {"mean": math.nan, "stderr": math.nan, "told": True}
+        nothing: dict[Any, Any] = {"mean": math.nan, "stderr": math.nan, "told": True}
         rows = [self.entries.get((label, *place), nothing) for label in labels]
         means, errors, told = ([row[name] for row in rows] for name in nothing)
         marked = _best_and_second(means, self.board.higher.get(place[2], True), told)
@@ -143,12 +145,13 @@ class _Dataset:
         return marked._replace(near=marked.near - marked.best)
 
 
-def _marks(columns: Sequence[_Marked]) -> list[set[tuple[int, int]]]:
+def _marks(columns: Sequence[_Marked]) -> tuple[Marks, Marks, Marks]:
     """(row, column) of the best values, those near them, and the runners-up; the labels are column 0."""
-    return [
+    best, near, second = (
         {(row, c) for c, marked in enumerate(columns, 1) for row in marked[kind]}
         for kind in range(3)
-    ]
+    )
+    return best, near, second
 
 
 def _header(column: tuple[str, str, str], columns: Sequence[tuple[str, str, str]]) -> str:
@@ -159,7 +162,7 @@ def _header(column: tuple[str, str, str], columns: Sequence[tuple[str, str, str]
     return f"{environment} (of {tests})" if others and tests != environment else environment
 
 
-def value_cell(row: dict[str, Any] | None) -> Cell:
+def value_cell(row: Mapping[Any, Any] | None) -> Cell:
     """The mean in a row of `Leaderboard.frame`; `-` where no trial is complete."""
     return Number(row["mean"], row["stderr"], metric=row["metric"]) if row and row["n"] else "-"
 
