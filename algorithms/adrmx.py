@@ -18,7 +18,7 @@ TEMPERATURE, EPSILON, WIDTH = 0.07, 1e-5, 256
 
 
 def contrast(features: Tensor, targets: Tensor) -> Tensor:
-    """Return the supervised contrastive loss of N examples (N, F), as in arXiv:2007.01434's code.
+    """The supervised contrastive loss of N examples (N, F), as in arXiv:2007.01434's code.
 
     An example with others of its class has the mean over these of -log(e_ij / (sum_k e_ik + 2 epsilon) +
     epsilon), e_ij = exp(cosine / 0.07); the sum of these means is divided by one more than their number.
@@ -84,12 +84,12 @@ class ADRMX(Algorithm):
         return super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return random numbers that pick each class's two examples, (2, E, B)."""
+        """Random numbers that pick each class's two examples, (2, E, B)."""
         shape = (2, *batch.x.shape[:2])
         return {"pairs": torch.rand(shape, generator=generator, dtype=torch.float64)}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the sum of the seven terms."""
+        """The sum of the seven terms."""
         assert out.batch is not None
         h, task, classifier = self.hparams, out.task, self.network.classifier
         x = out.batch.x.flatten(0, 1)
@@ -115,9 +115,7 @@ class ADRMX(Algorithm):
     def _pairs(
         self, targets: Tensor, places: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return two examples of each class from two environments, and whether there are such,
-        (C,) each.
-        """
+        """Two examples of each class from two environments, and whether there are such, (C,) each."""
         classes = torch.arange(max(2, self.problem.task.num_outputs), device=targets.device)
         member = targets == classes[:, None]
         i = torch.where(member, noise[0], -1.0).argmax(1)

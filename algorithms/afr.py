@@ -35,7 +35,7 @@ class AFR(Retrained, Counted):
         held_out: float = hparam(0.2, low=0.0, high=0.9)
 
     def drawing_at(self, step: int) -> Drawing:
-        """Return the held-out examples in the second stage, the others in the first."""
+        """The held-out examples in the second stage, the others in the first."""
         return Drawing(self.hparams.sampling, self.hparams.held_out, self.retrains(step))
 
     def start_stage(self, step: int) -> None:
@@ -45,7 +45,7 @@ class AFR(Retrained, Counted):
                 kept.copy_(value)
 
     def example_weights(self, out: Outputs) -> Tensor:
-        """Return w_i of a step's examples (E, B), which add up to 1."""
+        """w_i of a step's examples (E, B), which add up to 1."""
         kept = self.kept_head.state_dict()
         with torch.no_grad(), precision(self, out.features):
             logits = functional_call(self.network.classifier, kept, (out.features.flatten(0, 1),))
@@ -56,9 +56,7 @@ class AFR(Retrained, Counted):
         return weights / weights.sum()
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean risk, in the second stage the weighted loss and how far the
-        classifier has moved.
-        """
+        """The mean risk, in the second stage the weighted loss and how far the classifier has moved."""
         if not self.retrains(out.step):
             return out.risks.mean()
         now = self.network.classifier.parameters()

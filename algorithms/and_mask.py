@@ -33,7 +33,7 @@ class KeptByLayer:
         """How many components each layer has, (L,)."""
 
     def kept_and_norms(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
-        """Return `kept LAYER`, the fraction of components that an update kept, and `weight norm LAYER`.
+        """`kept LAYER`, the fraction of components that an update kept, and `weight norm LAYER`.
 
         From each parameter's squared norm before the update and how many of its components were
         kept, (P,) each.
@@ -87,7 +87,7 @@ class ANDMask(CustomStep):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """Return tau = 0, which keeps every component."""
+        """tau = 0, which keeps every component."""
         return {"tau": 0.0}
 
     @property
@@ -108,7 +108,7 @@ class ANDMask(CustomStep):
         return KeptByLayer(self.network)
 
     def combine(self, gradients: Tensor) -> Tensor:
-        """Return the masked mean of the units' gradients (U, *shape) of one parameter."""
+        """The masked mean of the units' gradients (U, *shape) of one parameter."""
         if self.hparams.normalize and gradients.dim() > 2:
             norms = gradients.flatten(1).norm(dim=1).clamp(min=torch.finfo(gradients.dtype).tiny)
             gradients = gradients / norms.view(-1, *[1] * (gradients.dim() - 1))
@@ -119,15 +119,13 @@ class ANDMask(CustomStep):
         return self.combine_signs(gradients.sign().sum(0), mean, len(gradients))
 
     def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
-        """Return the masked mean, from the sum of the signs and the mean of U units' gradients,
-        in place.
-        """
+        """The masked mean, from the sum of the signs and the mean of U units' gradients, in place."""
         mask = self.mask(net, units)
         fraction = mask.mean() + 1e-10 if self.hparams.rescale else 1.0
         return mask.mul_(mean).div_(fraction)
 
     def mask(self, net: Tensor, units: int) -> Tensor:
-        """Return 1 where a component is kept, |net| >= tau * U, else 0; `net` holds whole numbers."""
+        """1 where a component is kept, |net| >= tau * U, else 0; `net` holds whole numbers."""
         least = self.hparams.tau * units - 1e-4  # more than the product's round-off
         kept: Tensor = net.abs() >= least
         return kept.to(net.dtype)
@@ -165,9 +163,9 @@ class XORMask(ANDMask):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """Return None: no tau keeps the components on which all environments agree."""
+        """None: no tau keeps the components on which all environments agree."""
         return None
 
     def mask(self, net: Tensor, units: int) -> Tensor:
-        """Return 1 where AND-mask's mask is 0, else 0."""
+        """1 where AND-mask's mask is 0, else 0."""
         return 1 - super().mask(net, units)

@@ -53,14 +53,14 @@ class ARM(Algorithm):
         return super().skip(problem)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return the batch whose inputs have their environment's context."""
+        """The batch whose inputs have their environment's context."""
         shape = batch.x.shape
         made = torch.unflatten(self.context(batch.x.flatten(0, 1)), 0, shape[:2])
         context = made.mean(1, keepdim=True).expand_as(made)
         return replace(batch, x=torch.cat([batch.x, context], 2))
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) of inputs (N, *input_shape), in whose order neighbours share a context."""
+        """Logits (N, C) of inputs (N, *input_shape), in whose order neighbours share a context."""
         made = self.context(x).tensor_split(max(1, len(x) // self.together))
         context = torch.cat([part.mean(0, keepdim=True).expand_as(part) for part in made])
         logits: Tensor = self.network(torch.cat([x, context], 1))
@@ -68,7 +68,7 @@ class ARM(Algorithm):
 
 
 def _context_network(shape: tuple[int, ...], width: int) -> nn.Sequential:
-    """Return a network from inputs (N, *shape) to one channel or value of each."""
+    """A network from inputs (N, *shape) to one channel or value of each."""
     if len(shape) == 1:
         hidden = [nn.Linear(shape[0], width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
         return nn.Sequential(*hidden, nn.Linear(width, 1))

@@ -25,11 +25,11 @@ class BurnIn(CustomStep):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """Return a burn-in that takes all steps."""
+        """A burn-in that takes all steps."""
         return {"burn_in": problem.steps}
 
     def burnt_in(self, step: int) -> Any:
-        """Return whether `step` is past the burn-in; a tensor where the hyperparameter is one."""
+        """Whether `step` is past the burn-in; a tensor where the hyperparameter is one."""
         return step >= first_step(self.hparams.burn_in, self.problem.steps)
 
     def schedule(self, step: int, rates: Rates) -> Rates:

@@ -49,14 +49,14 @@ class CAD(Algorithm):
         return {"penalty_weight": 0.0}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return mean risk plus the weighted penalty."""
+        """Mean risk plus the weighted penalty."""
         penalty = self.penalty(out)
         out.metrics["penalty"] = penalty.detach()
         total: Tensor = out.risks.mean() + self.hparams.penalty_weight * penalty
         return total
 
     def penalty(self, out: Outputs) -> Tensor:
-        """Return the mean over the examples that have a partner in another environment; 0 without any."""
+        """The mean over the examples that have a partner in another environment; 0 without any."""
         environments, examples = out.losses.shape
         features = out.features.flatten(0, 1)
         lowest = torch.finfo(features.dtype).min / 4  # finite, so that no gradient is NaN
@@ -73,7 +73,7 @@ class CAD(Algorithm):
         return penalty
 
     def compared(self, out: Outputs) -> Tensor:
-        """Return whether example i is compared with example j, (E * B, E * B): with all others."""
+        """Whether example i is compared with example j, (E * B, E * B): with all others."""
         count = out.losses.numel()
         return ~torch.eye(count, dtype=torch.bool, device=out.losses.device)
 
@@ -94,14 +94,12 @@ class CondCAD(CAD):
         return super().skip(problem)
 
     def compared(self, out: Outputs) -> Tensor:
-        """Return the other examples of the same class, (E * B, E * B)."""
+        """The other examples of the same class, (E * B, E * B)."""
         targets = out.targets.flatten()
         return super().compared(out) & (targets[:, None] == targets)
 
 
 def logsumexp(x: Tensor) -> Tensor:
-    """Return the log of the sum of exponentials of the last dimension, up to e^NEGLIGIBLE; finite if all
-    are.
-    """
+    """The log of the sum of exponentials of the last dimension, up to e^NEGLIGIBLE; finite if all are."""
     largest = x.amax(-1, keepdim=True).detach()
     return (x - largest).clamp(min=NEGLIGIBLE).exp().sum(-1).log() + largest.squeeze(-1)

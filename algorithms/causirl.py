@@ -21,12 +21,12 @@ class CausIRL(FeatureMatching):
     """
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the place at which each environment's batch is cut, (E,)."""
+        """The place at which each environment's batch is cut, (E,)."""
         environments, examples = batch.x.shape[:2]
         return {"cut": torch.randint(examples, (environments,), generator=generator)}
 
     def distance(self, out: Outputs) -> Tensor:
-        """Return the distance between the two parts, 0 if one has fewer than two examples."""
+        """The distance between the two parts, 0 if one has fewer than two examples."""
         assert out.batch is not None
         environments, examples = out.risks.shape[0], out.losses.shape[1]
         places = torch.arange(examples, device=out.features.device)
@@ -37,7 +37,7 @@ class CausIRL(FeatureMatching):
 
     @abstractmethod
     def between(self, x: Tensor, first: Tensor) -> Tensor:
-        """Return the distance of vectors x (N, F) in the first part, `first` (N,) is 1, from the others.
+        """The distance of vectors x (N, F) in the first part, `first` (N,) is 1, from the others.
 
         It has to be finite where a part has fewer than two.
         """
@@ -52,7 +52,7 @@ class CausIRLCORAL(CausIRL):
     """
 
     def between(self, x: Tensor, first: Tensor) -> Tensor:
-        """Return the squared distance of the parts' means plus that of their covariances."""
+        """The squared distance of the parts' means plus that of their covariances."""
         parts = torch.stack([first, 1 - first])
         counts = parts.sum(1, keepdim=True)
         means = parts / counts.clamp(min=1) @ x
@@ -70,7 +70,7 @@ class CausIRLMMD(CausIRL):
     """
 
     def between(self, x: Tensor, first: Tensor) -> Tensor:
-        """Return sum_ij a_i a_j K(x_i, x_j), a being 1 / n in the first part of n, -1 / n in the other."""
+        """sum_ij a_i a_j K(x_i, x_j), a being 1 / n in the first part of n, -1 / n in the other."""
         other = 1 - first
         signed = first / first.sum().clamp(min=1) - other / other.sum().clamp(min=1)
         return signed @ gaussian_kernels(squared_distances(x), GAMMAS) @ signed

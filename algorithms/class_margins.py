@@ -13,12 +13,12 @@ from .counted import Counted
 
 
 def class_logits(out: Outputs) -> Tensor:
-    """Return the logits (E, B, C); of the binary task those of both classes, the first of which is 0."""
+    """The logits (E, B, C); of the binary task those of both classes, the first of which is 0."""
     return F.pad(out.logits, (1, 0)) if out.task.kind == "binary" else out.logits
 
 
 def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy of logits (E, B, C) of all classes."""
+    """The mean cross-entropy of logits (E, B, C) of all classes."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten().long())
 
 
@@ -44,7 +44,7 @@ class LDAM(Counted):
         return {"max_margin": 0.0, "scale": 1.0}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean loss of the scaled logits with margins."""
+        """The mean loss of the scaled logits with margins."""
         counts = torch.where(self.counts > 0, self.counts, torch.inf)
         margins = self.hparams.max_margin * (counts.amin() / counts) ** 0.25
         logits = class_logits(out)
@@ -61,5 +61,5 @@ class BSoftmax(Counted):
     """
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean loss of the logits plus the logarithms of the classes' sizes."""
+        """The mean loss of the logits plus the logarithms of the classes' sizes."""
         return mean_loss(class_logits(out) + self.counts.log(), out.targets)

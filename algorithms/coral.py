@@ -20,7 +20,7 @@ class CORAL(FeatureMatching):
     """
 
     def distance(self, out: Outputs) -> Tensor:
-        """Return the squared distances of the means and of the covariances, averaged over pairs."""
+        """The squared distances of the means and of the covariances, averaged over pairs."""
         environments, examples, features = out.features.shape
         means = out.features.mean(1)
         centred = out.features - means.unsqueeze(1)
@@ -32,7 +32,7 @@ class CORAL(FeatureMatching):
 
 
 def squared_norm(scaled: Tensor, x: Tensor) -> Tensor:
-    """Return |sum_i w_i x_i x_i'|^2 (Frobenius) of vectors x (..., N, F), scaled (w_i x_i) and not: (...).
+    """|sum_i w_i x_i x_i'|^2 (Frobenius) of vectors x (..., N, F), scaled (w_i x_i) and not: (...).
 
     It is the trace of the square of the smaller of S'x (F x F) and S x' (N x N).
     """

@@ -10,8 +10,7 @@ from oodbench.networks.base import Network
 
 
 def training_counts(problem: Problem, over: str = "classes") -> Tensor:
-    """Return how many training examples each class has, (C,), or each group, (G,); 1 where that is not
-    known.
+    """How many training examples each class has, (C,), or each group, (G,); 1 where that is not known.
 
     Environments count alike, as in a step: N times the mean over environments of the shares in each. With
     one environment, or several of the same size, these are the numbers of examples.

@@ -54,5 +54,5 @@ class ReWeightCRT(Retrained, ReWeight):
         """The hyperparameters of both methods."""
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean risk, in the second stage the mean weighted loss."""
+        """The mean risk, in the second stage the mean weighted loss."""
         return ReWeight.objective(self, out) if self.retrains(out.step) else out.risks.mean()

@@ -44,9 +44,7 @@ class CutMix(Algorithm):
         return {"probability": 0.0}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return each image's partner, (E B,), and the rectangle from its first place to past its last, (2,
-        2).
-        """
+        """Each image's partner, (E B,), and the rectangle from its first place to past its last, (2, 2)."""
         order = torch.randperm(batch.x.shape[:2].numel(), generator=generator)
         rest = 1 - beta(self.hparams.alpha, (1,), generator)
         at, chance = torch.rand(2, generator=generator), torch.rand(1, generator=generator)
@@ -57,7 +55,7 @@ class CutMix(Algorithm):
         return {"order": order, "corners": corners}
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return every image with a rectangle of its partner."""
+        """Every image with a rectangle of its partner."""
         shape = batch.x.shape[:2]
         x, y = (values.flatten(0, 1)[batch.noise["order"]] for values in (batch.x, batch.y))
         first, last = batch.noise["corners"]

@@ -29,11 +29,11 @@ class CVaR(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Return all environments."""
+        """All environments."""
         return {"share": 1.0}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the risks in falling order, of which share * E count, over their number."""
+        """The risks in falling order, of which share * E count, over their number."""
         risks = out.risks.sort(descending=True).values
         chosen = self.hparams.share * len(risks)
         ranks = torch.arange(len(risks), dtype=risks.dtype, device=risks.device)
@@ -58,5 +58,5 @@ class CVaRDRO(CVaR):
         share: float = hparam(0.1, log_uniform(1e-2, 1.0), low=1e-6, high=1.0)
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the objective as over environments, with every example in the role of one."""
+        """The objective as over environments, with every example in the role of one."""
         return super().objective(replace(out, risks=out.losses.flatten()))

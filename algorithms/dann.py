@@ -13,7 +13,7 @@ from oodbench.networks.base import Network
 
 
 def reverse_gradient(x: Tensor, weight: float) -> Tensor:
-    """Return R(x) = x with dR/dx = -weight (arXiv:1505.07818, eqs. 16 and 17)."""
+    """R(x) = x with dR/dx = -weight (arXiv:1505.07818, eqs. 16 and 17)."""
     return torch.lerp(x, x.detach(), 1 + weight)  # x + (1 + weight) * (x.detach() - x)
 
 
@@ -60,18 +60,20 @@ class DANN(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Weight 0 is ERM. The discriminator still learns, but the predictor does not see it."""
+        """Return a weight of 0 gives ERM: the discriminator still learns, and the predictor does not see
+        it.
+        """
         return {"penalty_weight": 0.0}
 
     def reversal_weight(self, step: int) -> float:
-        """Return the weight with which the features work against the discriminator at `step`."""
+        """The weight with which the features work against the discriminator at `step`."""
         weight: float = self.hparams.penalty_weight
         if self.hparams.schedule == "constant":
             return weight
         return weight * (2 / (1 + math.exp(-10 * step / self.problem.steps)) - 1)
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return mean risk plus the discriminator's cross-entropy on reversed features."""
+        """Mean risk plus the discriminator's cross-entropy on reversed features."""
         features = reverse_gradient(out.features, self.reversal_weight(out.step))
         if self.conditional:
             features = torch.cat([features, self.condition(out)], -1)
@@ -82,7 +84,7 @@ class DANN(Algorithm):
         return out.risks.mean() + loss
 
     def condition(self, out: Outputs) -> Tensor:
-        """Return the targets as the discriminator sees them, (E, B, K): one-hot classes or real numbers."""
+        """The targets as the discriminator sees them, (E, B, K): one-hot classes or real numbers."""
         if out.task.kind in ("regression", "distribution", "multilabel"):
             return out.targets.nan_to_num(0.5)  # of a label that is not known
         classes = max(out.task.num_outputs, 2)

@@ -38,12 +38,12 @@ class DFR(Rebalanced):
         return drawing._replace(held_out=self.hparams.held_out, of_held_out=self.retrains(step))
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Return no weight decay in the second stage."""
+        """No weight decay in the second stage."""
         rates = super().schedule(step, rates)
         return rates._replace(weight_decay=0.0) if self.retrains(step) else rates
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean risk, in the second stage with the penalty."""
+        """The mean risk, in the second stage with the penalty."""
         risk = super().objective(out)
         if not self.retrains(out.step):
             return risk

@@ -32,7 +32,7 @@ class DGSAM(CustomStep):
         rho: float = hparam(0.05, choice(0.01, 0.02, 0.05, 0.1), low=0.0)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the order of the climb, (E,)."""
+        """The order of the climb, (E,)."""
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:

@@ -38,11 +38,11 @@ class EIIL(JTT):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Return a first stage that takes all steps."""
+        """A first stage that takes all steps."""
         return {"first_stage": problem.steps}
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Return whether each example, (E, N), had g > 0 when the first stage last trained on it."""
+        """Whether each example, (E, N), had g > 0 when the first stage last trained on it."""
         assert out.batch is not None and out.batch.index is not None
         first = out.task.scale_gradients(out.logits.detach(), out.targets) > 0
         updated = out.of_step(self.wrong).scatter(1, out.batch.index, first.to(self.wrong.dtype))
@@ -50,7 +50,7 @@ class EIIL(JTT):
         return {"wrong": torch.lerp(updated, self.wrong, self._second(out))}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean risk, in the second stage IRM's objective on the inferred environments."""
+        """The mean risk, in the second stage IRM's objective on the inferred environments."""
         assert out.batch is not None and out.batch.index is not None
         first = out.of_step(out.buffers["wrong"]).gather(1, out.batch.index)
         members = torch.stack([first, 1 - first])
@@ -70,12 +70,12 @@ class EIIL(JTT):
         return rates._replace(weight_decay=rates.weight_decay / divisor)
 
     def _is_annealed(self, step: int) -> Any:
-        """Return whether the penalty has its full weight at a step."""
+        """Whether the penalty has its full weight at a step."""
         start = first_step(self.hparams.first_stage, self.problem.steps)
         return step >= start + self.hparams.anneal_steps * (self.problem.steps - start)
 
     def _weight(self, out: Outputs) -> Tensor:
-        """Return the penalty's weight at a step of the second stage."""
+        """The penalty's weight at a step of the second stage."""
         excess = self._is_annealed(out.step) * (self.hparams.penalty_weight - 1)
         weight: Tensor = out.losses.new_ones(()) + excess
         return weight

@@ -49,7 +49,7 @@ class EQRM(BurnIn):
         bisection_gradient: bool = hparam(False)
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean risk, then the quantile."""
+        """The mean risk, then the quantile."""
         quantile = out.risks.new_zeros(()) + self.hparams.quantile
         count = len(out.risks)
         variance = out.risks.var(correction=min(1, count - 1))
@@ -67,7 +67,7 @@ class EQRM(BurnIn):
 
 
 def kernel_quantile(risks: Tensor, h: Tensor, level: Tensor, bisection_gradient: bool) -> Tensor:
-    """Return the `level`-quantile of a Gaussian kernel density on the risks (E,), of the bandwidth h > 0.
+    """The `level`-quantile of a Gaussian kernel density on the risks (E,), of the bandwidth h > 0.
 
     It lies between the quantiles of the kernels at the smallest and at the largest risk.
     """
@@ -90,9 +90,7 @@ def kernel_quantile(risks: Tensor, h: Tensor, level: Tensor, bisection_gradient:
 
 
 def _newton(q: Tensor, risks: Tensor, h: Tensor, level: Tensor) -> Tensor:
-    """Return a step towards the quantile; at the quantile its derivative is that of the
-    implicit function.
-    """
+    """A step towards the quantile; at the quantile its derivative is that of the implicit function."""
     z = (q - risks) / h
     density = (-0.5 * z.square()).exp().mean().clamp(min=FLAT) / (math.sqrt(2 * math.pi) * h)
     excess: Tensor = torch.special.ndtr(z).mean() - level

@@ -69,19 +69,19 @@ class ERMPlusPlus(CustomStep):
         return {"head_only": 0}
 
     def _step(self, step: int) -> int:
-        """Return the number of updates that the training had before this one."""
+        """The number of updates that the training had before this one."""
         return step if step < self.second else step - self.second
 
     def trains_head_only(self, step: int) -> bool:
-        """Whether this step is in the head-only warm-up of its training."""
+        """Return the first steps of each training do, unless the head stays as it is."""
         return 0 <= self._step(step) < self.head_steps
 
     def drawing_at(self, step: int) -> Drawing:
-        """The first training leaves examples out, the second draws from all."""
+        """Return the first training leaves examples out."""
         return Drawing(self.hparams.sampling, self.hparams.held_out if step < self.second else 0.0)
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Return the head's own rate; new optimizers after it and where the second training begins."""
+        """The head's own rate; new optimizers after it and where the second training begins."""
         h, begins = self.hparams, step == self.second > 0
         if self.second:
             rates = rates._replace(lr=h.lr * 0.1 ** self.plateau.falls(self._step(step)))
@@ -101,7 +101,7 @@ class ERMPlusPlus(CustomStep):
             self.plateau.validated(loss, step)
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return the usual update, whose weights are averaged in; none once the training has ended."""
+        """The usual update, whose weights are averaged in; none once the training has ended."""
         if self.plateau.falls(self._step(step)) == FALLS:
             with torch.no_grad():
                 return {"loss": outputs(self, prepared(self, batch, step), step).risks.mean()}
@@ -118,6 +118,6 @@ class ERMPlusPlus(CustomStep):
         return metrics
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) under the mean of the weights."""
+        """Logits (N, C) under the mean of the weights."""
         logits: Tensor = self.mean(x)
         return logits

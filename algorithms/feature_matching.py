@@ -38,10 +38,10 @@ class FeatureMatching(Algorithm, ABC):
 
     @abstractmethod
     def distance(self, out: Outputs) -> Tensor:
-        """Return the squared distance between distributions of features, a scalar; a subclass gives it."""
+        """The squared distance between distributions of features, a scalar; a subclass gives it."""
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return mean risk + penalty_weight * distance."""
+        """Mean risk + penalty_weight * distance."""
         penalty = self.distance(out)
         out.metrics["penalty"] = penalty.detach()
         loss: Tensor = out.risks.mean() + self.hparams.penalty_weight * penalty

@@ -73,17 +73,13 @@ class Fishr(Penalized):
         return super().skip(problem)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Return the running means a_e after this step; those of environments that it does not
-        draw stay.
-        """
+        """The running means a_e after this step; those of environments that it does not draw stay."""
         ema = self.hparams.ema
         mean = ema * out.of_step(self.variances) + (1 - ema) * self.head_variances(out)
         return {"variances": out.over_environments(mean, self.variances)}
 
     def head_variances(self, out: Outputs) -> Tensor:
-        """Return the variances v_e, (E, K), of gradients slope x feature, as E[slope^2
-        feature^2] - mean^2.
-        """
+        """The variances v_e, (E, K), of gradients slope x feature, as E[slope^2 feature^2] - mean^2."""
         slopes = out.task.logit_gradients(out.logits, out.targets)
         count = slopes.shape[1]
         mean = slopes.mT @ out.features / count
@@ -94,6 +90,6 @@ class Fishr(Penalized):
         return torch.cat([variances, slopes.var(1, correction=0)], 1)
 
     def penalty(self, out: Outputs) -> Tensor:
-        """Return the mean over components of the population variance over environments."""
+        """The mean over components of the population variance over environments."""
         variances: Tensor = out.of_step(out.buffers["variances"]) / (1 - self.hparams.ema)
         return variances.var(0, correction=0).mean()

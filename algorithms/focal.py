@@ -40,7 +40,7 @@ class Focal(Algorithm):
         return {"gamma": 0.0}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean of (1 - p)^gamma l; 1 - p is kept above 0, where the power has no derivative."""
+        """The mean of (1 - p)^gamma l; 1 - p is kept above 0, where the power has no derivative."""
         rest = -torch.expm1(-out.losses)
         rest = rest.clamp(min=torch.finfo(rest.dtype).tiny)
         loss: Tensor = (rest**self.hparams.gamma * out.losses).mean()

@@ -54,11 +54,11 @@ class GGA(CustomStep):
         return {"search": 0}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the seed of the walk's noise, ()."""
+        """The seed of the walk's noise, ()."""
         return {"seed": torch.randint(2**62, (), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return the search, at its steps, and ERM's update."""
+        """The search, at its steps, and ERM's update."""
         first, last = (
             first_step(getattr(self.hparams, n), self.problem.steps) for n in ("start", "end")
         )
@@ -85,7 +85,7 @@ class GGA(CustomStep):
         torch._foreach_copy_(moved, best)
 
     def _agreement(self, batch: Batch, step: int) -> tuple[float, float]:
-        """Return the smallest cosine between two environments' gradients, and the mean risk."""
+        """The smallest cosine between two environments' gradients, and the mean risk."""
         out = outputs(self, batch, step)
         flat = torch.cat([g.flatten(1) for g in risk_gradients(self, out).values()], 1)
         unit = F.normalize(flat, dim=1)

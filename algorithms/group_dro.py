@@ -14,7 +14,7 @@ LARGEST = 80.0
 
 
 def exponentials(exponents: Tensor) -> Tensor:
-    """Return exp(exponents) along the last dimension, up to a factor of all that keeps them finite.
+    """exp(exponents) along the last dimension, up to a factor of all that keeps them finite.
 
     What is over LARGEST is subtracted from all; below it nothing is, so that the values are exact.
     """
@@ -61,7 +61,7 @@ class GroupDRO(Algorithm):
         return {"eta": 0.0, "over": "environments"}
 
     def group_risks(self, out: Outputs) -> Tensor:
-        """Return the mean loss of each group's examples in the batch, (G,); 0 for a group without any."""
+        """The mean loss of each group's examples in the batch, (G,); 0 for a group without any."""
         assert out.batch is not None and out.batch.attributes is not None
         group = out.task.groups(out.targets, out.batch.attributes, self.problem.attributes)
         every = torch.arange(len(self.weights), device=group.device)
@@ -69,7 +69,7 @@ class GroupDRO(Algorithm):
         return member @ out.losses.flatten() / member.sum(1).clamp(min=1)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Return q after this step's risks."""
+        """q after this step's risks."""
         if self.hparams.over == "groups":
             exponents = self.hparams.eta * self.group_risks(out).detach()
         else:
@@ -79,7 +79,7 @@ class GroupDRO(Algorithm):
         return {"weights": weights / weights.sum()}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return sum_e q_e R_e, over the environments of the step or over the groups."""
+        """sum_e q_e R_e, over the environments of the step or over the groups."""
         if self.hparams.over == "groups":
             return (out.buffers["weights"] * self.group_risks(out)).sum()
         weights = out.of_step(out.buffers["weights"])

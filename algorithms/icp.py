@@ -53,7 +53,7 @@ class ICP(LinearMethod):
         return super().skip(problem)
 
     def fit(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the refitted weights (D, 1)."""
+        """The refitted weights (D, 1)."""
         if x.shape[1] < 2:
             raise UserError("ICP needs at least two examples of every environment, for variances")
         inputs, targets = x.cpu().numpy(), y.squeeze(2).cpu().numpy()
@@ -81,7 +81,7 @@ def fits(x: Floats, y: Floats, subsets: npt.NDArray[np.bool_]) -> Floats:
 
 
 def p_values(x: Floats, y: Floats, subsets: npt.NDArray[np.bool_]) -> Floats:
-    """Return the p-value of each subset's invariance, (S,), corrected for the number of environments.
+    """The p-value of each subset's invariance, (S,), corrected for the number of environments.
 
     From inputs (E, B, D), targets (E, B) and subsets (S, D); NaN where a residual has no variance.
     """

@@ -42,7 +42,7 @@ class IGA(Algorithm):
         return {"penalty_weight": 0.0}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the objective R + penalty_weight * sum_e |g_e - mean g|^2."""
+        """The objective R + penalty_weight * sum_e |g_e - mean g|^2."""
         half = out.risks.new_zeros(())
         for g in risk_gradients(self, out).values():
             away = (g - g.mean(0)).detach()  # adds up to 0, so that <away, g> is |away|^2

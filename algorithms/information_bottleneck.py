@@ -12,7 +12,7 @@ from .penalized import Penalized
 
 
 def bottleneck(out: Outputs, of: str, pooled: bool) -> Tensor:
-    """Return the mean unbiased variance of each feature or logit over examples; 0 of a single example.
+    """The mean unbiased variance of each feature or logit over examples; 0 of a single example.
 
     It is taken in each environment, or with `pooled` over the examples of all together.
     """
@@ -54,7 +54,7 @@ class IBERM(Penalized):
         return _skip(problem) or super().skip(problem)
 
     def penalty(self, out: Outputs) -> Tensor:
-        """Return the mean variance."""
+        """The mean variance."""
         return bottleneck(out, self.hparams.variance_of, self.hparams.pooled)
 
 
@@ -88,19 +88,19 @@ class IBIRM(IRM):
         return {"penalty_weight": 0.0, "anneal_steps": 0, "bottleneck_weight": 0.0}
 
     def bottleneck_weight(self, step: int) -> float:
-        """Return the bottleneck's weight at `step`."""
+        """The bottleneck's weight at `step`."""
         late = step >= first_step(self.hparams.bottleneck_anneal_steps, self.problem.steps)
         weight: float = late * self.hparams.bottleneck_weight
         return weight
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return IRM's objective plus the bottleneck, over the same divisor."""
+        """IRM's objective plus the bottleneck, over the same divisor."""
         variance = bottleneck(out, self.hparams.variance_of, self.hparams.pooled)
         out.metrics["bottleneck"] = variance.detach()
         weight = self.bottleneck_weight(out.step) / self.divisor(out.step)
         return super().objective(out) + weight * variance
 
     def switches(self, step: int) -> bool:
-        """Return whether either weight is another from `step` on."""
+        """Whether either weight is another from `step` on."""
         switch = first_step(self.hparams.bottleneck_anneal_steps, self.problem.steps)
         return bool(step == switch > 0) or super().switches(step)

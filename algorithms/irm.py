@@ -52,7 +52,7 @@ class IRM(Penalized):
         return super().skip(problem)
 
     def penalty(self, out: Outputs) -> Tensor:
-        """Return the mean over environments of the squared scale gradients."""
+        """The mean over environments of the squared scale gradients."""
         gradients = out.task.scale_gradients(out.logits, out.targets)
         if self.hparams.split_half:
             if gradients.shape[1] < 2:
@@ -68,9 +68,7 @@ class IRM(Penalized):
 
 
 def orders(step: int, environments: int, examples: int) -> Tensor:
-    """Return an order (E, B) of each environment's examples, drawn from the step alone: all
-    runs share it.
-    """
+    """An order (E, B) of each environment's examples, drawn from the step alone: all runs share it."""
     stream = np.random.default_rng(derive("split_half", step))
     return torch.from_numpy(
         stream.permuted(np.tile(np.arange(examples), (environments, 1)), axis=1)

@@ -54,12 +54,12 @@ class ISR(CustomStep):
         return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """Return no optimizer: the predictor is fitted."""
+        """No optimizer: the predictor is fitted."""
         return {}
 
     @abstractmethod
     def directions(self, of_class: list[list[Tensor]], count: int) -> Tensor:
-        """Return up to `count` orthonormal directions (F, K) of examples (n, F) by class, environment."""
+        """Up to `count` orthonormal directions (F, K) of examples (n, F) by class, environment."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Fit the batch, unless it was the last one's; `loss` is the mean loss after it."""
@@ -103,7 +103,7 @@ class ISR(CustomStep):
         return risk().detach()
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) of inputs (N, *input_shape)."""
+        """Logits (N, C) of inputs (N, *input_shape)."""
         z = self.network.featurizer(x)
         logits: Tensor = z @ self.weights.to(z.dtype) + self.bias.to(z.dtype)
         return logits

@@ -21,7 +21,7 @@ class ISRCov(ISR):
     """
 
     def directions(self, of_class: list[list[Tensor]], count: int) -> Tensor:
-        """Return the flag mean over classes and pairs."""
+        """The flag mean over classes and pairs."""
         features = of_class[0][0].shape[1]
         total = of_class[0][0].new_zeros(features, features)
         for members in of_class:

@@ -28,7 +28,7 @@ class ISRMean(ISR):
         chosen_class: int = hparam(1, choice(0, 1), low=0, high=1)
 
     def directions(self, of_class: list[list[Tensor]], count: int) -> Tensor:
-        """Return the first right singular vectors of the centred means."""
+        """The first right singular vectors of the centred means."""
         chosen = of_class[self.hparams.chosen_class]
         empty = chosen[0].new_zeros(0, chosen[0].shape[1])
         means = torch.stack([empty.sum(0), *(z.mean(0) for z in chosen if len(z))])[1:]

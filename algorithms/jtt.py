@@ -65,7 +65,7 @@ class JTT(CustomStep):
         return {"first_stage": 0, "upweight": 1.0}
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Return a new optimizer where the second stage begins."""
+        """A new optimizer where the second stage begins."""
         return rates._replace(restart=self._begins_second(step))
 
     def _begins_second(self, step: int) -> bool:
@@ -83,15 +83,13 @@ class JTT(CustomStep):
         return [value.detach() for value in self.network.state_dict().values()]
 
     def _second(self, out: Outputs) -> Tensor:
-        """Return 1 in the second stage, else 0."""
+        """1 in the second stage, else 0."""
         start = first_step(self.hparams.first_stage, self.problem.steps)
         second: Tensor = out.losses.new_zeros(()) + (out.step >= start)
         return second
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Return whether each example, (E, N), was predicted wrongly when the first stage last trained on
-        it.
-        """
+        """Whether each example, (E, N), was predicted wrongly when the first stage last trained on it."""
         assert out.batch is not None and out.batch.index is not None
         logits, second = out.logits.detach(), self._second(out)
         binary = out.task.kind == "binary"
@@ -102,7 +100,7 @@ class JTT(CustomStep):
         return {"wrong": torch.lerp(updated, self.wrong, second)}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean over environments of the weighted mean losses."""
+        """The mean over environments of the weighted mean losses."""
         assert out.batch is not None and out.batch.index is not None
         known = out.of_step(out.buffers["wrong"])
         share = known.sum(1) / out.of_step(self.sizes)

@@ -51,12 +51,12 @@ class LinearMethod(CustomStep, ABC):
         return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """Return no optimizer: the weights are fitted."""
+        """No optimizer: the weights are fitted."""
         return {}
 
     @abstractmethod
     def fit(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the weights (D, C) from inputs (E, B, D) and targets (E, B, C) in double precision."""
+        """The weights (D, C) from inputs (E, B, D) and targets (E, B, C) in double precision."""
 
     @torch.no_grad()
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -73,7 +73,7 @@ class LinearMethod(CustomStep, ABC):
         return {"loss": self._last[1]}
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return predictions (N, C) of inputs (N, *input_shape)."""
+        """Predictions (N, C) of inputs (N, *input_shape)."""
         outputs = x.flatten(1) @ self.weights.to(x.dtype)
         return outputs + self.bias.to(x.dtype) if self.hparams.intercept else outputs
 
@@ -86,7 +86,7 @@ class LeastSquares(LinearMethod):
     """
 
     def fit(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return argmin_w ||X w - Y||^2, of minimal norm if there are several."""
+        """argmin_w ||X w - Y||^2, of minimal norm if there are several."""
         x, y = x.flatten(0, 1), y.flatten(0, 1)
         solution: Tensor = torch.linalg.pinv(x) @ y
         return solution

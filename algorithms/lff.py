@@ -55,9 +55,7 @@ class LfF(Algorithm):
         )
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Return the running losses (E, N) of both networks, b's with its gradient, and the examples'
-        classes.
-        """
+        """The running losses (E, N) of both networks, b's with its gradient, and the examples' classes."""
         assert out.batch is not None
         with precision(self, out.batch.x):
             logits = self.biased_network(out.batch.x.flatten(0, 1))
@@ -69,26 +67,24 @@ class LfF(Algorithm):
         return {name: self._with(out, name, value) for name, value in known.items()}
 
     def _of(self, out: Outputs, name: str) -> Tensor:
-        """Return a buffer's values of the step's examples, (E, B), before the step."""
+        """A buffer's values of the step's examples, (E, B), before the step."""
         assert out.batch is not None and out.batch.index is not None
         return out.of_step(self.get_buffer(name)).gather(1, out.batch.index)
 
     def _with(self, out: Outputs, name: str, values: Tensor) -> Tensor:
-        """Return a buffer in which the step's examples have new values (E, B)."""
+        """A buffer in which the step's examples have new values (E, B)."""
         assert out.batch is not None and out.batch.index is not None
         buffer = self.get_buffer(name)
         updated = out.of_step(buffer).scatter(1, out.batch.index, values)
         return out.over_environments(updated, buffer)
 
     def _kept(self, out: Outputs) -> Tensor:
-        """Return the share of each example's former mean, (E, B): none where it comes for the
-        first time.
-        """
+        """The share of each example's former mean, (E, B): none where it comes for the first time."""
         kept: Tensor = self.hparams.ema * (self._of(out, "label") >= 0).to(self.biased.dtype)
         return kept
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean loss of both networks."""
+        """The mean loss of both networks."""
         assert out.batch is not None and out.batch.index is not None
         y, label = out.targets.long(), out.buffers["label"]
         classes = torch.arange(self.problem.task.classes, device=y.device)

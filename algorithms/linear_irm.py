@@ -64,20 +64,20 @@ class MomentMethod(LinearMethod):
 
     @abstractmethod
     def start(self, dim: int) -> Tensor:
-        """Return the parameters theta before the first update, (K, D)."""
+        """The parameters theta before the first update, (K, D)."""
 
     @staticmethod
     @abstractmethod
     def gradient(theta: Floats, a: Floats, b: Floats, c: Floats, risk_weight: float) -> Floats:
-        """Return the gradient of the objective in theta, (K, D), given the quadratics."""
+        """The gradient of the objective in theta, (K, D), given the quadratics."""
 
     def quadratics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the quadratics of the risks, from inputs (E, B, D) and targets (E, B, 1)."""
+        """The quadratics of the risks, from inputs (E, B, D) and targets (E, B, 1)."""
         count = x.shape[1]
         return x.mT @ x / count, (x.mT @ y).squeeze(2) / count, y.square().mean((1, 2))
 
     def fit(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the weights after `updates` more updates."""
+        """The weights after `updates` more updates."""
         quadratics = [q.cpu().numpy() for q in self.quadratics(x, y)]
         theta, moments = self.theta.cpu().numpy(), self.moments.cpu().numpy()
         h = self.hparams
@@ -144,7 +144,7 @@ class LinearIRM(MomentMethod):
 
     @staticmethod
     def gradient(theta: Floats, a: Floats, b: Floats, c: Floats, risk_weight: float) -> Floats:
-        """Return the gradient, derived by hand from dR_e/dw_j = 2 theta_j (A_e sum_i theta_i - b_e)."""
+        """The gradient, derived by hand from dR_e/dw_j = 2 theta_j (A_e sum_i theta_i - b_e)."""
         rows = len(theta)
         weights = theta.sum(0)
         gradient = np.zeros_like(theta)
@@ -181,7 +181,7 @@ class LinearVREx(MomentMethod):
         return torch.ones(1, dim)
 
     def quadratics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the quadratics of the risks less their baselines."""
+        """The quadratics of the risks less their baselines."""
         a, b, c = super().quadratics(x, y)
         if self.hparams.baseline != "none":
             c = c - y.var((1, 2))
@@ -192,7 +192,7 @@ class LinearVREx(MomentMethod):
 
     @staticmethod
     def gradient(theta: Floats, a: Floats, b: Floats, c: Floats, risk_weight: float) -> Floats:
-        """Return r sum_e grad R_e + (1 - r) 2 E sum_e (R_e - mean) grad R_e."""
+        """r sum_e grad R_e + (1 - r) 2 E sum_e (R_e - mean) grad R_e."""
         weights = theta[0]
         count = len(a)
         risks = np.empty(count)

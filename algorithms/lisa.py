@@ -52,9 +52,7 @@ class LISA(Algorithm):
         return super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return whether labels are shared, (), the partners' places among the possible, (E B,), shares (E,
-        B).
-        """
+        """Whether labels are shared, (), the partners' places among the possible, (E B,), shares (E, B)."""
         shape = batch.x.shape[:2]
         same_label = torch.rand((), generator=generator) < self.hparams.same_label
         place = torch.rand(shape.numel(), generator=generator, dtype=torch.float64)
@@ -62,7 +60,7 @@ class LISA(Algorithm):
         return {"same_label": same_label, "place": place, "share": share}
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return every example mixed with its partner."""
+        """Every example mixed with its partner."""
         shape, noise = batch.x.shape[:2], batch.noise
         domains, domain = len(self.problem.environments), batch.attributes
         if self.hparams.domains == "attributes":
@@ -84,7 +82,7 @@ class LISA(Algorithm):
 
 
 def partners(same: Tensor, other: Tensor, sizes: tuple[int, int], place: Tensor) -> Tensor:
-    """Return for each of N examples the index of one with its `same` and another `other`, (N,).
+    """For each of N examples the index of one with its `same` and another `other`, (N,).
 
     `same` and `other` (N,) are numbers below `sizes`. `place` (N,) in [0, 1) says which of the possible
     ones, in an order that does not depend on it; an example without any is its own.

@@ -14,9 +14,7 @@ from oodbench.steps import CustomStep, optimizer_of, precision
 
 
 def distance(features: Tensor, original: Tensor, variance: Tensor) -> Tensor:
-    """Return the mean of ((f - f0)^2 / v + log v) / 2 over all entries; `variance` is that of
-    each channel.
-    """
+    """The mean of ((f - f0)^2 / v + log v) / 2 over all entries; `variance` is that of each channel."""
     terms = (features - original).square() / variance + variance.log()
     return terms.mean() / 2
 
@@ -58,7 +56,7 @@ class MIRO(CustomStep):
         self.spreads = nn.ParameterList(start.repeat(width) for width in widths)
 
     def _widths(self) -> list[int]:
-        """Return the number of channels of each layer."""
+        """The number of channels of each layer."""
         was = self.network.training
         like = next(self.network.parameters())
         self.network.eval()
@@ -87,12 +85,12 @@ class MIRO(CustomStep):
         return self
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """Return one optimizer, in which the variances have a larger rate."""
+        """One optimizer, in which the variances have a larger rate."""
         scales = dict.fromkeys(self.spreads, self.hparams.rate_factor)
         return {"main": optimizer_of(self, self.parameters(), scales)}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the risk and lambda times the distances, which take a pass of the pretrained network."""
+        """The risk and lambda times the distances, which take a pass of the pretrained network."""
         assert out.batch is not None
         with torch.no_grad(), precision(self, out.batch.x):
             self.original.featurizer(out.batch.x.flatten(0, 1))
@@ -131,5 +129,5 @@ class _Keeper:
 
 
 def _channel(features: Tensor) -> int:
-    """Return the dimension of the channels: the second of maps, the last of tokens and vectors."""
+    """The dimension of the channels: the second of maps, the last of tokens and vectors."""
     return 1 if features.dim() == 4 else features.dim() - 1

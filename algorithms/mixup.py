@@ -36,13 +36,13 @@ class Mixup(Algorithm):
         return super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the order of the environments in the ring, (E,), and the share m of each pair, (E,)."""
+        """The order of the environments in the ring, (E,), and the share m of each pair, (E,)."""
         count = len(batch.x)
         order = torch.randperm(count, generator=generator)
         return {"order": order, "share": beta(self.hparams.alpha, (count,), generator)}
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return every environment's examples mixed with those of its neighbour."""
+        """Every environment's examples mixed with those of its neighbour."""
         order = batch.noise["order"]
         neighbour = order.roll(-1)
         share = batch.noise["share"].to(batch.x.dtype)
@@ -62,12 +62,12 @@ class OrgMixup(Mixup):
     """
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return each example's partner by its place among all, (E B,), and the share m, (1,)."""
+        """Each example's partner by its place among all, (E B,), and the share m, (1,)."""
         order = torch.randperm(batch.x.shape[:2].numel(), generator=generator)
         return {"order": order, "share": beta(self.hparams.alpha, (1,), generator)}
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return every example mixed with its partner."""
+        """Every example mixed with its partner."""
         shape = batch.x.shape[:2]
         x, y = (values.flatten(0, 1)[batch.noise["order"]] for values in (batch.x, batch.y))
         share = batch.noise["share"].to(batch.x.dtype)

@@ -44,7 +44,7 @@ class MLDG(CustomStep):
         return {"beta": 0.0}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the order of the ring, (E,)."""
+        """The order of the ring, (E,)."""
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:

@@ -53,19 +53,19 @@ class MMREx(Penalized):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object] | None:
-        """Return lambda_min = 1 / E, which leaves equal weights: ERM."""
+        """lambda_min = 1 / E, which leaves equal weights: ERM."""
         return {"lambda_min": 1 / len(problem.environments), "anneal_steps": 0}
 
     def penalty(self, out: Outputs) -> Tensor:
-        """Return the distance of the largest risk from the mean risk."""
+        """The distance of the largest risk from the mean risk."""
         return out.risks.max() - out.risks.mean()
 
     def count(self, step: int) -> int:
-        """Return the number E of environments of a step."""
+        """The number E of environments of a step."""
         return len(self.environments_at(step))
 
     def final_weight(self, step: int) -> float:
-        """Return the weight of the penalty, 1 - E lambda_min."""
+        """The weight of the penalty, 1 - E lambda_min."""
         weight: float = 1 - self.count(step) * self.hparams.lambda_min
         return weight
 
@@ -81,5 +81,5 @@ class RI(Algorithm):
     needs = Needs(environments=2)
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the largest risk of the step's environments, max_e R_e."""
+        """The largest risk of the step's environments, max_e R_e."""
         return out.risks.max()

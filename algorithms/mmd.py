@@ -34,7 +34,7 @@ class MMD(FeatureMatching):
     """
 
     def distance(self, out: Outputs) -> Tensor:
-        """Return the mean distance over pairs, from the E x E means of the kernel's blocks."""
+        """The mean distance over pairs, from the E x E means of the kernel's blocks."""
         environments, examples = out.features.shape[:2]
         kernel = gaussian_kernels(squared_distances(out.features.flatten(0, 1)), GAMMAS)
         blocks = kernel.view(environments, examples, environments, examples).mean((1, 3))
@@ -43,14 +43,14 @@ class MMD(FeatureMatching):
 
 
 def squared_distances(x: Tensor) -> Tensor:
-    """Return |x_i - x_j|^2 of vectors (N, F), as (N, N)."""
+    """|x_i - x_j|^2 of vectors (N, F), as (N, N)."""
     centred = x - x.mean(0)  # for the round-off of what follows
     squares = centred.square().sum(1)
     return (squares.unsqueeze(1) + squares - 2 * centred @ centred.mT).clamp(min=0)
 
 
 def gaussian_kernels(distances: Tensor, gammas: Sequence[float]) -> Tensor:
-    """Return sum_g exp(-g d) of squared distances d (N, N)."""
+    """sum_g exp(-g d) of squared distances d (N, N)."""
     kernel: Tensor
     kernel, _ = _Gaussians.apply(distances, gammas)
     return kernel
@@ -63,7 +63,7 @@ class _Gaussians(torch.autograd.Function):
 
     @staticmethod
     def forward(distances: Tensor, gammas: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Return the sum and its slope."""
+        """The sum and its slope."""
         parts = [_sum_and_slope(rows, gammas) for rows in torch.split(distances, ROWS)]
         total, slope = (torch.cat(part) for part in zip(*parts, strict=True))
         return total, slope
@@ -76,7 +76,7 @@ class _Gaussians(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient in d: the slope times the gradient of the sum."""
+        """The gradient in d: the slope times the gradient of the sum."""
         (slope,) = ctx.saved_tensors
         return slope * gradient, None
 

@@ -50,21 +50,19 @@ class MTL(Algorithm):
         return super().skip(problem)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Return the environments' embeddings; those of environments that the step leaves out stay."""
+        """The environments' embeddings; those of environments that the step leaves out stay."""
         ema = self.hparams.ema
         embeddings = ema * out.features.mean(1) + (1 - ema) * out.of_step(self.embeddings)
         return {"embeddings": out.over_environments(embeddings, self.embeddings)}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean risk of the logits with the embeddings."""
+        """The mean risk of the logits with the embeddings."""
         embeddings = out.of_step(out.buffers["embeddings"])
         logits = out.logits + self.of_embedding(embeddings).unsqueeze(1)
         return out.task.losses(logits, out.targets).mean(1).mean()
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) of inputs (N, *input_shape), with the mean of their features as
-        embedding.
-        """
+        """Logits (N, C) of inputs (N, *input_shape), with the mean of their features as embedding."""
         features = self.network.featurizer(x)
         embedding = features.mean(0, keepdim=True)
         logits: Tensor = self.network.classifier(features) + self.of_embedding(embedding)

@@ -16,8 +16,7 @@ NEVER = 0.999999
 
 
 def summed_risks_decay() -> float:
-    """Return the weight decay of methods whose code on small images adds 1e-3 ||theta||^2 to a sum of two
-    risks.
+    """The weight decay of methods whose code on small images adds 1e-3 ||theta||^2 to a sum of two risks.
 
     In mean risks that is half of what IRM's code has, and so is the range.
     """
@@ -68,29 +67,29 @@ class Penalized(CustomStep, ABC):
 
     @abstractmethod
     def penalty(self, out: Outputs) -> Tensor:
-        """Return the penalty, a scalar; a subclass gives it."""
+        """The penalty, a scalar; a subclass gives it."""
 
     def final_weight(self, step: int) -> float:
-        """Return the weight at a `step` from `anneal_steps` on."""
+        """The weight at a `step` from `anneal_steps` on."""
         weight: float = self.hparams.penalty_weight
         return weight
 
     def weight(self, step: int) -> float:
-        """Return the penalty's weight at `step`."""
+        """The penalty's weight at `step`."""
         initial = self.hparams.initial_weight
         later = step >= first_step(self.hparams.anneal_steps, self.problem.steps)
         weight: float = initial + later * (self.final_weight(step) - initial)
         return weight
 
     def divisor(self, step: int) -> float:
-        """Return the divisor of loss and weight decay at `step`: weight / initial weight, at least 1."""
+        """The divisor of loss and weight decay at `step`: weight / initial weight, at least 1."""
         initial = self.hparams.initial_weight
         excess = self.weight(step) / (initial + (initial == 0)) - 1
         divisor: float = 1 + self.hparams.divide_by_weight * (excess > 0) * excess
         return divisor
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the objective (mean risk + weight * penalty) / divisor."""
+        """The objective (mean risk + weight * penalty) / divisor."""
         penalty = self.penalty(out)
         out.metrics["penalty"] = penalty.detach()
         total = out.risks.mean() + self.weight(out.step) * penalty
@@ -103,5 +102,5 @@ class Penalized(CustomStep, ABC):
         return rates._replace(weight_decay=decay, restart=restart)
 
     def switches(self, step: int) -> bool:
-        """Return whether a weight is another from `step` on."""
+        """Whether a weight is another from `step` on."""
         return bool(step == first_step(self.hparams.anneal_steps, self.problem.steps) > 0)

@@ -8,18 +8,18 @@ from torch import Tensor, nn
 
 
 def trained(network: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that are trained, in the module's order."""
+    """The parameters that are trained, in the module's order."""
     return [p for p in network.parameters() if p.requires_grad]
 
 
 def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradient of a scalar for each of the parameters, of its shape."""
+    """The gradient of a scalar for each of the parameters, of its shape."""
     return list(torch.autograd.grad(loss, parameters, materialize_grads=True))
 
 
 @contextmanager
 def excursion(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Return a context in which the tensors may be changed; afterwards their values are restored.
+    """A context in which the tensors may be changed; afterwards their values are restored.
 
     Pass a network's buffers with its parameters if the running statistics of batch normalisation should
     come only from passes at the network's own parameters.

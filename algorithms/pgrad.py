@@ -13,7 +13,7 @@ from .perturbed import trained
 
 
 def principal_gradient(path: Tensor, components: int) -> Tensor:
-    """Return the direction (P,) from the weights (T, P) along a path, of the length of its way.
+    """The direction (P,) from the weights (T, P) along a path, of the length of its way.
 
     With w_k the first eigenvectors of the T x T matrix of the centred weights, v_k = S' w_k made unit, and
     signs with which they go back to the path's start, sum_k lambda_k v_k / ||lambda|| times the way. As
@@ -56,13 +56,13 @@ class PGrad(CustomStep):
         outer_lr: float = hparam(0.1, choice(0.05, 0.1, 0.5), low=0.0)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the orders of the walk, (splits, E)."""
+        """The orders of the walk, (splits, E)."""
         count = len(batch.x)
         orders = [torch.randperm(count, generator=generator) for _ in range(self.hparams.splits)]
         return {"orders": torch.stack(orders)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return an inner step for every piece of every environment; `loss` is the mean along the way."""
+        """An inner step for every piece of every environment; `loss` is the mean along the way."""
         batch = prepared(self, batch, step, on_host=True)
         parameters, risks = trained(self.network), []
         start = torch.cat([p.detach().flatten() for p in parameters])

@@ -30,7 +30,7 @@ class Plateau(nn.Module):
         self._at: list[int] = self.at.tolist()
 
     def falls(self, step: int) -> int:
-        """Return how many falls there are up to a step."""
+        """How many falls there are up to a step."""
         return sum(step >= fall for fall in self._at)
 
     def validated(self, loss: float, step: int) -> None:

@@ -40,7 +40,7 @@ class RDM(BurnIn):
         lr_after: float = hparam(1.5e-5, uniform(8e-6, 2e-5), low=0.0)
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean risk, and past the burn-in the penalties."""
+        """The mean risk, and past the burn-in the penalties."""
         environments, examples = out.losses.shape
         places = torch.arange(environments, device=out.losses.device)
         worst = (places == out.risks.argmax()).to(out.losses.dtype)

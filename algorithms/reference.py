@@ -55,7 +55,7 @@ class Reference(CustomStep):
         """Make a classifier or a regressor with these hyperparameters, for inputs (N, D)."""
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """Return no optimizer: the estimator is fitted."""
+        """No optimizer: the estimator is fitted."""
         return {}
 
     def fit_examples(self, x: Tensor, y: Tensor) -> None:
@@ -79,9 +79,7 @@ class Reference(CustomStep):
         return {"loss": batch.x.new_zeros(())}
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) in double precision, the largest at the estimator's class; or
-        predictions.
-        """
+        """Logits (N, C) in double precision, the largest at the estimator's class; or predictions."""
         task, inputs = self.problem.task, _numbers(x)
         if not task.has_classes:
             return torch.from_numpy(self.fitted.predict(inputs)).to(x.device)
@@ -91,14 +89,14 @@ class Reference(CustomStep):
         return torch.from_numpy(logits).to(x.device)
 
     def scores(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Return a number (N, K) for each of the K classes that were seen, the logarithm of its share."""
+        """A number (N, K) for each of the K classes that were seen, the logarithm of its share."""
         probabilities = self.fitted.predict_proba(inputs)
         logarithms: NDArray[Any] = np.log(np.maximum(probabilities, SMALLEST))
         return logarithms
 
 
 def _numbers(x: Tensor) -> NDArray[Any]:
-    """Return inputs (N, ...) as an array (N, D) in double precision."""
+    """Inputs (N, ...) as an array (N, D) in double precision."""
     array: NDArray[Any] = x.flatten(1).double().cpu().numpy()
     return array
 
@@ -179,7 +177,7 @@ class SupportVectors(Reference):
         return SVC(C=self.hparams.C, gamma=gamma, break_ties=True)
 
     def scores(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Return the decision value (N, K) of each class."""
+        """The decision value (N, K) of each class."""
         if not hasattr(self.fitted, "decision_function"):
             return super().scores(inputs)
         values: NDArray[Any] = self.fitted.decision_function(inputs)

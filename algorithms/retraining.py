@@ -35,22 +35,22 @@ class Retrained(CustomStep):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Return a first stage that takes all steps."""
+        """A first stage that takes all steps."""
         return {"first_stage": problem.steps}
 
     def retrains(self, step: int) -> bool:
-        """Return whether `step` is one of the second stage."""
+        """Whether `step` is one of the second stage."""
         return bool(step >= first_step(self.hparams.first_stage, self.problem.steps))
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Return a new optimizer where the second stage begins."""
+        """A new optimizer where the second stage begins."""
         return rates._replace(restart=self._begins(step))
 
     def _begins(self, step: int) -> bool:
         return step > 0 and self.retrains(step) and not self.retrains(step - 1)
 
     def trains_head_only(self, step: int) -> bool:
-        """Return whether the step is of the second stage."""
+        """Whether the step is of the second stage."""
         return self.retrains(step) or usual_head_only(self, step)
 
     def start_stage(self, step: int) -> None:
@@ -60,6 +60,6 @@ class Retrained(CustomStep):
                 value.copy_(first)
 
     def _heads(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return the entries of the classifier and of the one that is kept."""
+        """The entries of the classifier and of the one that is kept."""
         now, kept = self.network.classifier.state_dict(), self.kept_head.state_dict()
         return zip(now.values(), kept.values(), strict=True)

@@ -29,10 +29,10 @@ class Reweighted(Counted, ABC):
 
     @abstractmethod
     def group_weights(self) -> Tensor:
-        """Return the weights (G,) of the classes or groups up to a factor, of counts above 0."""
+        """The weights (G,) of the classes or groups up to a factor, of counts above 0."""
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean weighted loss."""
+        """The mean weighted loss."""
         weights = torch.where(self.counts > 0, self.group_weights(), 0.0)
         weights = weights / weights.mean()
         group = out.targets.long()
@@ -50,7 +50,7 @@ class ReWeight(Reweighted):
     """
 
     def group_weights(self) -> Tensor:
-        """Return 1 / n_g."""
+        """1 / n_g."""
         return 1 / self.counts
 
 
@@ -62,7 +62,7 @@ class SqrtReWeight(Reweighted):
     """
 
     def group_weights(self) -> Tensor:
-        """Return 1 / sqrt(n_g)."""
+        """1 / sqrt(n_g)."""
         return self.counts.rsqrt()
 
 
@@ -82,10 +82,10 @@ class CBLoss(Reweighted):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Return a volume of 1, with which all effective numbers are 1."""
+        """A volume of 1, with which all effective numbers are 1."""
         return {"volume": 1.0, "over": "classes"}
 
     def group_weights(self) -> Tensor:
-        """Return 1 / (1 - beta^n_g), which loses no digits where beta is close to 1."""
+        """1 / (1 - beta^n_g), which loses no digits where beta is close to 1."""
         log_beta = torch.log1p(-1 / (self.hparams.volume * torch.ones_like(self.counts)))
         return -1 / torch.expm1(self.counts * log_beta)

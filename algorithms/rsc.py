@@ -13,25 +13,23 @@ from oodbench.tasks import Task
 
 
 def target_scores(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the target's logit of each example, (...), from logits (..., C); of one logit z it
-    is z or -z.
-    """
+    """The target's logit of each example, (...), from logits (..., C); of one logit z it is z or -z."""
     if task.kind == "binary":
         return (2 * targets - 1) * logits.squeeze(-1)
     return logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
 def target_probabilities(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the target's probability of each example, (...)."""
+    """The target's probability of each example, (...)."""
     if task.kind == "binary":
         return target_scores(task, logits, targets).sigmoid()
     return target_scores(task, logits.softmax(-1), targets)
 
 
 def among_largest(values: Tensor, share: Any) -> Tensor:
-    """Mask (..., n) of the `values` (..., n) that are at least the quantile 1 - share along the last axis.
+    """Return whether each of `values` (..., n) is at least the quantile 1 - share along the last axis.
 
-    True for floor(share (n - 1)) + 1 of n distinct values, at `share` 0 for the largest.
+    That are floor(share (n - 1)) + 1 of n different ones, at `share` 0 the largest.
     """
     n = values.shape[-1]
     place = torch.as_tensor(share * (n - 1) + 1e-4).floor().long()
@@ -71,7 +69,7 @@ class RSC(Algorithm):
         return super().skip(problem)
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean loss on the muted features."""
+        """The mean loss on the muted features."""
         task, targets, classifier = out.task, out.targets, self.network.classifier
         features = out.features.detach()
         g = grad(lambda phi: target_scores(task, classifier(phi), targets).sum())(features)

@@ -18,7 +18,7 @@ EPSILON = 1e-5
 
 
 def moments(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each feature vector (N, F) minus its mean, the mean, and the standard deviation.
+    """Each feature vector (N, F) minus its mean, the mean, and the standard deviation.
 
     Shapes (N, F), (N, 1), (N, 1); of one feature alone the variance is 0.
     """
@@ -29,9 +29,7 @@ def moments(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def with_other_style(features: Tensor, order: Tensor, share: Tensor) -> Tensor:
-    """Return features (N, F) with means and variances mixed with those of others: `share` (N,
-    1) their own.
-    """
+    """Features (N, F) with means and variances mixed with those of others: `share` (N, 1) their own."""
     centred, mean, deviation = moments(features)
     mixed = torch.lerp(mean[order], mean, share)
     variance = torch.lerp(deviation[order].square(), deviation.square(), share)
@@ -39,14 +37,14 @@ def with_other_style(features: Tensor, order: Tensor, share: Tensor) -> Tensor:
 
 
 def with_other_content(features: Tensor, order: Tensor) -> Tensor:
-    """Return the contents, constants, of other examples with the style of each example, (N, F)."""
+    """The contents, constants, of other examples with the style of each example, (N, F)."""
     centred, mean, deviation = moments(features)
     content = (centred / deviation).detach()[order]
     return content * deviation + mean
 
 
 def uniform_losses(task: Task, logits: Tensor) -> Tensor:
-    """Return the cross-entropy of each prediction with the uniform distribution over classes, (N,)."""
+    """The cross-entropy of each prediction with the uniform distribution over classes, (N,)."""
     if task.kind == "binary":
         scores = logits.squeeze(-1)
         return (F.softplus(scores) + F.softplus(-scores)) / 2
@@ -92,12 +90,12 @@ class SagNet(CustomStep):
         return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """Return an optimizer of the network, and one of the style head."""
+        """An optimizer of the network, and one of the style head."""
         modules = {"main": self.network, "style": self.style}
         return {name: optimizer_of(self, each.parameters()) for name, each in modules.items()}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the shares a, (E * B, 1), and an order of all examples for each step, (3, E * B)."""
+        """The shares a, (E * B, 1), and an order of all examples for each step, (3, E * B)."""
         count = batch.x.shape[0] * batch.x.shape[1]
         orders = [torch.randperm(count, generator=generator) for _ in range(3)]
         share = torch.rand(count, 1, generator=generator)

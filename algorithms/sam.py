@@ -31,22 +31,20 @@ class SAM(CustomStep):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Return rho = 0, with which the second gradient equals the first."""
+        """rho = 0, with which the second gradient equals the first."""
         return {"rho": 0.0}
 
     def climbed(self, out: Outputs) -> Tensor:
-        """Return the loss whose worst point nearby is sought; its gradient at theta is g."""
+        """The loss whose worst point nearby is sought; its gradient at theta is g."""
         return out.risks.mean()
 
     def shift(self, norm: Tensor) -> Tensor:
-        """Return how far the second gradient's point lies from theta, in units of g, which has
-        this norm.
-        """
+        """How far the second gradient's point lies from theta, in units of g, which has this norm."""
         rho: float = self.hparams.rho
         return rho / norm.clamp(min=torch.finfo(norm.dtype).tiny)
 
     def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
-        """Return the gradients for the optimizer, from those at theta and at the point nearby."""
+        """The gradients for the optimizer, from those at theta and at the point nearby."""
         return second
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -88,12 +86,12 @@ class SAGM(SAM):
         return {"rho": 0.0, "alpha": 0.0}
 
     def shift(self, norm: Tensor) -> Tensor:
-        """Return rho / ||g|| - alpha."""
+        """rho / ||g|| - alpha."""
         alpha: float = self.hparams.alpha
         return super().shift(norm) - alpha
 
     def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
-        """Return the mean of the two."""
+        """The mean of the two."""
         return list(torch._foreach_lerp(first, second, 0.5))
 
 
@@ -115,6 +113,6 @@ class DISAM(SAM):
         variance_weight: float = hparam(0.1, log_uniform(1e-2, 1e0), low=0.0)
 
     def climbed(self, out: Outputs) -> Tensor:
-        """Return the mean of the risks less their weighted variance."""
+        """The mean of the risks less their weighted variance."""
         weight: float = self.hparams.variance_weight
         return out.risks.mean() - weight * out.risks.var(correction=0)

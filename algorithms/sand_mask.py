@@ -36,11 +36,11 @@ class SANDMask(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """Return None: even at tau = 0 the weights differ between components."""
+        """None: even at tau = 0 the weights differ between components."""
         return None
 
     def combine(self, gradients: Tensor) -> Tensor:
-        """Return the weighted mean of the environments' gradients (E, *shape) of one parameter."""
+        """The weighted mean of the environments' gradients (E, *shape) of one parameter."""
         columns = gradients.reshape(len(gradients), -1)
         pieces = torch.split(columns, max(1, PIECE // len(columns)), 1)
         parts = zip(*map(self.weights_and_means, pieces), strict=True)
@@ -49,9 +49,7 @@ class SANDMask(Algorithm):
         return combined.view(gradients.shape[1:])
 
     def weights_and_means(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights and the means of the environments' gradients (E, P) of P components, (P,)
-        each.
-        """
+        """The weights and the means of the environments' gradients (E, P) of P components, (P,) each."""
         mean = gradients.mean(0)
         variance = (gradients - mean).square().sum(0) / (len(gradients) - 1)
         excess = gradients.sign().mean(0).abs() - self.hparams.tau

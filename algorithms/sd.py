@@ -36,5 +36,5 @@ class SD(Penalized):
         return super().skip(problem)
 
     def penalty(self, out: Outputs) -> Tensor:
-        """Return the mean squared logit."""
+        """The mean squared logit."""
         return out.logits.square().mean()

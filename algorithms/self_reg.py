@@ -11,7 +11,7 @@ from oodbench.networks.base import Network
 
 
 def in_class_partners(targets: Tensor, noise: Tensor) -> Tensor:
-    """Return another index of each example's class, (N,), by a random permutation in each class.
+    """Another index of each example's class, (N,), by a random permutation in each class.
 
     `targets` (N,) are class numbers, `noise` (N,) is uniform on [0, 1).
     """
@@ -52,14 +52,12 @@ class SelfReg(Algorithm):
         self.projection = nn.Sequential(*layers[:-1])
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return random numbers that order the examples of a class, twice, (2, E, B), and the
-        share l, ().
-        """
+        """Random numbers that order the examples of a class, twice, (2, E, B), and the share l, ()."""
         noise = torch.rand(2, *batch.x.shape[:2], generator=generator, dtype=torch.float64)
         return {"noise": noise, "share": beta(0.5, (1,), generator)[0]}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean risk and the weighted differences."""
+        """The mean risk and the weighted differences."""
         assert out.batch is not None
         targets, noise = out.targets.flatten(), out.batch.noise
         logits, features = out.logits.flatten(0, 1), out.features.flatten(0, 1)

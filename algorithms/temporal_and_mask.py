@@ -81,9 +81,7 @@ class TemporalANDMask(torch.optim.Optimizer):
 
     @staticmethod
     def numbers(group: Mapping[str, Any], count: int) -> dict[str, float]:
-        """Return the numbers of the update `count`: rates, complements of betas, corrections of the
-        moments.
-        """
+        """The numbers of the update `count`: rates, complements of betas, corrections of the moments."""
         numbers = {"rate": group["lr"], "decay": group["weight_decay"], "eps": group["eps"]}
         numbers["threshold"] = group["tau"] - ROUND_OFF
         for name, beta in zip("mva", group["betas"], strict=True):
@@ -151,7 +149,7 @@ class TemporalANDMaskERM(CustomStep):
         bias_correction: bool = hparam(False)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """Return the optimizer of Algorithm 1."""
+        """The optimizer of Algorithm 1."""
         h = self.hparams
         optimizer = TemporalANDMask(
             [p for p in self.parameters() if p.requires_grad],
@@ -165,7 +163,7 @@ class TemporalANDMaskERM(CustomStep):
         return {"main": optimizer}
 
     def environments_at(self, step: int) -> Sequence[int]:
-        """Return the one training environment whose turn it is."""
+        """The one training environment whose turn it is."""
         names: Any = self.problem.environments
         turn, place = divmod(step, len(names))
         seed = self.problem.seed

@@ -64,11 +64,11 @@ class Transfer(CustomStep):
         return {"penalty_weight": 0.0}
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """Return the network's optimizer; the adversary takes plain steps."""
+        """The network's optimizer; the adversary takes plain steps."""
         return {"main": optimizer_of(self, self.network.parameters())}
 
     def _gap(self, features: Tensor, batch: Batch) -> Tensor:
-        """Return the weighted gap under the adversary, of features (E * B, F)."""
+        """The weighted gap under the adversary, of features (E * B, F)."""
         with precision(self, batch.x):
             logits = self.adversary(features).to(features.dtype)
         logits = logits.unflatten(0, batch.x.shape[:2])

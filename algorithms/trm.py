@@ -65,23 +65,23 @@ class TRM(Algorithm):
         return super().skip(problem)
 
     def _started(self, out: Outputs) -> Tensor:
-        """Return 1 from `anneal_steps` on, else 0."""
+        """1 from `anneal_steps` on, else 0."""
         start = first_step(self.hparams.anneal_steps, self.problem.steps)
         started: Tensor = out.losses.new_zeros(()) + (out.step >= start)
         return started
 
     def _slopes(self, out: Outputs, features: Tensor, heads: Tensor, biases: Tensor) -> Tensor:
-        """Return the gradients in the logits of the risk of each environment's own head, (E, B, C)."""
+        """The gradients in the logits of the risk of each environment's own head, (E, B, C)."""
         logits = features @ heads.mT + biases.unsqueeze(1)
         return out.task.logit_gradients(logits, out.targets) / logits.shape[1]
 
     def _logits(self, features: Tensor, heads: Tensor, biases: Tensor) -> Tensor:
-        """Return the logits of every head Q for every environment P, (Q, P, B, C), by one product."""
+        """The logits of every head Q for every environment P, (Q, P, B, C), by one product."""
         logits = torch.unflatten(features @ heads.flatten(0, 1).mT, 2, heads.shape[:2])
         return logits.permute(2, 0, 1, 3) + biases[:, None, None]
 
     def _shared(self, out: Outputs, logits: Tensor) -> Tensor:
-        """Return a_QP R_P(h_Q), (Q, P)."""
+        """a_QP R_P(h_Q), (Q, P)."""
         targets = out.targets.expand(len(logits), *out.targets.shape)
         return self._normalised(out) * out.task.losses(logits, targets).mean(2)
 
@@ -90,7 +90,7 @@ class TRM(Algorithm):
         return shares / shares.sum(1, keepdim=True)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Return the heads after their steps, and the shares after this update's risks."""
+        """The heads after their steps, and the shares after this update's risks."""
         heads, biases = (out.of_step(each) for each in (self.heads, self.biases))
         features, rate = out.features.detach(), RATE * self._started(out)
         for _ in range(FITS):
@@ -109,7 +109,7 @@ class TRM(Algorithm):
         }
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the mean risk and, from `anneal_steps` on, the transfer risk."""
+        """The mean risk and, from `anneal_steps` on, the transfer risk."""
         heads, biases = (out.of_step(out.buffers[n]).detach() for n in ("heads", "biases"))
         logits = self._logits(out.features, heads, biases)
         features, count = out.features.detach(), out.losses.shape[1]

@@ -72,7 +72,7 @@ class URM(Algorithm):
         return squash(features)
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the two sums, each with gradients for its own part."""
+        """The two sums, each with gradients for its own part."""
         assert out.batch is not None
         phi, weight = self._squashed(out.features), self.hparams.penalty_weight
         risk = out.task.losses(self.network.classifier(phi), out.targets).mean()
@@ -85,6 +85,6 @@ class URM(Algorithm):
         return total
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) of inputs (N, *input_shape)."""
+        """Logits (N, C) of inputs (N, *input_shape)."""
         logits: Tensor = self.network.classifier(self._squashed(self.network.featurizer(x)))
         return logits

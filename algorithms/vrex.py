@@ -39,5 +39,5 @@ class VREx(Penalized):
         weight_decay: float = summed_risks_decay()
 
     def penalty(self, out: Outputs) -> Tensor:
-        """Return the population variance of the risks."""
+        """The population variance of the risks."""
         return out.risks.var(correction=0)

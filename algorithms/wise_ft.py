@@ -52,9 +52,7 @@ class WiSEFT(CustomStep):
         return super().skip(problem)
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return the usual update; theta_0 is theta until fine-tuning begins, and predictions
-        are theta's.
-        """
+        """The usual update; theta_0 is theta until fine-tuning begins, and predictions are theta's."""
         metrics = usual_update(self, batch, step)
         if trains_head_only(self, step):
             for kept, value in zip(self._start(), self._now(), strict=True):
@@ -68,7 +66,7 @@ class WiSEFT(CustomStep):
         return [value.detach() for value in self.network.state_dict().values()]
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) under the weights in between."""
+        """Logits (N, C) under the weights in between."""
         alpha = self.hparams.alpha
         pairs = zip(self.start.state_dict().items(), self._now(), strict=True)
         weights = {

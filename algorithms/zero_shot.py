@@ -25,12 +25,12 @@ class ZeroShot(CustomStep):
 
     @torch.no_grad()
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return the loss of the batch; nothing changes."""
+        """The loss of the batch; nothing changes."""
         logits = self.predict(batch.x.flatten(0, 1))
         losses = self.problem.task.losses(logits, batch.y.flatten(0, 1))
         return {"loss": losses.mean()}
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) of the network."""
+        """Logits (N, C) of the network."""
         logits: Tensor = self.network(x)
         return logits

@@ -61,7 +61,7 @@ class CityWeather(PackagedTable):
 
     @classmethod
     def rows(cls, frame: Any) -> Rows:
-        """Return the days of all cities."""
+        """The days of all cities."""
         wet = frame["events"].fillna("").str.contains(WET)
         day = frame.groupby("city").cumcount()
         return Rows(

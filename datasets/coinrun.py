@@ -75,7 +75,7 @@ class CoinRun(FileDataset):
         self.environments = (*(f"level{i}" for i in range(options.levels)), UNSEEN)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the levels, the same in every trial; raises UserError for missing or damaged data."""
+        """The levels, the same in every trial; raises UserError for missing or damaged data."""
         options = self.options
         environments = {
             f"level{i}": self._environment([Shard(TRAINING, i)], options.states)
@@ -98,7 +98,7 @@ class CoinRun(FileDataset):
         return {f"{FOLDER}/{file}": known[file] for file in files}
 
     def _manifest(self) -> Manifest:
-        """Return the manifest of the set, which must be whole and have what the options ask for."""
+        """The manifest of the set, which must be whole and have what the options ask for."""
         path = self.file(f"{FOLDER}/{MANIFEST}")
         manifest = read_manifest(path.parent)
         if not manifest.checksums:
@@ -113,7 +113,7 @@ class CoinRun(FileDataset):
         return manifest
 
     def _environment(self, parts: list[Shard], count: int) -> Environment:
-        """Return the first `count` states of some shards."""
+        """The first `count` states of some shards."""
         files = [[self.file(f"{FOLDER}/{file}") for file in part.files] for part in parts]
         images, actions = zip(*files, strict=True)
         x = MemoryMapped(images)
@@ -123,7 +123,7 @@ class CoinRun(FileDataset):
         return Environment(x if len(x) == count else Subset(x, torch.arange(count)), y[:count])
 
     def command(self, data_dir: object) -> str:
-        """Return the command that makes the data, as a user types it."""
+        """The command that makes the data, as a user types it."""
         sizes = "".join(
             f" --set {name}={value}"
             for name, value in asdict(self.options).items()
@@ -147,7 +147,7 @@ class CoinRun(FileDataset):
 
 
 def _actions(path: Path) -> NDArray[np.float32]:
-    """Return the distributions of a shard, (n, 15)."""
+    """The distributions of a shard, (n, 15)."""
     try:
         distributions: NDArray[np.float32] = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:

@@ -51,7 +51,7 @@ class ColoredDigits(ColoredImages):
         super().__init__(options, data_dir, side=8)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial; `clusters` are the numbers of the scans."""
+        """The environments of a trial; `clusters` are the numbers of the scans."""
         images, digits = read_digits()
         order = permutation(self, len(images), trial)
         environments = {}
@@ -64,7 +64,7 @@ class ColoredDigits(ColoredImages):
 
 @lru_cache(maxsize=1)
 def read_digits() -> tuple[Tensor, Tensor]:
-    """Return the scans, (1797, 8, 8) in [0, 1], and their digits, (1797,)."""
+    """The scans, (1797, 8, 8) in [0, 1], and their digits, (1797,)."""
     # the file that sklearn.datasets.load_digits reads, without a second of scikit-learn's imports
     package = importlib.util.find_spec("sklearn")
     assert package is not None and package.origin is not None, "a dependency of oodbench"

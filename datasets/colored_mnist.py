@@ -62,7 +62,7 @@ class ColoredImages(FileDataset):
         self.task = Task("binary")
 
     def colored(self, environment: int, images: Tensor, digits: Tensor, trial: int) -> Environment:
-        """Return the environment of images (N, side, side) in [0, 1]; inputs are (N, channels, side, side).
+        """The environment of images (N, side, side) in [0, 1]; inputs are (N, channels, side, side).
 
         Without colour, too, examples have the attribute: the colour that they would have.
         """
@@ -106,7 +106,7 @@ class ColoredMNIST(ColoredImages):
         super().__init__(options, data_dir, side=14)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial; raises UserError if a file is missing or damaged."""
+        """The environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = read_mnist(self.file(IMAGES), self.file(LABELS))
         order = permutation(self, NUM_TRAIN, trial)
         tests = len(self.test_environments)
@@ -147,7 +147,7 @@ def download(dataset: FileDataset, source: str, data_dir: Path) -> None:
 
 @lru_cache(maxsize=1)
 def read_mnist(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
-    """Return MNIST's training images, (60000, 14, 14) in [0, 1], and digits, (60000,); kept in memory.
+    """MNIST's training images, (60000, 14, 14) in [0, 1], and digits, (60000,); kept in memory.
 
     Raises UserError for a file that does not have the size of MNIST's.
     """
@@ -156,7 +156,7 @@ def read_mnist(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
 
 
 def read_idx(file: Path, shape: tuple[int, ...]) -> Tensor:
-    """Return the bytes of an IDX file or .gz: a header of 4 + 4 * dimensions bytes, then the values.
+    """The bytes of an IDX file or .gz: a header of 4 + 4 * dimensions bytes, then the values.
 
     Raises UserError for a file that does not hold as many bytes as that.
     """

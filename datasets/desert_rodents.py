@@ -84,7 +84,7 @@ class DesertRodents(PackagedTable):
 
     @classmethod
     def rows(cls, frame: Any) -> Rows:
-        """Return the captures that can be used."""
+        """The captures that can be used."""
         frame = frame[frame["genus"].isin(GENERA) & frame[[*SIZES]].notna().any(axis=1)]
         day = frame["year"] * 10_000 + frame["month"] * 100 + frame["day"]
         last = torch.tensor([last for _, last in YEARS.values()])

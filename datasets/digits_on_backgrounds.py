@@ -72,7 +72,7 @@ class DigitsOnBackgrounds(Dataset):
         self.test_environments = self.environments[-1:]
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial."""
+        """The environments of a trial."""
         images, digits = read_digits()
         order = permutation(self, len(images), trial)
         environments = {}
@@ -91,7 +91,7 @@ class DigitsOnBackgrounds(Dataset):
 
 
 def _stripes(upright: Tensor, generator: torch.Generator) -> Tensor:
-    """Return stripes (N, 8, 8) in [0, 1] with a period of 4 pixels and random phases."""
+    """Stripes (N, 8, 8) in [0, 1] with a period of 4 pixels and random phases."""
     phase = 2 * math.pi * torch.rand(len(upright), 1, generator=generator)
     wave = (1 + torch.sin(math.pi / 2 * torch.arange(8) + phase)) / 2
     across = wave[:, None, :].expand(-1, 8, 8)

@@ -43,7 +43,7 @@ class DomainBedColoredMNIST(DealtMNIST):
     def changed(
         self, images: np.ndarray, digits: torch.Tensor, degree: float, generator: torch.Generator
     ) -> Environment:
-        """Return the images coloured; `degree` is how often the colour contradicts the label."""
+        """The images coloured; `degree` is how often the colour contradicts the label."""
         noise = torch.rand(2, len(images), generator=generator)
         label = (digits < 5) ^ (noise[0] < 0.25)
         color = (label ^ (noise[1] < degree)).long()

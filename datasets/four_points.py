@@ -40,7 +40,7 @@ class FourPoints(Dataset):
     task = Task("regression")
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return an input (1, 5) and a target (1, 1) of each environment, the same in every trial."""
+        """An input (1, 5) and a target (1, 1) of each environment, the same in every trial."""
         own_coordinates = torch.cat([3 * torch.eye(4), torch.zeros(1, 4)])
         x = torch.cat([own_coordinates, torch.full((5, 1), 0.3)], 1)
         rows = zip(self.environments, x, strict=True)
@@ -49,5 +49,5 @@ class FourPoints(Dataset):
     def predictor_metrics(
         self, predict: Callable[[Tensor], Tensor], trial: int
     ) -> dict[str, float]:
-        """Return the weights of a linear predictor, `weight_1` to `weight_5`."""
+        """The weights of a linear predictor, `weight_1` to `weight_5`."""
         return named_weights(predict, [f"weight_{i}" for i in range(1, 6)])

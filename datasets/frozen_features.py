@@ -108,7 +108,7 @@ class FrozenFeatures(FileDataset):
             raise unknown("environment", options.as_test, images.environments, "`as_test`")
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """Return the checksum of the file, or of the weights where the network's runs have it, too."""
+        """The checksum of the file, or of the weights where the network's runs have it, too."""
         if self.options.file:
             return {"sha256": sha256(self._given())}
         space = networks.get(self.options.network).Hparams
@@ -116,7 +116,7 @@ class FrozenFeatures(FileDataset):
         return {"sha256": self._sha256()} if known else {}
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the features (N, F) of every environment; raises UserError if they are not there."""
+        """The features (N, F) of every environment; raises UserError if they are not there."""
         environments = self.images.load(trial)
         if self.options.file:
             return self._shown(self._with_given(environments))
@@ -143,7 +143,7 @@ class FrozenFeatures(FileDataset):
             )
 
     def _shown(self, featured: dict[str, Environment]) -> dict[str, Environment]:
-        """Return the environments, with `as_test` all with the examples of that one."""
+        """The environments, with `as_test` all with the examples of that one."""
         if not self.options.as_test:
             return featured
         shown = featured[self.options.as_test]
@@ -152,7 +152,7 @@ class FrozenFeatures(FileDataset):
         return dict.fromkeys(featured, shown)
 
     def _given(self) -> Path:
-        """Return the file of features; raises UserError for a missing or another one."""
+        """The file of features; raises UserError for a missing or another one."""
         file = Path(self.options.file).expanduser()
         if not file.is_file():
             raise UserError(f"`file` of {facts.label(self)}: there is no file {file}")
@@ -163,12 +163,12 @@ class FrozenFeatures(FileDataset):
         return file
 
     def _arrays(self) -> Mapping[str, NDArray[np.float32]]:
-        """Return the features in the file by environment; raises UserError for what is no such file."""
+        """The features in the file by environment; raises UserError for what is no such file."""
         file = self._given()
         return _read_arrays(file, sha256(file), facts.label(self))
 
     def _with_given(self, environments: Mapping[str, Environment]) -> dict[str, Environment]:
-        """Return the environments with the features of the file; raises UserError where they do not fit."""
+        """The environments with the features of the file; raises UserError where they do not fit."""
         arrays, featured = self._arrays(), {}
         for name, environment in environments.items():
             x = arrays.get(name)
@@ -201,11 +201,11 @@ class FrozenFeatures(FileDataset):
         self._extract(environments, self._folder(environments), workers)
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
-        """Return the features (N, F) of new files; raises UserError for one that cannot be read."""
+        """The features (N, F) of new files; raises UserError for one that cannot be read."""
         return self.features(facts.require_files(self.images).read(files))
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the features (N, F) of inputs (N, ...) as the environments of the images hold them."""
+        """The features (N, F) of inputs (N, ...) as the environments of the images hold them."""
         return torch.cat([*self._features(torch.split(x, CHUNK))])
 
     def _extract(self, environments: Mapping[str, Environment], folder: Path, workers: int) -> None:
@@ -259,7 +259,7 @@ class FrozenFeatures(FileDataset):
         return values | given | {"weights": weights}
 
     def _sha256(self) -> str:
-        """Return the checksum of the weights, whose file need not be there where the options say it."""
+        """The checksum of the weights, whose file need not be there where the options say it."""
         if self.options.weights == "none":
             raise UserError("FrozenFeatures needs `weights`: a file or a name such as imagenet")
         network: Any = networks.get(self.options.network)
@@ -284,7 +284,7 @@ class FrozenFeatures(FileDataset):
 
 @lru_cache(maxsize=2)
 def _read_arrays(file: Path, digest: str, who: str) -> Mapping[str, NDArray[np.float32]]:
-    """Return the arrays of a file of numpy.savez with that digest; raises UserError for another file."""
+    """The arrays of a file of numpy.savez with that digest; raises UserError for another file."""
     try:
         with open_regular(file) as opened, opened_arrays(opened) as stored:
             arrays = {name: stored[name].astype(np.float32) for name in stored.files}
@@ -296,7 +296,7 @@ def _read_arrays(file: Path, digest: str, who: str) -> Mapping[str, NDArray[np.f
 
 
 def _digest(environments: Mapping[str, Environment]) -> str:
-    """Return a hash of all inputs in memory, and of the number of those on disk and some of them."""
+    """A hash of all inputs in memory, and of the number of those on disk and some of them."""
     digest = hashlib.sha256()
     for environment in environments.values():
         x = environment.x

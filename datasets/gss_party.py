@@ -82,7 +82,7 @@ class GSSParty(PackagedTable):
 
     @classmethod
     def rows(cls, frame: Any) -> Rows:
-        """Return the respondents of either party that answered enough questions."""
+        """The respondents of either party that answered enough questions."""
         leans = frame["pid"].notna() & ~frame["pid"].isin((INDEPENDENT, OTHER))
         frame = frame[leans & (frame[[*QUESTIONS]].notna().sum(axis=1) >= FEWEST)]
         frame = frame.assign(**{name: frame[name].map(ANSWERS) for name in QUESTIONS})

@@ -68,7 +68,7 @@ class HuggingFace(Manifest):
         return [folder / name if is_held else self.root / path for is_held, name, path in places]
 
     def _pictures(self) -> tuple[pa.ChunkedArray, list[str]]:
-        """Return the bytes of each row's picture, null without any, and its path, empty without one."""
+        """The bytes of each row's picture, null without any, and its path, empty without one."""
         column = arrow_table(self.path)[self.image_column]
         if pa.types.is_struct(column.type):
             names = {field.name for field in column.type}

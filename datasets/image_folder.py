@@ -58,9 +58,7 @@ class ImageFolder(OwnImages, ImageFolders):
         self.task = Task("multiclass", max(2, len(self.classes)))
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
-        """Return the attributes, by the folders in the classes' own; raises UserError for a file beside
-        them.
-        """
+        """The attributes, by the folders in the classes' own; raises UserError for a file beside them."""
         if not self.options.attributes:
             return None
         folders = [file.relative_to(self.root).parts[2] for file in files]

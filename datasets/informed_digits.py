@@ -50,7 +50,7 @@ class InformedDigits(ColoredDigits):
         self.input_shape = (1 + self.input_shape[0], *self.input_shape[1:])
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial, as `ColoredDigits` has them, with the channel."""
+        """The environments of a trial, as `ColoredDigits` has them, with the channel."""
         environments = super().load(trial)
         for name, flip in zip(self.environments, self.options.flips, strict=True):
             x = environments[name].x

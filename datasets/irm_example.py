@@ -51,7 +51,7 @@ class IRMExample(Dataset):
     task = Task("regression")
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return inputs (N, 4) and targets (N, 1) of each environment."""
+        """Inputs (N, 4) and targets (N, 1) of each environment."""
         environments = {}
         for name, scale in SCALES.items():
             generator = torch.Generator().manual_seed(self.seed(trial, name))
@@ -66,5 +66,5 @@ class IRMExample(Dataset):
     def predictor_metrics(
         self, predict: Callable[[Tensor], Tensor], trial: int
     ) -> dict[str, float]:
-        """Return the weights of a linear predictor: `weight_x1`, `weight_x2`, `weight_z1`, `weight_z2`."""
+        """The weights of a linear predictor: `weight_x1`, `weight_x2`, `weight_z1`, `weight_z2`."""
         return named_weights(predict, ("weight_x1", "weight_x2", "weight_z1", "weight_z2"))

@@ -112,9 +112,7 @@ class Face(NamedTuple):
 
 
 def faces(files: Mapping[str, Files], characters: str, who: str) -> list[Face]:
-    """Return the faces that have all characters, and say which lack one; raises UserError for what is no
-    font.
-    """
+    """The faces that have all characters, and say which lack one; raises UserError for what is no font."""
     from oodbench.terminal import terminal  # rich draws random numbers as it is imported
 
     chosen: list[tuple[str, str, bytes]] = []
@@ -137,7 +135,7 @@ def faces(files: Mapping[str, Files], characters: str, who: str) -> list[Face]:
 
 
 def _kind(package: str, face: str) -> str:
-    """Return the kind of a face."""
+    """The kind of a face."""
     family = package.removeprefix("@fontsource/")
     for kind, families in FONTSOURCE.items():
         if family in families:
@@ -148,7 +146,7 @@ def _kind(package: str, face: str) -> str:
 
 
 def fontsource(kinds: Sequence[str] = tuple(FONTSOURCE)) -> tuple[Package, ...]:
-    """Return the packages of some kinds of Fontsource's fonts."""
+    """The packages of some kinds of Fontsource's fonts."""
     return tuple(
         Package(
             "npm",
@@ -222,7 +220,7 @@ class LetterFonts(DrawnPictures):
             self.normalization = IMAGENET
 
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
-        """Return every letter in every face; raises UserError for a font that cannot be read."""
+        """Every letter in every face; raises UserError for a font that cannot be read."""
         return [
             Picture(face.kind, target, face.name, partial(self._draw, face, letter))
             for face in faces(files, ascii_uppercase, self.name)

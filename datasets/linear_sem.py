@@ -90,7 +90,7 @@ class LinearSEM(Dataset):
         self.task = Task("regression")
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return inputs (N, 2 * dim) and targets (N, 1) of each environment."""
+        """Inputs (N, 2 * dim) and targets (N, 1) of each environment."""
         model = self.model(trial)
         scales = self.options.scales
         if self.options.as_test:
@@ -107,7 +107,7 @@ class LinearSEM(Dataset):
         return torch.randn(shape, generator=generator, dtype=torch.double)
 
     def model(self, trial: int) -> Model:
-        """Return the coefficients of a trial, the same draws whatever the variant."""
+        """The coefficients of a trial, the same draws whatever the variant."""
         k = self.options.dim
         generator = torch.Generator().manual_seed(self.seed(trial, "model"))
         hx, hy, hz, xy, yz = torch.randn(5, k, k, generator=generator, dtype=torch.double) / (2 * k)
@@ -136,7 +136,7 @@ class LinearSEM(Dataset):
     def predictor_metrics(
         self, predict: Callable[[Tensor], Tensor], trial: int
     ) -> dict[str, float]:
-        """Return errors of the weights of a linear predictor; nothing for one that is not linear.
+        """Errors of the weights of a linear predictor; nothing for one that is not linear.
 
         With w the weights in terms of (X, Z), S times those in terms of the inputs: `causal_error`
         is the mean squared difference between X's w and the row sums of W_xy, `noncausal_error`
@@ -160,13 +160,13 @@ class LinearSEM(Dataset):
 
 
 def named_weights(predict: Callable[[Tensor], Tensor], names: Sequence[str]) -> dict[str, float]:
-    """Return the weights of a predictor of one output by their inputs' names; none if it is not linear."""
+    """The weights of a predictor of one output by their inputs' names; none if it is not linear."""
     weights = linear_weights(predict, len(names))
     return {} if weights is None else dict(zip(names, weights.flatten().tolist(), strict=True))
 
 
 def linear_weights(predict: Callable[[Tensor], Tensor], dim: int) -> Tensor | None:
-    """Return the weights (dim, C) of a predictor of inputs (N, dim), its intercept aside.
+    """The weights (dim, C) of a predictor of inputs (N, dim), its intercept aside.
 
     None for one that is not linear, judged by random inputs.
     """

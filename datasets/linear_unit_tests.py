@@ -77,7 +77,7 @@ class LinearUnitTests(Dataset):
         self.task = Task("regression" if options.example == 1 else "binary")
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return inputs (N, 10) and targets, (N, 1) in Example 1, else (N,), of each environment."""
+        """Inputs (N, 10) and targets, (N, 1) in Example 1, else (N,), of each environment."""
         rotation = torch.eye(2 * DIM, dtype=torch.double)
         if self.options.scrambled:
             normal = self._normal(self._generator(trial, "rotation"), 2 * DIM, 2 * DIM)
@@ -103,7 +103,7 @@ class LinearUnitTests(Dataset):
     def _examples(
         self, trial: int, place: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return x and z, (N, 5) each, and the targets of the environment at a place."""
+        """x and z, (N, 5) each, and the targets of the environment at a place."""
         n = self.options.num_examples
         of_environment = self._generator(trial, "environment", place)
         first, second = torch.rand(2, generator=of_environment, dtype=torch.double).tolist()

@@ -62,7 +62,7 @@ class Manifest(Listed, OwnImages):
         return [*super().files_read, *self.files]
 
     def listing(self) -> Listing:
-        """Return all images with their targets, by environment."""
+        """All images with their targets, by environment."""
         targets = self.targets.flatten().tolist()
         return {
             name: [(self.files[row], targets[row]) for row in places.tolist()]
@@ -80,5 +80,5 @@ class Manifest(Listed, OwnImages):
             raise
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments in the order of the file, the same in every trial."""
+        """The environments in the order of the file, the same in every trial."""
         return self.examples({name: e.x for name, e in super().load(trial).items()})

@@ -140,7 +140,7 @@ class NoisyLabels(FileDataset):
         return self.base.checksums
 
     def file(self, path: str) -> Path:
-        """Return the data file `path`; Fashion-MNIST's may also be where Debian's package puts it."""
+        """The data file `path`; Fashion-MNIST's may also be where Debian's package puts it."""
         packed = DEBIAN / f"{Path(path).name}.gz"
         here = self.data_dir is not None and (self.data_dir / path).is_file()
         if self.base.source != "FashionMNIST" or here:
@@ -154,7 +154,7 @@ class NoisyLabels(FileDataset):
             raise MissingError(f"{error} or with `{debian}`", error.command) from None
 
     def command(self, data_dir: object) -> str:
-        """Return the command that fetches the data, which names the base where it is not the usual one."""
+        """The command that fetches the data, which names the base where it is not the usual one."""
         usual = self.options.base == type(self.options).base
         return super().command(data_dir) + ("" if usual else f" --set base={self.options.base}")
 
@@ -167,7 +167,7 @@ class NoisyLabels(FileDataset):
         download(self, self.base.source, data_dir)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial; raises UserError if a file is missing or damaged."""
+        """The environments of a trial; raises UserError if a file is missing or damaged."""
         files = tuple(self.file(path) for path in self.checksums)
         images, labels, test_images, test_labels = _read(self.options.base, files)
         chosen = self._drawn(trial, "examples", self.options.num_examples, len(images))
@@ -190,7 +190,7 @@ class NoisyLabels(FileDataset):
         return torch.Generator().manual_seed(self.seed(trial, what))
 
     def _drawn(self, trial: int, what: str, count: int, total: int) -> Tensor:
-        """Return sorted positions of `count` of the images; raises UserError if there are not so many."""
+        """Sorted positions of `count` of the images; raises UserError if there are not so many."""
         if count > total:
             raise UserError(
                 f"{facts.label(self)}: {self.options.base} has {total} images, not {count}"
@@ -234,7 +234,7 @@ class CIFARNoise(NoisyLabels):
 
 @lru_cache(maxsize=2)
 def _read(base: str, files: tuple[Path, ...]) -> tuple[Tensor, ...]:
-    """Return training images as bytes (N, C, H, W) and labels (N,), then those of the test."""
+    """Training images as bytes (N, C, H, W) and labels (N,), then those of the test."""
     if base == "digits":
         scans, digits = read_digits()
         images = (scans * 255).round().to(torch.uint8).unsqueeze(1)

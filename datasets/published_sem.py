@@ -32,7 +32,7 @@ class PublishedSEM(LinearSEM):
     options: Options
 
     def model(self, trial: int) -> Model:
-        """Return the coefficients of a trial."""
+        """The coefficients of a trial."""
         return self._drawn(trial)[0]
 
     def noise(self, trial: int, environment: str) -> Tensor:
@@ -41,7 +41,7 @@ class PublishedSEM(LinearSEM):
         return drawn[environment] if environment in drawn else super().noise(trial, environment)
 
     def _drawn(self, trial: int) -> tuple[Model, dict[str, Tensor]]:
-        """Return a trial's model and its environments' noise, in the order in which the code draws them."""
+        """A trial's model and its environments' noise, in the order in which the code draws them."""
         o, k = self.options, self.options.dim
         seed, before = (0, trial) if o.one_stream else (trial, 0)
         generator = torch.Generator().manual_seed(seed)

@@ -52,7 +52,7 @@ class RotatedDigits(Dataset):
     classes = tuple("0123456789")
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial."""
+        """The environments of a trial."""
         images, digits = read_digits()
         order = permutation(self, len(images), trial)
         environments = {}

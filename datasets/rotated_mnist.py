@@ -38,10 +38,10 @@ class DealtMNIST(FileDataset):
     def changed(
         self, images: np.ndarray, digits: Tensor, degree: float, generator: torch.Generator
     ) -> Environment:
-        """Return an environment from its images (N, 28, 28), bytes, and their digits (N,)."""
+        """An environment from its images (N, 28, 28), bytes, and their digits (N,)."""
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial; raises UserError if a file is missing or damaged."""
+        """The environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = _mnist(*(self.file(path) for path in sorted(CHECKSUMS)))
         order = permutation(self, len(images), trial)
         environments = {}
@@ -62,7 +62,7 @@ class DealtMNIST(FileDataset):
 def _mnist(
     test_images: Path, test_labels: Path, images: Path, labels: Path
 ) -> tuple[np.ndarray, Tensor]:
-    """Return MNIST's 60,000 training and 10,000 test images (70000, 28, 28), bytes, and digits (70000,)."""
+    """MNIST's 60,000 training and 10,000 test images (70000, 28, 28), bytes, and digits (70000,)."""
     read = colored_mnist.read_idx
     pixels = torch.cat([read(images, (60_000, 28, 28)), read(test_images, (10_000, 28, 28))])
     return pixels.numpy(), torch.cat([read(labels, (60_000,)), read(test_labels, (10_000,))])
@@ -98,7 +98,7 @@ class RotatedMNIST(DealtMNIST):
     def changed(
         self, images: np.ndarray, digits: Tensor, degree: float, generator: torch.Generator
     ) -> Environment:
-        """Return the images rotated by `degree`."""
+        """The images rotated by `degree`."""
         bilinear = Image.Resampling.BILINEAR
         rotated = [np.asarray(Image.fromarray(i).rotate(degree, bilinear)) for i in images]
         x = torch.from_numpy(np.stack(rotated)).unsqueeze(1)

@@ -67,7 +67,7 @@ class ShiftedColoredMNIST(ColoredMNIST):
             self.input_shape = (4, 14, 14)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial; raises UserError if a file is missing or damaged."""
+        """The environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = read_mnist(self.file(IMAGES), self.file(LABELS))
         order = permutation(self, NUM_TRAIN, trial)
         parts = [order[::2], order[1::2], torch.arange(NUM_TRAIN, len(images))]
@@ -83,7 +83,7 @@ class ShiftedColoredMNIST(ColoredMNIST):
         return environments
 
     def _kept(self, digits: Tensor, share: float) -> Tensor:
-        """Return whether an environment keeps each image, (N,): the first ones of every group of digits."""
+        """Whether an environment keeps each image, (N,): the first ones of every group of digits."""
         if self.options.imbalance == "colour":
             return torch.ones(len(digits), dtype=torch.bool)
         kept = torch.zeros(len(digits), dtype=torch.bool)

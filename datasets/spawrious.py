@@ -76,7 +76,7 @@ class Spawrious(Published):
         self.input_shape = (3, options.size, options.size)
 
     def listing(self) -> Listing:
-        """Return all files of the variant; raises UserError if a folder has fewer than it takes."""
+        """All files of the variant; raises UserError if a folder has fewer than it takes."""
         training, test, filler = GROUPS[self.options.variant]
         seen, unseen = training.split(), test.split()
         listing: Listing = {name: [] for name in self.environments}
@@ -92,7 +92,7 @@ class Spawrious(Published):
         return listing
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor:
-        """Return the backgrounds, by the folders that hold those of the breeds."""
+        """The backgrounds, by the folders that hold those of the breeds."""
         return torch.tensor([BACKGROUNDS.index(file.parents[1].name) for file in files])
 
     def _files(

@@ -77,7 +77,7 @@ class Spirals(Dataset):
         self.task = Task("binary")
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return inputs (N, 2 + shortcut_dims) and labels (N,) of each environment."""
+        """Inputs (N, 2 + shortcut_dims) and labels (N,) of each environment."""
         return {name: self._environment(name, trial) for name in self.environments}
 
     def _environment(self, name: str, trial: int) -> Environment:

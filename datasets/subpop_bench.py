@@ -47,7 +47,7 @@ class Prepared(Stored):
         return len(self._items)
 
     def read(self, index: Tensor) -> Tensor:
-        """Return the examples at `index`; raises UserError for one that cannot be read."""
+        """The examples at `index`; raises UserError for one that cannot be read."""
         return torch.stack([self._prepare(self._items[i]) for i in index.tolist()])
 
 
@@ -95,7 +95,7 @@ class SubpopBench(FileDataset):
         return _rows(self._there(self.table))
 
     def _there(self, name: str) -> Path:
-        """Return a file of the set; raises UserError if it is not there."""
+        """A file of the set; raises UserError if it is not there."""
         file = self.root / name
         if not file.is_file():
             raise UserError(f"{self.name}: {file} is missing; {SOURCE}")
@@ -108,16 +108,14 @@ class SubpopBench(FileDataset):
 
     @abstractmethod
     def items(self) -> Sequence[Any]:
-        """Return what each row names, to be prepared; raises UserError, with the line, for what is not
-        there.
-        """
+        """What each row names, to be prepared; raises UserError, with the line, for what is not there."""
 
     @abstractmethod
     def prepare(self) -> Callable[[Any], Tensor]:
-        """Return the function from an item to an input."""
+        """The function from an item to an input."""
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the three splits, the same in every trial; inputs stay on disk, but for texts."""
+        """The three splits, the same in every trial; inputs stay on disk, but for texts."""
         splits = torch.tensor([int(n) for n in self._numbers("split", len(SPLITS))])
         y, a = (
             torch.tensor(self._numbers(column, len(names)))
@@ -146,9 +144,7 @@ class SubpopBench(FileDataset):
         raise UserError(f"{self.name} is in {data_dir / self.metadata.folder}: {SOURCE}")
 
     def _numbers(self, column: str, count: int) -> list[int]:
-        """Return a column of integers from 0 to `count` - 1; raises UserError, with the line,
-        for others.
-        """
+        """A column of integers from 0 to `count` - 1; raises UserError, with the line, for others."""
         texts, known = self.rows.texts(column), {str(n): n for n in range(count)}
         for row, text in enumerate(texts):
             if text not in known:
@@ -179,7 +175,7 @@ class SubpopImages(SubpopBench):
         return {"weights": "none"} if self.options.from_scratch else {}
 
     def place(self, name: str) -> str:
-        """Return the place of a file that the table names, in the folder of the images."""
+        """The place of a file that the table names, in the folder of the images."""
         return name
 
     @property
@@ -188,7 +184,7 @@ class SubpopImages(SubpopBench):
         return [*super().files_read, *self.items()]
 
     def items(self) -> list[Path]:
-        """Return the images."""
+        """The images."""
         folder, files = self.root / self.images, []
         for row, text in enumerate(self.rows.texts("filename")):
             file = folder / self.place(text)
@@ -229,19 +225,19 @@ class SubpopTexts(SubpopBench):
         return "TextCNN" if self.options.from_scratch else "DistilBERT"
 
     def numbered(self, texts: Sequence[Any]) -> Sequence[Any]:
-        """Return the item of each row, whose `filename` is its number among `texts`."""
+        """The item of each row, whose `filename` is its number among `texts`."""
         places = self._numbers("filename", len(texts))
         return [texts[i] for i in places]
 
 
 @lru_cache(maxsize=2)
 def _rows(path: Path) -> Cells:
-    """Return the rows of a table."""
+    """The rows of a table."""
     return Cells(path)
 
 
 def about(shift: str, licence: str, steps: int, folder: str, family: str = "images") -> Any:
-    """Return the metadata of a set, as keywords."""
+    """The metadata of a set, as keywords."""
     network = "ResNet50" if family == "images" else "DistilBERT"
     kinds = {"family": family, "shift": shift, "half": "natural", "shift_kind": "population"}
     return kinds | {"licence": licence, "steps": steps, "folder": folder, "network": network}
@@ -299,7 +295,7 @@ class SubpopCheXpert(SubpopImages):
     task, crop, margin = Task("binary"), True, 256 / 224
 
     def place(self, name: str) -> str:
-        """Return the part of the absolute path that SubpopBench has written after its folder `chexpert`."""
+        """The part of the absolute path that SubpopBench has written after its folder `chexpert`."""
         return name.rpartition("chexpert/")[2]
 
 
@@ -329,13 +325,13 @@ class SubpopCivilComments(SubpopTexts):
         return [*super().files_read, self._there("civilcomments_fine.csv")]
 
     def items(self) -> Sequence[str]:
-        """Return the comments."""
+        """The comments."""
         return self.numbered(
             _rows(self._there("civilcomments_fine.csv")).cells("comment_text").to_pylist()
         )
 
     def prepare(self) -> Callable[[str], Tensor]:
-        """Return word pieces, or hashed words."""
+        """Word pieces, or hashed words."""
         if self.options.from_scratch:
             return encodings.hashed_words(self.size)
         return encodings.word_pieces(self.size)
@@ -378,11 +374,11 @@ class SubpopMultiNLI(SubpopTexts):
         return [*super().files_read, *map(self._there, FEATURES)]
 
     def items(self) -> Sequence[Tensor]:
-        """Return the word pieces of each example."""
+        """The word pieces of each example."""
         return self.numbered(_pieces(tuple(map(self._there, FEATURES))))
 
     def prepare(self) -> Callable[[Tensor], Tensor]:
-        """Return the first `size` word pieces; raises UserError if there are fewer."""
+        """The first `size` word pieces; raises UserError if there are fewer."""
 
         def prepared(ids: Tensor) -> Tensor:
             if len(ids) < self.size:
@@ -396,7 +392,7 @@ class SubpopMultiNLI(SubpopTexts):
 
 @lru_cache(maxsize=1)
 def _pieces(files: Sequence[Path]) -> list[Tensor]:
-    """Return the word pieces in SubpopBench's files, which hold Python objects: only theirs are read."""
+    """The word pieces in SubpopBench's files, which hold Python objects: only theirs are read."""
     pieces = []
     for file in files:
         try:

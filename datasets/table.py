@@ -176,7 +176,7 @@ class Listed(Dataset):
         return [*of_classes, *small, *self.rows.notes, *said, *others]
 
     def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
-        """Return the environments, given the inputs of each."""
+        """The environments, given the inputs of each."""
         return {
             name: Environment(
                 inputs[name],
@@ -189,7 +189,7 @@ class Listed(Dataset):
         }
 
     def _words(self, role: str, column: str) -> npt.NDArray[np.object_]:
-        """Return the texts of the rows in the column of a role, none of which may be empty."""
+        """The texts of the rows in the column of a role, none of which may be empty."""
         words, note = one_spelling(self.rows.texts(column))
         distinct = set(words)
         names = [f"{mark} is a name here, not a gap" for mark in MARKS if mark in distinct]
@@ -219,7 +219,7 @@ class Listed(Dataset):
         return tuple(names)
 
     def _targets(self) -> tuple[Task, Tensor, tuple[str, ...]]:
-        """Return the task, the targets of all rows and the names of the classes."""
+        """The task, the targets of all rows and the names of the classes."""
         column = self.options.target
         if self.options.kind == "real":
             numbers = self.reader.required_numbers(column, gaps=False)
@@ -261,14 +261,12 @@ class Listed(Dataset):
 
 @lru_cache(maxsize=2)
 def _cells(path: Path, md5: str, encoding: str, separator: str) -> Cells:
-    """Return the cells of the file that has this md5."""
+    """The cells of the file that has this md5."""
     return Cells(path, encoding, separator)
 
 
 def _identifies(name: str, of_environments: Sequence[npt.NDArray[np.float64]]) -> bool:
-    """Return whether a column is called an identifier, and has whole numbers that differ in each
-    environment.
-    """
+    """Whether a column is called an identifier, and has whole numbers that differ in each environment."""
     return name.lower() in IDENTIFIERS and all(
         (values == values.round()).all() and len(np.unique(values)) == len(values)
         for values in of_environments
@@ -278,7 +276,7 @@ def _identifies(name: str, of_environments: Sequence[npt.NDArray[np.float64]]) -
 def _class_notes(
     classes: Mapping[str, Mapping[str, int]], test_environments: Sequence[str]
 ) -> list[str]:
-    """Return sentences on the classes that not all environments have.
+    """Sentences on the classes that not all environments have.
 
     `classes` has the number of examples of each class by environment and class.
     """
@@ -312,7 +310,7 @@ def _class_notes(
 
 
 def _numbered(texts: Sequence[str] | npt.NDArray[Any]) -> Tensor:
-    """Return each text's place among the sorted ones, (N,)."""
+    """Each text's place among the sorted ones, (N,)."""
     return torch.from_numpy(np.unique(np.asarray(texts, dtype=object), return_inverse=True)[1])
 
 
@@ -388,13 +386,11 @@ class Table(Listed):
         self.x = self.columns.encoded(table)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments in the order of the file, as `Columns` encodes them, the same in every
-        trial.
-        """
+        """The environments in the order of the file, as `Columns` encodes them, the same in every trial."""
         return self.examples({name: self.x[places] for name, places in self.places.items()})
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
-        """Return the map to inputs that the columns estimate, see `Columns.fitted`."""
+        """The map to inputs that the columns estimate, see `Columns.fitted`."""
         return self.columns.fitted(torch.cat([e.x for e in training.values()]))
 
     def _read(self, name: str) -> tuple[Reading, npt.NDArray[Any] | None]:
@@ -438,7 +434,7 @@ class Table(Listed):
         return reading, numbers.values
 
     def _tells_class(self, values: npt.NDArray[Any]) -> bool:
-        """Return whether rows that agree in an input (N,) of few values agree in their class."""
+        """Whether rows that agree in an input (N,) of few values agree in their class."""
         is_real = values.dtype != object and len(np.unique(values[:1000])) > MOST
         if not self.classes or is_real:
             return False

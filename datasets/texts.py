@@ -57,7 +57,7 @@ class Texts(Listed):
         return {"weights": self.options.model} if self.options.model else {}
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments in the order of the file, the same in every trial."""
+        """The environments in the order of the file, the same in every trial."""
         size, model = self.options.size, self.options.model
         ids = word_pieces(size, model) if model else hashed_words(size)
         x = torch.stack([ids(text) for text in self.texts])

@@ -45,7 +45,7 @@ class ThreeInputs(Dataset):
     repeats = True
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return inputs (80, 3) and labels (80,) of each environment, the same in every trial."""
+        """Inputs (80, 3) and labels (80,) of each environment, the same in every trial."""
         return {name: self._environment(name) for name in self.environments}
 
     def _environment(self, name: str) -> Environment:
@@ -60,6 +60,6 @@ class ThreeInputs(Dataset):
     def predictor_metrics(
         self, predict: Callable[[Tensor], Tensor], trial: int
     ) -> dict[str, float]:
-        """Return the predicted P(y = 1 | x) as `p_0`, `p_1` and `p_2`."""
+        """The predicted P(y = 1 | x) as `p_0`, `p_1` and `p_2`."""
         probabilities = predict(torch.eye(3)).sigmoid().flatten().tolist()
         return {f"p_{x}": p for x, p in enumerate(probabilities)}

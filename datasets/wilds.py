@@ -153,7 +153,7 @@ class WILDS(FileDataset):
             raise error.at(self.name) from error
 
     def _version(self) -> str | None:
-        """Return the version that the package's class takes: none where another package keeps the data."""
+        """The version that the package's class takes: none where another package keeps the data."""
         return None if self.row.folder else self.row.version
 
     def _settings(self) -> tuple[tuple[str, Any], ...]:
@@ -189,7 +189,7 @@ class WILDS(FileDataset):
         return official.values(self.data, self.row.attribute) if self.row.attribute else ()
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return all environments, the same in every trial; inputs stay on disk."""
+        """All environments, the same in every trial; inputs stay on disk."""
         prepare, y, field = self._prepare(), self._targets(), self.row.attribute
         attributes = official.column(self.data, field) if field else None
         return {
@@ -221,7 +221,7 @@ class WILDS(FileDataset):
             raise error.at(self.name) from error
 
     def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
-        """Return the package's own evaluation of the examples at `index` of an environment."""
+        """The package's own evaluation of the examples at `index` of an environment."""
         row, places = self.row, self.places[environment][index]
         if row.kind == "boxes":
             logits = torch.cat([logits[..., :4] / self._zoom, logits[..., 4:]], -1)
@@ -233,7 +233,7 @@ class WILDS(FileDataset):
         return float(self.input_shape[-1] / self.data.original_resolution[0])
 
     def _targets(self) -> Tensor:
-        """Return the package's targets (n, ...); boxes in pixels of our images, NaN filling up."""
+        """The package's targets (n, ...); boxes in pixels of our images, NaN filling up."""
         y = self.data.y_array
         if self.row.kind != "boxes":
             y = torch.as_tensor(y)
@@ -274,7 +274,7 @@ class WILDS(FileDataset):
 
 
 def known(name: str) -> dict[str, Any]:
-    """Return the entries of the tables for a set, as keywords of its metadata."""
+    """The entries of the tables for a set, as keywords of its metadata."""
     row = SETS[name]
     hparams = {k: getattr(row, k) for k in ("optimizer", "lr", "weight_decay", "lr_schedule")}
     return {

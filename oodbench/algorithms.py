@@ -68,7 +68,7 @@ def _require_a_change(cls: type["Algorithm"]) -> None:
 
 
 def first_step(value: Any, steps: int) -> Any:
-    """Return the step at which something starts or switches: below 1 `value` is a share of the run's steps.
+    """The step at which something starts or switches: below 1 `value` is a share of the run's steps.
 
     From 1 on it is the step itself. Of tensors, as in a vectorized run, a tensor.
     """
@@ -137,7 +137,7 @@ class Batch:
     """The random numbers of this step, as the method's `noise` made them."""
 
     def of(self, places: Sequence[int]) -> "Batch":
-        """Return the batch of some of its environments."""
+        """The batch of some of its environments."""
         every = torch.arange(len(self.x), device=self.x.device)
         chosen = torch.stack([every[place] for place in places])  # nothing comes from the host
         given = ((f.name, getattr(self, f.name)) for f in fields(self))
@@ -145,7 +145,7 @@ class Batch:
         return replace(self, **{"environments": chosen, **picked})
 
     def micro_batches(self, count: int) -> list["Batch"]:
-        """Return the batch in at most `count` pieces, each with examples of every environment."""
+        """The batch in at most `count` pieces, each with examples of every environment."""
         if count == 1:
             return [self]
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "environments"}
@@ -216,7 +216,7 @@ class Needs:
     """The optional packages that it imports, each with the command that installs it."""
 
     def has_attributes(self, hparams: Mapping[str, Any]) -> bool:
-        """Return whether a batch has to hold attributes, with these hyperparameters."""
+        """Whether a batch has to hold attributes, with these hyperparameters."""
         if isinstance(self.attributes, bool):
             return self.attributes
         return all(hparams[name] == value for name, value in self.attributes.items())
@@ -353,7 +353,7 @@ class Algorithm(nn.Module):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Return why `problem` with its `hparams` cannot be run, beyond the method's `needs`, or None.
+        """Why `problem` with its `hparams` cannot be run, beyond the method's `needs`, or None.
 
         `why_skipped` looks at both.
         """
@@ -361,11 +361,11 @@ class Algorithm(nn.Module):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """Return the hyperparameters at which the method is ERM, or None if there are none."""
+        """The hyperparameters at which the method is ERM, or None if there are none."""
         return None
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the random numbers of a step, by name; they stand in `batch.noise` afterwards.
+        """The random numbers of a step, by name; they stand in `batch.noise` afterwards.
 
         `generator` is the step's own: all methods of a trial get the same one, and a resumed run gets
         it again. The names and shapes may depend on the shapes of `batch`, not on its values.
@@ -373,11 +373,11 @@ class Algorithm(nn.Module):
         return {}
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return the batch that is trained on, made of the dataset's; a pure function."""
+        """The batch that is trained on, made of the dataset's; a pure function."""
         return batch
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Return the next values of the method's buffers by their names; a pure function.
+        """The next values of the method's buffers by their names; a pure function.
 
         `objective` finds them in `out.buffers`, where gradients flow through them; after the update the
         buffers take them, detached.
@@ -385,15 +385,15 @@ class Algorithm(nn.Module):
         return {}
 
     def objective(self, out: Outputs) -> Tensor:
-        """Return the scalar to minimise; ERM's mean risk unless a method says otherwise."""
+        """The scalar to minimise; ERM's mean risk unless a method says otherwise."""
         return out.risks.mean()
 
     def combine(self, gradients: Tensor) -> Tensor:
-        """Return one gradient (*shape) of a parameter from those of the E environments, (E, *shape)."""
+        """One gradient (*shape) of a parameter from those of the E environments, (E, *shape)."""
         return gradients.mean(0)
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) of inputs (N, *input_shape)."""
+        """Logits (N, C) of inputs (N, *input_shape)."""
         logits: Tensor = self.network(x)
         return logits
 
@@ -401,7 +401,7 @@ class Algorithm(nn.Module):
 def why_skipped(
     cls: type[Algorithm], problem: Problem, hparams: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Return why a method with these hyperparameters cannot be run on `problem`, or None if it can.
+    """Why a method with these hyperparameters cannot be run on `problem`, or None if it can.
 
     Without `hparams` they are the method's defaults; those that a run's spec leaves out are neutral.
     """

@@ -28,7 +28,7 @@ LOAD_EAX = b"\x8b\x05"
 
 @cache
 def variables() -> dict[str, str]:
-    """Return the environment variables of portable arithmetic; none where the processor cannot have it.
+    """The environment variables of portable arithmetic; none where the processor cannot have it.
 
     They have to be set before numpy and torch are loaded.
     """
@@ -49,7 +49,7 @@ def variables() -> dict[str, str]:
 
 
 def environment(arithmetic: str) -> dict[str, str]:
-    """Return the environment variables of this process, for one that computes with `arithmetic`."""
+    """The environment variables of this process, for one that computes with `arithmetic`."""
     kept = {name: value for name, value in os.environ.items() if variables().get(name) != value}
     return kept | {SWITCH: NATIVE} if arithmetic == NATIVE else kept | variables()
 
@@ -83,7 +83,7 @@ def settle() -> None:
 
 
 def why_native() -> str | None:
-    """Return why this process, which has loaded torch, does not compute portably; None: it does."""
+    """Why this process, which has loaded torch, does not compute portably; None: it does."""
     if not variables():
         return "it is of Linux on x86-64 processors with AVX2"
     if not _is_asked_for():
@@ -100,12 +100,12 @@ def why_native() -> str | None:
 
 
 def in_force() -> str:
-    """Return how this process, which has loaded torch, computes on the CPU: PORTABLE or NATIVE."""
+    """How this process, which has loaded torch, computes on the CPU: PORTABLE or NATIVE."""
     return PORTABLE if why_native() is None else NATIVE
 
 
 def lost_here() -> str:
-    """Return a sentence on what this system cannot give, or nothing where it has portable arithmetic."""
+    """A sentence on what this system cannot give, or nothing where it has portable arithmetic."""
     sentence = (
         "This system has no portable arithmetic (Linux on x86-64 with AVX2 does): results are right, and "
         "their last bits may differ on other machines."

@@ -20,12 +20,12 @@ plugins: set[str] = set()
 
 
 def is_engine(module: str) -> bool:
-    """Return whether a module is of the engine."""
+    """Whether a module is of the engine."""
     return module.partition(".")[0] == "oodbench" and not module.startswith(FOLDERS)
 
 
 def is_users(module: str, file: str) -> bool:
-    """Return whether a module in a file is a user's, or one of a method or a dataset."""
+    """Whether a module in a file is a user's, or one of a method or a dataset."""
     package = module.partition(".")[0]
     if package in plugins or module.startswith(FOLDERS):
         return True
@@ -35,7 +35,7 @@ def is_users(module: str, file: str) -> bool:
 
 
 def place(error: BaseException, outer: int = 0) -> str | None:
-    """Return the last line of a user's code that led to an error, as `FILE:LINE, in FUNCTION`, if one did.
+    """The last line of a user's code that led to an error, as `FILE:LINE, in FUNCTION`, if one did.
 
     The first `outer` calls of the traceback are the engine's.
     """
@@ -48,7 +48,7 @@ def place(error: BaseException, outer: int = 0) -> str | None:
 
 
 def shown(file: str) -> str:
-    """A file's path, relative to the working directory if it lies in it."""
+    """Return a file as a sentence names it: from the working directory on if it is in there."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, FileNotFoundError):
@@ -56,7 +56,7 @@ def shown(file: str) -> str:
 
 
 def definition(cls: type) -> str:
-    """Return where a class is defined, as `NAME, FILE:LINE`; its name alone where no file defines it."""
+    """Where a class is defined, as `NAME, FILE:LINE`; its name alone where no file defines it."""
     try:
         file, (_, line) = inspect.getfile(cls), inspect.getsourcelines(cls)
     except (OSError, TypeError):
@@ -65,7 +65,7 @@ def definition(cls: type) -> str:
 
 
 def described(error: BaseException, otherwise: str | None = None) -> str:
-    """Return an error in one sentence, with the user's line that led to it, if any, or `otherwise`."""
+    """An error in one sentence, with the user's line that led to it, if any, or `otherwise`."""
     reason = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
     where = place(error) or otherwise
     return f"{reason} ({where})" if where else reason

@@ -94,7 +94,7 @@ class Normalization(NamedTuple):
     std: tuple[float, ...]
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return means and deviations of images (N, C, H, W), (C, 1, 1) each, which go to a device once."""
+        """Means and deviations of images (N, C, H, W), (C, 1, 1) each, which go to a device once."""
         return _on(self, device)
 
 
@@ -140,10 +140,10 @@ class Dataset(ABC):
 
     @abstractmethod
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return all environments by name, with the noise of a trial. Raises UserError for missing data."""
+        """All environments by name, with the noise of a trial. Raises UserError for missing data."""
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
-        """A change of all inputs, estimated from a run's training examples alone.
+        """Return a change of all inputs that is estimated from a run's training examples alone.
 
         `training` holds the examples of the `in` split of each training environment, by name. The
         function returned maps inputs (N, ...) as `load` gives them, of any environment, to others
@@ -161,7 +161,7 @@ class Dataset(ABC):
         return x
 
     def seed(self, trial: int, *names: object) -> int:
-        """Return a seed for the noise of a trial, which no algorithm or hyperparameter changes."""
+        """A seed for the noise of a trial, which no algorithm or hyperparameter changes."""
         return derive("data", self.name, trial, *names)
 
 
@@ -174,7 +174,7 @@ class FileDataset(Dataset):
         return self.metadata.checksums
 
     def file(self, path: str) -> Path:
-        """Return the data file `path` under the data directory; raises MissingError if it is not there."""
+        """The data file `path` under the data directory; raises MissingError if it is not there."""
         command = self.command(self.data_dir or "DIR")
         if self.data_dir is None:
             needs = f"{self.name} needs --data-dir DIR; get the data with `{command}`"
@@ -184,7 +184,7 @@ class FileDataset(Dataset):
         return file
 
     def command(self, data_dir: object) -> str:
-        """Return the command that fetches or makes the data, as a user types it."""
+        """The command that fetches or makes the data, as a user types it."""
         verb = "download" if type(self).make is FileDataset.make else "make"
         return f"python -m oodbench.data {verb} {self.name} --data-dir {data_dir}"
 
@@ -216,7 +216,7 @@ class FileDataset(Dataset):
         raise UserError(f"{self.name} has nothing to cache")
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
-        """Return the inputs (N, ...) of new files, as environments hold them; raises UserError.
+        """The inputs (N, ...) of new files, as environments hold them; raises UserError.
 
         A trained model can be shown files by it, such as other images.
         """
@@ -224,13 +224,13 @@ class FileDataset(Dataset):
 
 
 def permutation(dataset: Dataset, count: int, trial: int) -> Tensor:
-    """Return the order, (count,), in which a trial deals examples out to its environments."""
+    """The order, (count,), in which a trial deals examples out to its environments."""
     generator = torch.Generator().manual_seed(dataset.seed(trial, "permutation"))
     return torch.randperm(count, generator=generator)
 
 
 def make(name: str, options: Mapping[str, object], data_dir: Path | None = None) -> Dataset:
-    """Return the dataset `name` with `options` over its defaults; raises UserError for unknown ones."""
+    """The dataset `name` with `options` over its defaults; raises UserError for unknown ones."""
     cls: Any = datasets.get(name)
     values = {**defaults(cls.Options), **options}
     dataset: Dataset = cls(checked(cls.Options, values, f"the options of {name}"), data_dir)

@@ -20,7 +20,7 @@ class UserError(ValueError):
     """A mistake of the user's in one sentence; the command line prints it and exits with 2."""
 
     def at(self, place: str) -> "UserError":
-        """Return the same error with its place before the sentence."""
+        """The same error with its place before the sentence."""
         return UserError(f"{place}: {self}")
 
 
@@ -32,12 +32,12 @@ class MissingError(UserError):
         self.command = command
 
     def at(self, place: str) -> "MissingError":
-        """Return the same error with its place before the sentence."""
+        """The same error with its place before the sentence."""
         return MissingError(f"{place}: {self}", self.command)
 
 
 def missing_package(who: str, package: str, extra: str) -> MissingError:
-    """Return the error for an optional package that `who` needs and that an extra of ours installs.
+    """The error for an optional package that `who` needs and that an extra of ours installs.
 
     The quotes keep zsh from taking the brackets for a pattern of files.
     """
@@ -50,7 +50,7 @@ PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
 
 
 def plugin_hint(plugins: Iterable[str]) -> str:
-    """Return `PLUGIN_HINT`, with the names of the plug-ins that results were made with.
+    """`PLUGIN_HINT`, with the names of the plug-ins that results were made with.
 
     Reading results imports none of them, as the results may be somebody else's.
     """
@@ -61,7 +61,7 @@ def plugin_hint(plugins: Iterable[str]) -> str:
 def unknown(
     what: str, name: object, known: Iterable[object], place: str = "", hint: str = ""
 ) -> UserError:
-    """Return the error for a name that is not among the known ones, with the nearest right names.
+    """The error for a name that is not among the known ones, with the nearest right names.
 
     `what` is named, such as `algorithm`; `hint` ends the sentence.
     """
@@ -84,13 +84,13 @@ def unknown(
 
 
 def wrong_result(hook: str, who: str, wanted: str, given: object) -> UserError:
-    """Return the error for a hook of a user's class, `who`, that returns something else than `wanted`."""
+    """The error for a hook of a user's class, `who`, that returns something else than `wanted`."""
     shown = text if len(text := repr(given)) <= LONGEST_NAME else f"a {type(given).__name__}"
     return UserError(f"`{hook}` of {who} must return {wanted}, not {shown}")
 
 
 def whole_number(value: object, name: str, least: int = 0, most: float = float("inf")) -> int:
-    """Return the value of an argument, an integer from `least` to `most`; raises UserError for others."""
+    """The value of an argument, an integer from `least` to `most`; raises UserError for others."""
     if isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most:
         return int(value)
     to = "on" if most == float("inf") else f"to {most}"
@@ -112,5 +112,5 @@ def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things: `1 run`, `20 runs`."""
+    """A number of things: `1 run`, `20 runs`."""
     return f"{count} {noun}{'s' * (count != 1)}"

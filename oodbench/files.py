@@ -82,7 +82,7 @@ def _name_target(error: BaseException, temporary: Path, path: Path) -> None:
 
 
 def is_disk_full(error: BaseException, folder: Path) -> bool:
-    """Return whether the cause of an error is a disk, or a quota, without room.
+    """Whether the cause of an error is a disk, or a quota, without room.
 
     Libraries that write files raise errors of their own: then the room left in `folder` decides.
     """
@@ -96,12 +96,12 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
 
 
 def temporary_name(path: Path) -> Path:
-    """A new hidden name beside `path`, for the file or folder that will be renamed to `path`."""
+    """Return a new name, hidden and beside `path`, for the file or folder that is to become `path`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
 
 
 def is_temporary(path: Path) -> bool:
-    """Return whether the name is one of `temporary_name`, as an interrupted write leaves it behind."""
+    """Whether the name is one of `temporary_name`, as an interrupted write leaves it behind."""
     return path.name.startswith(".") and path.suffix == ".part"
 
 
@@ -116,7 +116,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """Return all bytes of a file of at most `limit` bytes.
+    """All bytes of a file of at most `limit` bytes.
 
     Raises as `open_regular`, and UserError for a larger file.
     """

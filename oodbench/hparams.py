@@ -38,7 +38,7 @@ class Distribution:
             raise UserError(f"a range of logarithms has numbers above 0, not {self}")
 
     def at(self, u: float) -> Value:
-        """Return the value at the quantile `u`."""
+        """The value at the quantile `u`."""
         if self.kind == "choice":
             return self.arguments[int(u * len(self.arguments))]
         low, high, *most = (float(a) for a in self.arguments if a is not None)
@@ -59,32 +59,32 @@ class Distribution:
 
 
 def uniform(low: float, high: float) -> Distribution:
-    """Return the uniform distribution on [low, high)."""
+    """The uniform distribution on [low, high)."""
     return Distribution("uniform", (low, high))
 
 
 def log_uniform(low: float, high: float, most: float | None = None) -> Distribution:
-    """Return the log-uniform distribution on [low, high), where values above `most` are `most`."""
+    """The log-uniform distribution on [low, high), where values above `most` are `most`."""
     return Distribution("log_uniform", (low, high) if most is None else (low, high, most))
 
 
 def uniform_int(low: int, high: int) -> Distribution:
-    """Return a uniform integer from low to high, both included."""
+    """A uniform integer from low to high, both included."""
     return Distribution("uniform_int", (low, high + 1))
 
 
 def log_uniform_int(low: float, high: float) -> Distribution:
-    """Return the integer part of a log-uniform number on [low, high)."""
+    """The integer part of a log-uniform number on [low, high)."""
     return Distribution("log_uniform_int", (low, high))
 
 
 def choice(*values: Value) -> Distribution:
-    """Return a choice among `values`, each as likely as the others."""
+    """A choice among `values`, each as likely as the others."""
     return Distribution("choice", values)
 
 
 def distribution(text: str, place: str) -> Distribution:
-    """Return the distribution that a text such as `log_uniform(1e-3, 1)` describes; raises UserError."""
+    """The distribution that a text such as `log_uniform(1e-3, 1)` describes; raises UserError."""
     kinds: dict[str, Callable[..., Distribution]] = {
         "uniform": uniform,
         "log_uniform": log_uniform,
@@ -116,7 +116,7 @@ def hparam(
     options: tuple[T, ...] = (),
     neutral: T | None = None,
 ) -> T:
-    """Return a hyperparameter: its default, what a random draw takes, and which values are possible.
+    """A hyperparameter: its default, what a random draw takes, and which values are possible.
 
     `by_family` gives another (default, distribution) for the datasets of a family. Without a
     distribution every draw takes the default. `low` and `high` (inclusive) or `options` bound the
@@ -135,7 +135,7 @@ def hparam(
 
 
 def rates_family(family: str, pretrained: bool) -> str:
-    """Return the family whose defaults and ranges a run takes, given whether its network is pretrained.
+    """The family whose defaults and ranges a run takes, given whether its network is pretrained.
 
     Those of images and text are for fine-tuning; a network that starts at random takes the usual ones.
     """
@@ -145,7 +145,7 @@ def rates_family(family: str, pretrained: bool) -> str:
 def altered(
     space: type, name: str, by_family: Mapping[str, tuple[Any, Distribution | None]]
 ) -> Any:
-    """Return the hyperparameter `name` of `space` with another (default, distribution) in some families."""
+    """The hyperparameter `name` of `space` with another (default, distribution) in some families."""
     (inherited,) = (f for f in fields(space) if f.name == name)
     usual: Any = inherited.metadata
     metadata = {**usual, "by_family": {**usual["by_family"], **by_family}}
@@ -158,24 +158,24 @@ def _default(f: Any, family: str) -> tuple[Value, Distribution | None]:
 
 
 def defaults(space: type, family: str = "") -> dict[str, Value]:
-    """Return the default values of a dataclass of hyperparameters (or options) for a family."""
+    """The default values of a dataclass of hyperparameters (or options) for a family."""
     return {f.name: _default(f, family)[0] for f in fields(space)}
 
 
 def neutral_values(space: type) -> dict[str, Value]:
-    """The neutral values of the fields that have one: those of a run whose spec lacks the field."""
+    """Return the neutral values of the fields that have one: what a run without them in its spec has."""
     neutral = ((f.name, f.metadata.get("neutral")) for f in fields(space))
     return {name: value for name, value in neutral if value is not None}
 
 
 def identity(space: type, values: Mapping[str, Value]) -> dict[str, Value]:
-    """The values that enter a run's id: all that differ from the neutral ones."""
+    """Return the values that are part of a run's id: all but those that are neutral."""
     neutral = neutral_values(space)
     return {k: v for k, v in values.items() if k not in neutral or v != neutral[k]}
 
 
 def distributions(space: type, family: str = "") -> dict[str, Distribution | None]:
-    """Return the distribution of random draws of each field, for a family."""
+    """The distribution of random draws of each field, for a family."""
     return {f.name: _default(f, family)[1] for f in fields(space)}
 
 
@@ -279,7 +279,7 @@ def _given_range(value: Any, where: str) -> tuple[Value, Distribution | None]:
 
 
 def checked(space: type[T], values: Mapping[str, object], place: str) -> T:
-    """Return `values` as an instance of the dataclass `space`; ints are taken where floats are expected.
+    """`values` as an instance of the dataclass `space`; ints are taken where floats are expected.
 
     Raises UserError for an unknown name, a wrong type, or a value out of range, naming `place`.
     """

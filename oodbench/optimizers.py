@@ -60,7 +60,7 @@ def make_optimizer(
     momentum: float,
     scales: Mapping[nn.Parameter, float] = MappingProxyType({}),
 ) -> torch.optim.Optimizer:
-    """Return the optimizer `name` (`adam`, `adamw` or `sgd`); weight decay is set by `set_rates`.
+    """The optimizer `name` (`adam`, `adamw` or `sgd`); weight decay is set by `set_rates`.
 
     `scales` has the factors of the learning rate of some parameters. However a gradient lies in memory,
     the optimizer is given it in the layout of its parameter.

@@ -16,12 +16,12 @@ FUNCTIONS = (FunctionType, classmethod, staticmethod, property)
 
 
 def own_bases(cls: type) -> list[type]:
-    """Return the class and those of its bases that are not the engine's and come before it."""
+    """The class and those of its bases that are not the engine's and come before it."""
     return list(takewhile(lambda base: not is_engine(base.__module__), cls.__mro__))
 
 
 def own_functions(cls: type) -> dict[str, Any]:
-    """Return the functions, class methods and properties that the user's classes define, by name."""
+    """The functions, class methods and properties that the user's classes define, by name."""
     return {
         name: member
         for base in reversed(own_bases(cls))
@@ -31,7 +31,7 @@ def own_functions(cls: type) -> dict[str, Any]:
 
 
 def hooks_of(cls: type) -> dict[str, Any]:
-    """Return the public functions of the engine's classes among the bases, which a class may override."""
+    """The public functions of the engine's classes among the bases, which a class may override."""
     return {
         name: member
         for base in reversed(cls.__mro__)

@@ -1,7 +1,6 @@
 """A registry: names to classes, filled by the files of a folder, by entry points and by plug-ins."""
 
 import ast
-import gc
 import importlib
 import os
 import pkgutil
@@ -66,7 +65,7 @@ class Registry(Generic[T]):
         """What the first look-up raised, which later ones raise again."""
 
     def add(self, name: str, paper: str = "") -> Callable[[T], T]:
-        """Return a decorator that registers a class under `name`; a name is given once.
+        """A decorator that registers a class under `name`; a name is given once.
 
         Raises UserError for a name that is taken, and as `check_overrides`.
         """
@@ -86,14 +85,14 @@ class Registry(Generic[T]):
         return decorate
 
     def get(self, name: str, place: str = "", hint: str = "") -> T:
-        """The class under `name`; raises UserError with the nearest names if there is none."""
+        """Return `find`, which raises UserError with the nearest names if there is no such class."""
         cls = self.find(name)
         if cls is None:
             raise unknown(self.noun, name, self, place, hint)
         return cls
 
     def find(self, name: str) -> T | None:
-        """Return the class registered under `name`, if there is one."""
+        """The class registered under `name`, if there is one."""
         self._load()
         return self._classes.get(name)
 
@@ -103,7 +102,7 @@ class Registry(Generic[T]):
         return {*self._classes.values()}
 
     def items(self) -> list[tuple[str, T]]:
-        """Return names and classes in the order of their registration."""
+        """Names and classes in the order of their registration."""
         self._load()
         return list(self._classes.items())
 
@@ -155,7 +154,7 @@ def load_plugins(modules: Iterable[str]) -> None:
         sys.path.insert(0, str(here))
     for module in modules:
         if not all(word.isidentifier() for word in module.split(".")):
-            raise UserError(f"'{module}' is not a module name; write it as in `import x`")
+            raise UserError(f"'{module}' is no name of a module: a plug-in is named as in `import`")
         with _imported("plug-in", module), _same_directory(module):
             try:
                 importlib.import_module(module)
@@ -208,7 +207,7 @@ def _same_directory(plugin: str) -> Iterator[None]:
 
 
 def working_directory() -> Path | None:
-    """Return the working directory, or None if it has been deleted."""
+    """The working directory, or None if it has been deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -216,12 +215,12 @@ def working_directory() -> Path | None:
 
 
 def checkout() -> Path:
-    """Return the folder that holds the package: a checkout, a snapshot of one, or site-packages."""
+    """The folder that holds the package: a checkout, a snapshot of one, or site-packages."""
     return Path(__file__).resolve().parent.parent
 
 
 def folder(name: str) -> Path:
-    """Return the folder `name` of the project, in a checkout and in an installed wheel alike."""
+    """The folder `name` of the project, in a checkout and in an installed wheel alike."""
     root = checkout()
     return (root if (root / "pyproject.toml").is_file() else root / "oodbench") / name
 
@@ -234,7 +233,7 @@ def written(files: Iterable[Path]) -> Iterator[tuple[str, ast.Call, ast.ClassDef
 
     The files are read, never imported, which would take seconds. Classes inside of others are left out.
     """
-    trees = _parsed(files)
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
     classes = {n.name: n for tree in trees for n in tree.body if isinstance(n, ast.ClassDef)}
     for node in classes.values():
         for call in node.decorator_list:
@@ -243,23 +242,13 @@ def written(files: Iterable[Path]) -> Iterator[tuple[str, ast.Call, ast.ClassDef
                     yield name, call, node, classes
 
 
-def _parsed(files: Iterable[Path]) -> list[ast.Module]:
-    collects = gc.isenabled()
-    gc.disable()  # a quarter of the time would be spent to find no garbage in the trees
-    try:
-        return [ast.parse(file.read_text(encoding="utf-8")) for file in files]
-    finally:
-        if collects:
-            gc.enable()
-
-
 def bases_of(node: ast.ClassDef, classes: Classes) -> list[ast.ClassDef]:
-    """The bases of a class that are among some classes."""
+    """Return those of the bases of a class that are among some classes."""
     return [classes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in classes]
 
 
 def word(call: ast.Call, name: str) -> str:
-    """Return the text of a keyword in a decorator, also inside its `Metadata(...)`; empty without."""
+    """The text of a keyword in a decorator, also inside its `Metadata(...)`; empty without."""
     for node in ast.walk(call):
         match node:
             case ast.keyword(arg=arg, value=ast.Constant(str(text))) if arg == name:

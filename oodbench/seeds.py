@@ -4,7 +4,7 @@ import hashlib
 
 
 def derive(*names: object) -> int:
-    """Return a 63-bit seed from any names, by SHA-256; equal names give equal seeds on every machine.
+    """A 63-bit seed from any names, by SHA-256; equal names give equal seeds on every machine.
 
     Neither the algorithm nor its hyperparameters are among the names from which shared randomness
     is derived, so that methods and draws are compared on the same ground (common random numbers).

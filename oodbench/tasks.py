@@ -53,7 +53,7 @@ class Task:
         return max(2, self.num_outputs) if self.has_classes else 1
 
     def groups(self, targets: Tensor, attributes: Tensor, count: int) -> Tensor:
-        """Return each example's group, (...) from 0: the pair of its target and attribute (of `count`).
+        """Each example's group, (...) from 0: the pair of its target and attribute (of `count`).
 
         Those of the first class come first; where targets are no classes, a group is an attribute.
         """
@@ -70,7 +70,7 @@ class Task:
         return {"regression": "mse", "distribution": "kl"}.get(self.kind, "loss")
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each example, (...): cross-entropy, KL(target || softmax) or squared error.
+        """The loss of each example, (...): cross-entropy, KL(target || softmax) or squared error.
 
         The loss of a regression is averaged over its outputs. Of labels or tokens every known one
         counts alike, as in the package `wilds`: an example's loss is the sum over its known ones,
@@ -80,7 +80,7 @@ class Task:
         return _LOSSES[self.kind](logits, targets)
 
     def scale_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return d/dw loss(w * logits) at w = 1 for each example, (...), without a backward pass.
+        """d/dw loss(w * logits) at w = 1 for each example, (...), without a backward pass.
 
         By the chain rule it is <d loss/d logits, logits>; differentiable itself. Its mean over an
         environment is the gradient that IRMv1 penalises (arXiv:1907.02893, eq. IRMv1).
@@ -101,7 +101,7 @@ class Task:
         return targets.sum(-1) * expected - (targets * logits).sum(-1)
 
     def logit_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return d loss / d logits of each example, of the logits' shape; differentiable itself."""
+        """d loss / d logits of each example, of the logits' shape; differentiable itself."""
         if self.kind == "binary":
             return logits.sigmoid() - targets.unsqueeze(-1)
         if self.kind == "multiclass":
@@ -112,25 +112,25 @@ class Task:
         return found
 
     def example_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each example, (...): of labels or tokens the mean over its known ones."""
+        """The loss of each example, (...): of labels or tokens the mean over its known ones."""
         if self.kind in _EACH:
             return self.known_mean(_EACH[self.kind](logits, targets), targets)
         return self.losses(logits, targets)
 
     @staticmethod
     def known_mean(values: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of each example's `values` (..., C) where the target is known, else 0: (...)."""
+        """The mean of each example's `values` (..., C) where the target is known, else 0: (...)."""
         known = targets.isfinite()
         return torch.where(known, values, 0.0).sum(-1) / known.sum(-1).clamp(min=1)
 
     def known(self, targets: Tensor) -> Tensor:
-        """Mask (N,) of examples with a known label; others are left out of metrics."""
+        """Return whether anything is known of each example's target, (N,): it counts in no metric else."""
         if self.kind in _EACH:
             return targets.isfinite().any(-1)
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
 
     def mistake(self, targets: Tensor) -> str | None:
-        """Return the reason why `targets` (N, ...) cannot be those of N examples of this task, or None."""
+        """The reason why `targets` (N, ...) cannot be those of N examples of this task, or None."""
         sizes = {"tokens": (self.length,), "binary": (), "multiclass": ()}
         wanted = sizes.get(self.kind, (self.num_outputs,))
         shape = tuple(targets.shape[1:])
@@ -173,7 +173,7 @@ class Task:
         ), "a box is x1, y1, x2, y2 with x1 <= x2 and y1 <= y2, or NaN"
 
     def constants(self, targets: Tensor) -> dict[tuple[str, ...], Tensor]:
-        """Return the best constant outputs for one example, given targets (N, ...), by metrics.
+        """The best constant outputs for one example, given targets (N, ...), by metrics.
 
         Among all outputs that ignore the input, each has the best mean of its metrics over the N
         examples. In closed form: the mean target of a regression; else the logarithms
@@ -209,7 +209,7 @@ class Task:
         return _log_share(count / count.sum(-1, keepdim=True).clamp(min=FLOOR))
 
     def kept(self, logits: Tensor) -> Tensor:
-        """Return the logits that are kept: all, or of `tokens` the best class, -1 if not finite."""
+        """The logits that are kept: all, or of `tokens` the best class, -1 if not finite."""
         if self.kind != "tokens":
             return logits
         return torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)

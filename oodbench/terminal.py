@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, ParamSpec, TypeVar, cast
 
 import typer
 from rich import box
@@ -44,7 +44,7 @@ class Commands(TyperGroup):
     """A group whose help shows the whole first paragraph of each command's, not its first words."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, whose short help is the first paragraph of its help."""
+        """A command, whose short help is the first paragraph of its help."""
         command = super().get_command(ctx, cmd_name)
         if command is not None and command.help and not command.short_help:
             command.short_help = command.help.partition("\n\n")[0]
@@ -69,7 +69,6 @@ class _App(typer.Typer):
     """An app in which a user's mistake ends every command as `exit_on_user_error` says."""
 
     def command(self, *args: Any, **settings: Any) -> Callable[[C], C]:
-        """Return a decorator that registers a command, wrapped, and returns it so."""
         register = super().command(*args, **settings)
 
         def decorate(command: C) -> C:
@@ -79,7 +78,7 @@ class _App(typer.Typer):
 
 
 def commands(help: str | None = None, **settings: Any) -> typer.Typer:
-    """Return an app whose help and errors are plain text; `settings` are further ones of Typer's.
+    """An app whose help and errors are plain text; `settings` are further ones of Typer's.
 
     A user's mistake ends each of its commands as `exit_on_user_error` says.
     """
@@ -88,15 +87,10 @@ def commands(help: str | None = None, **settings: Any) -> typer.Typer:
 
 
 def confirmed(question: str) -> bool:
-    """Return the user's answer to a question; raises UserError where nobody can answer."""
+    """The user's answer to a question; raises UserError where nobody can answer."""
     if sys.stdin is None or sys.stdin.closed:
         raise UserError(f"'{question}' cannot be answered as stdin is closed; add --yes")
     return typer.confirm(question, default=None)
-
-
-def _exit(message: object) -> NoReturn:
-    print(_for_stderr(f"error: {message}"), file=sys.stderr)
-    raise SystemExit(2)
 
 
 def _for_stderr(text: str) -> str:
@@ -138,7 +132,8 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             if (sentence := _sentence(error)) is None:
                 raise
-            _exit(sentence)
+            print(_for_stderr(f"error: {sentence}"), file=sys.stderr)
+            raise SystemExit(2) from error
         finally:
             warnings.formatwarning = usual
 
@@ -168,7 +163,7 @@ CONTROLS = re.compile(
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return the text with every control character but those in `keep` as an escape such as `\x1b`."""
+    r"""The text with every control character but those in `keep` as an escape such as `\x1b`."""
 
     def escaped(match: re.Match[str]) -> str:
         character = match[0]
@@ -180,12 +175,12 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def printable_json(text: str) -> str:
-    """Return JSON text with the control characters that JSON allows in strings as escapes of its own."""
+    """JSON text with the control characters that JSON allows in strings as escapes of its own."""
     return re.sub(CONTROLS, lambda m: m[0] if m[0] == "\n" else f"\\u{ord(m[0]):04x}", text)
 
 
 def wrapped(text: str, width: int) -> str:
-    """Return each line of the text wrapped at words; a longer word, such as a path, stays whole.
+    """Each line of the text wrapped at words; a longer word, such as a path, stays whole.
 
     Further lines are indented as the first is, and under the words of an item (`- `).
     """
@@ -220,7 +215,7 @@ class Terminal(Console):
             self.width = LEAST_WIDTH
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Turn a string into a `Text`, as `print` and tables do."""
+        """Return a string as a `Text`: what `print` and tables do with strings."""
         if self.encoding.startswith("utf"):
             return super().render_str(printable(text, "\n"), **options)
         return super().render_str(printable(text, "\n").translate(ASCII), **options)
@@ -228,7 +223,7 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Return the segments of a renderable; a `Text` made elsewhere has its controls escaped here."""
+        """The segments of a renderable; a `Text` made elsewhere has its controls escaped here."""
         segments = super().render(renderable, options)
         if not isinstance(renderable, Text):  # all that is printed is made of such
             return segments
@@ -239,7 +234,7 @@ class Terminal(Console):
         self.print(self.wrapped(text), soft_wrap=True)
 
     def wrapped(self, text: str) -> str:
-        """Return the text with its lines wrapped at words, as the function `wrapped` does it.
+        """The text with its lines wrapped at words, as the function `wrapped` does it.
 
         Lines that a program reads, in a file or a pipe, stay as they are unless COLUMNS is set.
         """
@@ -257,7 +252,7 @@ class Terminal(Console):
         line_after: int = 0,
         styles: Mapping[tuple[int, int], str] = MappingProxyType({}),
     ) -> Group:
-        """Return a table of texts as wide as the terminal, no number of which is cut, or several.
+        """A table of texts as wide as the terminal, no number of which is cut, or several.
 
         Each of these repeats the first `keys` columns. The columns `prose` are wrapped at words, all
         others but the keys are justified to the right. Where all columns are wider than the terminal,
@@ -265,7 +260,8 @@ class Terminal(Console):
         the first `line_after` rows; `styles` are those of cells by (row, column).
         """
         titles = [self.render_str(title).plain for title in header]
-        columns = [[self.cells_of(row[c]) for row in rows] for c in range(len(header))]
+        texts = [[self.render_str(row[c]).plain for row in rows] for c in range(len(header))]
+        columns = [list(map(cell_len, column)) for column in texts]
         widths = [max(cell_len(t), *cells, 0) for t, cells in zip(titles, columns, strict=True)]
         if sum(widths) + GAPS[0] * (len(widths) - 1) > self.width:
             rooms = [max(TITLE, *cells) for cells in columns]
@@ -297,10 +293,6 @@ class Terminal(Console):
             tables += [table, Text()]
         return Group(*tables)
 
-    def cells_of(self, text: str) -> int:
-        """Return the width of a text of one line as it is printed."""
-        return cell_len(self.render_str(text).plain)
-
 
 GAPS = (3, 2)
 """Blanks between two columns of a table, and in a table that is nearly too wide."""
@@ -326,7 +318,7 @@ def _blocks(
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in the unit that people use for so many: s, min or h."""
+    """Seconds in the unit that people use for so many: s, min or h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -336,7 +328,7 @@ def duration(seconds: float) -> str:
 
 
 def terminal(stderr: bool = False) -> Terminal:
-    """Return a console on stdout (or stderr) with the width that the terminal, or COLUMNS, has now.
+    """A console on stdout (or stderr) with the width that the terminal, or COLUMNS, has now.
 
     What is drawn anew, such as a progress bar, needs a terminal: FORCE_COLOR, which notebooks set,
     colours what a pipe gets, and no more.

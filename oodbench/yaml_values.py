@@ -6,6 +6,7 @@ if it is nested too deeply, or if its aliases would expand to too many values.
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class _Loader(_Base):  # type: ignore[misc, valid-type]
     """YAML in which names stay texts: NO, on, 10_3, 1:30:00 and 2020-01-31, unlike in YAML 1.1."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of a node; raises YAMLError for a tag that does not fit, such as `!!int x`."""
+        """The value of a node; raises YAMLError for a tag that does not fit, such as `!!int x`."""
         try:
             value = super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError):
@@ -58,7 +59,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the value of a YAML file; raises UserError naming the file and the place in it."""
+    """The value of a YAML file; raises UserError naming the file and the place in it."""
     try:
         text = read_regular(path, LARGEST_FILE).decode()
     except UnicodeDecodeError:
@@ -67,70 +68,51 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, place: str) -> Any:
-    """Return the value of a YAML text; raises UserError naming the place."""
+    """The value of a YAML text; raises UserError naming the place."""
     try:
-        _check(text)
-        return yaml.load(text, _Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _size(node, {})
+        return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark is not None else ""
         raise UserError(f"{place} is not YAML: {line}{_shortened(error.problem)}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise UserError(f"{place} is not YAML: {_shortened(error)}") from error
 
 
-class _Collection:
-    """A mapping or sequence that the parser is in."""
-
-    def __init__(self, anchor: str | None = None, is_mapping: bool = False) -> None:
-        self.anchor = anchor
-        self.size = 1
-        """The values in it so far, and itself."""
-        self.is_mapping = is_mapping
-        self.keys: dict[str, int] = {}
-        """The lines of a mapping's keys."""
-        self.at_key = is_mapping
-
-    def take(self, event: yaml.NodeEvent) -> None:
-        """Take in a key or a value; raises YAMLError for a key that was there before."""
-        if self.at_key and isinstance(event, yaml.ScalarEvent) and event.value != "<<":
-            mark: Any = event.start_mark
-            if event.value in self.keys:
-                line, key = self.keys[event.value], _shortened(event.value, 40)
-                raise _refused(f"the key '{key}' is also in line {line}", mark)
-            self.keys[event.value] = mark.line + 1
-        self.at_key = self.is_mapping and not self.at_key
+def _size(node: yaml.Node, sizes: dict[int, int], depth: int = 0) -> int:
+    """Refuse a node that is too deep, in itself or too large before values are made of it."""
+    if depth > DEEPEST:
+        raise _refused("nested too deeply", node.start_mark)
+    if id(node) not in sizes:
+        sizes[id(node)] = 0
+        inner = node.value
+        if isinstance(node, yaml.MappingNode):
+            _check_keys([key for key, _ in inner])
+            inner = chain.from_iterable(inner)
+        if isinstance(node, yaml.ScalarNode):
+            sizes[id(node)] = 1 + len(inner) // LONG
+        else:
+            sizes[id(node)] = 1 + sum(_size(each, sizes, depth + 1) for each in inner)
+    if not sizes[id(node)]:
+        raise _refused("a value contains itself", node.start_mark)
+    if sizes[id(node)] > MOST_VALUES:
+        raise _refused(f"over {MOST_VALUES:,} values", node.start_mark)
+    return sizes[id(node)]
 
 
-def _check(text: str) -> None:
-    """Refuse a key given twice, and what is too deep, in itself or too large.
-
-    The parser's events are read one by one; nothing of what they describe is built.
-    """
-    sizes: dict[str, int] = {}
-    inside = [_Collection()]
-    for event in yaml.parse(text, _Loader):
-        if isinstance(event, yaml.NodeEvent):
-            inside[-1].take(event)
-        if isinstance(event, yaml.CollectionStartEvent):
-            inside.append(_Collection(event.anchor, isinstance(event, yaml.MappingStartEvent)))
-        elif isinstance(event, yaml.ScalarEvent):
-            sizes[str(event.anchor)] = 1 + len(event.value) // LONG
-            inside[-1].size += sizes[str(event.anchor)]
-        elif isinstance(event, yaml.AliasEvent):
-            anchor = str(event.anchor)
-            if any(anchor == collection.anchor for collection in inside):
-                raise _refused(f"*{_shortened(anchor, 40)} contains itself", event.start_mark)
-            inside[-1].size += sizes.get(anchor, 1)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            ended = inside.pop()
-            inside[-1].size += ended.size
-            if ended.anchor is not None:
-                sizes[ended.anchor] = ended.size
-        if len(inside) > DEEPEST:
-            raise _refused("nested too deeply", event.start_mark)
-        if inside[-1].size > MOST_VALUES:
-            raise _refused(f"over {MOST_VALUES:,} values", event.start_mark)
+def _check_keys(keys: Sequence[yaml.Node]) -> None:
+    lines: dict[str, int] = {}
+    for key in keys:
+        if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+            if key.value in lines:
+                line, name = lines[key.value], _shortened(key.value, 40)
+                raise _refused(f"the key '{name}' is also in line {line}", key.start_mark)
+            lines[key.value] = key.start_mark.line + 1
 
 
 def _refused(reason: str, mark: Any) -> yaml.MarkedYAMLError:
@@ -143,7 +125,7 @@ def _shortened(value: object, length: int = LONGEST_REASON) -> str:
 
 
 def assignments(flag: str, settings: Sequence[str]) -> dict[str, Any]:
-    """Return the values of a flag's `key=value`, read as YAML; raises UserError."""
+    """The values of a flag's `key=value`, read as YAML; raises UserError."""
     values = {}
     for setting in settings:
         key, equals, value = setting.partition("=")

@@ -43,7 +43,7 @@ class Trained:
         return RunSpec(
             dataset=self.dataset,
             options=self.options,
-            algorithm="ERM",
+            algorithm=self.label,
             hparams={"lr": self.draw},
             label=self.label,
             network="mlp",

@@ -41,7 +41,7 @@ class BatchNorm(Adaptation):
 
     @classmethod
     def suits(cls, network: nn.Module) -> bool:
-        """Return whether a layer normalises by running statistics."""
+        """Whether a layer normalises by running statistics."""
         return bool(layers_of(network))
 
     def _mix(self, mean: Tensor, var: Tensor) -> Any:
@@ -55,11 +55,11 @@ class BatchNorm(Adaptation):
         return hook
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits with the batch's statistics."""
+        """The logits with the batch's statistics."""
         return self.unadapted(x)
 
 
 def layers_of(network: nn.Module) -> list[_BatchNorm]:
-    """Return the layers that normalise by running statistics."""
+    """The layers that normalise by running statistics."""
     layers = [m for m in network.modules() if isinstance(m, _BatchNorm)]
     return [layer for layer in layers if layer.running_mean is not None]

@@ -39,7 +39,7 @@ class LAME(HeadAdaptation):
         neighbours: int = hparam(5, choice(1, 3, 5), low=1)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logarithms of the batch's adjusted predictions."""
+        """The logarithms of the batch's adjusted predictions."""
         features, logits = self.features_and_logits(x)
         start = (logits.softmax(1) + 1e-10).log()
         affinity = self.affinities(F.normalize(features, dim=1))
@@ -55,7 +55,7 @@ class LAME(HeadAdaptation):
         return result
 
     def affinities(self, features: Tensor) -> Tensor:
-        """Return the affinities (n, n) of features of unit length."""
+        """The affinities (n, n) of features of unit length."""
         count = self.hparams.neighbours
         if self.hparams.affinity == "linear":
             return features @ features.T

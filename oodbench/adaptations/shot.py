@@ -69,7 +69,7 @@ class SHOT(HeadAdaptation):
             self.network.eval()
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the objective of a batch with logits (n, C) and labels (n,)."""
+        """The objective of a batch with logits (n, C) and labels (n,)."""
         shares = logits.softmax(1)
         mean = shares.mean(0)
         entropy = -(shares * (shares + EPSILON).log()).sum(1).mean()
@@ -84,12 +84,12 @@ class SHOT(HeadAdaptation):
         return torch.empty_like(labels).index_copy(0, places.to(labels.device), labels)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits of the trained features."""
+        """The logits of the trained features."""
         return self.unadapted(x)
 
 
 def centroid_labels(features: Tensor, shares: Tensor, predicted_only: bool) -> Tensor:
-    """Return the nearest centroid's class (N,) of features (N, F), given probabilities (N, C)."""
+    """The nearest centroid's class (N,) of features (N, F), given probabilities (N, C)."""
     count = shares.shape[1]
     present = F.one_hot(shares.argmax(1), count).any(0) if predicted_only else shares.sum(0) > 0
     features = F.normalize(torch.cat([features, torch.ones_like(features[:, :1])], 1), dim=1)

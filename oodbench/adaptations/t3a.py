@@ -40,7 +40,7 @@ class T3A(HeadAdaptation):
         self.classes, self.entropies = scores.argmax(1), entropy(scores)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the products of the batch's features and the templates, after the batch has joined."""
+        """The products of the batch's features and the templates, after the batch has joined."""
         features, logits = self.features_and_logits(x)
         supports = torch.cat([self.supports, F.normalize(features, dim=1)])
         classes = torch.cat([self.classes, logits.argmax(1)])
@@ -59,5 +59,5 @@ class T3A(HeadAdaptation):
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Return the entropy (n,) of the softmax of logits (n, C)."""
+    """The entropy (n,) of the softmax of logits (n, C)."""
     return -(logits.softmax(1) * logits.log_softmax(1)).sum(1)

@@ -53,11 +53,11 @@ class TENT(Adaptation):
 
     @classmethod
     def suits(cls, network: nn.Module) -> bool:
-        """Return whether a normalisation layer has affine parameters."""
+        """Whether a normalisation layer has affine parameters."""
         return bool(affine(network))
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits before the last of the steps on the batch."""
+        """The logits before the last of the steps on the batch."""
         for _ in range(self.hparams.steps):
             with torch.enable_grad():
                 logits = self.unadapted(x)
@@ -68,6 +68,6 @@ class TENT(Adaptation):
 
 
 def affine(network: nn.Module) -> list[nn.Parameter]:
-    """Return the scales and shifts of the normalisation layers."""
+    """The scales and shifts of the normalisation layers."""
     layers = [m for m in network.modules() if isinstance(m, LAYERS)]
     return [p for layer in layers for p in layer.parameters(recurse=False)]

@@ -21,15 +21,14 @@ from oodbench.results.parquet import (
     read_table,
     records_frame,
     runs_frame,
-    specs_of,
     table_of,
     write_table,
 )
 from oodbench.results.predictions import freeze_predictions, predictions_file
 from oodbench.results.provenance import method_digest
 from oodbench.results.read import FURTHER, read_board, read_results
-from oodbench.results.run_spec import BEFORE, SCORE, RunSpec
-from oodbench.results.tables import Tables, only, records_at, stacked, stacked_runs, subset
+from oodbench.results.run_spec import BEFORE, SCORE
+from oodbench.results.tables import Tables, only, stacked, stacked_runs, subset
 from oodbench.selection import Chosen, find_rule, judge, rule_names
 from oodbench.sweep.file import Sweep
 
@@ -112,17 +111,18 @@ def _write(board: Path, runs: pd.DataFrame, records: pd.DataFrame) -> None:
 def _freeze_predictions(results: Results, board: Path, ids: set[str]) -> None:
     """Freeze the predictions of these runs where a table of the board shows them by any rule."""
     tables = read_board(board)
-    tables = subset(tables, tables.runs[tables.runs["id"].isin(ids)])
-    for dataset, judged_ in _judged_by_rule(tables).items():
-        steps = pd.concat([j.tied[["id", "step"]] for j in judged_.values()]).drop_duplicates()
-        tests = tables.runs.set_index("id")["test_environments"]
-        freeze_predictions(
-            predictions_file(board, dataset),
-            [
-                (results.run(i), int(step), tests[i])
-                for i, step in sorted(steps.itertuples(index=False, name=None))
-            ],
-        )
+    tables = subset(tables, tables.runs[_bare(tables.runs["id"]).isin(ids)])
+    tests = dict(zip(_bare(tables.runs["id"]), tables.runs["test_environments"], strict=True))
+    for dataset, by_rule in _judged_by_rule(tables).items():
+        tied = pd.concat([one.tied[["id", "step"]] for one in by_rule.values()])
+        steps = sorted(set(zip(_bare(tied["id"]), map(int, tied["step"]), strict=True)))
+        chosen = [(results.run(run_id), step, tests[run_id]) for run_id, step in steps]
+        freeze_predictions(predictions_file(board, dataset), chosen)
+
+
+def _bare(ids: "pd.Series[str]") -> "pd.Series[str]":
+    """Return the ids without the labels that tell the rows of one run apart in memory."""
+    return ids.astype(str).str.replace("@.*", "", regex=True)
 
 
 def tables_of(board: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -169,9 +169,9 @@ def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
     """
     chosen, runs = _chosen(tables), tables.runs
     about = runs.set_index("id")[["metric", "test_environments"]]
-    at = records_at(tables, chosen[["id", "step"]].drop_duplicates()).join(
-        about, on="id", rsuffix="_main"
-    )
+    steps = chosen[["id", "step"]].drop_duplicates()
+    at = tables.records.astype(dict.fromkeys(CATEGORIES, object)).merge(steps, on=["id", "step"])
+    at = at.join(about, on="id", rsuffix="_main")
     places = zip(at["environment"], at["split"], at["test_environments"], strict=True)
     is_test = pd.Series([e in tests and s == "in" for e, s, tests in places], at.index)
     is_main = at["metric"].str.removesuffix(BEFORE).eq(at["metric_main"])
@@ -198,9 +198,8 @@ def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
         context=known,
         provenance=_provenances(runs),
     )
-    bare = [table["id"].str.partition("@")[0] for table in (frozen, records)]
-    records = records.assign(id=bare[1]).drop_duplicates(RECORDS.names[:5])
-    return frozen.assign(id=bare[0]).reindex(columns=RUNS.names), records
+    records = records.assign(id=_bare(records["id"])).drop_duplicates(RECORDS.names[:5])
+    return frozen.assign(id=_bare(frozen["id"])).reindex(columns=RUNS.names), records
 
 
 def _chosen(tables: Tables) -> pd.DataFrame:
@@ -268,30 +267,16 @@ def _constants(runs: pd.DataFrame) -> "pd.Series[Any]":
 
 def _with_data(runs: pd.DataFrame, data_dir: Path | None) -> pd.DataFrame:
     """Return the runs with digests of the data of their rows in the provenance."""
-    digests = _Digests(data_dir)
+    known: dict[str, dict[str, str]] = {}
     for _, row in runs.groupby(ROW, sort=False):
-        data = digests.of(specs_of(row))
-        for made in {id(p): p for p in row["provenance"]}.values():
-            made["data"] = data
-    return runs
-
-
-class _Digests:
-    """Digests of the examples of environments, each computed once."""
-
-    def __init__(self, data_dir: Path | None) -> None:
-        self.data_dir = data_dir
-        self._known: dict[str, dict[str, str]] = {}
-
-    def of(self, specs: Iterable[RunSpec]) -> dict[str, str]:
-        """Return the digest of each environment that these runs of a row read, over their trials."""
-        runs = list(specs)
-        name, options = runs[0].dataset, runs[0].options
-        trials = sorted({spec.trial for spec in runs})
+        name, options = row["dataset"].iloc[0], row["options"].iloc[0]
+        trials = sorted(set(map(int, row["trial"])))
         key = repr((name, sorted(options.items()), trials))
-        if key not in self._known:
-            self._known[key] = data_digests(name, options, trials, self.data_dir)
-        return self._known[key]
+        if key not in known:
+            known[key] = data_digests(name, options, trials, data_dir)
+        for made in {id(p): p for p in row["provenance"]}.values():
+            made["data"] = known[key]
+    return runs
 
 
 def data_digests(

@@ -122,7 +122,7 @@ class _Objective(nn.Module):
         return minimised(self.algorithm, out)
 
     def noise(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:
-        """The method's noise at these values, drawn outside of `vmap`."""
+        """Return the method's noise at these values, outside of what is vectorized."""
         self.algorithm.hparams = replace(self._hparams, **values)
         return noise_at(self.algorithm, batch, step)
 

@@ -30,7 +30,7 @@ class RoundOff(AssertionError):
 
 
 def sentence(requirement: Requirement) -> str:
-    """Return the sentence that a requirement stands for."""
+    """The sentence that a requirement stands for."""
     return " ".join((requirement.__doc__ or "").split()).partition(". ")[0].rstrip(".")
 
 
@@ -77,7 +77,7 @@ def on_one_task(function: Requirement) -> Requirement:
 
 
 def tasks_of(cls: type[Algorithm]) -> list[Task]:
-    """Return the tasks that a method does not skip; raises AssertionError if it skips all."""
+    """The tasks that a method does not skip; raises AssertionError if it skips all."""
     tasks = [
         task for task in TASKS.values() if why_skipped(cls, tiny_problem(suited(cls, task))) is None
     ]

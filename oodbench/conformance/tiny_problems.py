@@ -48,14 +48,14 @@ class ImageTask(Task):
 
 
 def suited(cls: type[Algorithm], task: Task) -> Task:
-    """Return the task in the first form that the method takes: as is, on images, with one output."""
+    """The task in the first form that the method takes: as is, on images, with one output."""
     forms = [task, ImageTask(task.kind, task.num_outputs)]
     forms += [Task(task.kind)] if task.kind == "regression" else []
     return next((form for form in forms if why_skipped(cls, tiny_problem(form)) is None), task)
 
 
 def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Problem:
-    """Return a problem with few inputs, whose examples have one of two attributes."""
+    """A problem with few inputs, whose examples have one of two attributes."""
     shape = (2, 4, 4) if isinstance(task, ImageTask) else (4,)
     count = len(environments)
     return Problem(
@@ -74,7 +74,7 @@ def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Pr
 def tiny_batch(
     task: Task, seed: int = 0, environments: int = len(ENVIRONMENTS), examples: int = EXAMPLES
 ) -> Batch:
-    """Return random float64 inputs and targets, (E, B, ...); the environments' inputs differ in scale."""
+    """Random float64 inputs and targets, (E, B, ...); the environments' inputs differ in scale."""
     generator = torch.Generator().manual_seed(seed)
     shape = (environments, examples)
     options: Any = {"generator": generator, "dtype": torch.float64}
@@ -109,7 +109,7 @@ def tiny_algorithm(
     network: str = "MLP",
     memory_format: torch.memory_format = torch.contiguous_format,
 ) -> Algorithm:
-    """Return the algorithm on a small network with fixed weights, at `values` over its defaults."""
+    """The algorithm on a small network with fixed weights, at `values` over its defaults."""
     where = f"the hyperparameters of {cls.__name__}"
     hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **(values or {})}, where)
     small = {"width": 8 if network == "MLP" else 2}

@@ -20,7 +20,7 @@ ATTEMPTS = 10
 
 
 def domainbed(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the augmentation of arXiv:2007.01434 for images (N, 3, H, W) in [0, 1].
+    """The augmentation of arXiv:2007.01434 for images (N, 3, H, W) in [0, 1].
 
     A crop of 70 to 100 % of the area, resized to the image; a flip with probability 1/2; brightness,
     contrast, saturation and hue changed by up to 0.3; grey with probability 1/10.
@@ -42,7 +42,7 @@ def crops(
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> Tensor:
-    """Return boxes (count, 4) of top, left, height, width: as RandomResizedCrop draws them.
+    """Boxes (count, 4) of top, left, height, width: as RandomResizedCrop draws them.
 
     The share of the area is uniform, the ratio of width to height log-uniform; where `ATTEMPTS`
     draws do not fit, it is the largest central box with a ratio in range.
@@ -63,7 +63,7 @@ def crops(
 
 
 def resized_crops(x: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
-    """Return the boxes (N, 4) of images (N, C, H, W), each resized to (H, W), bilinearly.
+    """The boxes (N, 4) of images (N, C, H, W), each resized to (H, W), bilinearly.
 
     Where `flipped` (N,) is true, left and right are exchanged.
     """
@@ -84,13 +84,13 @@ def _places(size: int, start: Tensor, extent: Tensor) -> Tensor:
 
 
 def gray(x: Tensor) -> Tensor:
-    """Return the grey values (N, 1, H, W) of images (N, 3, H, W)."""
+    """The grey values (N, 1, H, W) of images (N, 3, H, W)."""
     red, green, blue = x.tensor_split(3, 1)
     return (GRAY[0] * red).add_(green, alpha=GRAY[1]).add_(blue, alpha=GRAY[2])
 
 
 def color_jitter(x: Tensor, generator: torch.Generator, strength: float) -> Tensor:
-    """Return images (N, 3, H, W) with brightness, contrast, saturation and hue changed at random.
+    """Images (N, 3, H, W) with brightness, contrast, saturation and hue changed at random.
 
     The first three are multiplied by factors in 1 +- strength, hue is turned by at most strength of a
     circle; every image has its own random order of the four.

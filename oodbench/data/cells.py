@@ -78,7 +78,7 @@ class Cells:
         self.columns = tuple(names)
 
     def place(self, row: int) -> str:
-        """Return the file and the line of a row, for an error."""
+        """The file and the line of a row, for an error."""
         if self._lines is None:
             self._lines = [line for line, _ in _rows(self._text, self.separator, self.path)][1:]
         return f"{self.path}, {self._counts} {self._lines[row]}"
@@ -89,7 +89,7 @@ class Cells:
         return self._columns.values()
 
     def cells(self, name: str) -> pa.Array:
-        """Return the cells of a column, which may be empty; raises UserError if there is none."""
+        """The cells of a column, which may be empty; raises UserError if there is none."""
         if name not in self._columns:
             hint = f" (the option `{name}` names another)" if name in USUAL else ""
             if len(self.columns) == 1:
@@ -103,7 +103,7 @@ class Cells:
         return self._columns[name]
 
     def texts(self, name: str) -> Sequence[str]:
-        """Return the cells of a column; raises UserError, with the line, for an empty one."""
+        """The cells of a column; raises UserError, with the line, for an empty one."""
         cells = self.cells(name)
         row = pc.index(cells, "").as_py()
         if row >= 0:
@@ -121,12 +121,12 @@ class Cells:
 
 
 def is_arrow(path: Path) -> bool:
-    """Return whether a table's columns have types: a Parquet file, or a folder of `save_to_disk`."""
+    """Whether a table's columns have types: a Parquet file, or a folder of `save_to_disk`."""
     return path.is_dir() or path.suffix == ".parquet"
 
 
 def table_files(path: Path) -> list[Path]:
-    """Return the files that hold a table: a folder's that `save_to_disk` wrote, or the file itself.
+    """The files that hold a table: a folder's that `save_to_disk` wrote, or the file itself.
 
     Raises UserError for another folder.
     """

@@ -35,7 +35,6 @@ class Columns:
         return (*self.numbers, *empty, *each)
 
     def __str__(self) -> str:
-        """Return a sentence on how columns become inputs."""
         parts = []
         if self.numbers:
             gaps = f"gaps of {', '.join(self.gaps)} are filled by the {self.imputation}"
@@ -47,7 +46,7 @@ class Columns:
         return f"Inputs: {len(self.inputs)}, from {' and '.join(parts)}. {estimated}"
 
     def encoded(self, table: Mapping[str, npt.NDArray[Any]]) -> Tensor:
-        """Return the rows of a table as float64 (N, columns), without a NaN.
+        """The rows of a table as float64 (N, columns), without a NaN.
 
         They are the numbers, which the table gives as floats, 0 in a gap (NaN); for each column of `gaps` 1
         in a gap and 0 elsewhere; and the place of each category, which the table gives as texts.
@@ -62,15 +61,14 @@ class Columns:
         return torch.from_numpy(np.stack([*numbers, *gaps, *places], 1).astype(np.float64))
 
     def encoded_frame(self, frame: Any) -> Tensor:
-        """Return `encoded` of a data frame of pandas, in which NaN or None are gaps."""
+        """`encoded` of a data frame of pandas, in which NaN or None are gaps."""
         table = {name: frame[name].to_numpy(np.float64) for name in self.numbers}
         for name in self.categories:
             table[name] = frame[name].astype(object).where(frame[name].notna(), EMPTY).to_numpy()
         return self.encoded(table)
 
     def fitted(self, known: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the map from encoded rows (N, columns) to inputs (N, len(inputs)), fitted on the rows
-        `known`.
+        """The map from encoded rows (N, columns) to inputs (N, len(inputs)), fitted on the rows `known`.
 
         Gaps are filled by the imputation, numbers standardised, categories one-hot. An input that does not
         vary in `known`, such as a category that is not in it, is 0 in every row.
@@ -103,7 +101,7 @@ class Columns:
         return change
 
     def marginals(self, x: Tensor) -> dict[str, str]:
-        """Return the mean and deviation of each number, and the share of gaps and categories.
+        """The mean and deviation of each number, and the share of gaps and categories.
 
         `x` has encoded rows (N, columns), or rows (N, len(inputs)) whose categories are one-hot already.
         """
@@ -133,7 +131,7 @@ def _columns(count: int) -> str:
 def marginals(
     names: Sequence[str], inputs: npt.NDArray[np.floating[Any]], numbers: int
 ) -> dict[str, str]:
-    """Return a summary of each input (N, len(names)): mean ± deviation, or the share of ones."""
+    """A summary of each input (N, len(names)): mean ± deviation, or the share of ones."""
     shown = {}
     for i, (name, values) in enumerate(zip(names, inputs.T, strict=True)):
         values = values[~np.isnan(values)]

@@ -81,7 +81,7 @@ class DrawnPictures(FileDataset):
 
     @abstractmethod
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
-        """Return all pictures, given the files of every package by its name; raises UserError."""
+        """All pictures, given the files of every package by its name; raises UserError."""
 
     @property
     def folder(self) -> str:
@@ -95,7 +95,7 @@ class DrawnPictures(FileDataset):
         return {path: self.metadata.checksums[path] for path in read}
 
     def command(self, data_dir: object) -> str:
-        """Return the command that makes the data, which names the size where it is not the usual one."""
+        """The command that makes the data, which names the size where it is not the usual one."""
         usual = self.options.size == type(self.options).size
         return super().command(data_dir) + ("" if usual else f" --set size={self.options.size}")
 
@@ -133,7 +133,7 @@ class DrawnPictures(FileDataset):
             yield torch.from_numpy(np.stack(drawn))
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial; raises UserError if a file is missing or damaged."""
+        """The environments of a trial; raises UserError if a file is missing or damaged."""
         made = _read(
             self.file(f"{self.metadata.folder}/{LIST}"),
             self.file(f"{self.folder}/{PICTURES}"),

@@ -108,12 +108,12 @@ def _padded(tokenizer: Any, length: int, text: str) -> Tensor:
 
 @lru_cache(maxsize=1)
 def distilbert_tokenizer() -> Any:
-    """Return DistilBERT's tokenizer from the folder or the local cache; raises UserError without it."""
+    """DistilBERT's tokenizer from the folder or the local cache; raises UserError without it."""
     return pretrained("DistilBertTokenizerFast", DISTILBERT)
 
 
 def transformers() -> Any:
-    """Return the package transformers; raises MissingError where it is missing."""
+    """The package transformers; raises MissingError where it is missing."""
     try:
         return importlib.import_module("transformers")
     except ModuleNotFoundError as error:
@@ -125,7 +125,7 @@ def transformers() -> Any:
 
 
 def pretrained(cls: str, name: str, *, download: bool = False, **settings: Any) -> Any:
-    """Return the object that `cls` of the package transformers loads from a folder or its local cache.
+    """The object that `cls` of the package transformers loads from a folder or its local cache.
 
     Raises UserError for a `name` that is in neither.
     """

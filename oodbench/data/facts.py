@@ -31,25 +31,25 @@ NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?%?")
 
 
 def label(dataset: "Dataset") -> str:
-    """Return the dataset as tables call it: its name with the options that are not at their defaults."""
+    """The dataset as tables call it: its name with the options that are not at their defaults."""
     if (own_label := getattr(dataset, "label", None)) is not None:
         return str(own_label)
     return labelled(dataset.name, changed_options(dataset))
 
 
 def changed_options(dataset: "Dataset") -> dict[str, Any]:
-    """Return the options that are not at their defaults."""
+    """The options that are not at their defaults."""
     usual = defaults(type(dataset.options))
     return {k: v for k, v in asdict(dataset.options).items() if v != usual[k]}
 
 
 def labelled(name: str, options: Mapping[str, object]) -> str:
-    """Return a name with options in parentheses, if there are any."""
+    """A name with options in parentheses, if there are any."""
     return name + (f"({', '.join(f'{k}={v}' for k, v in options.items())})" if options else "")
 
 
 def run_options(dataset: "Dataset", pretrained: bool) -> dict[str, Any]:
-    """The options that enter a run's id, given whether its network is pretrained.
+    """Return the options as part of a run's identity, given whether its network is pretrained.
 
     `resolved_options(pretrained)` of a dataset gives the values of options that it resolves for a run.
     """
@@ -58,33 +58,33 @@ def run_options(dataset: "Dataset", pretrained: bool) -> dict[str, Any]:
 
 
 def network(dataset: "Dataset") -> str:
-    """Return the network that is trained unless a sweep names another."""
+    """The network that is trained unless a sweep names another."""
     return getattr(dataset, "network", dataset.metadata.network)
 
 
 def network_hparams(dataset: "Dataset") -> Mapping[str, Any]:
-    """Return the hyperparameters of that network unless a sweep says otherwise."""
+    """The hyperparameters of that network unless a sweep says otherwise."""
     return getattr(dataset, "network_hparams", {})
 
 
 def metric(dataset: "Dataset") -> str:
-    """Return the metric that selection and tables use by default: the task's."""
+    """The metric that selection and tables use by default: the task's."""
     return getattr(dataset, "metric", dataset.task.metric)
 
 
 def higher_is_better(dataset: "Dataset") -> bool:
-    """Return whether a larger `metric` is better; raises UserError if its direction is not declared."""
+    """Whether a larger `metric` is better; raises UserError if its direction is not declared."""
     higher: bool | None = getattr(dataset, "higher_is_better", None)
     return known_direction(metric(dataset)) if higher is None else higher
 
 
 def holdout(dataset: "Dataset") -> float:
-    """Return the share of the `out` splits unless a sweep says otherwise."""
+    """The share of the `out` splits unless a sweep says otherwise."""
     return float(getattr(dataset, "holdout", 0.2))
 
 
 def standardises_targets(dataset: "Dataset") -> bool:
-    """Return whether runs train on real targets in standard units of their training environments.
+    """Whether runs train on real targets in standard units of their training environments.
 
     Metrics and predictions are in the targets' own units either way. A dataset whose units have a meaning,
     such as a structural equation model, leaves it out.
@@ -93,22 +93,22 @@ def standardises_targets(dataset: "Dataset") -> bool:
 
 
 def repeats(dataset: "Dataset") -> bool:
-    """Whether inputs repeat by design: `data check` then reports none of them."""
+    """Return whether inputs repeat by design, so that `data check` does not report repeated ones."""
     return bool(getattr(dataset, "repeats", False))
 
 
 def normalization(dataset: "Dataset") -> "Normalization | None":
-    """Return the mean and deviation that standardise the channels of images in [0, 1]; None: none do."""
+    """The mean and deviation that standardise the channels of images in [0, 1]; None: none do."""
     return getattr(dataset, "normalization", None)
 
 
 def columns(dataset: "Dataset") -> "Columns | None":
-    """Return the columns that the inputs of a table are made of; None: it is no table."""
+    """The columns that the inputs of a table are made of; None: it is no table."""
     return getattr(dataset, "columns", None)
 
 
 def group_names(dataset: "Dataset") -> tuple[str, ...]:
-    """Return the names of the groups, by the numbers of `Task.groups`; none without attributes."""
+    """The names of the groups, by the numbers of `Task.groups`; none without attributes."""
     if not dataset.task.has_classes:
         return tuple(dataset.attributes)
     classes = dataset.classes or tuple(map(str, range(dataset.task.classes)))
@@ -116,7 +116,7 @@ def group_names(dataset: "Dataset") -> tuple[str, ...]:
 
 
 def evaluation_environments(dataset: "Dataset") -> tuple[str, ...]:
-    """Return the evaluation splits that the data came with; they are never trained on.
+    """The evaluation splits that the data came with; they are never trained on.
 
     Where there are some, only these and held-out environments are scored, and there is no `out` split.
     """
@@ -124,13 +124,13 @@ def evaluation_environments(dataset: "Dataset") -> tuple[str, ...]:
 
 
 def training_environments(dataset: "Dataset", held_out: Collection[str]) -> tuple[str, ...]:
-    """Return the training environments when others are held out, in the dataset's order."""
+    """The training environments when others are held out, in the dataset's order."""
     never = {*held_out, *evaluation_environments(dataset)}
     return tuple(name for name in dataset.environments if name not in never)
 
 
 def split_metrics(dataset: "Dataset") -> "SplitMetrics | None":
-    """The function for metrics of a split that are not means over examples, or None.
+    """Return the function for metrics of a split that are no means over its examples, or None.
 
     `split_metrics(environment, index, logits)` of a dataset takes the places of the split's examples in
     the environment, (n,), and their predictions, (n, ...), both on the CPU.
@@ -141,7 +141,7 @@ def split_metrics(dataset: "Dataset") -> "SplitMetrics | None":
 def predictor_metrics(
     dataset: "Dataset", predict: "Callable[[Tensor], Tensor]", trial: int
 ) -> dict[str, float]:
-    """Return metrics of the predictor as a whole, such as the error of its weights.
+    """Metrics of the predictor as a whole, such as the error of its weights.
 
     `predict` maps inputs (N, *input_shape) to logits (N, C), both on the CPU.
     """
@@ -150,22 +150,22 @@ def predictor_metrics(
 
 
 def checksums(dataset: "Dataset") -> Mapping[str, str]:
-    """Return the md5 of each file that is read; none of a dataset that is not made of files."""
+    """The md5 of each file that is read; none of a dataset that is not made of files."""
     return getattr(dataset, "checksums", {})
 
 
 def files_read(dataset: "Dataset") -> "Collection[Path]":
-    """Return files and folders that examples are read from without a checksum; of a folder, the names."""
+    """Files and folders that examples are read from without a checksum; of a folder, the names."""
     return getattr(dataset, "files_read", ())
 
 
 def readings(dataset: "Dataset") -> "Sequence[Reading]":
-    """Return what each column of a table is read as, and why; none of other data."""
+    """What each column of a table is read as, and why; none of other data."""
     return getattr(dataset, "readings", ())
 
 
 def notes(dataset: "Dataset") -> Sequence[str]:
-    """Return sentences on what is unusual in how the data are read, for `data check` and plans."""
+    """Sentences on what is unusual in how the data are read, for `data check` and plans."""
     return getattr(dataset, "notes", ())
 
 
@@ -193,7 +193,7 @@ def _pieces(name: str) -> list[tuple[int, str]]:
 
 
 def require_files(dataset: "Dataset") -> "FileDataset":
-    """Return the dataset, typed as made of files; raises UserError for one that is not."""
+    """The dataset, typed as made of files; raises UserError for one that is not."""
     from oodbench.datasets import FileDataset
     from oodbench.errors import UserError
 

@@ -11,7 +11,7 @@ MARGIN = 1.1
 
 
 def outlines(content: bytes, characters: str, who: str) -> dict[str, str] | None:
-    """Return each character of a font as SVG, black in the middle of a square; None if the font lacks one.
+    """Each character of a font as SVG, black in the middle of a square; None if the font lacks one.
 
     Raises UserError, with `who` the font is, for what is no font.
     """

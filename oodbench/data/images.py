@@ -62,7 +62,7 @@ class ImageFiles(Stored):
         return len(self._files)
 
     def read(self, index: Tensor) -> Tensor:
-        """Return the images at `index`; raises UserError for a file that cannot be read."""
+        """The images at `index`; raises UserError for a file that cannot be read."""
         pixels = np.empty((len(index), *self.shape), np.uint8)
         for row, place in zip(pixels, index.tolist(), strict=True):
             row[:] = self._read(self._files[place]).transpose(2, 0, 1)
@@ -78,7 +78,7 @@ class ImageFiles(Stored):
 
 
 def typical_side(listing: Listing) -> int:
-    """Return the median of the longer sides of some images, in pixels; `USUAL_SIZE` without any."""
+    """The median of the longer sides of some images, in pixels; `USUAL_SIZE` without any."""
     files = [file for images in listing.values() for file, _ in images]
     sides = []
     for file in files[:: max(1, len(files) // SAMPLE)]:
@@ -174,10 +174,10 @@ class Images(FileDataset):
 
     @abstractmethod
     def listing(self) -> Listing:
-        """Return all files; raises UserError if they cannot be these environments and classes."""
+        """All files; raises UserError if they cannot be these environments and classes."""
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments, the same in every trial; decoded images from the cache, if any."""
+        """The environments, the same in every trial; decoded images from the cache, if any."""
         listing = self.listing()
         cache = self.cache_folder(listing)
         environments = {}
@@ -194,11 +194,11 @@ class Images(FileDataset):
         return [file for images in self.listing().values() for file, _ in images]
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
-        """Return the attribute of each image in `files`, (N,); None if they have none."""
+        """The attribute of each image in `files`, (N,); None if they have none."""
         return None
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
-        """Return images as bytes (N, 3, size, size); raises UserError for a file that cannot be read."""
+        """Images as bytes (N, 3, size, size); raises UserError for a file that cannot be read."""
         images = self._stored(map(Path, files))
         return images.read(torch.arange(len(images)))
 
@@ -206,7 +206,7 @@ class Images(FileDataset):
         return ImageFiles(files, self.size, self.white, upright=self.upright)
 
     def white(self) -> float:
-        """Return the value of deep greys that is white in all pictures of the dataset."""
+        """The value of deep greys that is white in all pictures of the dataset."""
         if self._white is None:
             self._white = white_of(self.survey().largest)
         return self._white
@@ -251,7 +251,7 @@ class Images(FileDataset):
         return survey
 
     def known_survey(self, listing: Listing) -> Survey | None:
-        """The survey of exactly these files, if one is kept beside them."""
+        """Return the survey that is kept beside the files as they are, if there is one."""
         with suppress(DamagedFile):
             return read_file(self._survey_file(listing), SURVEY)
         return None
@@ -287,7 +287,7 @@ class Images(FileDataset):
         return digest_of("".join(lines).encode())
 
     def cache_folder(self, listing: Listing) -> Path:
-        """Return the folder in which the decoded images of this size are, or would be."""
+        """The folder in which the decoded images of this size are, or would be."""
         return self.root / ".oodbench" / f"images-{self.size}-{self.fingerprint(listing)}"
 
     def cache(self, workers: int) -> None:
@@ -330,16 +330,16 @@ class OwnImages(Images):
         return self.options.size or self._size_of_files
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """Add size and white level, which are estimated from the files, to the run's options."""
+        """Return the run also records the size, and the white of deep greys, as the files may change."""
         white = {"white": self.white()} if self.survey().deep else {}
         return super().resolved_options(pretrained) | {"size": self.size} | white
 
     def white(self) -> float:
-        """Return the option, or else the value that fits the files."""
+        """The option, or else the value that fits the files."""
         return self.options.white or super().white()
 
     def cache_folder(self, listing: Listing) -> Path:
-        """The folder's name includes the white level once deep greys have been found."""
+        """Return the folder whose name has also the white, where there are deep greys that are known of."""
         known = self.known_survey(listing)
         white = self.white() if self.options.white or (known and known.deep) else 1
         name = f"upright-{self.size}-{white:.10g}-{self.fingerprint(listing)}"
@@ -385,7 +385,7 @@ class ImageFolders(Images):
         self.input_shape = (3, options.size, options.size)
 
     def listing(self) -> Listing:
-        """Return all files in the order of their names; environments must have the same class folders."""
+        """All files in the order of their names; environments must have the same class folders."""
         listing: Listing = {}
         for environment, folder, _ in self.places:
             at = self.root / folder
@@ -498,7 +498,7 @@ class Suite(Published, ImageFolders):
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """Return the names of the folders in a folder, sorted; hidden ones do not count."""
+    """The names of the folders in a folder, sorted; hidden ones do not count."""
     return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and not _is_hidden(p.name)))
 
 
@@ -508,13 +508,13 @@ def _is_hidden(name: str) -> bool:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Return the files below a folder with an ending of pictures, sorted; dead links too."""
+    """The files below a folder with an ending of pictures, sorted; dead links too."""
     files = [file for file in _files_below(folder) if _ending(file) in ENDINGS]
     return [Path(file) for file in sorted(files, key=lambda file: file.split("/"))]
 
 
 def left_out(folder: Path, read: Collection[Path]) -> str:
-    """Return a sentence on the files below a folder that are not `read`; nothing if there are none."""
+    """A sentence on the files below a folder that are not `read`; nothing if there are none."""
     known = set(map(str, read))
     endings = Counter(_ending(f) or "no ending" for f in _files_below(folder) if f not in known)
     if not endings:

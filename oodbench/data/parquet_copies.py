@@ -57,7 +57,7 @@ LAYOUTS = {
 
 
 def parquet_files(folder: Path) -> list[Path]:
-    """Return the Parquet files in a folder and its folders, but for those of unlabeled examples."""
+    """The Parquet files in a folder and its folders, but for those of unlabeled examples."""
     files = sorted(folder.rglob("*.parquet"))
     return [file for file in files if "unlabeled" not in file.name]
 

@@ -40,7 +40,7 @@ VERSION = "0.5.0"
 
 
 def unreadable(file: Path, error: Exception) -> UserError:
-    """Return the error of a file that is no whole image."""
+    """The error of a file that is no whole image."""
     is_unknown = isinstance(error, UnidentifiedImageError)  # whose text is an address in memory
     why = "its format is unknown" if is_unknown else error
     return UserError(f"{file} cannot be read as an image ({why})")
@@ -48,7 +48,7 @@ def unreadable(file: Path, error: Exception) -> UserError:
 
 @cache
 def formats() -> tuple[str, ...]:
-    """Return those of `FORMATS` that this Pillow can read."""
+    """Those of `FORMATS` that this Pillow can read."""
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
@@ -60,7 +60,7 @@ White = Callable[[], float]
 def decoded(
     file: Path, size: int, white: White | None = None, *, upright: bool = True
 ) -> NDArray[np.uint8]:
-    """Return an image in RGB, resized to (size, size, 3) as torchvision's Resize does it (bilinearly).
+    """An image in RGB, resized to (size, size, 3) as torchvision's Resize does it (bilinearly).
 
     `white` is as in `rgb`. With `upright` it is turned as its EXIF entry says. Of a file with several
     images the first is taken. Raises UserError for one that cannot be read.
@@ -68,7 +68,8 @@ def decoded(
     try:
         with Image.open(file, formats=formats()) as image:
             picture = rgb(ImageOps.exif_transpose(image) if upright else image, white)
-            if image.mode in DEEP and is_negative(image):
+            is_negative = getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
+            if image.mode in DEEP and is_negative:  # a TIFF's, which Pillow heeds in bytes alone
                 picture = ImageOps.invert(picture)
             return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
     except UNREADABLE as error:
@@ -76,7 +77,7 @@ def decoded(
 
 
 def rgb(image: Image.Image, white: White | None = None) -> Image.Image:
-    """Return an image in RGB: what is transparent is laid on white, deep greys become bytes.
+    """An image in RGB: what is transparent is laid on white, deep greys become bytes.
 
     The white of deep greys is by default the first of `WHITES` that is not below their values.
     Raises ValueError for a mode that cannot be shown, and for values below 0 or not finite.
@@ -94,13 +95,8 @@ def rgb(image: Image.Image, white: White | None = None) -> Image.Image:
     return image.convert("RGB")
 
 
-def is_negative(image: Image.Image) -> bool:
-    """Return whether an image is a TIFF in which 0 is white, which Pillow heeds in bytes alone."""
-    return getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
-
-
 def largest(image: Image.Image) -> float:
-    """Return the largest value of a deep grey; raises ValueError for one below 0 or not finite."""
+    """The largest value of a deep grey; raises ValueError for one below 0 or not finite."""
     values = np.asarray(image, np.float64)
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and math.isfinite(high)):
@@ -111,7 +107,7 @@ def largest(image: Image.Image) -> float:
 
 
 def white_of(value: float) -> float:
-    """Return the value that is white where `value` is the largest."""
+    """The value that is white where `value` is the largest."""
     return next((white for white in WHITES if value <= white), value)
 
 
@@ -152,7 +148,7 @@ def look(file: Path) -> Look:
 
 
 def rendered(svg: str, side: int, who: str) -> NDArray[np.uint8]:
-    """Return a drawing in RGB on white, (3, side, side).
+    """A drawing in RGB on white, (3, side, side).
 
     It is drawn `FINE` pixels wide or wider, by a multiple of `side`; a pixel is the rounded mean of what
     falls into it. Raises UserError, with `who` is drawn, for what is no drawing.
@@ -175,7 +171,7 @@ def rendered(svg: str, side: int, who: str) -> NDArray[np.uint8]:
 
 
 def renderer() -> Callable[..., bytes]:
-    """Return the function of resvg-py that draws; raises UserError without this version of the package."""
+    """The function of resvg-py that draws; raises UserError without this version of the package."""
     try:
         package = importlib.import_module("resvg_py")
     except ModuleNotFoundError as error:
@@ -190,5 +186,5 @@ def renderer() -> Callable[..., bytes]:
 
 
 def is_blank(picture: NDArray[np.uint8]) -> bool:
-    """Return whether all pixels of a picture are equal."""
+    """Whether all pixels of a picture are equal."""
     return bool((picture == picture.flat[0]).all())

@@ -21,7 +21,7 @@ CHUNK = 4096
 
 
 def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
-    """Return the environments of a trial, as `Dataset.load` returns them.
+    """The environments of a trial, as `Dataset.load` returns them.
 
     Raises UserError, with the dataset, the environment and the mistake, unless the names are the
     dataset's, each class has one name, every input has a target, inputs in memory are finite, targets fit
@@ -54,7 +54,7 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
 def fitted(
     dataset: Dataset, environments: dict[str, Environment], training: Mapping[str, Tensor]
 ) -> dict[str, Environment]:
-    """Return the environments, their inputs transformed as `Dataset.fit` estimates.
+    """The environments, their inputs transformed as `Dataset.fit` estimates.
 
     The estimate uses the examples at the places (n,) in `training`, by environment. Raises UserError
     unless every environment's inputs then fit the network.
@@ -77,7 +77,7 @@ def fitted(
 def fit(
     dataset: Dataset, environments: Mapping[str, Environment], training: Mapping[str, Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """Return what `Dataset.fit` estimates from the examples at `training`, (n,) by environment."""
+    """What `Dataset.fit` estimates from the examples at `training`, (n,) by environment."""
     given = {name: part(environments[name], at) for name, at in training.items()}
     change: Any = dataset.fit(given)
     if not callable(change):
@@ -86,12 +86,12 @@ def fit(
 
 
 def fits(dataset: Dataset) -> bool:
-    """Return whether the dataset estimates a change of its inputs from the training examples."""
+    """Whether the dataset estimates a change of its inputs from the training examples."""
     return type(dataset).fit is not Dataset.fit
 
 
 def is_discrete(dataset: Dataset, environments: Mapping[str, Environment]) -> bool:
-    """Return whether inputs are integers, such as ids of words, judged by one example."""
+    """Whether inputs are integers, such as ids of words, judged by one example."""
     for environment in environments.values():
         if len(environment.y):
             return not _first(dataset, environment).is_floating_point()
@@ -108,7 +108,7 @@ def _first(dataset: Dataset, environment: Environment) -> Tensor:
 
 
 def is_finite(x: Tensor) -> bool:
-    """Return whether no input is NaN or infinite."""
+    """Whether no input is NaN or infinite."""
     return not x.is_floating_point() or bool(x.isfinite().all())
 
 
@@ -165,7 +165,7 @@ def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None
 
 
 def part(environment: Environment, places: Tensor) -> Environment:
-    """Return the examples of an environment at `places` (n,): inputs, targets, attributes and clusters."""
+    """The examples of an environment at `places` (n,): inputs, targets, attributes and clusters."""
     x, attributes, clusters = environment.x, environment.attributes, environment.clusters
     return Environment(
         Subset(x, places.cpu()) if isinstance(x, Stored) else x[places],

@@ -76,7 +76,7 @@ class Form:
         return rf"^[+-]?(\d{{1,3}}|[1-9]\d{{0,2}}({self.thousands}\d{{3}})+)({point}\d+)?$"
 
     def numbers(self, cells: pa.Array) -> npt.NDArray[np.float64]:
-        """Return the numbers of cells (N,) of this form; NaN where one is null."""
+        """The numbers of cells (N,) of this form; NaN where one is null."""
         if self.thousands:
             cells = pc.replace_substring_regex(cells, self.thousands, "")
         if self.decimal != ".":
@@ -131,12 +131,12 @@ class Reader:
         self.decimal = decimal or self._found_decimal()
 
     def forms(self) -> list[Form]:
-        """Return the forms of numbers, the first that fits first."""
+        """The forms of numbers, the first that fits first."""
         others = [] if self.given else [f for d in FORMS if d != self.decimal for f in FORMS[d]]
         return [*FORMS[self.decimal], BLANKS[self.decimal], *others]
 
     def numbers(self, name: str) -> Numbers | None:
-        """A column as numbers; None if some filled cell is not a number."""
+        """Return a column as numbers; None if some filled cell is none."""
         cells, unit = self.table.cells(name), ""
         filled = _filled(cells)
         form = self._form_of(filled)
@@ -167,7 +167,7 @@ class Reader:
         return None
 
     def required_numbers(self, name: str, *, gaps: bool) -> Numbers:
-        """Return a column as numbers; raises UserError, with the line, for another cell.
+        """A column as numbers; raises UserError, with the line, for another cell.
 
         An empty one is one unless there may be `gaps`.
         """
@@ -185,7 +185,7 @@ class Reader:
         return numbers
 
     def has_numbers(self, name: str) -> bool:
-        """Return whether some cell of a column is a number."""
+        """Whether some cell of a column is a number."""
         given = pc.unique(pc.drop_null(_filled(self.table.cells(name))))
         return any(
             pc.any(pc.match_substring_regex(given, form.pattern)).as_py() for form in self.forms()
@@ -200,7 +200,7 @@ class Reader:
         return row, cells[row].as_py()
 
     def is_date(self, name: str) -> bool:
-        """Return whether all filled cells of a column are dates."""
+        """Whether all filled cells of a column are dates."""
         given = pc.drop_null(_filled(self.table.cells(name)))
         is_one = bool(len(given)) and re.match(DATE, given[0].as_py()) is not None
         return is_one and pc.all(pc.match_substring_regex(given, DATE)).as_py() is True
@@ -223,7 +223,7 @@ class Reader:
 
 
 def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
-    """Texts (N,) with each number spelled in one way (1 for 1.0), and a note on the other spellings."""
+    """Return texts (N,) in which one number is written in one way (1 and 1.0), and a note on others."""
     texts = np.array(cells, dtype=object)
     distinct = sorted({*cells} - {""}, key=lambda text: (len(text), text))
     same: dict[float, list[str]] = {}
@@ -249,7 +249,7 @@ def _filled(cells: pa.Array) -> pa.Array:
 
 
 def look_alikes(texts: Iterable[str]) -> str:
-    """A clause on the first texts that differ only as `Yes` and `yes` do."""
+    """Return a clause on the first texts that people could take for one, such as `Yes` and `yes`."""
     same: dict[str, list[str]] = {}
     for text in sorted(set(texts)):
         plain = unicodedata.normalize("NFKC", text).casefold()
@@ -261,7 +261,7 @@ def look_alikes(texts: Iterable[str]) -> str:
 
 
 def units(texts: Iterable[str]) -> str:
-    """Return a clause on the different units in which all of some texts are numbers."""
+    """A clause on the different units in which all of some texts are numbers."""
     found = [AFFIXED.fullmatch(text) for text in texts]
     named = {f"{match[2]}{match[4] or ''}".strip() for match in found if match}
     return f"numbers in {', '.join(sorted(named))}" if all(found) and "" not in named else ""
@@ -318,7 +318,7 @@ def reading_of_numbers(name: str, numbers: Numbers) -> Reading:
 def counts_rows(
     values: npt.NDArray[np.float64], of_environments: Iterable[npt.NDArray[np.float64]]
 ) -> bool:
-    """Return whether numbers (N,) count the rows from 0 or 1 on, or those of each environment."""
+    """Whether numbers (N,) count the rows from 0 or 1 on, or those of each environment."""
 
     def counts(values: npt.NDArray[np.float64]) -> bool:
         start = values[0]

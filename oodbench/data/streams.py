@@ -28,7 +28,7 @@ CHUNK_VALUES = 2**24
 CHUNK_EXAMPLES = 256
 """Stored examples are evaluated in chunks of at most so many values and examples."""
 DIGESTED = 16
-"""Stored examples hashed into a fingerprint."""
+"""Return the number of stored examples of which a digest is made."""
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
@@ -46,11 +46,11 @@ class Stored(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of examples."""
+        """The number of examples."""
 
     @abstractmethod
     def read(self, index: Tensor) -> Tensor:
-        """Return the examples (n, *shape) at the positions `index` (n,), both on the CPU.
+        """The examples (n, *shape) at the positions `index` (n,), both on the CPU.
 
         Equal calls return equal examples; several threads call it at once. Raises UserError for data
         that cannot be read.
@@ -77,7 +77,7 @@ class Subset(Stored):
         return len(self._index)
 
     def read(self, index: Tensor) -> Tensor:
-        """Return the examples at `index`."""
+        """The examples at `index`."""
         return self._whole.read(self._index[index])
 
 
@@ -92,7 +92,7 @@ class Changed(Stored):
         return len(self._whole)
 
     def read(self, index: Tensor) -> Tensor:
-        """Return the examples at `index`, changed."""
+        """The examples at `index`, changed."""
         return self._change(self._whole.read(index))
 
 
@@ -120,7 +120,7 @@ class MemoryMapped(Stored):
         return int(self._ends[-1])
 
     def read(self, index: Tensor) -> Tensor:
-        """Return the rows at `index`."""
+        """The rows at `index`."""
         places = index.numpy()
         files = np.searchsorted(self._ends, places, side="right")
         rows = np.empty((len(places), *self.shape), self._arrays[0].dtype)
@@ -180,7 +180,7 @@ class ReadAhead:
         self._reads: dict[int, Future[Tensor]] = {}
 
     def __getitem__(self, place: int) -> Tensor:
-        """Return the examples at `place`, on the device; the places after it are read ahead."""
+        """The examples at `place`, on the device; the places after it are read ahead."""
         start = time.perf_counter()
         if self._workers == 0:
             examples = self._read(place, self._request(place))
@@ -225,7 +225,7 @@ class Rows:
 
 
 def pieces(stored: Stored, workers: int) -> Iterator[Tensor]:
-    """Return all examples in their order, read by the pool of `workers` threads."""
+    """All examples in their order, read by the pool of `workers` threads."""
     parts = torch.split(torch.arange(len(stored)), chunk_size(stored))
     reads = ReadAhead(lambda i: [(stored, parts[i])], len(parts), torch.device("cpu"), workers)
     for place in range(len(parts)):
@@ -233,7 +233,7 @@ def pieces(stored: Stored, workers: int) -> Iterator[Tensor]:
 
 
 def progress(count: str = "MofNCompleteColumn") -> "rich.progress.Progress":
-    """Return bars that a person sees on standard error, with a column `count` of rich's."""
+    """Bars that a person sees on standard error, with a column `count` of rich's."""
     import rich.progress as bars  # draws from Python's random generator as it is imported
 
     from oodbench.terminal import terminal

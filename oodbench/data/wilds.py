@@ -36,7 +36,7 @@ EXTRAS = {"transformers": "text", "torch_geometric": "graphs"}
 
 @lru_cache(maxsize=1)
 def package() -> Any:
-    """Return the package `wilds`, ready for use."""
+    """The package `wilds`, ready for use."""
     there = sys.modules.get("outdated")
     sys.modules["outdated"] = None  # type: ignore[assignment]  # its import then fails
     try:
@@ -52,7 +52,7 @@ def package() -> Any:
 
 
 def group_means(v: Tensor, g: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-    """Return the mean of `v` (n,) over each group `g`, (n_groups,), 0 if empty; and the groups' sizes."""
+    """The mean of `v` (n,) over each group `g`, (n_groups,), 0 if empty; and the groups' sizes."""
     means = v.new_zeros(n_groups).scatter_reduce(0, g, v, "mean", include_self=False)
     return means, torch.bincount(g, minlength=n_groups).to(v.dtype)
 
@@ -84,7 +84,7 @@ def _check_end(table: Path) -> None:
 
 @lru_cache(maxsize=4)
 def read(name: str, version: str | None, root: Path, settings: tuple[tuple[str, Any], ...]) -> Any:
-    """Return the package's object for a set, kept in memory; downloads nothing.
+    """The package's object for a set, kept in memory; downloads nothing.
 
     `settings` are further arguments of its constructor. Raises UserError for a package that is
     missing and for files that cannot be read.
@@ -100,7 +100,7 @@ def construct(
     *,
     download: bool,
 ) -> Any:
-    """Return the package's object for a set, not cached; with `download`, missing files are fetched."""
+    """The package's object for a set, not cached; with `download`, missing files are fetched."""
     import pandas as pd  # which a run on other data need not wait for
 
     if name == "rxrx1" and int(pd.__version__.partition(".")[0]) > 2:
@@ -153,26 +153,26 @@ def _graph_classes(name: str) -> list[Any]:
 
 
 def positions(data: Any) -> dict[str, Tensor]:
-    """Return the positions of the examples of each of the package's splits that has any."""
+    """The positions of the examples of each of the package's splits that has any."""
     splits = torch.as_tensor(np.asarray(data.split_array, dtype=np.int64))
     places = {name: (splits == code).nonzero().squeeze(1) for name, code in data.split_dict.items()}
     return {name: index for name, index in places.items() if len(index)}
 
 
 def column(data: Any, field: str) -> Tensor:
-    """Return a metadata field of all of the package's examples, (N,) integers."""
+    """A metadata field of all of the package's examples, (N,) integers."""
     numbers: Tensor = data.metadata_array[:, data.metadata_fields.index(field)].long()
     return numbers
 
 
 def values(data: Any, field: str) -> tuple[str, ...]:
-    """Return the names of a metadata field's values; for a field without names, `not FIELD` and `FIELD`."""
+    """The names of a metadata field's values; for a field without names, `not FIELD` and `FIELD`."""
     names = (data.metadata_map or {}).get(field, (f"not {field}", field))
     return tuple(str(name).strip() for name in names)
 
 
 def groups(data: Any, fields: tuple[str, ...], index: Tensor) -> dict[str, Tensor]:
-    """Return the examples at `index` by the package's grouper over metadata fields, as it names groups.
+    """The examples at `index` by the package's grouper over metadata fields, as it names groups.
 
     Without fields there is one group, `all`. Raises UserError for a field that is not there.
     """
@@ -197,8 +197,7 @@ def groups(data: Any, fields: tuple[str, ...], index: Tensor) -> dict[str, Tenso
 def evaluate(
     data: Any, index: Tensor, outputs: Tensor, kind: Prediction, metric: str
 ) -> dict[str, float]:
-    """Return the package's metrics of outputs (n, ...), as `Task.kept` keeps them, at the examples `index`
-    (n,).
+    """The package's metrics of outputs (n, ...), as `Task.kept` keeps them, at the examples `index` (n,).
 
     Metrics of single groups are left out. A prediction that is not finite is wrong. For scores that are
     not finite and for the correlation with a constant, at which the package stops, only `metric` is
@@ -249,7 +248,7 @@ class Items(Stored):
         return len(self._index)
 
     def read(self, index: Tensor) -> Tensor:
-        """Return the examples at `index`; raises UserError with the row of one that cannot be read."""
+        """The examples at `index`; raises UserError with the row of one that cannot be read."""
         return torch.stack([self._one(int(row)) for row in self._index[index]])
 
     def _one(self, row: int) -> Tensor:

@@ -134,7 +134,7 @@ def _keep_in(stacked: dict[Tensor, Tensor]) -> Visit:
 
 
 def stacked_gradients(network: nn.Module, units: Units) -> dict[str, Tensor]:
-    """Return the gradients of the units' risks by parameter, (U, *shape) each.
+    """The gradients of the units' risks by parameter, (U, *shape) each.
 
     They take U times the memory of the model.
     """
@@ -174,7 +174,7 @@ def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> tuple[Ten
 def taps(
     network: nn.Module, units: int, batch_norm: str, visit: Visit
 ) -> Iterator[Callable[[], None]]:
-    """Return a context in which backward passes of `network` call `visit` with the units' gradients.
+    """A context in which backward passes of `network` call `visit` with the units' gradients.
 
     The backward pass of the sum of the risks calls `visit` once for each parameter, as soon as the
     last layer that uses it was passed; the parameters' own `.grad` stay None, except where a
@@ -248,7 +248,7 @@ class Root(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
-        """Return `output` itself, which now has cotangents; `anchor` is any trained parameter."""
+        """`output` itself, which now has cotangents; `anchor` is any trained parameter."""
         ctx.mark_dirty(output)
         return output
 

@@ -20,10 +20,10 @@ class Gradients(Protocol):
     """The gradients of one parameter for U units."""
 
     def stacked(self) -> Tensor:
-        """Return the gradients of all units, (U, *shape)."""
+        """The gradients of all units, (U, *shape)."""
 
     def signs(self) -> tuple[Tensor, Tensor]:
-        """Return the sum over units of sign(gradient), where sign(0) = 0, and the units' mean gradient.
+        """The sum over units of sign(gradient), where sign(0) = 0, and the units' mean gradient.
 
         Both are (*shape).
         """
@@ -36,11 +36,11 @@ class Dense:
     values: Tensor
 
     def stacked(self) -> Tensor:
-        """Return the values themselves."""
+        """The values themselves."""
         return self.values
 
     def signs(self) -> tuple[Tensor, Tensor]:
-        """Return the sum over units of sign(gradient), and the mean, computed directly."""
+        """The sum over units of sign(gradient), and the mean, computed directly."""
         return self.values.sign().sum(0), self.values.mean(0)
 
 
@@ -57,7 +57,7 @@ class OuterProducts:
     shape: torch.Size
 
     def stacked(self) -> Tensor:
-        """Return the gradients, computed as one batched product."""
+        """The gradients, computed as one batched product."""
         product = self.left @ self.right.transpose(2, 3)
         return product.view(len(self.left), *self.shape)
 
@@ -127,7 +127,7 @@ class LookedUpRows:
         return pairs, sums.index_add_(0, place, self.cotangents.flatten(0, 1)[order])
 
     def stacked(self) -> Tensor:
-        """Return the gradients, with zeros for the rows that a unit did not look up."""
+        """The gradients, with zeros for the rows that a unit did not look up."""
         pairs, sums = self._sums()
         stack = sums.new_zeros(len(self.rows) * self.shape[0], self.shape[1])
         return stack.index_add_(0, pairs, sums).view(len(self.rows), *self.shape)
@@ -142,7 +142,7 @@ class LookedUpRows:
 
 
 def add(first: Gradients, second: Gradients) -> Gradients:
-    """Return the sum of two gradients of one parameter, which its network uses twice."""
+    """The sum of two gradients of one parameter, which its network uses twice."""
     if isinstance(first, OuterProducts) and isinstance(second, OuterProducts):
         if first.left.shape[:3] == second.left.shape[:3]:
             left = torch.cat([first.left, second.left], 3)

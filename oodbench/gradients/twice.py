@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Return a context in which gradients of a network by `torch.func` can be differentiated correctly.
+    """A context in which gradients of a network by `torch.func` can be differentiated correctly.
 
     Batch normalisation does not update its running statistics.
     """

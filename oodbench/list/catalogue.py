@@ -40,7 +40,7 @@ class Entry:
 
 
 def own_entries() -> list[Entry]:
-    """Return the package's own classes by kind and name, as their `@register("NAME", ...)` lines say.
+    """The package's own classes by kind and name, as their `@register("NAME", ...)` lines say.
 
     A registered class says its name, and its `paper` where it has one, as plain strings in that line;
     a test checks that these are the classes in the registries.
@@ -60,12 +60,12 @@ def own_entries() -> list[Entry]:
 
 
 def has_entry_points() -> bool:
-    """Return whether an installed package registers classes, which only its import can name."""
+    """Whether an installed package registers classes, which only its import can name."""
     return any(points(f"oodbench.{kind}s") for kind in KINDS)
 
 
 def summary(docstring: str | None) -> str:
-    """Return the first line of a docstring."""
+    """The first line of a docstring."""
     return inspect.cleandoc(docstring or "").partition("\n")[0]
 
 
@@ -81,7 +81,7 @@ def _attribute(node: ast.ClassDef, name: str, classes: Classes, usual: Any) -> A
 
 
 def listing(entries: Iterable[Entry], width: int) -> str:
-    """Return each name beside its sentence and paper, wrapped at words to `width` columns."""
+    """Each name beside its sentence and paper, wrapped at words to `width` columns."""
     lines = []
     for title, section in _sections(entries):
         lines += textwrap.wrap(title, width)
@@ -93,7 +93,7 @@ def listing(entries: Iterable[Entry], width: int) -> str:
 
 
 def beside(name: str, text: str, width: int, indent: int = INDENT) -> list[str]:
-    """Return lines with a name at the left and a text from column `indent` on, wrapped at words."""
+    """Lines with a name at the left and a text from column `indent` on, wrapped at words."""
     label = f"  {name}"
     wrapped = textwrap.wrap(
         text, max(width - indent, 20), break_long_words=False, break_on_hyphens=False
@@ -105,7 +105,7 @@ def beside(name: str, text: str, width: int, indent: int = INDENT) -> list[str]:
 
 
 def markdown(entries: Iterable[Entry]) -> str:
-    """Return the page docs/catalogue.md: a table for each kind."""
+    """The page docs/catalogue.md: a table for each kind."""
     lines = [HEAD]
     for title, section in _sections(entries):
         lines += [

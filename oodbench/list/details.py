@@ -27,7 +27,7 @@ TITLES = {
 
 
 def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
-    """Return the registries by kind, with what the plug-ins register; raises UserError for unknown ones."""
+    """The registries by kind, with what the plug-ins register; raises UserError for unknown ones."""
     load_plugins(plugins)
     by_kind: Mapping[str, Registry[Any]]
     by_kind = {"algorithm": algorithms, "dataset": datasets, "network": networks}
@@ -35,7 +35,7 @@ def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
 
 
 def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
-    """Return every registered class by kind and name, those of plug-ins and installed packages included."""
+    """Every registered class by kind and name, those of plug-ins and installed packages included."""
     entries = []
     for kind, registry in registries(plugins).items():
         for name in registry:
@@ -46,13 +46,13 @@ def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
 
 
 def paper(registry: Registry[Any], name: str) -> str:
-    """Return the paper that a class was registered with; networks have none."""
+    """The paper that a class was registered with; networks have none."""
     metadata = getattr(registry.get(name), "metadata", None)
     return registry.papers.get(name, "") if metadata is None else str(metadata.paper)
 
 
 def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """Return all about the class registered under `name`; raises UserError if there is none.
+    """All about the class registered under `name`; raises UserError if there is none.
 
     Keys: `kind`, `name`, `description`, `module`; where there is one, `paper`; of an algorithm, what it
     `changes`, whether it is `transductive` and what it `cannot` be run on; of a
@@ -75,7 +75,7 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def parameters(space: type) -> list[dict[str, Any]]:
-    """Return the fields of a dataclass of hyperparameters or options, in their order.
+    """The fields of a dataclass of hyperparameters or options, in their order.
 
     Each has its `name`, its `default`, its `range` (what random draws take; absent where every draw
     takes the default), its `bounds` (what a user may set), `by_family` with the (default, range) of
@@ -95,7 +95,7 @@ def parameters(space: type) -> list[dict[str, Any]]:
 
 
 def page(about: Mapping[str, Any], width: int) -> str:
-    """Return the dictionary of `details` as text for a terminal of `width` columns."""
+    """The dictionary of `details` as text for a terminal of `width` columns."""
     lines = [f"{about['name']} ({about['kind']})", ""]
     for paragraph in str(about["description"]).split("\n\n"):
         lines += [*textwrap.wrap(paragraph, width, break_on_hyphens=False), ""]

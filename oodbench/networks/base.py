@@ -44,7 +44,7 @@ class Network(nn.Module):
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """Return the hyperparameters as the spec of a run on `dataset` holds them; a plan calls it.
+        """The hyperparameters as the spec of a run on `dataset` holds them; a plan calls it.
 
         A network adds whatever else its numbers depend on, such as checksums of files. Raises UserError
         where it cannot be built.
@@ -58,7 +58,7 @@ class Network(nn.Module):
 
     @classmethod
     def is_pretrained(cls, values: Mapping[str, object]) -> bool:
-        """Whether a network with these hyperparameters starts from weights trained on other data.
+        """Return whether these hyperparameters give it weights that were trained on other data.
 
         Learning rate, weight decay, batch size and augmentation have other defaults then.
         """
@@ -66,7 +66,7 @@ class Network(nn.Module):
 
     @classmethod
     def is_zero_shot(cls, values: Mapping[str, object]) -> bool:
-        """Whether the head predicts classes before any training, with these hyperparameters."""
+        """Return whether these hyperparameters give it a head that predicts classes before any training."""
         return False
 
     featurizer: nn.Module
@@ -85,11 +85,11 @@ class Network(nn.Module):
         return {}
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor | None:
-        """Return the training losses (N,) of a network that computes its own; None: the task's."""
+        """The training losses (N,) of a network that computes its own; None: the task's."""
         return None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) of inputs (N, *input_shape)."""
+        """Logits (N, C) of inputs (N, *input_shape)."""
         logits: Tensor = self.classifier(self.featurizer(x))
         return logits
 
@@ -101,7 +101,7 @@ def build(
     num_outputs: int,
     seed: int,
 ) -> Network:
-    """Return the network `name` with its hyperparameters' `values`, its weights drawn from `seed` alone.
+    """The network `name` with its hyperparameters' `values`, its weights drawn from `seed` alone.
 
     Raises UserError for an unknown name or value.
     """

@@ -101,7 +101,7 @@ class CLIP(Network):
 
     @classmethod
     def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
-        """Return the file of the weights, None for random ones; raises UserError if it is missing."""
+        """The file of the weights, None for random ones; raises UserError if it is missing."""
         name = str(values["weights"])
         if name == "none":
             return None
@@ -121,7 +121,7 @@ class CLIP(Network):
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """Return the hyperparameters with the weights' checksum and, for a text head, classes' names."""
+        """The hyperparameters with the weights' checksum and, for a text head, classes' names."""
         resolved = dict(values)
         if resolved["normalized"] is None:
             resolved["normalized"] = normalization(dataset) is not None
@@ -134,7 +134,7 @@ class CLIP(Network):
 
     @classmethod
     def is_zero_shot(cls, values: Mapping[str, object]) -> bool:
-        """Return whether the head's weights are the text tower's vectors of prompts."""
+        """Whether the head's weights are the text tower's vectors of prompts."""
         return values["head_init"] == "text"
 
 
@@ -185,7 +185,7 @@ def _freeze(images: _Images, hparams: CLIP.Hparams) -> None:
 
 @lru_cache(maxsize=8)
 def text_vectors(weights: str, prompts: tuple[str, ...]) -> Tensor:
-    """Return the unit vectors of prompts under CLIP's text tower, times exp(temperature), (C, F)."""
+    """The unit vectors of prompts under CLIP's text tower, times exp(temperature), (C, F)."""
     model, tokenizer = pretrained("CLIPModel", weights), pretrained("CLIPTokenizer", weights)
     tokens = tokenizer(list(prompts), padding=True, truncation=True, return_tensors="pt")
     with torch.no_grad():

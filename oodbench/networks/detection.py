@@ -75,7 +75,7 @@ class FasterRCNN(FromFile):
         self.classifier = nn.ModuleList([model.rpn, model.roi_heads])
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss (N,) of each image (N, 3, H, W) with boxes (N, M, 4); empty ones do not count."""
+        """The loss (N,) of each image (N, 3, H, W) with boxes (N, M, 4); empty ones do not count."""
         pyramid = self.featurizer(x)
         sums = []
         for i, boxes in enumerate(targets):
@@ -87,7 +87,7 @@ class FasterRCNN(FromFile):
         return torch.stack(sums)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return boxes with scores, (N, num_outputs, 5), of images (N, 3, H, W)."""
+        """Boxes with scores, (N, num_outputs, 5), of images (N, 3, H, W)."""
         detections, _ = self._heads(x, self.featurizer(x))
         predictions = x.new_full((len(x), self.num_outputs, 5), torch.nan)
         for row, seen in zip(predictions, detections, strict=True):

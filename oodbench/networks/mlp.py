@@ -73,7 +73,7 @@ class Scales(nn.Module):
         self.weight = nn.Parameter(start)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the weighted inputs, (N, F)."""
+        """The weighted inputs, (N, F)."""
         return x * self.weight
 
 

@@ -44,7 +44,7 @@ class ModelInputs(nn.Module):
         self.register_buffer("shift", shift[:, None, None], persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return images (N, C, H, W), resized and standardised."""
+        """Images (N, C, H, W), resized and standardised."""
         if self._size and x.shape[-2:] != (self._size, self._size):
             size = (self._size, self._size)
             x = nn.functional.interpolate(x, size, mode=self._mode, antialias=True)
@@ -127,7 +127,9 @@ class Timm(Network):
             for name, p in body.named_parameters():
                 p.requires_grad = 0 <= hparams.freeze <= stages[name]
 
-        self._stages = [f"featurizer.1.{each['module']}" for each in _feature_info(body)]
+        self._stages = [
+            f"featurizer.1.{each['module']}" for each in getattr(body, "feature_info", None) or ()
+        ]
         if hparams.mix_style:
             if not self._stages or hasattr(body, "patch_embed"):
                 raise UserError(f"{hparams.model} has no early feature maps for `mix_style` to mix")
@@ -147,7 +149,7 @@ class Timm(Network):
 
     @classmethod
     def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
-        """Return the file of the weights, None for random ones; raises UserError if it is missing."""
+        """The file of the weights, None for random ones; raises UserError if it is missing."""
         weights = str(values["weights"])
         if weights in ("none", "cached"):
             return None if weights == "none" else _cached(str(values["model"]))
@@ -160,7 +162,7 @@ class Timm(Network):
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """Return the hyperparameters with the weights' checksum; the network is built once, as a check."""
+        """The hyperparameters with the weights' checksum; the network is built once, as a check."""
         resolved = dict(values)
         if resolved["normalized"] is None:
             resolved["normalized"] = normalization(dataset) is not None
@@ -183,10 +185,6 @@ class Timm(Network):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
-
-
-def _feature_info(body: Any) -> list[dict[str, Any]]:
-    return list(getattr(body, "feature_info", None) or [])
 
 
 def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:

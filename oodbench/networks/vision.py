@@ -25,7 +25,7 @@ class FromFile(Network):
 
     @classmethod
     def weights_file(cls, values: Mapping[str, object]) -> Path | None:
-        """Return the file of the weights, None for random ones.
+        """The file of the weights, None for random ones.
 
         Raises UserError if it is missing, or not the one with the given `sha256`.
         """
@@ -184,13 +184,13 @@ class MNISTCNN(Network):
 
 
 def conv_block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    """Return a 3 x 3 convolution without bias, batch normalisation, ReLU; `stride` divides the size."""
+    """A 3 x 3 convolution without bias, batch normalisation, ReLU; `stride` divides the size."""
     conv = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
 def require_image(name: str, input_shape: tuple[int, ...], pixels: int) -> int:
-    """Return the number of channels; raises UserError unless the inputs are (C, H, W) and large enough."""
+    """The number of channels; raises UserError unless the inputs are (C, H, W) and large enough."""
     if len(input_shape) != 3 or min(input_shape[1:]) < pixels:
         raise UserError(
             f"the network {name} takes images of at least {pixels} x {pixels} pixels, "
@@ -237,7 +237,7 @@ class Residual(nn.Module):
         self.f = f
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum x + f(x)."""
+        """The sum x + f(x)."""
         result: Tensor = x + self.f(x)
         return result
 
@@ -250,7 +250,7 @@ class Scale(nn.Module):
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the scaled input, factor * x."""
+        """The scaled input, factor * x."""
         return self.factor * x
 
 
@@ -292,7 +292,7 @@ class FastResNet(Network):
 
 
 def mixed(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
-    """Return feature maps (N, C, H, W) with the styles of their mixtures with `other` (arXiv:2104.02008).
+    """Feature maps (N, C, H, W) with the styles of their mixtures with `other` (arXiv:2104.02008).
 
     x -> s_mix (x - m) / s + m_mix, where m and s are the mean and the standard deviation over an image's
     pixels in each channel, and m_mix and s_mix those of x times `share` (N, 1, 1, 1) and those of `other`
@@ -319,7 +319,7 @@ class MixStyle(nn.Module):
         self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the feature maps (N, C, H, W), mixed or as they are."""
+        """The feature maps (N, C, H, W), mixed or as they are."""
         if not self.training or x.shape[2] * x.shape[3] < 2 or torch.rand(()) >= self.probability:
             return x
         alpha = torch.full((len(x), 1, 1, 1), 0.1, device=x.device, dtype=x.dtype)

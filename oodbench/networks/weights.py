@@ -38,7 +38,7 @@ REPLACED: ContextVar[bool] = ContextVar("replaced", default=False)
 
 @contextmanager
 def replaced_weights() -> Iterator[None]:
-    """Return a context in which networks are built with random weights, which the caller then overwrites.
+    """A context in which networks are built with random weights, which the caller then overwrites.
 
     The files of weights need not exist, except for transformers'.
     """
@@ -50,7 +50,7 @@ def replaced_weights() -> Iterator[None]:
 
 
 def weights_file(model: str, weights: str) -> Path:
-    """Return the file of `weights`, a name in PUBLISHED or a path; raises UserError if it is missing."""
+    """The file of `weights`, a name in PUBLISHED or a path; raises UserError if it is missing."""
     if weights not in PUBLISHED:
         file = Path(weights).expanduser()
         if not file.is_file():
@@ -82,7 +82,7 @@ def require_sha256(file: Path | None, wanted: str) -> None:
 
 @by_stamp(1)
 def read_weights(file: Path) -> Mapping[str, Tensor]:
-    """Return the state_dict in a file of safetensors or torch; no code in it is run.
+    """The state_dict in a file of safetensors or torch; no code in it is run.
 
     Training scripts wrap it in a dictionary, under one of `WRAPPERS`. Raises UserError for other
     and for truncated files. The state_dict of the last file stays in memory.
@@ -112,7 +112,7 @@ def read_weights(file: Path) -> Mapping[str, Tensor]:
 
 
 def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """Return the state_dict in a file, without a classifier's last layer; raises UserError for others."""
+    """The state_dict in a file, without a classifier's last layer; raises UserError for others."""
     return _without_head(read_weights(file))
 
 
@@ -127,7 +127,7 @@ def _without_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def without_prefix(
     state: Mapping[str, Tensor], wanted: Collection[str], file: Path
 ) -> Mapping[str, Tensor]:
-    """Return the entries that have the `wanted` names after a prefix, without it; a warning says which.
+    """The entries that have the `wanted` names after a prefix, without it; a warning says which.
 
     Names stay as they are where they need no prefix, or where no prefix gives half of the wanted names.
     Raises UserError where two prefixes fit as well and lead to different weights, such as those of a

@@ -61,7 +61,6 @@ class _Transformer(Network):
 
     @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
-        """Raise UserError if the files of the weights are missing."""
         if values["weights"] != "none":
             pretrained(cls.config, str(values["weights"]))
 

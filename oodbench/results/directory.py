@@ -458,12 +458,8 @@ class Results:
     def plan_lock(self) -> FileLock:
         """Return the lock of a process that adds runs to the plan; raises UserError in a foreign folder."""
         if not (self.path / "sweep.json").exists() and self.path.exists():
-            ours = (
-                "sweep.json",
-                "sweep.lock",
-                "plan.parquet",
-                "runs",
-            )  # another process may have just begun
+            # another process may have just begun
+            ours = ("sweep.json", "sweep.lock", "plan.parquet", "runs")
             if not all(path.name in ours or is_temporary(path) for path in self.path.iterdir()):
                 raise UserError(
                     f"{self.path} is not empty and holds no sweep; use another directory"

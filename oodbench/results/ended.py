@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from oodbench.files import whole_file
+from oodbench.results.records import parted
 from oodbench.results.run_spec import COMPLETE, RunSpec, State
 from oodbench.results.schemas import DamagedFile, DoneFile, RunFile, read_bytes
 
@@ -135,11 +136,12 @@ class Ended:
         import pyarrow.compute as pc
 
         table = self.parts[self.rows[run_id]["part"]].records
-        records: dict[int, dict[str, Any]] = {}
-        for row in table.filter(pc.equal(table["id"], run_id)).drop(["id"]).to_pylist():
-            step = row.pop("step")
-            records.setdefault(step, {"step": step, "evaluations": []})["evaluations"].append(row)
-        return list(records.values())
+        names = ("environment", "split", "metric", "count")
+        values: dict[int, list[Any]] = {}
+        for row in table.filter(pc.equal(table["id"], run_id)).to_pylist():
+            of_step = values.setdefault(row["step"], [])
+            of_step.append((tuple(row[name] for name in names), row["value"]))
+        return [{"step": step, **parted(of_step)} for step, of_step in values.items()]
 
     def forget(self, ids: Collection[str]) -> None:
         """Remove runs, which are to be trained again, from the files."""
@@ -207,7 +209,11 @@ def _part(folder: Path, key: str) -> Part:
         if not os.path.lexists(paths[0]):
             raise FileNotFoundError(str(paths[0]))
         raise DamagedFile(f"{paths[runs is not None]} is missing")
-    frame = runs_frame(parsed(runs, RUNS, str(paths[0])))
+    table = parsed(runs, RUNS, str(paths[0]))
+    try:
+        frame = runs_frame(table)
+    except DamagedFile as error:
+        raise DamagedFile(f"{paths[0]}: {error}") from None
     if key_of(runs, records) != key:
         raise DamagedFile(
             f"{paths[0]} or {paths[1].name} is damaged: they are not what was written"

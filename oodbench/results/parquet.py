@@ -145,6 +145,10 @@ def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
             if file.metadata.num_rows > MOST_ROWS * len(content):
                 raise DamagedFile(f"{place} has more rows than its bytes can hold")
             table = file.read(columns=schema.names, use_threads=False)
+            groups = range(file.metadata.num_row_groups)
+            counts = {table.num_rows, sum(file.metadata.row_group(i).num_rows for i in groups)}
+            if counts != {file.metadata.num_rows}:
+                raise DamagedFile(f"{place} has not as many rows as it says")
         missing = [name for name in schema.names if name not in table.column_names]
         if missing:
             raise DamagedFile(f"{place} has no column {missing[0]}: it is no table of this version")

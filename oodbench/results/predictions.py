@@ -5,6 +5,7 @@ kept/<id>/predictions/examples.npz   classes' names, targets and splits of every
 BOARD/predictions/<dataset>.parquet  a row for each example of a test environment at a chosen step
 """
 
+import itertools
 import math
 import os
 import zipfile
@@ -165,38 +166,51 @@ def freeze_predictions(
     """Write the predictions of chosen steps on the named environments; other runs in the file stay.
 
     The columns are PLACE, `index` (of the example in its environment), `split` (`in` or `out`), `kind`
-    (that of the `Task`), `target` and `output_0` to `output_C`, float16: logits, or values in the task's
-    units. Targets with several numbers are `target_0` and so on. Raises UserError where no predictions
-    are kept.
+    (that of the `Task`), `target` and `output_0`, `output_1` and so on: logits, or values in the task's
+    units. Half precision stands as float32, which more readers have. Targets with several numbers are
+    `target_0` and so on. Raises UserError where no predictions are kept.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     steps = list(chosen)
-    tables: list[pa.Table] = []
-    if file.is_file():
-        known = pq.read_table(file)
-        again = pa.array([run.id for run, *_ in steps], pa.string())
-        tables.append(known.filter(pc.invert(pc.is_in(known["id"], again))))
+    known: list[pa.Table] = []
     file.parent.mkdir(exist_ok=True)
-    with whole_file(file) as sink:
-        writer = None
-        for group in _grouped(tables, _tables_of(steps)):
-            if writer is None:
-                outputs = [name for name in group.column_names if name.startswith("output_")]
-                writer = pq.ParquetWriter(
-                    sink,
-                    group.schema,
-                    compression="zstd",
-                    use_dictionary=[*PLACE, "split", "kind"],
-                    column_encoding=dict.fromkeys(outputs, "BYTE_STREAM_SPLIT"),
-                    write_page_checksum=True,
-                    store_schema=False,
-                )
+    try:
+        if file.is_file():
+            again = pa.array([run.id for run, *_ in steps], pa.string())
+            before = pq.read_table(file)
+            known = [before.filter(pc.invert(pc.is_in(before["id"], again)))]
+        with whole_file(file) as sink:
+            _write_groups(sink, _grouped(known, _tables_of(steps)))
+    except pa.ArrowInvalid as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{file} is not of these predictions; remove it: {reason}") from None
+
+
+def _write_groups(sink: BinaryIO, groups: "Iterator[pa.Table]") -> None:
+    """Write tables of one schema as the row groups of a file."""
+    import pyarrow.parquet as pq
+    import pyarrow.types as types
+
+    first = next(groups)
+    encodings = {
+        f.name: "BYTE_STREAM_SPLIT"
+        for f in first.schema
+        if f.name.startswith("output_") and types.is_floating(f.type)
+    }
+    with pq.ParquetWriter(
+        sink,
+        first.schema,
+        compression="zstd",
+        use_dictionary=[*PLACE, "split", "kind"],
+        column_encoding=encodings | {"index": "DELTA_BINARY_PACKED"},
+        write_page_checksum=True,
+        store_schema=False,
+    ) as writer:
+        for group in itertools.chain([first], groups):
             writer.write_table(group)
-        if writer is not None:
-            writer.close()
 
 
 def _grouped(known: "Sequence[pa.Table]", new: "Iterable[pa.Table]") -> "Iterator[pa.Table]":
@@ -236,17 +250,18 @@ def _table_of(run_id: str, step: int, environment: str, p: Predictions) -> "pa.T
         "index": np.arange(count, dtype="int32"),
     }
     columns |= {"split": pa.array(np.where(p.out, "out", "in")), "kind": pa.array([p.kind] * count)}
-    columns |= _columns("target", p.targets) | _columns("output_", p.logits.reshape(count, -1))
+    columns |= _columns("target", p.targets) | _columns("output", p.logits.reshape(count, -1))
     return pa.table(columns)
 
 
 def _columns(name: str, values: Array) -> dict[str, Array]:
-    """Name the columns of (N, C) values, which get their numbers, or (N,) ones."""
+    """Name the columns of (N, C) values, which get numbers, or (N,) ones."""
+    if values.dtype == np.float16:
+        values = values.astype(np.float32)
     if values.ndim == 1:
         return {name: values}
-    name = f"{name.rstrip('_')}_"
     flat = values.reshape(len(values), -1)
-    return {f"{name}{i}": np.ascontiguousarray(flat[:, i]) for i in range(flat.shape[1])}
+    return {f"{name}_{i}": np.ascontiguousarray(flat[:, i]) for i in range(flat.shape[1])}
 
 
 def frozen_predictions(board: Path, dataset: str) -> Callable[[str, int], dict[str, Predictions]]:
@@ -264,6 +279,8 @@ def frozen_predictions(board: Path, dataset: str) -> Callable[[str, int], dict[s
         with pq.ParquetFile(file, page_checksum_verification=True) as opened:
             table = opened.read()
         outputs = _stacked(table, "output_")
+        if outputs.dtype == np.float32:
+            outputs = outputs.astype(np.float16)
         targets = table["target"].to_numpy() if "target" in table.column_names else None
         targets = _stacked(table, "target_") if targets is None else targets
         out, kinds = table["split"].to_numpy() == "out", table["kind"]

@@ -47,7 +47,7 @@ from oodbench.results.parquet import (
 )
 from oodbench.results.provenance import code
 from oodbench.results.records import Column, Columns, costs_of, whole_lines
-from oodbench.results.run_spec import COMPLETE, SCORE, RunSpec, State
+from oodbench.results.run_spec import COMPLETE, SCORE, TRAIN, RunSpec, State
 from oodbench.results.schemas import DamagedFile, RunFile
 from oodbench.results.stale import DIGESTED, stale_notes
 from oodbench.results.tables import (
@@ -200,6 +200,8 @@ def read_results(results: Results, specs: Mapping[str, RunSpec] | None = None) -
     """
     with _no_collection():
         rows, settings = _planned(results, specs)
+        if rows.empty:
+            raise UserError("the sweep plans no run")
         ids = pd.Index(rows["id"].unique())
         with_folder = _names_in(results.path / "runs")
         # folders first: a run that is moved meanwhile is then in the tables
@@ -263,8 +265,10 @@ def _checked(moved: Ended, known: pd.DataFrame) -> tuple[list[pa.Table], dict[st
 
 
 def _in_order(tables: Sequence[pa.Table], ids: "pd.Index[str]") -> pd.DataFrame:
-    """Return records as one frame, the runs in the order of their ids."""
+    """Return evaluations as one frame, the runs in the order of their ids."""
     frame = records_frame(tables)
+    frame = frame[frame["split"] != TRAIN].reset_index(drop=True)
+    frame["metric"] = frame["metric"].cat.remove_unused_categories()
     codes = ids.get_indexer(frame["id"].cat.categories)[frame["id"].cat.codes]
     frame["id"] = pd.Categorical.from_codes(codes, ids)
     if (np.diff(codes) < 0).any():

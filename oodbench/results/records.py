@@ -2,19 +2,20 @@
 
     {"step": 20, "accuracy/0.2/in": 0.8069, "loss/0.2/in": 0.4455, "training_seconds": 1.2, ...}
 
-Each key of a value is METRIC/ENVIRONMENT/SPLIT, or METRIC for one of the predictor itself. `columns` of
-run.json has what a key stands for, with the number of examples behind its values; names may hold a `/`.
+Each key of a value is METRIC/ENVIRONMENT/SPLIT, METRIC for one of the predictor itself, or METRIC/train
+for a mean over the steps since the record before. `columns` of run.json has what a key stands for, with the
+number of examples behind its values; names may hold a `/`.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json
 
-from oodbench.results.run_spec import State
+from oodbench.results.run_spec import TRAIN, State
 from oodbench.results.schemas import DamagedFile, DoneFile, RunFile
 
 Column = tuple[str | None, str | None, str, int]
@@ -25,8 +26,6 @@ OWN = ("step", *COSTS)
 NUMBERS = (int, float, type(None))
 EXACT = 2**53
 """The largest whole number up to which each is a float."""
-TRAIN = "train/"
-"""The beginning of the keys of means over the steps since the record before."""
 
 
 @dataclass
@@ -57,31 +56,26 @@ class Columns:
 
     def line(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return the line of a record: its `step`, `train`, `cost` and `evaluations`."""
-        return {
-            "step": record["step"],
-            **{
-                self.key((e["environment"], e["split"], e["metric"], e["count"])): e["value"]
-                for e in record["evaluations"]
-            },
-            **record.get("cost", {}),
-            **{
-                TRAIN + name: value
-                for name, value in record.get("train", {}).items()
-                if TRAIN + name not in self.by_key
-            },
+        train = {self.key((None, TRAIN, name, 1)): v for name, v in record.get("train", {}).items()}
+        values = {
+            self.key((e["environment"], e["split"], e["metric"], e["count"])): e["value"]
+            for e in record["evaluations"]
         }
+        return {"step": record["step"], **values, **train, **record.get("cost", {})}
 
     def record(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Return the record of a line."""
         values = [(self.by_key[key], line[key]) for key in line if key in self.by_key]
-        names = ("environment", "split", "metric", "count")
-        train = {k.removeprefix(TRAIN): v for k, v in line.items() if k.startswith(TRAIN)}
-        return {
-            "step": line["step"],
-            "train": {k: v for k, v in train.items() if TRAIN + k not in self.by_key},
-            "cost": {name: line[name] for name in COSTS if name in line},
-            "evaluations": [dict(zip(names, column, strict=True), value=v) for column, v in values],
-        }
+        cost = {name: line[name] for name in COSTS if name in line}
+        return {"step": line["step"], "cost": cost, **parted(values)}
+
+
+def parted(values: Iterable[tuple[Column, float | None]]) -> dict[str, Any]:
+    """Return the values of a step as a record has them: `evaluations`, and `train` by metric."""
+    names = ("environment", "split", "metric", "count")
+    known = list(values)
+    evaluations = [dict(zip(names, c, strict=True), value=v) for c, v in known if c[1] != TRAIN]
+    return {"train": {c[2]: v for c, v in known if c[1] == TRAIN}, "evaluations": evaluations}
 
 
 def read_lines(text: bytes) -> Iterator[dict[str, Any]]:

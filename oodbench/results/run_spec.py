@@ -16,6 +16,8 @@ BEFORE = " (before)"
 """The end of the names of metrics before adaptation, in the records of a run that adapts."""
 SCORE = "score"
 """The split of a board's records of validation scores, whose metric is the selection rule."""
+TRAIN = "train"
+"""The split of means over the steps since the record before, such as the loss."""
 CONSTANT = "constant"
 """The row of the constant answer in tables; no row of a sweep may be called so."""
 FILES = ("weights", "file")

@@ -41,13 +41,13 @@ class Forecast:
     """The reason why runs are trained one at a time, by their row, `LABEL on DATASET`."""
 
     def seconds_of(self, spec: RunSpec, otherwise: float) -> float:
-        """Return the seconds of a run: its row's, else the mean of all rows, else `otherwise`."""
+        """The seconds of a run: its row's, else the mean of all rows, else `otherwise`."""
         mean = sum(self.of_run.values()) / len(self.of_run) if self.of_run else otherwise
         return self.of_run.get(row_of(spec), mean)
 
 
 def row_of(spec: RunSpec) -> str:
-    """Return the name of the row of a run."""
+    """The name of the row of a run."""
     return f"{spec.label} on {spec.dataset_name}"
 
 

@@ -217,7 +217,7 @@ MODELS: Models = {"": Sweep, "network": Component, "algorithms": Row}
 
 
 def find_sweep(sweep: str) -> Path:
-    """Return the file of a sweep given as a path or as a name in sweeps/; raises UserError."""
+    """The file of a sweep given as a path or as a name in sweeps/; raises UserError."""
     path = Path(sweep)
     try:
         if path.is_file():
@@ -233,7 +233,7 @@ def find_sweep(sweep: str) -> Path:
 
 
 def named_sweeps() -> dict[str, Path]:
-    """Return the files of sweeps/, protocols among them, by their names."""
+    """The files of sweeps/, protocols among them, by their names."""
     return {path.stem: path for path in sorted(folder("sweeps").rglob("*.yaml"))}
 
 
@@ -244,7 +244,7 @@ def read_sweep(
     *,
     any_rule: bool = False,
 ) -> Sweep:
-    """Return the sweep in a YAML file, with `key=value` settings over it; raises UserError as `validate`.
+    """The sweep in a YAML file, with `key=value` settings over it; raises UserError as `validate`.
 
     A key with dots is a path into lists and mappings, such as `algorithms.0.hparams.lr`.
     """
@@ -295,7 +295,7 @@ def _drop_own_trials(values: dict[str, Any]) -> None:
 
 
 def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return the values of a sweep, completed by those of the protocol that it names.
+    """The values of a sweep, completed by those of the protocol that it names.
 
     A protocol is a sweep in sweeps/protocols/ that never changes, as what would move a number is
     another protocol with another name (`tests/golden/protocols.json` freezes each). A sweep under it
@@ -465,7 +465,7 @@ def several(place: str, problems: Sequence[str]) -> str:
 
 
 def short(value: object) -> str:
-    """Return a value of a file in a few characters."""
+    """A value of a file in a few characters."""
     return _SHORT.repr(value)
 
 

@@ -211,7 +211,7 @@ def _print_leaderboard(results: Results, console: Terminal) -> None:
 
 
 def is_complete(counts: Mapping[State, int]) -> bool:
-    """Return whether every run has a result or will get one elsewhere, by the counts of `launch`.
+    """Whether every run has a result or will get one elsewhere, by the counts of `launch`.
 
     The latter are queued on a cluster or trained by another launch.
     """

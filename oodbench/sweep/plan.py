@@ -54,12 +54,12 @@ class Plan:
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
-    """Return every run of a sweep; raises UserError as `resolve` and `expand` do."""
+    """Every run of a sweep; raises UserError as `resolve` and `expand` do."""
     return expand(resolve(sweep, data_dir, to_train=to_train))
 
 
 def expand(resolved: Resolved) -> Plan:
-    """Return the runs of a sweep and its impossible cells, by dataset, test environments, then row.
+    """The runs of a sweep and its impossible cells, by dataset, test environments, then row.
 
     It looks up no name of the sweep and reads no file. Raises UserError for runs that no environment or no
     example is left for, that stand twice, or that the sweep's selection rule cannot judge.
@@ -117,7 +117,7 @@ def show_plan(plan: Plan, console: Terminal) -> None:
 
 
 def as_json(plan: Plan) -> str:
-    """Return the runs of a sweep, its impossible cells and its notes, as JSON."""
+    """The runs of a sweep, its impossible cells and its notes, as JSON."""
     runs = [{"id": spec.id, **coordinates(spec), "steps": spec.steps} for spec in plan.rows]
     impossible = [asdict(cell) for cell in plan.impossible]
     values = {"name": plan.sweep.name, "runs": runs, "impossible": impossible, "notes": plan.notes}
@@ -147,7 +147,7 @@ def single(
     data_dir: Path | None = None,
     **keys: Any,
 ) -> RunSpec:
-    """Return the only run of a sweep with one dataset, one algorithm and, by default, trial 0.
+    """The only run of a sweep with one dataset, one algorithm and, by default, trial 0.
 
     Raises UserError as a sweep would, and where the algorithm cannot be run on the dataset.
     """

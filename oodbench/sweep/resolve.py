@@ -61,7 +61,7 @@ class Chosen:
     """A run with the chosen hyperparameters for each dataset, row and set of test environments."""
 
     def spec(self, dataset: str, label: str, tests: tuple[str, ...]) -> RunSpec:
-        """Return the run whose hyperparameters are taken; raises UserError."""
+        """The run whose hyperparameters are taken; raises UserError."""
         known = self.specs.get((dataset, label, tests))
         if known is None:
             raise UserError(
@@ -194,7 +194,7 @@ def _rows(sweep: Sweep) -> list[Row]:
 
 
 def completed_row(row: str | Row) -> Row:
-    """Return a row with its label in tables, its weight average and its adaptation; raises UserError.
+    """A row with its label in tables, its weight average and its adaptation; raises UserError.
 
     Unless the file gives a label, it is the method and, where the row has them, its weight average and
     its adaptation.
@@ -329,8 +329,7 @@ def _drawn_adaptation(
 
 
 def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chosen:
-    """Return the hyperparameters that a rule, the directory's usual one by default, chooses for other
-    `trials`.
+    """The hyperparameters that a rule, the directory's usual one by default, chooses for other `trials`.
 
     A draw is judged by the mean over trials of each run's best validation score; where every trial has
     draws of its own, each run is judged alone. Ties go to the lowest draw. Raises UserError for trials that

@@ -21,7 +21,7 @@ NAME = f"^{FOLDER}(/{FOLDER})*$"
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a sweep file, with the registered names as proposals.
+    """The JSON Schema (draft 2020-12) of a sweep file, with the registered names as proposals.
 
     Names that nobody registered stay allowed, as a plug-in may bring them, and so do the options of a
     dataset, which `sweep plan` checks.

@@ -93,9 +93,9 @@ class Source:
 
 
 def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[Source]:
-    """The datasets of a sweep whose data are here; `problems` collects what is wrong with any of them.
+    """Return the datasets of a sweep whose data are there; the problems of all are noted.
 
-    A dataset with invalid environments is returned with `tests` empty.
+    One of which only the environments are wrong is returned without any.
     """
     by_label: dict[str, Source] = {}
     for item in sweep.datasets:
@@ -112,7 +112,7 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
 
 
 def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, MissingError]:
-    """Return the datasets that lack data or a package, by label, with the command that gets it."""
+    """The datasets that lack data or a package, by label, with the command that gets it."""
     absent = {}
     for item in sweep.datasets:
         dataset, label, *_ = _made(item, data_dir)
@@ -180,7 +180,7 @@ def _source(
 
 
 def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) -> Source:
-    """Return the dataset that a ceiling trains on: with its `ceiling` options and the row's own."""
+    """The dataset that a ceiling trains on: with its `ceiling` options and the row's own."""
     from oodbench.datasets import make
 
     options = {**source.ceiling, **row.options}
@@ -263,7 +263,7 @@ def _check_environments(
 
 
 def indices(value: int | list[int], key: str) -> Sequence[int]:
-    """Return the trials or draws that a key counts or lists; raises UserError for repetitions."""
+    """The trials or draws that a key counts or lists; raises UserError for repetitions."""
     if isinstance(value, int):
         return range(value)
     if not value or len(set(value)) < len(value):
@@ -272,12 +272,12 @@ def indices(value: int | list[int], key: str) -> Sequence[int]:
 
 
 def trials_of(sweep: Sweep, training: DatasetSettings) -> Sequence[int]:
-    """The trials of a dataset: its settings' own or the sweep's; raises as `indices`."""
+    """Return the trials of a dataset, given its settings: its own or the sweep's; raises as `indices`."""
     return indices(sweep.trials if training.trials is None else training.trials, "trials")
 
 
 def measured(source: Source) -> Source:
-    """Add to a dataset what only its examples tell; raises UserError if they do not fit into memory."""
+    """Return a dataset with what its examples say; raises UserError if they do not fit into memory."""
     from oodbench.data.preparation import is_discrete, load_checked
     from oodbench.train.loading import split
 

@@ -33,7 +33,7 @@ def show(results: Results, console: Terminal) -> None:
 
 
 def as_json(results: Results) -> str:
-    """Return the state of every run, and how many have each, as JSON; `log` is the last job's output."""
+    """The state of every run, and how many have each, as JSON; `log` is the last job's output."""
     stored, now = results.plan(), states(results)
     runs = [
         {
@@ -66,7 +66,7 @@ def watch(results: Results, console: Terminal) -> None:
 
 
 def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> RenderableType:
-    """Return the counts of each dataset, then lines for each run that is under way or went wrong."""
+    """The counts of each dataset, then lines for each run that is under way or went wrong."""
     stored = results.plan()
     rows = specs_in(stored)
     specs = {spec.id: spec for spec in reversed(rows)}

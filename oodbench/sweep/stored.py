@@ -35,17 +35,17 @@ OUTCOME = {RETRAIN: "they are trained again", KEEP: "they are kept"}
 
 
 def stored_plan(results: Results) -> dict[str, Any]:
-    """The stored plan of a results directory; empty if there is none yet."""
+    """Return the plan of a results directory as `Results.plan` does; empty if there is none yet."""
     return results.plan() if (results.path / "sweep.json").exists() else {}
 
 
 def specs_in(stored: Mapping[str, Any]) -> list[RunSpec]:
-    """Return the rows of a stored plan."""
+    """The rows of a stored plan."""
     return specs_of(stored["rows"]) if stored else []
 
 
 def continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
-    """Return the sweep, with the plug-ins and the kind of draws that a stored plan, if any, has.
+    """The sweep, with the plug-ins and the kind of draws that a stored plan, if any, has.
 
     The plan's plug-ins come first; its draws are kept unless the file sets them.
     """
@@ -129,7 +129,7 @@ def decide(
 
 
 def choice(retrain: bool, keep: bool) -> str:
-    """Return the value of `LaunchOptions.stale` by the flags; raises UserError if both are given."""
+    """The value of `LaunchOptions.stale` by the flags; raises UserError if both are given."""
     if retrain and keep:
         raise UserError("--retrain-stale and --keep-stale exclude each other")
     return RETRAIN if retrain else KEEP if keep else ""
@@ -141,7 +141,7 @@ def reasons(
     statuses: Mapping[str, RunStatus],
     here: Mapping[str, Digests] | None = None,
 ) -> list[Stale]:
-    """Return the reasons why runs with a result or a checkpoint are stale, see `stale`."""
+    """The reasons why runs with a result or a checkpoint are stale, see `stale`."""
     trained = [
         Trained(
             *(i, spec.algorithm, spec.network, spec.dataset, spec.dataset_name),
@@ -182,7 +182,7 @@ def _place(spec: RunSpec) -> tuple[Any, ...]:
 
 
 def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ...]:
-    """Return the rules by which runs keep weights, each once; raises UserError for an impossible one."""
+    """The rules by which runs keep weights, each once; raises UserError for an impossible one."""
     specs = list(specs)
     for rule in [find_rule(name, "keep_weights") for name in rules if name != LAST]:
         if not rule.judges_alone:
@@ -195,7 +195,7 @@ def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ..
 
 
 def lacking(results: Results, specs: Mapping[str, RunSpec], rules: Sequence[str]) -> dict[str, int]:
-    """Return how many of these complete runs lack the weights of each rule that could judge them."""
+    """How many of these complete runs lack the weights of each rule that could judge them."""
     if not rules:
         return {}
     kept = {i: {rule for rule, _ in kept_weights(results.run(i))} for i in specs}
@@ -207,5 +207,5 @@ def lacking(results: Results, specs: Mapping[str, RunSpec], rules: Sequence[str]
 
 
 def weights_files(results: Results, ids: Iterable[str]) -> list[Path]:
-    """Return the files of kept weights of some runs."""
+    """The files of kept weights of some runs."""
     return [path for run_id in ids for path in kept_weights(results.run(run_id)).values()]

@@ -38,7 +38,7 @@ Outputs = dict[str, dict[str, Tensor]]
 def drawn_batches(
     spec: RunSpec, algorithm: Algorithm, splits: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, list[Tensor]] | None:
-    """Return the indices of the examples that a transductive method predicts together, by environment.
+    """The indices of the examples that a transductive method predicts together, by environment.
 
     They are of one split, about as many as an environment has in a step of training, and in the order that
     adaptations see. None if the run predicts all in the order in which they are stored.
@@ -71,7 +71,7 @@ def with_adaptation(
     evaluations: Sequence[Evaluation],
     workers: int,
 ) -> list[Evaluation]:
-    """Return the evaluations before adaptation, renamed, and after it; others as they are."""
+    """The evaluations before adaptation, renamed, and after it; others as they are."""
     outputs = adapted_outputs(spec, algorithm, data, scored, workers)
     environments, splits = {}, {}
     for name, of_splits in outputs.items():
@@ -106,7 +106,7 @@ def adapted_outputs(
     scored: Mapping[str, Environment],
     workers: int,
 ) -> Outputs:
-    """Return the logits of the examples of every split that is adapted to, in the split's order.
+    """The logits of the examples of every split that is adapted to, in the split's order.
 
     The process's random generators are as before.
     """
@@ -148,7 +148,7 @@ def stream_of(
     seed: int,
     workers: int,
 ) -> Stream:
-    """Return the inputs of the examples `index` as a stream, in an order drawn from the seed."""
+    """The inputs of the examples `index` as a stream, in an order drawn from the seed."""
     order = _order(hparams["order"], environment.y[index].cpu(), seed)
     x, index = environment.x, index.cpu()
 
@@ -178,7 +178,7 @@ def _order(order: str, targets: Tensor, seed: int) -> Tensor:
 def reason_against(
     spec: RunSpec, cls: type[Algorithm], task: Task, input_shape: tuple[int, ...]
 ) -> str | None:
-    """Return why runs such as this one cannot adapt, or None; it builds the network once."""
+    """Why runs such as this one cannot adapt, or None; it builds the network once."""
     if spec.adapt is None:
         return None
     if not task.has_classes:

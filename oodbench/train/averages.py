@@ -51,7 +51,7 @@ class Average(ABC):
 
     @abstractmethod
     def share(self, step: int) -> float:
-        """Return the share of the weights after the update at `step` in the running average."""
+        """The share of the weights after the update at `step` in the running average."""
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -84,7 +84,7 @@ class Average(ABC):
                 weight.data = last[name]
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
+        """The state for a checkpoint."""
         return {"running": self.running}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -126,7 +126,6 @@ class EMA(Average):
         """The first update that counts; below 1 a share of the run's steps."""
 
         def __post_init__(self) -> None:
-            """Refuse two reaches by a UserError."""
             if self.decay is None and self.horizon is None:
                 object.__setattr__(self, "horizon", 0.1)
             elif None not in (self.decay, self.horizon):
@@ -141,7 +140,7 @@ class EMA(Average):
         return 1 - 1 / max(1.0, float(first_step(h.horizon, self.steps)))
 
     def share(self, step: int) -> float:
-        """Return the share c_k of the class's docstring."""
+        """The share c_k of the class's docstring."""
         decay, k = self.decay, self._counted(step)
         return (1 - decay) / (1 - decay**k) if decay < 1 else 1 / k
 
@@ -163,7 +162,7 @@ class SWA(Average):
         """The first update that counts; below 1 a share of the run's steps."""
 
     def share(self, step: int) -> float:
-        """Return one over the number of updates that count so far."""
+        """One over the number of updates that count so far."""
         return 1 / self._counted(step)
 
 
@@ -201,7 +200,7 @@ class SWAD(Average):
         self._evaluated = self.running
 
     def share(self, step: int) -> float:
-        """Return one over the number of updates in the window so far."""
+        """One over the number of updates in the window so far."""
         return 1 / (step % self.evaluate_every + 1)
 
     def validated(self, loss: float) -> None:
@@ -224,7 +223,7 @@ class SWAD(Average):
         return 3 + (self._windows.maxlen or 0)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
+        """The state for a checkpoint."""
         windows = {"windows": list(self._windows), "joined": self._joined}
         return super().state() | {"losses": self._losses} | windows
 
@@ -256,7 +255,7 @@ class SWAD(Average):
 def valley(
     losses: Sequence[float], optimum: int, overfit: int, tolerance: float
 ) -> tuple[list[int], list[int]]:
-    """Return the indices of the windows that SWAD averages after these losses, repeated as they count.
+    """The indices of the windows that SWAD averages after these losses, repeated as they count.
 
     The first list holds those that have joined for good, the second those that also join if training
     ends here. The bottom is the first window whose loss is the least of the `optimum` from it on; the
@@ -301,7 +300,7 @@ AVERAGES: dict[str, type[Average]] = {"ema": EMA, "swa": SWA, "swad": SWAD}
 
 
 def numbers(average: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an average as a run's spec holds it: its `name` and all its numbers.
+    """An average as a run's spec holds it: its `name` and all its numbers.
 
     Raises UserError for an unknown name or number.
     """
@@ -316,7 +315,7 @@ def numbers(average: Mapping[str, Any]) -> dict[str, Any]:
 def reason_against(
     average: str, cls: type[Algorithm], task: str, holdout: float, validation: Sequence[str]
 ) -> str | None:
-    """Return why a method's runs cannot have an average, or None."""
+    """Why a method's runs cannot have an average, or None."""
     if not trains_network(cls):
         return "it trains no network whose weights could be averaged"
     if AVERAGES[average].by_validation:
@@ -330,7 +329,7 @@ def reason_against(
 def make_average(
     average: Mapping[str, Any], algorithm: Algorithm, steps: int, evaluate_every: int
 ) -> Average:
-    """Return the average of a new run's weights; raises UserError for an average over several runs."""
+    """The average of a new run's weights; raises UserError for an average over several runs."""
     if average["name"] not in AVERAGES:
         raise UserError("an average of several runs is made by `python -m oodbench.train average`")
     cls = AVERAGES[average["name"]]
@@ -340,7 +339,7 @@ def make_average(
 
 
 def averaged(algorithm: Algorithm) -> Weights:
-    """The tensors of a method that are averaged: all real ones but the parameters its network freezes."""
+    """Return what is averaged of a method: all real numbers but the parameters that its network freezes."""
     weights: Weights = {
         name: p
         for name, p in algorithm.named_parameters()

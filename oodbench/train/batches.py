@@ -109,7 +109,6 @@ class Batches:
         return self._reads.seconds if self._stored else 0.0
 
     def __getitem__(self, step: int) -> Batch:
-        """Return the batch of `step`."""
         environments = list(self._environments_at(step))
         batch = self._whole
         if batch is None:
@@ -194,7 +193,6 @@ class StagedBatches:
         self._current = self._drawn(at(0))
 
     def __getitem__(self, step: int) -> Batch:
-        """Return the batch of `step`."""
         self._current = self._drawn(self._at(step))
         return self._current[step]
 
@@ -225,7 +223,7 @@ def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def subsample(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return sorted indices of random examples, of each label in (N,) as many as the rarest has."""
+    """Sorted indices of random examples, of each label in (N,) as many as the rarest has."""
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
     counts = torch.unique(labels, return_counts=True)[1]

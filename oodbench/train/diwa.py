@@ -145,12 +145,10 @@ class _WeightAverage:
         self._judge = Judge(judge, evidence, self.run.data.dataset)
 
     def cost_of(self, member: Member) -> float:
-        """Return the cost of one member's weights, see `Judge.cost`."""
         records = (r for r in member.directory.records() if r["step"] == member.step)
         return self._cost(next(records)["evaluations"])
 
     def cost(self, members: Sequence[Member]) -> float:
-        """Return the cost of the members' mean."""
         return self._cost([vars(e) for e in self.evaluate(members)])
 
     def _cost(self, evaluations: Sequence[Mapping[str, Any]]) -> float:
@@ -158,13 +156,12 @@ class _WeightAverage:
         return math.inf if cost is None else cost
 
     def evaluate(self, members: Sequence[Member]) -> list[Evaluation]:
-        """Return all metrics of the members' mean."""
         self.run.algorithm.load_state_dict(mean_weights([load_file(m.weights) for m in members]))
         return self.run.evaluate()
 
 
 def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of weights by name; integers, and weights of several shapes, are those of the first.
+    """The mean of weights by name; integers, and weights of several shapes, are those of the first.
 
     Shapes differ only in modules of a method beside its network, whose first weights were not shared.
     """
@@ -180,7 +177,7 @@ def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def greedy_choice(
     members: Sequence[Member], cost_of: Callable[[Member], float], cost: Callable[..., float]
 ) -> list[Member]:
-    """Return the greedy choice: from the best on, each member that does not make the mean worse."""
+    """The greedy choice: from the best on, each member that does not make the mean worse."""
     greedy: list[Member] = []
     least = math.inf
     for member in sorted(members, key=cost_of):

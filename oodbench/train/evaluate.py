@@ -56,7 +56,7 @@ def evaluate(
     groups: OfGroups | None = None,
     batches: Batches | None = None,
 ) -> list[Evaluation]:
-    """Return every recorded metric of a predictor on every split of every environment.
+    """Every recorded metric of a predictor on every split of every environment.
 
     `predict` maps inputs (N, ...), as they are in memory or read, to logits (N, C); `splits` holds the
     indices of each environment's splits. An empty split has no value. Splits with `groups` have the
@@ -95,7 +95,7 @@ def evaluate(
 
 
 def mean_loss(evaluations: Sequence[Evaluation], task: Task) -> float:
-    """Return the mean over environments of the mean loss, given evaluations of one split of each."""
+    """The mean over environments of the mean loss, given evaluations of one split of each."""
     losses = [e.value for e in evaluations if e.metric == task.loss_metric]
     return sum(losses) / len(losses)
 
@@ -108,7 +108,7 @@ def evaluate_vectorized(
     groups: Sequence[OfGroups] | None = None,
     batches: Sequence[Batches] | None = None,
 ) -> list[list[Evaluation]]:
-    """Return the evaluations of each of K predictors on data of its own, as `evaluate` returns them.
+    """The evaluations of each of K predictors on data of its own, as `evaluate` returns them.
 
     The data of all predictors are in memory and have equal shapes. `predict` maps inputs (R, N, ...)
     and the indices of R predictors to their logits (R, N, C).
@@ -151,7 +151,7 @@ def evaluate_vectorized(
 
 
 def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
-    """Return how many examples of each group are `right` (..., n): (..., groups), exact in float64.
+    """How many examples of each group are `right` (..., n): (..., groups), exact in float64.
 
     `keys` (..., n) are the examples' groups.
     """
@@ -162,7 +162,7 @@ def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
 def shapes(
     environments: Mapping[str, Environment], splits: Mapping[str, Mapping[str, Tensor]]
 ) -> tuple[object, ...]:
-    """A key; predictors are evaluated together on data with equal keys."""
+    """Return a key that is equal for data on which predictors can be evaluated together."""
     return tuple(
         (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
         for name, e in environments.items()
@@ -197,7 +197,7 @@ def logits(
     loader_workers: int = 0,
     batches: Batches | None = None,
 ) -> dict[str, Tensor]:
-    """Return the logits (N, C) of all examples by environment, as `Task.kept` keeps them, on the CPU."""
+    """The logits (N, C) of all examples by environment, as `Task.kept` keeps them, on the CPU."""
 
     def work(x: Tensor, y: Tensor) -> dict[str, Tensor]:
         return {OUTPUTS: task.kept(x)}
@@ -277,7 +277,7 @@ def _size(environment: Environment, task: Task) -> int:
 def constant_answer(
     data: Data, training: Sequence[str], scored: Mapping[str, Environment]
 ) -> Constants:
-    """Every metric of the best constant answer on each split of the `scored` environments.
+    """Return every metric on each split of the `scored` environments, of its best constant answer.
 
     The constant is the best one for the metric on the pooled `in` splits of the `training`
     environments (`Task.constants`); a dataset's metrics of whole splits (`facts.split_metrics`)

@@ -133,7 +133,6 @@ class _Held:
 
     @property
     def step(self) -> int:
-        """The step that the run is at."""
         return 0 if self.training is None else self.training.run.step
 
 
@@ -210,7 +209,6 @@ class _Bundle:
         return held.training.run
 
     def train(self, progress: Steps, interrupts: Interrupts) -> None:
-        """Train the runs that the bundle holds."""
         trainings = {t: held for held in self.held if (t := held.training) is not None}
         settings = self.settings
         made_by = provenance(settings.device, settings.threads, settings.plugins)
@@ -257,7 +255,6 @@ class _Bundle:
         held.lock.release()
 
     def release(self) -> None:
-        """Release the locks of all runs that have not ended."""
         self._time_limit.close()
         for held in list(self.held):
             self._release(held)

@@ -35,11 +35,11 @@ class StandardUnits:
     """Their standard deviation, (C,) in double precision; 1 where they do not vary."""
 
     def standard(self, targets: Tensor) -> Tensor:
-        """Return targets (N, C) in standard units, as a run trains on them, in single precision."""
+        """Targets (N, C) in standard units, as a run trains on them, in single precision."""
         return ((targets - self.mean) / self.scale).float()
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Return the outputs (N, C) of a predictor in the units of the targets."""
+        """The outputs (N, C) of a predictor in the units of the targets."""
         return outputs * self.scale + self.mean
 
 
@@ -58,7 +58,7 @@ class Data:
     """The constant answers so far, by training environments, see `oodbench.train.evaluate`."""
 
     def standard(self, targets: Tensor) -> Tensor:
-        """Return targets (N, ...) of the environments as a run trains on them."""
+        """Targets (N, ...) of the environments as a run trains on them."""
         return targets if self.units is None else self.units.standard(targets)
 
 
@@ -77,7 +77,7 @@ def load_environments(
     data_dir: Path | None,
     device: str,
 ) -> Data:
-    """Return a dataset's environments; those of the last two (dataset, trial) are kept in memory.
+    """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
 
     Environments that are `held_out` have their unseen examples, the others those that are trained on, where
     that differs. Inputs are `changed` by what is fitted to the latter, if the dataset fits anything.
@@ -92,14 +92,14 @@ def load_environments(
 
 
 def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
-    """Return the data of a run, see `load_environments`."""
+    """The data of a run, see `load_environments`."""
     return load_environments(spec.dataset, spec.options, spec.held_out, **_origin(spec, settings))
 
 
 def estimated(
     spec: RunSpec, dataset: Dataset, settings: TrainSettings
 ) -> tuple[Callable[[Tensor], Tensor], StandardUnits | None]:
-    """Return what a run estimates from the examples that it trains on.
+    """What a run estimates from the examples that it trains on.
 
     These are the change of inputs before `Dataset.transform`, and the units of targets. Data are read only
     if there is something to estimate.
@@ -182,7 +182,7 @@ def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:
 def split(
     environment: Environment, holdout: float, dataset: str, name: str, trial: int
 ) -> dict[str, Tensor]:
-    """Return sorted indices of the splits `in` (trained on, or scored) and `out` (for selection).
+    """Sorted indices of the splits `in` (trained on, or scored) and `out` (for selection).
 
     `out` is a share `holdout` of the examples, at least one cluster: examples of a cluster stay together.
     The splits depend on (dataset, environment, trial) alone; data that bring their own keep them. With
@@ -216,7 +216,7 @@ def groups_of(
     environments: Mapping[str, Environment],
     splits: Mapping[str, Mapping[str, Tensor]],
 ) -> dict[str, dict[str, Groups]]:
-    """Return the groups of every split that has examples, by environment; none without classes."""
+    """The groups of every split that has examples, by environment; none without classes."""
     if not dataset.task.has_classes:
         return {}
     count = dataset.task.classes
@@ -238,7 +238,7 @@ def groups_of(
 
 
 def trained_counts(data: Data, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of the groups that each environment trains on, see `Problem.counts`."""
+    """The sizes of the groups that each environment trains on, see `Problem.counts`."""
     trained = (data.groups[name]["in"] for name in names if "in" in data.groups.get(name, {}))
     return tuple(tuple(groups.counts) for groups in trained)
 
@@ -246,7 +246,7 @@ def trained_counts(data: Data, names: Sequence[str]) -> tuple[tuple[int, ...], .
 def batches(
     spec: RunSpec, data: Data, names: Sequence[str], algorithm: Algorithm, settings: TrainSettings
 ) -> Batches | StagedBatches:
-    """Return the batches of the training environments `names`; raises UserError for one that is empty."""
+    """The batches of the training environments `names`; raises UserError for one that is empty."""
     drawn = partial(_drawn_batches, spec, data, names, algorithm, settings)
     if isinstance(algorithm, CustomStep) and has_stages(type(algorithm)):
         return StagedBatches(drawn, algorithm.drawing_at)
@@ -264,7 +264,7 @@ def fit_to_examples(algorithm: Algorithm, data: Data, names: Sequence[str]) -> N
 
 
 def drawn_index(spec: RunSpec, data: Data, name: str, drawing: Drawing) -> Tensor:
-    """Return the indices of the examples of an environment that batches are drawn from in one way."""
+    """The indices of the examples of an environment that batches are drawn from in one way."""
     index = data.splits[name]["in"]
     if not drawing.held_out:
         return index

@@ -43,7 +43,7 @@ class SingleProgram:
         return [self._run.run_steps(steps)]
 
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """Return all metrics of the run."""
+        """All metrics of the run."""
         return [self._run.evaluate() for _ in which]
 
     def sync_to_runs(self) -> None:
@@ -68,7 +68,6 @@ class Training:
     """Whether the last record of a diverged run is written."""
 
     def __post_init__(self) -> None:
-        """Find the weights that are kept of the run so far, and who follows it."""
         self.weights = KeptWeights(self.run, self.directory)
         self.observers = Observers(self.run.settings.observers, self.run.spec)
 
@@ -80,7 +79,7 @@ class Training:
         return min(spec.steps, *(step // n * n + n for n in every))
 
     def is_old(self, now: float) -> bool:
-        """Return whether a checkpoint is due, at this reading of the monotonic clock."""
+        """Whether a checkpoint is due, at this reading of the monotonic clock."""
         if self.run.step == self.run.spec.steps:
             return self.run.settings.keep_checkpoints or self.weights.wait_for_checkpoint
         limit = EVALUATION_CHECKPOINT_SECONDS if self.evaluated else CHECKPOINT_SECONDS
@@ -124,7 +123,7 @@ class Training:
 
 
 def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Training:
-    """The run at its checkpoint with the records up to there, or at its start without any.
+    """Return the run at its checkpoint, with the records up to there; else at its start, without records.
 
     The caller holds the run's lock. A checkpoint that cannot be used is warned of. Raises UserError for a
     spec that cannot be run.

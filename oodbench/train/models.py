@@ -63,7 +63,7 @@ class Model(nn.Module):
         self._change, self._units = estimated(info.spec, dataset, settings)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) of inputs (N, ...) as the dataset holds them: not standardised, images as
+        """Logits (N, C) of inputs (N, ...) as the dataset holds them: not standardised, images as
         bytes. A regression's predictions are in the targets' units.
 
         Raises UserError for inputs of another shape.
@@ -78,7 +78,7 @@ class Model(nn.Module):
         return self.predict_prepared(inputs)
 
     def predict_prepared(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) of inputs (N, *input_shape) as the network gets them."""
+        """Logits (N, C) of inputs (N, *input_shape) as the network gets them."""
         outputs = self.algorithm.predict(x)
         return outputs if self._units is None else self._units.predictions(outputs)
 
@@ -95,7 +95,7 @@ def load_model(
     data_dir: str | PathLike[str] | None = None,
     device: str = "cpu",
 ) -> Model:
-    """Return the model that a selection rule chooses, in eval mode, from weights kept by `--keep-weights`.
+    """The model that a selection rule chooses, in eval mode, from weights kept by `--keep-weights`.
 
     `directory` holds results, or is that of one run. Of results, `dataset`, `algorithm` (the row of
     the table) and `test_environment` (several joined by `+`) say which cell, where there are several,
@@ -114,7 +114,7 @@ def load_model(
     path = Path(directory)
     trial = None if trial is None else whole_number(trial, "trial")
     names = (dataset, algorithm, test_environment)
-    if path.parent.name in ("runs", "kept") and (path.parent.parent / "sweep.json").exists():
+    if path.parent.name in ("runs", "kept") and not (path / "sweep.json").exists():
         run = Results(path.parent.parent).run(path.name)
         file = _weights_of_run(run, rule)
         _check_names(run, (*names, trial))
@@ -253,7 +253,7 @@ def evaluate(
     holdout: float = 0.0,
     data_dir: str | PathLike[str] | None = None,
 ) -> "pd.DataFrame":
-    """Return all metrics of any torch module on the environments of a registered dataset, without training.
+    """All metrics of any torch module on the environments of a registered dataset, without training.
 
     The module maps inputs (N, *input_shape), preprocessed as networks get them, to the outputs that
     the dataset's task asks for, such as logits (N, C); of two classes (N, 1), (N,) or (N, 2). A model
@@ -354,7 +354,7 @@ def _called(module: Callable[[Tensor], Any], x: Tensor, dataset: str) -> Any:
 
 
 def as_outputs(outputs: Any, count: int, task: Task) -> Tensor:
-    """Return a module's outputs for `count` inputs in the task's shape; raises UserError."""
+    """A module's outputs for `count` inputs in the task's shape; raises UserError."""
     if not isinstance(outputs, Tensor):
         raise UserError(f"the module returns {type(outputs).__name__}, not a tensor")
     if task.kind == "binary" and outputs.shape == (count, 2):

@@ -155,7 +155,7 @@ def kept_generators() -> Iterator[None]:
 
 
 def generator_states() -> dict[str, Any]:
-    """Return the states of numpy's and Python's generators, in values that a checkpoint may hold."""
+    """The states of numpy's and Python's generators, in values that a checkpoint may hold."""
     name, keys, *rest = np.random.get_state(legacy=True)
     version, inner, gauss = random.getstate()
     return {

@@ -39,7 +39,7 @@ from oodbench.train.settings import TrainSettings
 
 
 def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem:
-    """Return the `Problem` that a run's algorithm is built from; `sizes`: of its training environments."""
+    """The `Problem` that a run's algorithm is built from; `sizes`: of its training environments."""
     return Problem(
         dataset.input_shape,
         dataset.task,
@@ -55,7 +55,7 @@ def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem
 
 
 def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
-    """Return the algorithm of a run with its initial weights, on its device.
+    """The algorithm of a run with its initial weights, on its device.
 
     The network's weights depend on the network with its hyperparameters and on (dataset, test
     environments, trial) alone; what the algorithm adds to it depends on its name too.
@@ -198,11 +198,11 @@ class Run:
         return next((start + i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (N, C) of inputs (N, ...) as an environment holds them, in the targets' units."""
+        """Logits (N, C) of inputs (N, ...) as an environment holds them, in the targets' units."""
         return self.in_units(self.algorithm.predict(self.data.dataset.transform(x, None)))
 
     def in_units(self, outputs: Tensor) -> Tensor:
-        """Return the outputs (N, C) of the algorithm in the units of the targets."""
+        """The outputs (N, C) of the algorithm in the units of the targets."""
         return outputs if self.data.units is None else self.data.units.predictions(outputs)
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
@@ -211,7 +211,7 @@ class Run:
 
     @torch.no_grad()
     def evaluate(self) -> list[Evaluation]:
-        """Return all metrics of the predictor with the evaluated weights."""
+        """All metrics of the predictor with the evaluated weights."""
         self.algorithm.eval()
         data, task, workers = self.data, self.problem.task, self.loader_workers
         whole = facts.split_metrics(data.dataset)
@@ -224,7 +224,7 @@ class Run:
         return self.adapted(evaluations) + self.own_metrics()
 
     def adapted(self, evaluations: list[Evaluation]) -> list[Evaluation]:
-        """Return the evaluations with those after adaptation, if the run adapts."""
+        """The evaluations with those after adaptation, if the run adapts."""
         if self.spec.adapt is None:
             return evaluations
         with self.evaluated_weights():
@@ -278,7 +278,7 @@ class Run:
 
     @torch.no_grad()
     def own_metrics(self) -> list[Evaluation]:
-        """Return the dataset's metrics of the predictor itself."""
+        """The dataset's metrics of the predictor itself."""
         device = self.settings.device
         with self.evaluated_weights():
             found = facts.predictor_metrics(
@@ -314,7 +314,7 @@ class Run:
         write_examples(directory, kind, examples, classes, inputs)
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> dict[str, Any]:
-        """Return a line of metrics.jsonl: `seconds` of evaluation, `train` the means since the last one."""
+        """A line of metrics.jsonl: `seconds` of evaluation, `train` the means since the last one."""
         train = {name: total / self.counted for name, total in self.sums.items()}
         self.sums, self.counted = {}, 0
         cost = {
@@ -332,7 +332,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Everything needed to resume the run here, as tensors and plain values."""
+        """Return everything that the run needs to go on from here, as tensors and plain values."""
         optimizers = {name: o.state_dict() for name, o in self.algorithm.optimizers.items()}
         cuda = self.settings.device.startswith("cuda")
         average = {} if self.average is None else {"average": self.average.state()}

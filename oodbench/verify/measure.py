@@ -32,7 +32,7 @@ def train(experiment: Experiment, out: Path, trials: int | None, options: Launch
 
 
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
-    """Return an experiment's numbers, from its results directories under `out` or from its computation."""
+    """An experiment's numbers, from its results directories under `out` or from its computation."""
     started = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
     frames: Mapping[str, Tables] = {name: read_results(Results(out / name)) for name in started}
     measured = measure_experiment(experiment, frames, trials or experiment.trials)
@@ -60,7 +60,7 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Tables]) -> dict[st
 def measure_experiment(
     experiment: Experiment, frames: Mapping[str, Tables], trials: int
 ) -> Measured:
-    """Return our numbers for the targets that have one, from the `frames` of sweeps with results."""
+    """Our numbers for the targets that have one, from the `frames` of sweeps with results."""
     values: Values = {}
     if experiment.compute is not None:
         from oodbench.verify.computations import COMPUTATIONS  # brings torch

@@ -23,7 +23,7 @@ class Measured(BaseModel):
     """The protocols, code, libraries and data that the numbers come from."""
 
     def text(self) -> str:
-        """Return the numbers as JSON, with a line for each target."""
+        """The numbers as JSON, with a line for each target."""
         items = [
             f' "{name}": {{\n'
             + ",\n".join(f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in each.items())
@@ -34,7 +34,7 @@ class Measured(BaseModel):
 
 
 def read_values(target: Target, frames: Tables) -> list[float]:
-    """Return a value of each trial whose runs have all ended, in order; NaN if one diverged.
+    """A value of each trial whose runs have all ended, in order; NaN if one diverged.
 
     Raises UserError if the sweep has no such row, environment or metric, or cannot serve the
     selection.
@@ -55,7 +55,7 @@ def read_values(target: Target, frames: Tables) -> list[float]:
 def recorded_values(
     frames: Tables, runs: pd.DataFrame, metric: str, named: str | None, split: str
 ) -> pd.DataFrame:
-    """Return the records of a metric of some runs: `id`, `step`, `environment`, `value`.
+    """The records of a metric of some runs: `id`, `step`, `environment`, `value`.
 
     `named` is as `Target.environment`. The last values of a diverged run are NaN, as its accuracy there is
     no working network's.
@@ -122,7 +122,7 @@ def _selected(frames: Tables, rule: str) -> pd.DataFrame:
 
 
 def last_values(named: str, frames: Tables) -> pd.DataFrame:
-    """Return the ended runs, with the mean accuracy `value` over environments at the last step."""
+    """The ended runs, with the mean accuracy `value` over environments at the last step."""
     ended = frames.runs["state"].isin(COMPLETE) & ~frames.runs["helper"]
     runs: pd.DataFrame = frames.runs[ended]
     recorded = recorded_values(frames, runs, "accuracy", named, "in")
@@ -131,5 +131,5 @@ def last_values(named: str, frames: Tables) -> pd.DataFrame:
 
 
 def at_the_end(recorded: pd.DataFrame) -> pd.Series:
-    """Return whether each record is of the last step of its run."""
+    """Whether each record is of the last step of its run."""
     return recorded["step"] == recorded.groupby("id", observed=True)["step"].transform("max")

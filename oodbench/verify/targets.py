@@ -147,7 +147,7 @@ class Experiment(BaseModel):
 
 
 def load_experiment(name: str) -> Experiment:
-    """Return the experiment of that name; raises UserError for an unknown one or a wrong file."""
+    """The experiment of that name; raises UserError for an unknown one or a wrong file."""
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
         raise unknown("experiment", name, experiment_names())
@@ -182,5 +182,5 @@ def _named(target: dict[str, Any], datasets: dict[str, str]) -> dict[str, Any]:
 
 
 def experiment_names() -> list[str]:
-    """Return the names of all experiments, sorted."""
+    """The names of all experiments, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -111,12 +111,12 @@ class Comparison:
 
 
 def compare_targets(experiment: Experiment, measured: Measured) -> list[Comparison]:
-    """Return each target of an experiment beside our values, in the order of its file."""
+    """Each target of an experiment beside our values, in the order of its file."""
     return [Comparison(t, tuple(measured.values.get(t.key, ()))) for t in experiment.targets]
 
 
 def verdict_sheet(experiment: Experiment, measured: Measured) -> Sheet:
-    """Return the table of an experiment's comparisons: a block for each source, notes and provenance."""
+    """The table of an experiment's comparisons: a block for each source, notes and provenance."""
     comparisons = compare_targets(experiment, measured)
     by_source: dict[str, list[Comparison]] = {}
     for c in comparisons:

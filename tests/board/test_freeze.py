@@ -12,6 +12,7 @@ from oodbench.board.freeze import data_digests, freeze, frozen_rules
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.ended import ended, write_part
+from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.read import read_board, read_results
 from oodbench.results.tables import records_at
 from oodbench.selection import choose
@@ -123,6 +124,23 @@ def test_a_frozen_row_is_never_changed(copy: Path, half: Path) -> None:
     assert contents(copy) == before
 
 
+def test_a_run_that_stands_in_two_rows_is_frozen_once(tmp_path: Path) -> None:
+    first, second = "ERM", {"name": "ERM", "label": "again"}
+    small = {"datasets": [SEM], "trials": 1, "hparam_draws": 2}
+    board = new_board(tmp_path, "twice.v1", algorithms=[first, second], **small)
+    results = trained(tmp_path, "first", algorithms=[first], keep_predictions=True, **small)
+    assert freeze(results, board, predictions=True).added == (("SEM", "ERM"),)
+    both = trained(tmp_path, "both", algorithms=[first, second], keep_predictions=True, **small)
+    before = stored(board).records
+    assert freeze(both, board, predictions=True).added == (("SEM", "again"),)
+    assert list(stored(board).runs["id"].value_counts()) == [2, 2]
+    assert stored(board).records.equals(before)
+    assert "is as it must be" in invoke("validate", board)
+    runs = read_board(board).runs
+    read = predictions_of_runs(runs)
+    assert {len(read(run_id, step)) for run_id in runs["id"] for step in (10, 20)} <= {0, 1}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -195,7 +213,7 @@ def test_the_predictions_of_a_board_give_what_those_of_the_directory_give(
         pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
     plain = pd.read_parquet(file)
     assert list(plain)[:7] == ["id", "step", "environment", "index", "split", "kind", "target"]
-    assert set(plain["environment"]) == {"0.9"} and plain["output_0"].dtype == "float16"
+    assert set(plain["environment"]) == {"0.9"} and plain["output_0"].dtype == "float32"
 
 
 def leaderboard_of(source: Path, rule: str, metric: str) -> pd.DataFrame:

@@ -81,8 +81,8 @@ def test_lines_of_a_run_are_a_table(folder: Path, tmp_path: Path) -> None:
     (shown,) = map(json.loads, blocks("json"))
     lines = pd.read_json(run.path / "metrics.jsonl", lines=True)
     kinds = {re.sub("[/(].*", "", key) for key in map(str, lines)}
-    assert kinds >= {"step", "mse", "training_seconds", "train"}
-    assert {re.sub("[/(].*", "", key) for key in shown} >= {"step", "training_seconds", "train"}
+    assert kinds >= {"step", "mse", "training_seconds", "loss"}
+    assert {re.sub("[/(].*", "", key) for key in shown} >= {"step", "training_seconds", "loss"}
     assert lines["mse/0.2/in"].dtype == float
     stored = {p.name for p in Results(folder / "results" / "mine").path.iterdir()}
     assert [name for name in stored if name not in PAGE] == []

@@ -58,7 +58,7 @@ def new_board(folder: Path, name: str, **changes: Any) -> Path:
     return board
 
 
-def trained(folder: Path, out: str, keep_predictions: bool = False, **changes: Any) -> Path:
+def trained(folder: Path, out: str, *, keep_predictions: Any = False, **changes: Any) -> Path:
     """A results directory of the sweep with some keys changed."""
     options = LaunchOptions(
         out=folder / out, launcher="debug", keep_predictions=keep_predictions, table=False

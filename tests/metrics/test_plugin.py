@@ -1,6 +1,5 @@
 """A metric of a user's own is one class in one file, recorded or computed from predictions."""
 
-import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,13 +11,12 @@ from typer.testing import CliRunner, Result
 from oodbench.metrics import metrics
 from oodbench.report import cli as report
 from oodbench.report.html.contents import contents
-from oodbench.results.directory import Results
 from oodbench.results.read import joined
 from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
 from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import tiny_file
+from tests.helpers.sweeps import edited, tiny_file
 
 pytestmark = pytest.mark.slow
 
@@ -152,9 +150,8 @@ def test_the_direction_of_a_metric_is_that_of_its_plugin_and_never_guessed(
     Path("my_metrics.py").unlink()
     lost = invoke(command, str(out), flag, name)
     assert lost.exit_code == 2 and "imported with --plugin my_metrics)" in lost.stderr
-    plan = Results(out).plan()
-    plan["settings"]["plugins"] = []
-    (out / "sweep.json").write_text(json.dumps(plan))
+    with edited(out / "sweep.json") as plan:
+        plan["settings"]["plugins"] = []
     refused = invoke(command, str(out), flag, name)
     assert refused.exit_code == 2 and "--plugin MODULE" in refused.stderr
     assert "unknown direction of the metric 'confidence'" in refused.stderr

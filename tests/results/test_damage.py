@@ -16,9 +16,10 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from oodbench.report.cli import app as report
+from oodbench.results import compact as compaction
 from oodbench.results.directory import Results
-from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.sweep import launch as launches
 from oodbench.sweep.cli import app as sweep
 from oodbench.train import loop
 from oodbench.train.execute import execute
@@ -62,8 +63,8 @@ OTHERS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
     AGAIN: (sweep, ["launch", "{sweep}", "--out", "{dir}", "--yes", "--failed", *LAUNCHER]),
 }
 COMMANDS = REPORTS | OTHERS
-OF_ALL_RUNS = "sweep.json"
-"""The file without which not even the healthy runs are known."""
+OF_ALL_RUNS = ("sweep.json", "plan.parquet")
+"""The files without which not even the healthy runs are known."""
 FILES = (
     *(
         "run.json",
@@ -74,8 +75,8 @@ FILES = (
         "heartbeat",
         "checkpoint.pt",
     ),
-    *("predictions/examples.npz", "predictions/4.npz", "cache.arrow", "submission.json"),
-    OF_ALL_RUNS,
+    *("predictions/examples.npz", "predictions/4.npz", "submission.json", "runs-", "records-"),
+    *OF_ALL_RUNS,
 )
 
 
@@ -130,7 +131,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes] | str] = {
 
 @dataclass(frozen=True)
 class Healthy:
-    """A trained sweep with runs in most states, predictions, a cache and a submission."""
+    """A trained sweep with runs in most states, in folders and in tables, predictions and a submission."""
 
     folder: Path
     file: Path
@@ -144,14 +145,17 @@ class Healthy:
 
     def place(self, copy: Path, name: str) -> Path:
         """Where a kind of file lies in a copy: of the done run, unless only another has one."""
-        if name in ("sweep.json", "cache.arrow"):
+        if name in OF_ALL_RUNS:
             return copy / name
+        if name.endswith("-"):
+            (path,) = (copy / "ended").glob(f"{name}*")
+            return path
         if name == "submission.json":
             return copy / "jobs" / "name" / name
         run = {"failed.json": "failed", "heartbeat": "running", "checkpoint.pt": "running"}
         unfinished, _, whole = name.rpartition(" ")
         of = self.ids["running" if unfinished else run.get(name, "done")]
-        return copy / "runs" / of / whole
+        return copy / ("kept" if whole.startswith("predictions") else "runs") / of / whole
 
     def damage(self, copy: Path, name: str, damage: str) -> None:
         """Damage one file of a copy; a foreign one is that of another run, where there is one."""
@@ -159,7 +163,7 @@ class Healthy:
         if callable(how):
             path.write_bytes(how(path.read_bytes()))
             return
-        foreign = copy / "runs" / self.ids["another"] / path.name
+        foreign = path.parent.parent / self.ids["another"] / path.name
         content = foreign.read_bytes() if foreign.is_file() else b'{"schema": 9, "name": "foreign"}'
         path.unlink()
         if damage == "folder":
@@ -207,10 +211,15 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
     file, out = folder / "sweep.yaml", folder / "out"
     file.write_text(yaml.safe_dump(SWEEP))
     app, arguments = OTHERS["launch"]
-    invoke(app, [*arguments, "--keep-predictions"], sweep=file, dir=out)
     results = Results(out)
-    plan = results.plan()
-    runs = {(spec["label"], spec["trial"]): i for i, spec in plan["runs"].items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launches, "compact", lambda *_, **__: 0)
+        invoke(app, [*arguments, "--keep-predictions"], sweep=file, dir=out)
+    specs = results.specs()
+    runs = {(spec.label, spec.trial): i for i, spec in specs.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "_folders", lambda _: [runs["diverging", t] for t in (0, 1)])
+        assert compaction.compact(results) == 2
     undisturbed = outcome(results)
     states = {undisturbed[runs[label, 0]][0] for label in ("ERM", "Raising", "diverging")}
     assert states == {State.DONE, State.FAILED, State.DIVERGED}
@@ -224,10 +233,9 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
     for name in ("running", "planned"):
         shutil.rmtree(results.run(ids[name]).path)
     with pytest.MonkeyPatch.context() as patch:
-        train_half(RunSpec.from_json(plan["runs"][ids["running"]]), results, patch)
+        train_half(specs[ids["running"]], results, patch)
     results.run(ids["running"]).beat(MIDDLE)
     add_jobs(results, ids["planned"])
-    read_results(results)
     table = invoke(*REPORTS["table"], dir=out)
     (row,) = (line for line in table.stdout.splitlines() if line.startswith("IRM"))
     return Healthy(out, file, ids, " ".join(row.split()), undisturbed)

@@ -10,12 +10,13 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.report.cli import app as report
+from oodbench.results.compact import compact
 from oodbench.results.directory import Results
 from oodbench.results.predictions import read_predictions
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
 from oodbench.results.tables import Tables
-from tests.helpers.sweeps import DIGITS, tiny, trained
+from tests.helpers.sweeps import DIGITS, ended, planned, tiny
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +25,14 @@ FLIPS = 300
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep with groups and predictions, and a cache."""
+    """A sweep with groups and predictions, of whose four runs two are in the tables."""
     keys = {"datasets": [DIGITS], "network": "Linear", "steps": 4, "evaluate_every": 2}
-    results = trained(tmp_path_factory.mktemp("flips") / "out", tiny(**keys), keep_predictions=True)
-    read_results(results)
+    plan, out = tiny(**keys), tmp_path_factory.mktemp("flips") / "out"
+    results = planned(out, plan)
+    for number, (run_id, spec) in enumerate(plan.runs.items()):
+        ended(spec, results.run(run_id).path, keep_predictions=True)
+        if number == 1:
+            compact(results)
     return results.path
 
 
@@ -55,8 +60,7 @@ def silent(out: Path, wanted: Tables) -> bool:
     try:
         frames = read_results(Results(out))
         for run_id in frames.runs["id"]:
-            if (Results(out).run(run_id).path / "predictions").exists():
-                read_predictions(Results(out).run(run_id), 4)
+            read_predictions(Results(out).run(run_id), 4)
     except UserError:
         return False
     same = frames.runs.equals(wanted.runs) and frames.records.equals(wanted.records)
@@ -68,10 +72,18 @@ def wrong(healthy: Path, folder: Path, rounds: range) -> list[str]:
     wanted = read_results(Results(healthy))
     kinds: dict[str, list[Path]] = {}
     for file in sorted(path for path in healthy.rglob("*") if path.is_file()):
-        kinds.setdefault(file.name, []).append(file.relative_to(healthy))
-    kinds.pop("sweep.lock", None)
+        if file.stat().st_size:  # no lock
+            kinds.setdefault(file.name.partition("-")[0], []).append(file.relative_to(healthy))
     assert kinds.keys() == {
-        *("sweep.json", "run.json", "metrics.jsonl", "done.json", "cache.arrow"),
+        *(
+            "sweep.json",
+            "plan.parquet",
+            "runs",
+            "records",
+            "run.json",
+            "metrics.jsonl",
+            "done.json",
+        ),
         *("examples.npz", "2.npz", "4.npz"),
     }
     found = []
@@ -80,8 +92,6 @@ def wrong(healthy: Path, folder: Path, rounds: range) -> list[str]:
         kind = [*kinds][number % len(kinds)]
         file = draw.choice(kinds[kind])
         out = Path(shutil.copytree(healthy, folder / "copy"))
-        if kind != "cache.arrow":
-            (out / "cache.arrow").unlink()
         bit = draw.randrange(8 * (out / file).stat().st_size)
         flip(out / file, bit)
         if silent(out, wanted):

@@ -24,7 +24,7 @@ def test_the_table_of_two_directories_is_that_of_all_runs(tmp_path: Path) -> Non
 def test_the_complete_copy_of_a_run_is_taken(tmp_path: Path) -> None:
     halves = half(tmp_path / "1", (0, 1)), half(tmp_path / "2", (0, 1))
     for wanted, made in enumerate(halves):
-        for run_id, spec in made.results.plan()["runs"].items():
-            if spec["trial"] == wanted:
+        for run_id, spec in made.runs.items():
+            if spec.trial == wanted:
                 (made.results.run(run_id).path / "done.json").unlink()
     assert set(joined([made.results.path for made in halves]).runs["state"]) == {"done"}

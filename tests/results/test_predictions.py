@@ -24,7 +24,7 @@ def test_what_is_kept_is_read(tmp_path: Path) -> None:
     assert found.classes == ("no", "yes")
     with pytest.raises(UserError, match=r"keeps no predictions of step 6; .*--keep-predictions"):
         read_predictions(run, 6)
-    (tmp_path / "runs" / "r" / "predictions" / "5.npz").write_bytes(b"\x80\x04pickle")
+    (tmp_path / "kept" / "r" / "predictions" / "5.npz").write_bytes(b"\x80\x04pickle")
     with pytest.raises(UserError, match="cannot be read"):
         read_predictions(run, 5)
 
@@ -69,9 +69,8 @@ def test_a_strangers_arrays_run_no_code_and_are_no_larger_than_their_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = Results(tmp_path).run("r")
-    run.path.mkdir(parents=True)
     write_examples(run, "multiclass", {"a": (np.array([0, 1]), np.array([True, False]))})
-    make(run.path / "predictions" / "5.npz")
+    make(run.kept / "predictions" / "5.npz")
     tracemalloc.start()
     with pytest.raises(UserError, match="cannot be read at step 5"):
         read_predictions(run, 5)

@@ -65,5 +65,5 @@ def test_what_would_write_there_says_so_in_one_sentence(folder: Path, arguments:
 def test_status_of_results_that_cannot_be_written_to(folder: Path) -> None:
     result = CliRunner().invoke(sweep, ["status", str(folder)])
     assert result.exit_code == 0 and "broken: " in result.output
-    states = [Results(folder).run(i).state() for i in Results(folder).plan()["runs"]]
+    states = [Results(folder).run(i).state() for i in Results(folder).specs()]
     assert states == [State.DONE, State.DONE, State.BROKEN]

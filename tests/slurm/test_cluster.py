@@ -101,12 +101,12 @@ def test_status_cancel_and_failed_runs_again(cluster: Cluster, tmp_path: Path) -
     assert "nvalid feature" in mistake(launch(sweep, out, *plugin, constraint="fast"))
     assert "the third step is one too many" in run("status", out).output
     done = {i: s for i, s in settle(results).items() if s == "done"}
-    before = [(results.run(i).path / "done.json").stat().st_mtime_ns for i in done]
+    before = [results.run(i).made_by() for i in done]
     assert "1 run queued" in launch(sweep, out, *plugin).output
     assert sorted(settle(results).values()) == ["done", "failed"]
     *_, last = Submissions(results)
     assert [len(pack) for pack in last.packs] == [1]
-    assert [(results.run(i).path / "done.json").stat().st_mtime_ns for i in done] == before
+    assert [Results(out).run(i).made_by() for i in done] == before
 
 
 @pytest.mark.nightly
@@ -157,8 +157,6 @@ def test_the_code_that_runs_is_the_code_that_was_submitted(
         "frozen_method.py changed since this run was submitted: `launch --failed`"
     )
     assert provenance(frozen)[0]["commit"] is not None
-    (log,) = (tmp_path / "changed").glob("jobs/*/*_log.out")
-    assert re.search("edited since .* 1 run with other code refused", log.read_text())
 
 
 @pytest.mark.nightly

@@ -36,6 +36,7 @@ from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.sweep import launch as launches
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.train import loop
@@ -75,7 +76,8 @@ def forked(sweep: Path, out: Path) -> BaseProcess:
 
 
 def launch_hastily(sweep: Path, out: Path) -> None:
-    """Launch a sweep in this process, with checkpoints as often as they can be, and in silence."""
+    """Launch a sweep in this process, in silence, with checkpoints and compactions as often as can be."""
+    launches.COMPACT_SECONDS = 0.001
     loop.CHECKPOINT_SECONDS = loop.EVALUATION_CHECKPOINT_SECONDS = -1.0
     loop.CHECKPOINT_SHARE = math.inf
     for stream in (1, 2):
@@ -114,7 +116,7 @@ def kill_commanded(sweep: Path, out: Path, rng: random.Random) -> Counter[str]:
     dealt: Counter[str] = Counter()
     while True:
         process = commanded(sweep, out)
-        while process.poll() is None and not list(out.glob("runs/*/metrics.jsonl")):
+        while process.poll() is None and not list(out.glob("[re]*/*")):
             time.sleep(0.05)
         time.sleep(rng.uniform(0, 0.5))
         if process.poll() is None and not dealt:
@@ -185,9 +187,7 @@ def disks(folder: Path, expected: Results, rounds: int) -> int:
         size = DISKS[number % len(DISKS)]
         with mounted(folder / f"disk{number}", f"size={size}k") as disk:
             code = ended(forked(sweep, disk / "out"))
-            states = Counter(
-                RunDirectory(path).state() for path in (disk / "out" / "runs").glob("*")
-            )
+            states = Counter(state for state, _ in outcome(Results(disk / "out")).values())
             print(f"disk of {size} KiB: exit code {code}, {dict(states)}", flush=True)
             remount(disk, "size=60m")
             again = ended(forked(sweep, disk / "out"))

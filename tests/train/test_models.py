@@ -14,6 +14,7 @@ import oodbench
 from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.report.cli import app
+from oodbench.results.compact import compact
 from oodbench.results.directory import Results, kept_weights
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
@@ -32,7 +33,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     keys = {"trials": 1, "hparam_draws": 2, "steps": 12, "evaluate_every": 4, "network": network}
     data = {"name": "ColoredDigits", "copies": 1, "label": "ColoredDigits"}
     plan = tiny(datasets=[data], algorithms=rows, **keys)
-    return trained(tmp_path_factory.mktemp("models"), plan, keep_weights=RULES)
+    results = trained(tmp_path_factory.mktemp("models"), plan, keep_weights=RULES)
+    compact(results)
+    return results
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "DANN", "Neighbours"])
@@ -86,8 +89,7 @@ def test_why_prints_the_line_that_loads_from_any_directory(
 def damaged(results: Results, tmp_path: Path) -> tuple[Path, Path]:
     """A copy of a run, and the file of its last weights."""
     run = results.run(next(iter(results.specs())))
-    shutil.copytree(run.path, tmp_path / "runs" / run.id)
-    copy = Results(tmp_path).run(run.id)
+    copy = Results(Path(shutil.copytree(results.path, tmp_path / "copy"))).run(run.id)
     return copy.path, kept_weights(copy)["last", 12]
 
 

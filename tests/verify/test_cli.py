@@ -6,6 +6,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from oodbench.results.directory import Results
 from oodbench.sweep import file as sweep_file
 from oodbench.verify import targets
 from oodbench.verify.cli import app
@@ -62,13 +63,14 @@ def test_it_trains_compares_saves_and_resumes(folders: Path) -> None:
     assert "Protocol: none (sweep tiny)" in text and "torch: " in text and "Code: " in text
     saved = Measured.model_validate_json((folders / "saved" / "mine.json").read_text())
     assert [len(values) for values in saved.values.values()] == [1, 1]
-    first = sorted((folders / "out" / "tiny" / "runs").glob("*/done.json"))
-    times = [path.stat().st_mtime_ns for path in first]
+    results = Results(folders / "out" / "tiny")
+    first = {i: results.run(i).made_by()["started"] for i in results.specs()}
+    assert len(first) == 2
 
     code, _ = run(folders, "--only=cheap", "--trials=2", f"--save={folders / 'saved'}")
     assert code == 0
-    assert [path.stat().st_mtime_ns for path in first] == times
-    assert len(list((folders / "out" / "tiny" / "runs").glob("*/done.json"))) == 4
+    assert {i: results.run(i).made_by()["started"] for i in first} == first
+    assert [results.run(i).state() for i in results.specs()] == ["done"] * 4
     saved = Measured.model_validate_json((folders / "saved" / "mine.json").read_text())
     assert [len(values) for values in saved.values.values()] == [2, 2]
 

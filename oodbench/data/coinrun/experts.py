@@ -70,7 +70,7 @@ class Planner:
             state = successors[move]
 
     def costs(self, state: bytes) -> tuple[NDArray[np.float64], list[bytes]]:
-        """Return the cost of each move from `state`, (6,), 1 where it wins at once; and where it leads."""
+        """The cost of each move from `state`, (6,), 1 where it wins at once; and where it leads."""
         won, lost, successors = self._try(state)
         lost |= self._doomed(successors) & ~won
         costs = np.array(
@@ -82,7 +82,7 @@ class Planner:
         return costs, successors
 
     def cost(self, state: bytes) -> float:
-        """Return the decisions from `state` to the coin, infinite if no way is found.
+        """The decisions from `state` to the coin, infinite if no way is found.
 
         Weighted A* over `_alike` states that ends at the coin or where the rest is known.
         """

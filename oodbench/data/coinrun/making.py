@@ -57,7 +57,7 @@ class Shard:
         return f"{stem}.images.npy", f"{stem}.actions.npy"
 
     def exists(self, folder: Path) -> bool:
-        """Return whether the shard has been written."""
+        """Whether the shard has been written."""
         return all((folder / file).is_file() for file in self.files)
 
     def write(self, folder: Path, images: NDArray[np.uint8], actions: NDArray[np.float32]) -> None:
@@ -71,7 +71,7 @@ class Shard:
 
 
 def shards(settings: Settings) -> list[Shard]:
-    """Return all shards of a set."""
+    """All shards of a set."""
     training = [Shard(TRAINING, i) for i in range(settings.levels)]
     return training + [Shard(UNSEEN, i) for i in range(settings.test_levels)]
 
@@ -85,7 +85,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of the set in `folder`; raises UserError for one that is damaged."""
+    """The manifest of the set in `folder`; raises UserError for one that is damaged."""
     path = folder / MANIFEST
     try:
         values = json.loads(path.read_text())

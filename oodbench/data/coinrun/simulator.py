@@ -41,12 +41,12 @@ class Simulator:
         self._gym3 = hasattr(self._game, "observe")
 
     def images(self) -> NDArray[np.uint8]:
-        """Return the image that each copy shows, (copies, 64, 64, 3)."""
+        """The image that each copy shows, (copies, 64, 64, 3)."""
         images = self._game.observe()[1]["rgb"] if self._gym3 else self._game.reset()[0]
         return np.array(images)
 
     def states(self) -> list[bytes]:
-        """Return the state of each copy, its random numbers included."""
+        """The state of each copy, its random numbers included."""
         states: list[bytes] = self._game.get_state()
         return states
 
@@ -80,7 +80,7 @@ class Simulator:
 
 
 def package() -> str:
-    """Return the package of the game that is installed; raises MissingError if none is."""
+    """The package of the game that is installed; raises MissingError if none is."""
     for name in ("procgen", "procgen_gym"):
         if find_spec(name):
             return name

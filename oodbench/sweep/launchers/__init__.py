@@ -9,18 +9,20 @@ results directory.
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from oodbench.errors import UserError, plugin_hint, wrong_result
+from pydantic import ValidationError
+
+from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.registry import Registry
 from oodbench.results.directory import Results
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import Heartbeat, Provenance
-from oodbench.sweep.launchers.resources import Resources, check
+from oodbench.sweep.launchers.resources import Resources, explained
 from oodbench.terminal import Terminal
 from oodbench.train.settings import TrainSettings
 
@@ -105,7 +107,7 @@ class Job:
             )
 
     def settings_of(self, worker: int) -> TrainSettings:
-        """Return the settings of a worker's runs: its device, and its share of the cores to read data."""
+        """The settings of a worker's runs: its device, and its share of the cores to read data."""
         has_affinity = hasattr(os, "sched_getaffinity")
         cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
         share = cores // max(1, self.at_once)
@@ -156,7 +158,7 @@ class Launcher(ABC):
         raise UserError("--dry-run shows the jobs of a cluster: add --launcher slurm")
 
     def states(self, results: Results, ids: Collection[str]) -> dict[str, RunStatus]:
-        """Return the status of each of these runs that the launcher has submitted to a cluster."""
+        """The status of each of these runs that the launcher has submitted to a cluster."""
         return {}
 
     def cancel(self, results: Results) -> int:
@@ -165,7 +167,7 @@ class Launcher(ABC):
 
 
 def submitters(results: Results) -> Iterator[Launcher]:
-    """Return all launchers; raises UserError where that of these runs is not among them."""
+    """All launchers; raises UserError where that of these runs is not among them."""
     settings = results.plan()["settings"]
     hint = plugin_hint(settings.get("plugins", ()))
     launchers.get(settings.get("launcher", "local"), str(results.path), hint)
@@ -173,7 +175,7 @@ def submitters(results: Results) -> Iterator[Launcher]:
 
 
 def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunStatus]:
-    """Return the state of each run, of all planned ones if none are given.
+    """The state of each run, of all planned ones if none are given.
 
     The disk decides what has ended. Of the rest, the launcher that submitted a run may know whether it
     is queued, or can no longer be running.
@@ -190,7 +192,7 @@ def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunS
 
 
 def statuses_on_disk(results: Results, ids: Iterable[str]) -> dict[str, RunStatus]:
-    """Return the status of runs by the disk alone."""
+    """The status of runs by the disk alone."""
     known = ended(results.path)
     statuses = {}
     for run_id in ids:
@@ -206,7 +208,7 @@ def statuses_on_disk(results: Results, ids: Iterable[str]) -> dict[str, RunStatu
 
 
 def progress_note(beat: Heartbeat | None) -> str:
-    """Return the step, machine and age of a run's heartbeat in words, empty without one."""
+    """The step, machine and age of a run's heartbeat in words, empty without one."""
     if beat is None:
         return ""
     where = beat.node or beat.host
@@ -215,5 +217,14 @@ def progress_note(beat: Heartbeat | None) -> str:
 
 def check_resources(sweep: str, resources: Mapping[str, Any]) -> None:
     """Raise UserError for resources of a sweep that no launcher knows, or whose values are wrong."""
-    known: Sequence[type[Resources]] = [launchers.get(name).Resources for name in launchers]
-    check(known, sweep, resources)
+    place = f"the resources of {sweep}"
+    known: list[type[Resources]] = [launchers.get(name).Resources for name in launchers]
+    keys = dict.fromkeys(key for cls in known for key in cls.model_fields)
+    for key in resources:
+        if key not in keys:
+            raise unknown("resource", key, keys, place)
+    for cls in known:
+        try:
+            cls.of(resources)
+        except ValidationError as error:
+            raise explained(error, place) from error

@@ -123,7 +123,6 @@ class _Pool:
         self.workers = [start(job, i) for i in range(job.at_once)]
 
     def train(self, display: Display) -> dict[str, State]:
-        """Hand out runs until all have ended; returns their states."""
         while self.queue or any(w.busy for w in self.workers):
             for worker in self.workers:
                 if not worker.busy and self.queue:
@@ -250,7 +249,7 @@ def _hand_out(worker: Worker, run_ids: list[str], display: Display) -> None:
 
 
 def placed(job: Job, runs_per_gpu: int) -> Job:
-    """Return the job with the devices of this machine and the number of its processes.
+    """The job with the devices of this machine and the number of its processes.
 
     Where all devices are GPUs, `runs_per_gpu` processes share each and see no other.
     """
@@ -263,7 +262,7 @@ def placed(job: Job, runs_per_gpu: int) -> Job:
 
 
 def available_devices(wanted: str) -> tuple[str, ...]:
-    """Return the devices that `wanted` names: `auto` is every CUDA device, or the CPU if there is none.
+    """The devices that `wanted` names: `auto` is every CUDA device, or the CPU if there is none.
 
     Otherwise it is a list such as `cuda:0,cuda:1`; raises UserError for a device that is not here.
     """
@@ -280,7 +279,7 @@ def available_devices(wanted: str) -> tuple[str, ...]:
 
 
 def gpus_of(devices: Sequence[str]) -> tuple[str, ...]:
-    """Return the devices by their names in CUDA_VISIBLE_DEVICES; none unless all are CUDA devices.
+    """The devices by their names in CUDA_VISIBLE_DEVICES; none unless all are CUDA devices.
 
     A process that sees a single GPU, as `cuda:0`, takes memory of no other.
     """

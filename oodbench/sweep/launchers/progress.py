@@ -26,7 +26,7 @@ LEAST_BAR = 8
 
 
 def progress(console: Terminal, most: int, **options: Any) -> Progress:
-    """Return bars that count up to `most` and fit the terminal; long descriptions are cut."""
+    """Bars that count up to `most` and fit the terminal; long descriptions are cut."""
     counts = 2 * len(str(most)) + 1
     times = 2 * len("0:00:00")
     room = console.width - LEAST_BAR - counts - times - 4  # a blank between two columns
@@ -47,7 +47,7 @@ def progress(console: Terminal, most: int, **options: Any) -> Progress:
 
 
 def title(spec: RunSpec) -> str:
-    """Return a run's row, dataset, test set, draw and trial, to be printed."""
+    """A run's row, dataset, test set, draw and trial, to be printed."""
     tests = "+".join(spec.test_environments)
     which = f"draw {spec.draw}, trial {spec.trial}"
     return f"{spec.label} on {spec.dataset_name} (test {tests}), {which}"

@@ -1,12 +1,12 @@
 """The resources that runs request, from the sweep file and flags."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from oodbench.errors import MOST_THREADS, UserError, unknown
+from oodbench.errors import MOST_THREADS, UserError
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 _GPUS = re.compile(r"(?:(?P<type>[A-Za-z]\w*):)?(?P<count>\d+)")
@@ -22,7 +22,7 @@ class Resources(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the resources among `values` that this class knows."""
+        """The resources among `values` that this class knows."""
         return cls.model_validate({k: v for k, v in values.items() if k in cls.model_fields})
 
 
@@ -77,14 +77,14 @@ class SlurmResources(Resources):
         return int(self.gpus.rpartition(":")[2])
 
     def at_a_time(self, threads: int) -> int:
-        """Return the runs that a job trains at a time: `runs_per_gpu` a GPU, else one a `threads` cores."""
+        """The runs that a job trains at a time: `runs_per_gpu` a GPU, else one a `threads` cores."""
         if self.gpu_count:
             return self.gpu_count * self.runs_per_gpu
         return max(1, self.cpus // threads)
 
 
 def minutes(text: str) -> float | None:
-    """Return the minutes of a time as Slurm spells it: `90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`.
+    """The minutes of a time as Slurm spells it: `90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`.
 
     None for `UNLIMITED`, `infinite` and everything that is not a time.
     """
@@ -98,21 +98,8 @@ def minutes(text: str) -> float | None:
     return int(match["days"] or 0) * 1440 + hours * 60 + mins + seconds / 60
 
 
-def check(known: Sequence[type[Resources]], sweep: str, resources: Mapping[str, Any]) -> None:
-    """Raise UserError for a key that none of the `known` classes has, or whose value is wrong."""
-    place = f"the resources of {sweep}"
-    keys = dict.fromkeys(key for cls in known for key in cls.model_fields)
-    for key in resources:
-        if key not in keys:
-            raise unknown("resource", key, keys, place)
-    for cls in known:
-        try:
-            cls.of(resources)
-        except ValidationError as error:
-            raise _explained(error, place) from error
-
-
-def _explained(error: ValidationError, place: str) -> UserError:
+def explained(error: ValidationError, place: str) -> UserError:
+    """The first mistake in some resources, as a sentence."""
     first = error.errors()[0]
     key, message = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
     return UserError(f"{place}: {key}: {message[:1].lower()}{message[1:]}, not {first['input']!r}")

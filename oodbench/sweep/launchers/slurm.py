@@ -3,7 +3,7 @@
 What has to be done is read from the results directory whenever a job starts, also after Slurm has
 requeued it; submitit's pickles only say which runs a job is about.
 
-OUT/code/<fingerprint>/ holds the snapshots of launches with --snapshot.
+OUT/code/<time>/ holds the snapshots of launches with --snapshot.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,7 +27,7 @@ from filelock import Timeout
 
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_folder
-from oodbench.identity import Code, Digests, changed_files, commit, digest_of
+from oodbench.identity import Code, Digests, changed_files, commit
 from oodbench.registry import checkout
 from oodbench.results.compact import compact
 from oodbench.results.directory import Results
@@ -44,7 +45,7 @@ from oodbench.sweep.launchers.slurm_queue import (
     ask,
     cancel,
     delays,
-    queued_jobs,
+    queue,
     status_of,
 )
 from oodbench.sweep.launchers.worker import stop
@@ -81,11 +82,8 @@ class TrainRuns:
 
     job: Job
     """The sweep, its options and how many runs are trained at a time; its runs are on disk."""
-    code: str
-    """The fingerprint of the code that was submitted."""
     version: str = __version__
     """The version of oodbench that was submitted."""
-    commit: str | None
     stop_seconds: float
     """The seconds that the runs have for their checkpoints when the job has to go."""
 
@@ -98,11 +96,6 @@ class TrainRuns:
         ids = [i for i in submitted if not results.run(i).state().final]
         changes = {i: why for i in ids if (why := self._change(submitted[i]))}
         refused = {i: self._refuse(i, why) for i, why in changes.items()}
-        if fingerprint(self.job.options.plugins) != self.code:
-            print(
-                f"Python files have been edited since this job was submitted (commit {self.commit} then, "
-                f"{commit()} now); {counted(len(refused), 'run')} with other code refused."
-            )
         stored = results.specs()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ""
         job = replace(
@@ -164,7 +157,7 @@ class Slurm(Launcher):
             before = self._states(job)
             arrays = request.arrays(before)
             if job.options.snapshot and arrays:
-                take_snapshot(request.out / "code", job.options.plugins)
+                take_snapshot(request.code, job.options.plugins)
             for name, packs in arrays.items():
                 request.submit(name, packs, submissions)
         new = [pack for packs in arrays.values() for pack in packs]
@@ -195,7 +188,7 @@ class Slurm(Launcher):
                 console.print(f"  {title(job.specs[run_id])}")
 
     def states(self, results: Results, ids: Collection[str]) -> dict[str, RunStatus]:
-        """Return the status of the runs that were submitted, by Slurm's queue and the disk.
+        """The status of the runs that were submitted, by Slurm's queue and the disk.
 
         Slurm is asked before the disk is read: what is gone from the queue has ended on the disk.
         """
@@ -203,7 +196,7 @@ class Slurm(Launcher):
         if not any(True for _ in submissions):
             return {}
         try:
-            jobs, problem = queued_jobs(submissions), ""
+            jobs, problem = queue(submissions), ""
         except UserError as error:
             jobs, problem = None, f"Slurm does not tell: {error}"
         submitted = submissions.of_runs()
@@ -215,7 +208,7 @@ class Slurm(Launcher):
         """Cancel the sweep's jobs and no others; returns how many had not ended."""
         submissions = Submissions(results)
         left = [s for s in submissions if not s.cancelled]
-        count = cancel([s.name for s in left])
+        count = cancel(left)
         for submission in left:
             submissions.write(replace(submission, cancelled=True))
         return count
@@ -249,17 +242,16 @@ class Request:
             raise UserError(f"slurm: {key} is set by the launcher itself")
         self.delay = int(given.get("signal-delay-s", min(120, math.ceil(15 * self.minutes))))
         """Seconds between Slurm's signal and the end of a job's time."""
-        self.setup = _setup(given.get("setup", []), self._code())
+        copy = self.out / "code" / time.strftime("%Y-%m-%dT%H%M%S")
+        self.code = copy if job.options.snapshot else checkout()
+        """The folder from which jobs import the project."""
+        self.setup = _setup(given.get("setup", []), self.code)
         self.options = _sbatch_options(asked) | {
             key: value for key, value in given.items() if key not in SUBMITIT
         }
 
-    def _code(self) -> Path:
-        plugins = self.job.options.plugins
-        return self.out / "code" / fingerprint(plugins) if self.job.options.snapshot else checkout()
-
     def lines(self) -> list[str]:
-        """Return the job's options as sbatch takes them, then the commands before its Python."""
+        """The job's options as sbatch takes them, then the commands before its Python."""
         options = {"time": self.minutes, **self.options}
         flags = [f"--{key}" if v is True else f"--{key}={v}" for key, v in options.items()]
         return [*flags, *self.setup]
@@ -282,7 +274,7 @@ class Request:
             )
 
     def arrays(self, states: Mapping[str, State]) -> dict[str, tuple[Pack, ...]]:
-        """Return the runs that nobody trains, in jobs and these in arrays, by name; raises UserError."""
+        """The runs that nobody trains, in jobs and these in arrays, by name; raises UserError."""
         if "%" in str(self.out):
             raise UserError(
                 f"{self.out}: Slurm's log files cannot lie in a folder with a % in its name"
@@ -325,14 +317,14 @@ class Request:
         Earlier failures of its runs are forgotten, as a job leaves failed runs alone, and recorded again
         if Slurm refuses the array.
         """
-        submission = Submission(name, packs, time.time(), commit())
-        runs = [self.job.results.run(run_id) for pack in packs for run_id in pack]
+        submission = Submission(name, packs, time.time())
+        runs = map(self.job.results.run, chain(*packs))
         failures = [(run, failure) for run in runs if (failure := run.failure()) is not None]
         for run, _ in failures:
             run.forget()
         submissions.write(submission)
         try:
-            job = self._submit(name, packs)
+            job = self._submit(submission)
         except BaseException:
             shutil.rmtree(submissions.folder / name)
             for run, failure in failures:
@@ -340,21 +332,23 @@ class Request:
             raise
         submissions.write(replace(submission, job=job))
 
-    def _submit(self, name: str, packs: tuple[Pack, ...]) -> str:
+    def _submit(self, submission: Submission) -> str:
         for delay in delays():
             try:
                 with contextlib.redirect_stderr(io.StringIO()):  # the error says the same
-                    return self._map(name, packs)
+                    return self._map(submission.name, submission.packs)
             except RuntimeError as error:  # of which submitit's errors are
                 message = " ".join(str(error).split())
                 if not BUSY.search(message):
                     raise UserError(f"sbatch: {message}") from error
             time.sleep(delay)
-            cancel([name])  # it may have been accepted without our hearing of it
+            cancel([submission])  # it may have been accepted without our hearing of it
         raise AssertionError("the delays end with an error")
 
     def _map(self, name: str, packs: tuple[Pack, ...]) -> str:
         from submitit import AutoExecutor
+
+        from oodbench.train.digests import digests_of
 
         executor = AutoExecutor(
             self.out / "jobs" / name,
@@ -375,19 +369,11 @@ class Request:
         )
         training = TrainRuns(
             job=replace(self.job, specs={}, ids=()),
-            code=fingerprint(self.job.options.plugins),
-            commit=commit(),
             stop_seconds=self.delay / 2,
         )
-        digests = self._digests(packs)
-        jobs = executor.map_array(training, [{i: digests[i] for i in pack} for pack in packs])
+        of_code = {i: digests_of(self.job.specs[i], None, self.out) for i in chain(*packs)}
+        jobs = executor.map_array(training, [{i: of_code[i] for i in pack} for pack in packs])
         return str(jobs[0].job_id).partition("_")[0]
-
-    def _digests(self, packs: Iterable[Pack]) -> dict[str, Digests]:
-        from oodbench.train.digests import digests_of
-
-        ids = [i for pack in packs for i in pack]
-        return {i: digests_of(self.job.specs[i], None, self.out) for i in ids}
 
 
 def packed(
@@ -396,7 +382,7 @@ def packed(
     settings: TrainSettings,
     expected: "Forecast | None" = None,
 ) -> list[Pack]:
-    """Return the ids of the runs of each job: `runs_per_job`, else as many as take about ten minutes.
+    """The ids of the runs of each job: `runs_per_job`, else as many as take about ten minutes.
 
     The times are measured here unless a forecast has them; a job gets no more than half of its time limit.
     """
@@ -424,7 +410,7 @@ def _chunks(ids: Sequence[str], size: int) -> list[Pack]:
 
 
 def described(packs: Sequence[Pack], asked: SlurmResources) -> str:
-    """Return a sentence on how runs share jobs."""
+    """A sentence on how runs share jobs."""
     text = f"Slurm: {counted(sum(map(len, packs)), 'run')} in {counted(len(packs), 'job')}"
     if asked.runs_per_job is None and any(len(pack) > 1 for pack in packs):
         text += f": short runs share jobs of about {JOB_MINUTES} minutes, or runs_per_job of them"
@@ -451,53 +437,32 @@ def _setup(given: str | list[str], code: Path) -> list[str]:
     return [*([given] if isinstance(given, str) else given), ours]
 
 
-def fingerprint(plugins: Iterable[str]) -> str:
-    """A digest of every Python file that a run may execute, plug-ins included."""
-    files = sorted(_files(plugins).items())
-    return digest_of(
-        b"".join(f"{n}\n".encode() + p.read_bytes() for n, p in files if p.suffix == ".py")
-    )
-
-
-def take_snapshot(folder: Path, plugins: Iterable[str]) -> Path:
-    """Copy the code into a folder under `folder` unless it is there already; returns that folder."""
-    target = folder / fingerprint(plugins)
-    if target.is_dir():
-        return target
-    folder.mkdir(parents=True, exist_ok=True)
-    with whole_folder(target) as temporary:
-        for name, path in _files(plugins).items():
-            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, temporary / name)
-        (temporary / "COMMIT").write_text(commit() or "")
-    return target
-
-
-def _files(plugins: Iterable[str]) -> dict[str, Path]:
+def take_snapshot(target: Path, plugins: Iterable[str]) -> None:
+    """Copy the project, and the plug-ins that are a user's, into a folder for PYTHONPATH."""
     names = FOLDERS if (checkout() / "pyproject.toml").is_file() else FOLDERS[:1]
-    sources = {Path(name): checkout() / name for name in names}
+    sources = {name: checkout() / name for name in names}
     for plugin in plugins:
         sources |= _source_of(plugin)
-    return {
-        str(name / path.relative_to(source)): path
-        for name, source in sources.items()
-        for path in (source.rglob("*") if source.is_dir() else [source])
-        if path.is_file() and not _is_hidden(path.relative_to(source))
-    }
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(target) as temporary:
+        for name, source in sources.items():
+            copy = temporary / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, copy, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+            else:
+                shutil.copy2(source, copy)
+        (temporary / "COMMIT").write_text(commit() or "")
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
-
-
-def _source_of(plugin: str) -> dict[Path, Path]:
+def _source_of(plugin: str) -> dict[str, Path]:
     spec = importlib.util.find_spec(plugin.partition(".")[0])
     if spec is not None and spec.origin is None:
         # a folder without __init__.py may hold anything: of it, the plug-in alone
         spec = importlib.util.find_spec(plugin)
     if spec is None or spec.origin is None or spec.name == "oodbench":
         return {}
-    origin, module = Path(spec.origin), Path(*spec.name.split("."))
+    origin, module = Path(spec.origin), spec.name.replace(".", "/")
     if origin.name == "__init__.py":
         return {module: origin.parent}
-    return {module.with_suffix(origin.suffix): origin}
+    return {module + origin.suffix: origin}

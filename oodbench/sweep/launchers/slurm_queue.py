@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
-from oodbench.results.schemas import DamagedFile, read_file
+from oodbench.results.schemas import DamagedFile, Heartbeat, read_file
 from oodbench.sweep.launchers import RunStatus, progress_note
 
 DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -56,7 +56,6 @@ class Submission:
     packs: tuple[Pack, ...]
     time: float
     """The time of the submission, in seconds since 1970."""
-    commit: str | None
     job: str | None = None
     """Slurm's id of the array; None until Slurm has answered."""
     cancelled: bool = False
@@ -66,7 +65,7 @@ class Submission:
         return f"{self.job}_{index}" if len(self.packs) > 1 else self.job
 
     def log(self, index: int, folder: Path) -> Path | None:
-        """Return the log of the job at an index of the array, or None if it has none."""
+        """The log of the job at an index of the array, or None if it has none."""
         return max(folder.glob(f"{self.name}/{self.job_id(index)}_*.err"), default=None)
 
 
@@ -77,7 +76,7 @@ class Submissions:
         self.folder = results.path.absolute() / "jobs"
 
     def lock(self) -> FileLock:
-        """Return the lock that a launch holds while it looks at what is queued and submits the rest."""
+        """The lock that a launch holds while it looks at what is queued and submits the rest."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder / "lock")
 
@@ -88,7 +87,7 @@ class Submissions:
         write_whole(self.folder / submission.name / "submission.json", text)
 
     def __iter__(self) -> Iterator[Submission]:
-        """Return all submissions, the oldest first.
+        """All submissions, the oldest first.
 
         A damaged one is left out: its runs are judged by their own files alone.
         """
@@ -99,7 +98,7 @@ class Submissions:
         return iter(sorted((s for s in readable if s is not None), key=lambda s: s.time))
 
     def of_runs(self) -> dict[str, tuple[Submission, int]]:
-        """Return the last submission of each run and the job's index in its array, unless cancelled."""
+        """The last submission of each run and the job's index in its array, unless cancelled."""
         return {
             run_id: (submission, index)
             for submission in self
@@ -118,40 +117,30 @@ class QueuedJob(NamedTuple):
     reason: str
     node: str
 
-    @property
-    def active(self) -> bool:
-        """Whether the job has not ended yet."""
-        return self.state in ACTIVE
-
 
 Queue = dict[tuple[str, int], QueuedJob]
 """Jobs by their submission's name and their index in its array."""
 
 
-def queue(names: Collection[str], patient: bool = False) -> Queue:
-    """Slurm's jobs of these names, those that ended lately too; raises UserError."""
-    if not names:
+def queue(submissions: Iterable[Submission], patient: bool = False) -> Queue:
+    """Slurm's jobs of some submissions, those that ended lately too; raises UserError.
+
+    Jobs of other results directories may have the same names.
+    """
+    known = {s.name: s.job for s in submissions}
+    if not known:
         return {}
     lines = ask(
-        "squeue", "--noheader", "--array", "--states=all", f"--name={','.join(names)}",
+        "squeue", "--noheader", "--array", "--states=all", f"--name={','.join(known)}",
         "--format=%j|%i|%T|%N|%r", patient=patient,
     ).splitlines()  # fmt: skip
     jobs = {}
     for line in lines:
         name, job, state, node, reason = line.strip().split("|", 4)
-        jobs[name, int(job.partition("_")[2] or 0)] = QueuedJob(job, state, reason, node)
+        array, _, index = job.partition("_")
+        if known[name] in (None, array):
+            jobs[name, int(index or 0)] = QueuedJob(job, state, reason, node)
     return jobs
-
-
-def queued_jobs(submissions: Iterable[Submission]) -> Queue:
-    """Return the jobs of some submissions; those of other sweeps may have the same names."""
-    known = {s.name: s.job for s in submissions}
-    jobs = queue(list(known))
-    return {
-        (name, index): job
-        for (name, index), job in jobs.items()
-        if known[name] in (None, job.id.partition("_")[0])
-    }
 
 
 def status_of(
@@ -162,32 +151,24 @@ def status_of(
     jobs: Queue | None,
     problem: str,
 ) -> RunStatus:
-    """Return the status of a run that was submitted; `jobs` is None if Slurm has not answered."""
+    """The status of a run that was submitted; `jobs` is None if Slurm has not answered."""
     run = results.run(run_id)
-    disk, reason = run.state_and_reason()
+    state, note = run.state_and_reason()
     log = submission.log(index, results.path / "jobs")
-    if disk.final:
-        return RunStatus(disk, reason, log)
+    if state.final:
+        return RunStatus(state, note, log)
     beat = run.heartbeat()
     if jobs is None:
-        queued = disk is State.PLANNED
-        return (
-            RunStatus(State.QUEUED, problem, log)
-            if queued
-            else RunStatus(disk, progress_note(beat), log)
-        )
+        waits = state is State.PLANNED
+        return RunStatus(*(State.QUEUED, problem) if waits else (state, progress_note(beat)), log)
     job = jobs.get((submission.name, index))
-    if job is not None and job.active:
-        ours = beat is not None and beat.job in (None, job.id)
-        if job.state not in ("PENDING", "REQUEUED", "CONFIGURING") and ours:
-            return RunStatus(State.RUNNING, progress_note(beat), log)
-        if job.state == "PENDING":
-            return RunStatus(State.QUEUED, f"job {job.id}: {job.reason}", log)
-        return RunStatus(State.QUEUED, f"waits in job {job.id} on {job.node}", log)
-    if job is None and submission.job is None and time.time() - submission.time < FORGIVEN:
+    if job is not None and job.state in ACTIVE:
+        return RunStatus(*_active(job, beat), log)
+    now = time.time()
+    if job is None and submission.job is None and now - submission.time < FORGIVEN:
         return RunStatus(State.QUEUED, "being submitted", log)
-    if disk is State.RUNNING and beat is not None and time.time() - beat.time < SILENT:
-        return RunStatus(State.RUNNING, progress_note(beat), log)
+    if state is State.RUNNING and beat is not None and now - beat.time < SILENT:
+        return RunStatus(state, progress_note(beat), log)
     note = f"job {submission.job_id(index)} "
     note += "is gone" if job is None else f"{job.state} on {job.node or '?'}"
     if log is None or not log.stat().st_size:
@@ -195,9 +176,19 @@ def status_of(
     return RunStatus(State.LOST, note, log)
 
 
-def cancel(names: Collection[str]) -> int:
-    """Cancel the jobs of these names; returns how many had not ended. Raises UserError."""
-    active = [job.id for job in queue(names, patient=True).values() if job.active]
+def _active(job: QueuedJob, beat: Heartbeat | None) -> tuple[State, str]:
+    if job.state == "PENDING":
+        return State.QUEUED, f"job {job.id}: {job.reason}"
+    begins = job.state in ("REQUEUED", "CONFIGURING")
+    if beat is None or begins or beat.job not in (None, job.id):
+        return State.QUEUED, f"waits in job {job.id} on {job.node}"
+    return State.RUNNING, progress_note(beat)
+
+
+def cancel(submissions: Iterable[Submission]) -> int:
+    """Cancel the jobs of some submissions; returns how many had not ended. Raises UserError."""
+    jobs = queue(submissions, patient=True).values()
+    active = [job.id for job in jobs if job.state in ACTIVE]
     arrays = sorted({job.partition("_")[0] for job in active})
     if arrays:
         ask("scancel", *arrays)
@@ -215,8 +206,7 @@ class NoAnswer(UserError):
 
 
 def ask(*command: str, patient: bool = True) -> str:
-    """Return the output of one of Slurm's commands, which is called again, with back-off, while Slurm is
-    busy.
+    """The output of one of Slurm's commands, which is called again, with back-off, while Slurm is busy.
 
     Raises NoAnswer with Slurm's own sentence, or if the command is not there.
     """

@@ -75,7 +75,8 @@ def start(job: Job, index: int) -> Worker:
             )
             time.sleep(SERVER_SECONDS)
     raise UserError(
-        f"could not start a worker: the fork server died {MAX_SERVERS} times (out of memory?)"
+        f"no worker could be started: the server that workers are forked from died {MAX_SERVERS} times, "
+        "as when the memory is used up"
     )
 
 
@@ -201,8 +202,7 @@ def work(
 
 
 def receive(worker: Worker) -> tuple[str, str, str, str]:
-    """Return a message: ("step", number), ("end", state, sentence, run), ("idle",) or ("died", state,
-    why).
+    """A message: ("step", number), ("end", state, sentence, run), ("idle",) or ("died", state, why).
 
     A worker that is idle has not taken up the runs that it was given and has not reported on. The state
     of one that died is `failed`, or `interrupted` if it was asked to end.

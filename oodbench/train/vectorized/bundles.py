@@ -52,7 +52,7 @@ ADVICE = {
 
 
 def why_alone(run: Run) -> str | None:
-    """Return the reason why a run is trained by itself, or None if it is vectorized.
+    """The reason why a run is trained by itself, or None if it is vectorized.
 
     It follows from the run and its device alone, so that the same run has the same bits whatever is
     trained beside it.
@@ -68,7 +68,7 @@ def why_alone(run: Run) -> str | None:
 
 
 def capacity(run: Run) -> int:
-    """Return how many such runs fit into the memory that one program may take, at least one.
+    """How many such runs fit into the memory that one program may take, at least one.
 
     On a GPU it is measured, by the gradients of one step.
     """
@@ -116,7 +116,7 @@ def _bytes(run: Run) -> int:
 
 
 def why_not(run: Run) -> str | None:
-    """Return the reason why a run cannot be vectorized under any settings, or None."""
+    """The reason why a run cannot be vectorized under any settings, or None."""
     algorithm, cls = run.algorithm, type(run.algorithm)
     reduction = reduction_of(algorithm)
     modules = list(algorithm.modules())
@@ -163,7 +163,7 @@ def _linear_only(network: nn.Module) -> bool:
 
 
 def program_key(run: Run) -> tuple[object, ...]:
-    """Return the properties that the runs of one program share beyond `RunSpec.bundle_key`.
+    """The properties that the runs of one program share beyond `RunSpec.bundle_key`.
 
     These are the shapes of parameters and buffers, the batch's size and the optimizer's options.
     """

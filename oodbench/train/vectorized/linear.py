@@ -49,7 +49,7 @@ class Collector:
         )
 
     def combined(self) -> dict[Tensor, Tensor]:
-        """Return the gradient of each parameter, (K, *shape), after the backward pass."""
+        """The gradient of each parameter, (K, *shape), after the backward pass."""
         return {parameter: self._combine(stack) for parameter, stack in self._stacks.items()}
 
 
@@ -60,7 +60,6 @@ class _Tapped(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, give: Any) -> Tensor:
-        """Return the layer of a single run."""
         return F.linear(x, weight, bias)
 
     @staticmethod
@@ -76,7 +75,7 @@ class _Tapped(torch.autograd.Function):
         bias: Any,
         give: Callable[[Tensor, Tensor], Tensor],
     ) -> tuple[Tensor, int]:
-        """Return the layers of K runs: inputs (K, ..., I), weights (K, O, I), biases (K, O)."""
+        """The layers of K runs: inputs (K, ..., I), weights (K, O, I), biases (K, O)."""
         placed = []
         for tensor, dim in zip((x, weight, bias), in_dims, strict=False):
             if tensor is not None and dim is None:

@@ -76,14 +76,14 @@ VARYING = {"params", "lr", "weight_decay"}
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
-    """Return the rule of an optimizer, or None if there is none."""
+    """The rule of an optimizer, or None if there is none."""
     kind = kind_of(optimizer)
     rule = RULES.get(kind)
     return getattr(kind, "rule", None) if rule is None else rule
 
 
 def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Return the options in which runs of one program agree, or None if there is no rule for them."""
+    """The options in which runs of one program agree, or None if there is no rule for them."""
     rule = rule_of(optimizer)
     if rule is None or len(optimizer.param_groups) != 1:
         return None
@@ -129,7 +129,7 @@ class VectorizedOptimizer:
     def numbers(
         self, rates: Sequence[Sequence[Rates]], restarted: Sequence[Collection[int]]
     ) -> list[dict[str, Tensor]]:
-        """Return the numbers of the next updates at each row's rates, (K, 1) each, copied at once.
+        """The numbers of the next updates at each row's rates, (K, 1) each, copied at once.
 
         `restarted` has, for each update, the rows whose optimizer starts anew before it.
         """

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -68,7 +69,6 @@ class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Do an operation, and take note of its remainder."""
         out = func(*args, **(kwargs or {}))
         if isinstance(out, Tensor) and out.numel() % self._runs == 0:
             width = _at_once(func.overloadpacket.__name__.removesuffix("_"), args)
@@ -200,10 +200,6 @@ class VectorizedProgram:
             for (holder, key), p in zip(slots, of_template, strict=True):
                 holder[key] = p
 
-    def _combined(self, gradients: Tensor) -> Tensor:
-        combined: Tensor = self._over_runs(lambda a, g: a.combine(g), {}, self._numbers, gradients)
-        return combined
-
     def run_steps(self, steps: int) -> list[int | None]:
         """Do `steps` updates of every run; returns each one's first step whose loss was not finite."""
         start = time.perf_counter()
@@ -276,7 +272,7 @@ class VectorizedProgram:
     def gradients(
         self, step: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """Return the metrics, (K,) each, and by name, (K, *shape), gradients and next buffers."""
+        """The metrics, (K,) each, and by name, (K, *shape), gradients and next buffers."""
         return self._gradients_of(*self._batches[step], step)
 
     def remainders(self) -> Remainders:
@@ -295,7 +291,8 @@ class VectorizedProgram:
         collector = None
         if self._combines:
             anchor = torch.zeros((), device=self._matrix.device, requires_grad=True)
-            collector = Collector(batch["x"].shape[1], self._combined, anchor)
+            combine = partial(self._over_runs, lambda a, g: a.combine(g), {}, self._numbers)
+            collector = Collector(batch["x"].shape[1], combine, anchor)
         with vectorized_linear(self._template.network, collector):
             given = {**leaves, **self._fixed, **self._buffers}
             totals, losses, metrics, buffers = self._over_runs(
@@ -325,7 +322,7 @@ class VectorizedProgram:
 
     @torch.no_grad()
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """Return all metrics of some of the runs with their evaluated weights, by the runs' indices."""
+        """All metrics of some of the runs with their evaluated weights, by the runs' indices."""
         self._template.eval()
         weights = self._matrix, self._buffers
         if self._averages:
@@ -477,7 +474,7 @@ class _Batches:
         self._made: dict[str, Tensor]
 
     def __getitem__(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the fields of `Batch` that there are, and the noise of a step, (K, ...) each.
+        """The fields of `Batch` that there are, and the noise of a step, (K, ...) each.
 
         Inputs that are vectors lie column by column in memory.
         """

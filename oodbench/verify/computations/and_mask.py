@@ -59,7 +59,7 @@ SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
 
 
 def gradient_correlation(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """Return the correlations in the thesis' figure at a few values of tau, of a network for each trial."""
+    """The correlations in the thesis' figure at a few values of tau, of a network for each trial."""
     taus = [0.0, 0.25, 0.5, 0.75, 1.0]
     measured = np.stack([correlations({**PAPER}, taus, trial) for trial in range(trials)])
     plain = measured[:, list(MASKS).index("ANDMask"), 0]
@@ -77,7 +77,7 @@ def gradient_correlation(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def random_gradients(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """Return the sizes that figure 4 shows, with random gradients of its own for each trial."""
+    """The sizes that figure 4 shows, with random gradients of its own for each trial."""
     taus = {0.6: (5, 10, 20, 50, 100, 200), 1.0: (2, 4, 6, 8)}
     values: Values = {}
     for tau, counts in taus.items():
@@ -88,7 +88,7 @@ def random_gradients(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def ilc_linear(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """Return the largest difference between our weights and the printed ones by run, for all trials."""
+    """The largest difference between our weights and the printed ones by run, for all trials."""
     values: Values = {}
     for spec in make_plan(read_sweep(find_sweep("ilc-linear"), ["trials=1"])).runs.values():
         printed = torch.tensor(PRINTED[spec.label, spec.test_environments])
@@ -105,7 +105,7 @@ def ilc_linear(trials: int, frames: Mapping[str, Tables]) -> Values:
 def sampled_sizes(
     environments: int, tau: float, components: int, sigma: float, trials: int, seed: int
 ) -> tuple[list[float], list[float]]:
-    """Return squared norms of the mean of random gradients, unmasked and after AND-mask, by trial."""
+    """Squared norms of the mean of random gradients, unmasked and after AND-mask, by trial."""
     cls: Any = algorithms.get("ANDMask")
     problem = Problem((1,), Task("binary"), tuple(map(str, range(environments))), 1)
     algorithm = cls(build("Linear", {}, (1,), 1, 0), problem, cls.Hparams(tau=tau, rescale=False))
@@ -119,7 +119,7 @@ def sampled_sizes(
 
 
 def permuted(batch: Batch, dims: slice, seed: int) -> Batch:
-    """Return the batch with the inputs' `dims` permuted among the examples of each environment."""
+    """The batch with the inputs' `dims` permuted among the examples of each environment."""
     generator = torch.Generator().manual_seed(seed)
     x = batch.x.clone()
     for environment in x:
@@ -129,7 +129,7 @@ def permuted(batch: Batch, dims: slice, seed: int) -> Batch:
 
 
 def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> np.ndarray:
-    """Return the correlations of one network and data set, (mask, tau, 3), in the order of `MASKS`.
+    """The correlations of one network and data set, (mask, tau, 3), in the order of `MASKS`.
 
     The three: Pearson's correlation of the masked mean gradient with the mechanism's and with the
     shortcut's mean gradient, over the components that the mask kept, of all parameters; and the
@@ -165,7 +165,7 @@ def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> 
 
 
 def pearson(a: Tensor, b: Tensor) -> float:
-    """Return the correlation of two vectors; NaN for fewer than three components or a constant one."""
+    """The correlation of two vectors; NaN for fewer than three components or a constant one."""
     if len(a) < 3:
         return float("nan")
     a, b = (v.double() - v.double().mean() for v in (a, b))

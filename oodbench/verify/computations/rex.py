@@ -46,7 +46,7 @@ NEAR = 1e-3
 
 
 def covariate_shift_search(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """Return whether each run that ended is satisfactory (1 or 0), by row and imbalance.
+    """Whether each run that ended is satisfactory (1 or 0), by row and imbalance.
 
     It is if its test accuracy at the last step is above chance and below its training accuracy.
     """
@@ -61,7 +61,7 @@ def covariate_shift_search(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def on_risks(name: str, environments: int, **values: Any) -> Callable[[Tensor], Tensor]:
-    """Return a method's objective past annealing as a function of the training risks (E,)."""
+    """A method's objective past annealing as a function of the training risks (E,)."""
     cls: Any = algorithms.get(name)
     names = tuple(map(str, range(environments)))
     problem = Problem((1,), Task("regression"), names, 1)
@@ -78,12 +78,12 @@ def on_risks(name: str, environments: int, **values: Any) -> Callable[[Tensor], 
 
 
 def costly_risk(p: Tensor, q: Tensor) -> Tensor:
-    """Return the risk (1 - p)(1 - q) u + p q v of section 11.1.5 of the thesis."""
+    """The risk (1 - p)(1 - q) u + p q v of section 11.1.5 of the thesis."""
     return (1 - p) * (1 - q) * CHEAP + p * q * COSTLY
 
 
 def covariate_shift(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """Return the p in [0, 1] that each method chooses for each pair of environments; nothing is random."""
+    """The p in [0, 1] that each method chooses for each pair of environments; nothing is random."""
     values: Values = {}
     for domain, pair in DOMAINS.items():
         q = torch.tensor(pair, dtype=torch.double)
@@ -101,7 +101,7 @@ def covariate_shift(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def sem_risks(weights: Tensor, varies: str) -> Tensor:
-    """Return the risks (E,) E[(a X1 + b X2 - Y)^2] for X1 = N1, Y = w1 X1 + NY, X2 = w2 Y + N2.
+    """The risks (E,) E[(a X1 + b X2 - Y)^2] for X1 = N1, Y = w1 X1 + NY, X2 = w2 Y + N2.
 
     The residual is (a + w1 (b w2 - 1)) N1 + (b w2 - 1) NY + b N2; `varies` is `Y` or `2`, the noise
     whose scale differs.
@@ -116,7 +116,7 @@ def sem_risks(weights: Tensor, varies: str) -> Tensor:
 
 
 def scalar_sem(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """Return the weights (a, b) that ERM and V-REx choose if one of the noises varies, without chance."""
+    """The weights (a, b) that ERM and V-REx choose if one of the noises varies, without chance."""
     values: Values = {}
     for varies in ("2", "Y"):
         start = np.zeros(2)
@@ -138,7 +138,7 @@ def scalar_sem(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def risk_fields(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """Return the gradients of the methods' objectives at some pairs of risks."""
+    """The gradients of the methods' objectives at some pairs of risks."""
     values: Values = {}
     for name in FIELD_METHODS:
         apart, above, below = gradients(
@@ -153,7 +153,7 @@ def risk_fields(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def gradients(name: str, risks: Tensor) -> Tensor:
-    """Return the gradient (N, 2) of a method's objective at pairs of risks (N, 2)."""
+    """The gradient (N, 2) of a method's objective at pairs of risks (N, 2)."""
     objective = on_risks(name, 2, **FIELD_METHODS[name])
     rows = []
     for pair in risks:

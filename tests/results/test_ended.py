@@ -1,0 +1,376 @@
+"""Ended runs in the tables: whatever happens, each counts once with its own numbers, or is named."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import oodbench
+from oodbench.report.cli import app as report
+from oodbench.results import compact as compaction
+from oodbench.results import parquet
+from oodbench.results.compact import compact
+from oodbench.results.directory import Results
+from oodbench.results.parquet import content_of, key_of
+from oodbench.results.read import read_results
+from oodbench.sweep.cli import app as sweep
+from oodbench.sweep.file import read_sweep
+from oodbench.sweep.launch import LaunchOptions, launch
+from tests.helpers.disks import mounted
+from tests.helpers.kills import Killed
+from tests.helpers.made import Made, flat
+from tests.helpers.sweeps import outcome, tiny_file
+
+ROWS = ("ERM", "IRM")
+Files = tuple[Path, Path]
+"""The files of a part: runs, records."""
+
+
+def numbers(results: Results) -> list[str]:
+    """All that a table is made of: each value, and each run's state and costs."""
+    tables = read_results(results)
+    names = ["id", "label", "trial", "state", "last_step", "training_seconds", "error"]
+    plain = tables.runs[names].astype({"last_step": float}).astype(object)
+    runs = plain.itertuples(index=False, name=None)
+    return sorted(str(row) for row in [*runs, *tables.records.itertuples(index=False, name=None)])
+
+
+def made(path: Path, rows: tuple[str, ...] = ROWS, value: float = 0.25) -> Made:
+    found = Made(path)
+    for i, label in enumerate(rows):
+        for trial in (0, 1):
+            found.add("D", label, ("a",), trial, flat(value + i / 8 + trial / 16))
+    return found
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    """Two parts, one for each row."""
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "SMALL", 0)
+        runs = made(tmp_path / "out", ROWS[:1])
+        assert compact(runs.results) == 2
+        for trial in (0, 1):
+            runs.add("D", "IRM", ("a",), trial, flat(0.5 + trial / 16))
+        assert compact(runs.results) == 2
+    assert len(list((tmp_path / "out" / "ended").glob("runs-*"))) == 2
+    return runs.results
+
+
+def files_of(results: Results, label: str) -> Files:
+    for runs in (results.path / "ended").glob("runs-*"):
+        if label in pq.read_table(runs)["label"].to_pylist():
+            return runs, runs.with_name(runs.name.replace("runs-", "records-"))
+    raise AssertionError(label)
+
+
+def cut(which: int) -> Callable[[Files], None]:
+    def damage(files: Files) -> None:
+        files[which].write_bytes(files[which].read_bytes()[:-20])
+
+    return damage
+
+
+def instead(which: int, make: Callable[[Path], object]) -> Callable[[Files], None]:
+    """Something else in the place of a file."""
+
+    def damage(files: Files) -> None:
+        files[which].unlink()
+        make(files[which])
+
+    return damage
+
+
+def flip(which: int, share: float) -> Callable[[Files], None]:
+    def damage(files: Files) -> None:
+        data = bytearray(files[which].read_bytes())
+        data[int(share * (len(data) - 1))] ^= 1
+        files[which].write_bytes(data)
+
+    return damage
+
+
+def forged(
+    change: Callable[[pa.Table, pa.Table], tuple[pa.Table, pa.Table]],
+) -> Callable[[Files], None]:
+    """A part with other tables, under the name that theirs would have."""
+
+    def damage(files: Files) -> None:
+        contents = [*map(content_of, change(*map(pq.read_table, files)))]
+        for kind, file, content in zip(("runs", "records"), files, contents, strict=True):
+            file.unlink()
+            file.with_name(f"{kind}-{key_of(*contents)}.parquet").write_bytes(content)
+
+    return damage
+
+
+def with_column(
+    table: pa.Table, name: str, value: object, kind: pa.DataType | None = None
+) -> pa.Table:
+    column = pa.array([value] * len(table), kind or table.schema.field(name).type)
+    return table.set_column(table.column_names.index(name), name, column)
+
+
+DAMAGES: dict[str, Callable[[Files], None]] = {
+    "runs cut": cut(0),
+    "records cut": cut(1),
+    **{f"file {i} flipped at {s}": flip(i, s) for i in (0, 1) for s in (0.3, 0.6, 1)},
+    "no records": instead(1, lambda path: None),
+    "a folder": instead(0, Path.mkdir),
+    "a pipe": instead(1, os.mkfifo),
+    "a link to nothing": instead(0, lambda path: path.symlink_to("gone")),
+    "text": instead(0, lambda path: path.write_text("id,label\n1,ERM\n")),
+    "foreign": forged(lambda runs, records: (pa.table({"x": [1]}), records)),
+    "foreign records": forged(lambda runs, records: (runs, pa.table({"x": [1]}))),
+    "missing column": forged(lambda runs, records: (runs.drop(["trial"]), records)),
+    "other type": forged(lambda runs, records: (with_column(runs, "trial", "one", pa.string()), records)),
+    "texts as values": forged(lambda a, b: (a, with_column(b, "value", "x", pa.string()))),
+    "no JSON": forged(lambda runs, records: (with_column(runs, "hparams", "{"), records)),
+    "no id": forged(lambda runs, records: (with_column(runs, "id", None), records)),
+    "no end": forged(lambda runs, records: (with_column(runs, "state", "running"), records)),
+    "no state": forged(lambda runs, records: (with_column(runs, "state", "fine"), records)),
+    "nobody's records": forged(lambda runs, records: (runs, with_column(records, "id", None))),
+    "records doubled": forged(lambda runs, records: (runs, pa.concat_tables([records, records]))),
+    "records of others": forged(lambda runs, records: (runs, with_column(records, "id", "0" * 16))),
+    "too many rows": forged(lambda runs, records: (runs, pa.concat_tables([records] * 9999))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_part_is_named_and_left_out(
+    parts: Results, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "MOST_ROWS", 9)
+    whole = [line for line in numbers(parts) if "IRM" not in line]
+    ids = [i for i, spec in parts.specs().items() if spec.label == "IRM"]
+    whole = [line for line in whole if not any(run_id in line for run_id in ids)]
+    DAMAGES[damage](files_of(parts, "IRM"))
+    tables = read_results(parts)
+    assert [line for line in numbers(parts) if not any(i in line for i in ids)] == whole
+    lost = tables.runs[tables.runs["id"].isin(ids)]
+    assert not tables.records["id"].isin(ids).any()
+    assert all(tables.notes) or set(lost["state"]) == {"broken"}
+    assert set(lost["state"]) <= {"planned", "broken"}
+    told = [*tables.notes, *lost["error"]]
+    assert any(f"{parts.path / 'ended'}" in sentence for sentence in told), told
+    shown = CliRunner().invoke(report, ["table", str(parts.path), "--notes"])
+    assert shown.exit_code == 0 and "ERM" in shown.stdout and "ended" in shown.stdout
+    assert CliRunner().invoke(sweep, ["status", str(parts.path)]).exit_code == 0
+
+
+def test_a_run_that_two_parts_tell_otherwise_counts_nowhere_until_it_ends_again(
+    tmp_path: Path,
+) -> None:
+    ours, theirs = made(tmp_path / "ours"), made(tmp_path / "theirs", ROWS[1:], value=0.75)
+    for each in (ours, theirs):
+        compact(each.results)
+    for file in (theirs.results.path / "ended").glob("*.parquet"):
+        shutil.copy(file, ours.results.path / "ended")
+    for _ in range(2):  # a compaction keeps what both say
+        tables = read_results(ours.results)
+        assert tables.runs.groupby("label")["state"].agg(set).to_dict() == {
+            "ERM": {"done"},
+            "IRM": {"planned"},
+        }
+        assert sum("unlike records of the run" in str(note) for note in tables.notes) == 2
+        assert compact(ours.results) == 0
+    again = made(tmp_path / "again")
+    for run_id in theirs.runs:
+        shutil.copytree(again.results.run(run_id).path, ours.results.run(run_id).path)
+    assert compact(ours.results) == 2
+    assert not read_results(ours.results).notes and numbers(ours.results) == numbers(again.results)
+
+
+class Dying:
+    """Lets a process die at one of its changes of the disk: nothing is changed from there on."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*arguments: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                if self.left == -1 and change is shutil.rmtree:  # in its midst
+                    next(path for path in Path(arguments[0]).iterdir() if path.is_file()).unlink()
+                raise Killed
+            return change(*arguments, **options)
+
+        return changed
+
+
+@contextmanager
+def dying(at: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        change = Dying(at)
+        for owner, name in ((Path, "replace"), (Path, "unlink"), (Path, "mkdir"), (os, "fsync")):
+            patch.setattr(owner, name, change(getattr(owner, name)))
+        patch.setattr(shutil, "rmtree", change(shutil.rmtree))
+        yield
+
+
+def test_a_compaction_that_is_killed_anywhere_loses_nothing_and_counts_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    wanted = numbers(made(tmp_path / "wanted", (*ROWS, "VREx")).results)
+    before = made(tmp_path / "before", ROWS[:1])
+    compact(before.results)
+    for label in ("IRM", "VREx"):
+        for trial in (0, 1):
+            before.add(
+                "D",
+                label,
+                ("a",),
+                trial,
+                flat(0.25 + {"IRM": 1, "VREx": 2}[label] / 8 + trial / 16),
+            )
+    for at in range(100):
+        results = Results(Path(shutil.copytree(before.results.path, tmp_path / "copy")))
+        try:
+            with dying(at):
+                compact(results)
+            ended = True
+        except Killed:
+            ended = False
+        assert numbers(results) == wanted, at
+        compact(results)
+        assert numbers(results) == wanted and not read_results(results).notes
+        assert not list((results.path / "runs").iterdir())
+        assert len(pq.read_table(next((results.path / "ended").glob("runs-*")))) == 6
+        assert len(list((results.path / "ended").glob("[!.]*"))) == 2
+        shutil.rmtree(results.path)
+        if ended:
+            break
+    assert at > 10
+
+
+def test_parts_that_a_kill_left_beside_their_union_are_merged_once(parts: Results) -> None:
+    wanted = numbers(parts)
+    copies = [(file, file.read_bytes()) for file in (parts.path / "ended").glob("*.parquet")]
+    compact(parts)
+    for file, content in copies:
+        file.write_bytes(content)
+    for _ in range(2):
+        assert numbers(parts) == wanted
+        compact(parts)
+    assert len(list((parts.path / "ended").glob("*.parquet"))) == 2
+
+
+@pytest.mark.slow
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    try:
+        with mounted(tmp_path / "disk", "size=400k") as disk:
+            results = made(disk / "out").results
+            wanted = numbers(results)
+            filling = disk / "filling"
+            with pytest.raises(OSError), filling.open("wb", buffering=0) as file:
+                while True:
+                    file.write(b"x" * 512)
+            for _ in range(10):
+                assert numbers(results) == wanted
+                size = filling.stat().st_size
+                os.truncate(filling, max(0, size - 2**12))
+                try:
+                    assert compact(results) in (0, 4)
+                except OSError:
+                    continue
+                break
+            assert numbers(results) == wanted and not list((disk / "out" / "runs").iterdir())
+    except PermissionError as error:
+        pytest.skip(str(error))
+
+
+def test_readers_and_compactions_at_once_see_each_run_once(tmp_path: Path) -> None:
+    results = made(tmp_path / "out", tuple(f"M{i}" for i in range(9))).results
+    wanted = numbers(results)
+    with ThreadPoolExecutor() as pool:
+        moved = [pool.submit(compact, results, patient) for patient in (True, False, True)]
+        read = [pool.submit(numbers, results) for _ in range(6)]
+        states = [pool.submit(outcome, results) for _ in range(2)]
+    assert sum(each.result() for each in moved) == 18
+    assert all(each.result() == wanted for each in read)
+    assert all(state == "done" for each in states for state, _ in each.result().values())
+
+
+NAMES = [
+    "it's",
+    "a/b",
+    "50%",
+    "#1#2",
+    "C++",
+    "x@y",
+    "'; DROP TABLE runs; --",
+    "../up",
+    "*.parquet",
+    "step",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_plain_text(tmp_path: Path, name: str) -> None:
+    runs = Made(tmp_path / "out")
+    runs.environments = ("a", name, f"{name}/{name}")
+    run_id = runs.add(name, name, (name,), 0, flat(0.25), metric=name)
+    wanted = numbers(runs.results)
+    assert compact(runs.results) == 1 and numbers(runs.results) == wanted
+    frame = oodbench.load(tmp_path / "out")
+    assert set(frame["environment"]) == {*runs.environments} and set(frame["metric"]) == {name}
+    assert set(frame["label"]) == {name} and set(frame["id"]) == {run_id}
+
+
+def test_the_lines_of_a_run_are_a_table_of_numbers(tmp_path: Path) -> None:
+    runs = made(tmp_path / "out", ROWS[:1])
+    frame = pd.read_json(runs.results.run(next(iter(runs.runs))).path / "metrics.jsonl", lines=True)
+    assert frame["accuracy/a/in"].tolist() == [0.25] * 3 and frame["step"].tolist() == [10, 20, 30]
+    assert all(kind.kind in "if" for kind in frame.dtypes)
+
+
+SHORT: dict[str, Any] = {"trials": 1, "steps": 20, "evaluate_every": 10}
+
+
+@pytest.mark.slow
+def test_rows_are_those_of_the_file_and_no_rename_trains_a_run(tmp_path: Path) -> None:
+    def launched(*rows: object) -> pd.DataFrame:
+        file = tiny_file(tmp_path, **SHORT, algorithms=list(rows))
+        launch(read_sweep(file), LaunchOptions(out=tmp_path / "out", launcher="debug"))
+        return oodbench.load(tmp_path / "out")
+
+    def values(frame: pd.DataFrame, label: str) -> list[float]:
+        return [float(v) for v in frame.loc[frame["label"] == label, "value"]]
+
+    first = launched("ERM")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("oodbench.train.execute.begin", lambda *_: pytest.fail("it is trained"))
+        renamed = launched({"name": "ERM", "label": "base"})
+        assert set(renamed["label"]) == {"base"} and values(renamed, "base") == values(first, "ERM")
+        both = launched("ERM", {"name": "ERM", "label": "it's @ 50%"})
+    assert values(both, "ERM") == values(both, "it's @ 50%") == values(first, "ERM")
+    assert both["id"].nunique() == 2 and "ERM" in set(both["label"])
+    shown = CliRunner().invoke(report, ["table", str(tmp_path / "out")])
+    assert shown.exit_code == 0 and "it's @ 50%" in shown.stdout
+
+
+@pytest.mark.slow
+def test_clean_deletes_all_of_a_run_that_is_planned_no_more(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = LaunchOptions(out=out, launcher="debug", keep_weights=("last",))
+    launch(read_sweep(tiny_file(tmp_path, **SHORT, keep_checkpoints=True)), options)
+    results = Results(out)
+    assert {p.name for p in out.glob("kept/*/*")} == {"weights", "checkpoint.pt"}
+    first, second = results.rows()["id"]
+    plan = results.plan()
+    results.store(plan["name"], plan["settings"], plan["rows"][1:])
+    told = CliRunner().invoke(sweep, ["clean", str(out), "--yes"]).output
+    assert "1 checkpoint of ended runs" in told and "1 run outside the sweep" in told
+    assert not results.run(first).is_in_tables and results.run(second).state() == "done"
+    assert [path.name for path in out.glob("kept/*")] == [second]
+    assert "nothing to delete" in CliRunner().invoke(sweep, ["clean", str(out), "--yes"]).output
