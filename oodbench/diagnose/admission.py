@@ -91,23 +91,19 @@ def figures(
     frames: Tables, ceilings: Mapping[str, Value], metric: str, higher_is_better: bool
 ) -> Figures:
     """The figures of the runs of ERM and the references, given the values of their ceilings."""
-    labels = set(frames.runs["label"])
-    rows = [name for name in (ERM, *REFERENCES) if name in labels]
-    cells = {name: why(frames, label=name) for name in rows}
-    has_out = bool(frames.records["split"].eq("out").any())
-    inside = (
-        {n: value_of(why(frames, label=n, rule="train_val"), "score") for n in rows}
-        if has_out
-        else {}
-    )
-    late = _late_gain(frames) if has_out else None
+    rows = [name for name in (ERM, *REFERENCES) if name in set(frames.runs["label"])]
+    inside, late = dict[str, Value](), None
+    if frames.records["split"].eq("out").any():
+        inside = {n: value_of(why(frames, label=n, rule="train_val"), "score") for n in rows}
+        gain, error = _late_gain(frames)
+        late = (gain if higher_is_better else -gain), error
     return Figures(
         metric=metric,
         higher_is_better=higher_is_better,
         inside=inside,
-        outside={name: value_of(cell) for name, cell in cells.items()},
+        outside={name: value_of(why(frames, label=name)) for name in rows},
         ceilings=ceilings,
-        late_gain=late if late is None or higher_is_better else (-late[0], late[1]),
+        late_gain=late,
         tied=_tied(judge(frames), [ERM]),
     )
 
@@ -123,14 +119,13 @@ def figures_of_results(frames: Tables, dataset: str) -> Figures:
     means = board.frame[is_mean(board.frame)].dropna(subset=["mean"]).set_index("label")
     if ERM not in means.index:
         raise UserError(f"there are no runs of {ERM} on {dataset} that have ended")
-    values = {
-        kind: {
+    outside, ceilings = (
+        {
             str(label): (float(mean), float(error))
-            for label, mean, error in means.query("kind in @kind")[["mean", "stderr"]].itertuples()
+            for label, mean, error in means.query("kind in @kinds")[["mean", "stderr"]].itertuples()
         }
-        for kind in ((METHOD, REFERENCE), (CEILING,))
-    }
-    outside, ceilings = values.values()
+        for kinds in ((METHOD, REFERENCE), (CEILING,))
+    )
     metric = str(means["metric"].iloc[0])
     trained = subset(frames, frames.runs[~frames.runs["ceiling"]])
     found = figures(trained, ceilings, metric, board.higher[metric])
@@ -170,6 +165,11 @@ def _tied(one: Chosen, rows: list[str]) -> float:
     return float((draws > 1).mean())
 
 
+def least_room(metric: str, erm: float) -> float:
+    """The least head-room of a dataset on which ERM has this value."""
+    return POINTS if is_proportion(metric) else SHARE * abs(erm)
+
+
 def checks(f: Figures) -> list[Check]:
     """The conditions of admission, each with what was found."""
     erm, proportion = f.outside[ERM][0], is_proportion(f.metric)
@@ -188,7 +188,7 @@ def checks(f: Figures) -> list[Check]:
         ended = not gain > max(NORMAL * error, slack / 2)
         found.append(Check("its gain at the end", text, "none", ended))
     room = None if f.ceiling is None else f.better(f.ceiling[0], erm)
-    least = POINTS if proportion else SHARE * abs(erm)
+    least = least_room(f.metric, erm)
     text = "-" if room is None else f"{unit * room:.3g}"
     wanted = f"at least {unit * least:.3g}"
     found.append(Check("head-room", text, wanted, None if room is None else room >= least))
@@ -205,17 +205,10 @@ def checks(f: Figures) -> list[Check]:
 
 def _of_rows(f: Figures, room: float | None, unit: float) -> list[Check]:
     widest = max(WIDE if is_proportion(f.metric) else 0.0, WIDE_SHARE * (room or 0.0))
+    equal, most = f"{100 * f.equal:.0f} % of {f.rows}", f"at most {100 * EQUAL:.0f} %"
+    found, wanted = f"{unit * f.half_width:.2g}", f"at most {unit * widest:.2g}"
+    holds = f.half_width <= widest if widest else None
     return [
-        Check(
-            "rows equal to ERM",
-            f"{100 * f.equal:.0f} % of {f.rows}",
-            f"at most {100 * EQUAL:.0f} %",
-            f.equal <= EQUAL,
-        ),
-        Check(
-            "half-width of gains",
-            f"{unit * f.half_width:.2g}",
-            f"at most {unit * widest:.2g}",
-            f.half_width <= widest if widest else None,
-        ),
+        Check("rows equal to ERM", equal, most, f.equal <= EQUAL),
+        Check("half-width of gains", found, wanted, holds),
     ]

@@ -11,20 +11,19 @@ from oodbench.data import facts
 from oodbench.datasets import Dataset, make
 from oodbench.diagnose.admission import (
     ERM,
-    POINTS,
     REFERENCES,
-    SHARE,
     Figures,
     Value,
     checks,
     figures,
+    least_room,
     value_of,
 )
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import constant_values, reported_metrics
-from oodbench.report.numbers import gain, number
+from oodbench.report.numbers import gain, number, with_unit
 from oodbench.report.statistics import mean_and_error
 from oodbench.report.why import why
 from oodbench.results.directory import Results
@@ -74,23 +73,17 @@ class HeadRoom:
     @property
     def room(self) -> float | None:
         """How much better than ERM the better one of `ceiling` and `own` is, in the metric's unit."""
-        sign = 1 if self.higher_is_better else -1
-        best = [sign * (value[0] - self.erm[0]) for value in (self.ceiling, self.own) if value]
-        return max(best, default=None)
+        return max(map(self._over_erm, filter(None, (self.ceiling, self.own))), default=None)
 
     @property
     def has_room(self) -> bool:
         """Whether the head-room suffices for a dataset of a board."""
-        least = POINTS if is_proportion(self.metric) else SHARE * abs(self.erm[0])
-        return self.room is not None and self.room >= least
+        return self.room is not None and self.room >= least_room(self.metric, self.erm[0])
 
     @property
     def is_at_chance(self) -> bool:
         """Whether ERM is no better than the constant answer."""
-        if self.constant is None:
-            return False
-        sign = 1 if self.higher_is_better else -1
-        return sign * (self.erm[0] - self.constant[0]) <= 0
+        return self.constant is not None and self._over_erm(self.constant) >= 0
 
     @property
     def is_on_the_line(self) -> bool | None:
@@ -98,6 +91,9 @@ class HeadRoom:
         if self.spearman is None:
             return None
         return self.spearman[0] > 0 and self.spearman[1] < LEVEL
+
+    def _over_erm(self, value: Value) -> float:
+        return (1 if self.higher_is_better else -1) * (value[0] - self.erm[0])
 
 
 def head_room(
@@ -154,18 +150,16 @@ def show(room: HeadRoom, console: Terminal) -> None:
     """Print the values, the head-room, and whether the dataset is on the line."""
     runs = f"{room.draws} draws x {room.trials} trials of {room.steps} steps"
     each = f"{duration(room.seconds)} a run" if room.seconds >= 1 else "less than 1 s a run"
-    unit = " (%)" if is_proportion(room.metric) else ""
     better = "higher" if room.higher_is_better else "lower"
     console.say(
-        f"{room.label}, test {'+'.join(room.tests)}: {room.metric}{unit}, {better} is better; {runs}, "
+        f"{room.label}, test {'+'.join(room.tests)}: {with_unit(room.metric)}, {better} is better; {runs}, "
         f"{each}, chosen by {room.rule}"
     )
     alone = f"ERM on {'+'.join(room.tests)} alone"
     rows = {CONSTANT: room.constant, ERM: room.erm, CEILING: room.ceiling, alone: room.own}
     if room.figures is not None:
-        rows |= {name: value for name, value in room.figures.outside.items() if name != ERM}
-        known = CEILING, ALONE
-        rows |= {k: v for k, v in room.figures.ceilings.items() if k not in known}
+        others = {**room.figures.outside, **room.figures.ceilings}
+        rows |= {name: value for name, value in others.items() if name not in (ERM, CEILING, ALONE)}
     texts = [(name, value_text(value, room.metric)) for name, value in rows.items()]
     console.print(console.tables(("trained", room.metric), texts), soft_wrap=True)
     for sentence in verdicts(room):
@@ -188,16 +182,12 @@ def value_text(value: Value | None, metric: str) -> str:
 
 def verdicts(room: HeadRoom) -> list[str]:
     """Sentences on the head-room and on the line."""
-    sentences = []
-    if room.room is None:
-        sentences.append(
-            "Head-room: unknown, as neither a ceiling nor the test alone can be trained."
-        )
-    else:
+    sentences = ["Head-room: unknown, as neither a ceiling nor the test alone can be trained."]
+    if room.room is not None:
         unit = " points" if is_proportion(room.metric) else ""
         least = "8 points" if unit else "15 % of ERM's loss"
         than = "at least" if room.has_room else "less than"
-        sentences.append(f"Head-room: {gain(room.room, room.metric)}{unit}, {than} {least}.")
+        sentences = [f"Head-room: {gain(room.room, room.metric)}{unit}, {than} {least}."]
     if room.is_at_chance:
         sentences.append("ERM is no better than the constant answer.")
     if room.spearman is not None:

@@ -36,10 +36,11 @@ MEAN = "mean"
 """The environment of a mean over all test environments, of which `test_environments` is empty."""
 
 
-def cells(chosen: Chosen, metric: str | None = None) -> pd.DataFrame:
+def cells(chosen: Chosen, metric: str | None = None, trained_alone: bool = False) -> pd.DataFrame:
     """All numbers that a rule's choices give, one in each row, in the order of the sweep.
 
-    `metric` is shown in place of each dataset's own, and never changes what is chosen. Columns:
+    `metric` is shown in place of each dataset's own, and never changes what is chosen; `trained_alone`
+    leaves out all but the trained rows' values of it on test environments. Columns:
 
     - `dataset_label`, `label` (str): the dataset and the row of a table;
     - `test_environments` (tuple of str): the test set; `trial` (int): the repetition;
@@ -59,12 +60,10 @@ def cells(chosen: Chosen, metric: str | None = None) -> pd.DataFrame:
     """
     reported, higher = reported_metrics(chosen.tables, metric)
     grid = _grid(chosen)
-    parts = [
-        _on_tests(chosen, grid, chosen.tied, reported),
-        constant_values(chosen.places, reported),
-        _of_predictor(chosen, grid),
-        _unadapted(chosen, grid, reported),
-    ]
+    parts = [_on_tests(chosen, grid, chosen.tied, reported)]
+    if not trained_alone:
+        parts.append(constant_values(chosen.places, reported))
+        parts += [_of_predictor(chosen, grid), _unadapted(chosen, grid, reported)]
     table = pd.concat([part for part in parts if len(part)], ignore_index=True)
     methods = table.loc[table["kind"] == METHOD, "dataset_label"].unique()
     table = table[table["dataset_label"].isin(methods)]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from oodbench.errors import counted, unknown
 from oodbench.metrics import is_proportion
-from oodbench.notes import AnyNote, Note
+from oodbench.notes import Note
 from oodbench.report.cells import CEILING, METHOD, scores
 from oodbench.report.gaps import (
     ALL,
@@ -22,7 +22,7 @@ from oodbench.report.gaps import (
     losses,
     lost_to_oracle,
 )
-from oodbench.report.numbers import Kind, Number, count, share
+from oodbench.report.numbers import Kind, Number, count, gain, share, unit_of_gains
 from oodbench.report.statistics import (
     BAND,
     LEAST,
@@ -68,93 +68,75 @@ def comparison(
     labels = [str(x) for x in board.frame.loc[board.frame["kind"] == METHOD, "label"].unique()]
     if baseline not in labels:
         raise unknown("baseline", baseline, labels)
-    table = scores(board.cells)
-    differences = gains(table, baseline)
-    main = sheet(board)
-    blocks = [*main.blocks, *_gain_blocks(differences, table), *_rank_blocks(table)]
-    notes = (*main.notes, *_notes(differences, baseline))
-    frame, paper = _frame(differences, board.rule), _paper(differences, table)
-    return Sheet(blocks, notes, main.remarks, frame, main.marks, paper)
+    table, main = scores(board.cells), sheet(board)
+    found = {dataset: rows for dataset, rows in gains(table, baseline).items() if rows}
+    metrics = dict(zip(table["dataset"], table["metric"], strict=True)) | {OVERALL: "accuracy"}
+    by_dataset = [_gain_block(name, rows, metrics[name]) for name, rows in found.items()]
+    blocks = [*main.blocks, *by_dataset, *_rank_blocks(table)]
+    notes = (f"No row can be compared with {baseline}.",)
+    return replace(
+        main,
+        blocks=blocks,
+        notes=(*main.notes, *(_notes(baseline) if found else notes)),
+        frame=_frame(found, board.rule),
+        paper=_paper(found, metrics, baseline) if found else None,
+    )
 
 
-Gains = list[tuple[str, list[Difference]]]
-"""A dataset (or OVERALL) and the difference of every other label to the baseline."""
+Gains = Mapping[str, Mapping[str, Difference]]
+"""The difference of every other label to the baseline, by dataset (or OVERALL) and label."""
 
 
 def gains(table: pd.DataFrame, baseline: str) -> Gains:
     """The gains on each dataset; if several are measured in proportions, also over these."""
-    parts = [(str(dataset), scored) for dataset, scored in table.groupby("dataset", sort=False)]
+    parts = {str(dataset): scored for dataset, scored in table.groupby("dataset", sort=False)}
     shares = table[table["metric"].map(is_proportion).astype(bool)]
     if shares["dataset"].nunique() > 1:
-        parts.append((OVERALL, shares))
-    return [
-        (name, paired_differences(scored, baseline, _band(scored)))
-        for name, scored in parts
-        if baseline in set(scored["label"])
-    ]
+        parts[OVERALL] = shares
+    found = {}
+    for name, scored in parts.items():
+        if baseline in set(scored["label"]):
+            band = BAND if is_proportion(str(scored["metric"].iloc[0])) else 0.0
+            found[name] = {d.label: d for d in paired_differences(scored, baseline, band)}
+    return found
 
 
-def _band(scored: pd.DataFrame) -> float:
-    return BAND if is_proportion(str(scored["metric"].iloc[0])) else 0.0
-
-
-def _metrics(table: pd.DataFrame) -> dict[str, str]:
-    return dict(zip(table["dataset"], table["metric"], strict=True)) | {OVERALL: "accuracy"}
-
-
-def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
-    metrics = _metrics(table)
+def _gain_block(dataset: str, rows: Mapping[str, Difference], metric: str) -> Block:
     header = columns("algorithm", "gain", "95 % interval", "win/tie/loss", "detectable", "pairs")
-    blocks = []
-    for dataset, rows in gains:
-        metric = metrics[dataset]
-        ordered = sorted(rows, key=lambda d: (d.pairs < d.planned, -d.gain.mean))
-        cells = [_gain_row(d, metric) for d in ordered]
-        ranked = sum(d.pairs == d.planned for d in ordered)
-        unit = "points" if is_proportion(metric) else metric
-        if rows:
-            title = f"{dataset}: gain over {rows[0].baseline} ({unit})"
-            blocks.append(Block(title, header, cells, ranked))
-    return blocks
-
-
-def _paper(gains: Gains, table: pd.DataFrame) -> Block | None:
-    """The gains on all datasets as one table, bold where the interval does not hold 0."""
-    metrics = _metrics(table)
-    by_dataset = [(dataset, {d.label: d for d in rows}) for dataset, rows in gains if rows]
-    if not by_dataset:
-        return None
-    labels = list(dict.fromkeys(label for _, of_dataset in by_dataset for label in of_dataset))
-    rows: list[list[Cell]] = []
-    clear = set()
-    for r, label in enumerate(labels):
-        row: list[Cell] = [label]
-        for c, (dataset, of_dataset) in enumerate(by_dataset, 1):
-            d = of_dataset.get(label)
-            row.append("-" if d is None else _gain_and_half(d, metrics[dataset]))
-            if d is not None and (d.gain.low > 0 or d.gain.high < 0):
-                clear.add((r, c))
-        rows.append(row)
-    baseline = next(iter(by_dataset[0][1].values())).baseline
-    title = f"Gain over {baseline} with 95 % intervals; bold where these do not hold 0"
-    header = columns("algorithm", *(dataset for dataset, _ in by_dataset))
-    return Block(title, header, rows, len(rows), clear, explains_bold=True)
-
-
-def _gain_and_half(d: Difference, metric: str) -> Number:
-    half = math.nan if d.equal else (d.gain.high - d.gain.low) / 2
-    return Number(d.gain.mean, half, kind=Kind.GAIN, metric=metric)
+    ordered = sorted(rows.values(), key=lambda d: (d.pairs < d.planned, -d.gain.mean))
+    title = f"{dataset}: gain over {ordered[0].baseline} ({unit_of_gains(metric)})"
+    ranked = sum(d.pairs == d.planned for d in ordered)
+    return Block(title, header, [_gain_row(d, metric) for d in ordered], ranked)
 
 
 def _gain_row(d: Difference, metric: str) -> list[Cell]:
     pairs, counts = count(d.pairs, d.planned), f"{d.wins}/{d.ties}/{d.losses}"
     if d.equal:
         return [d.label, Number(0.0, kind=Kind.SIZE, metric=metric), "equal", counts, "-", pairs]
-    low, high = (Number(v, kind=Kind.GAIN, metric=metric) for v in (d.gain.low, d.gain.high))
+    mean, low, high = (gain(v, metric) for v in (d.gain.mean, d.gain.low, d.gain.high))
     interval = "-" if math.isnan(d.gain.low) else f"[{low}, {high}]"
-    mean = Number(d.gain.mean, kind=Kind.GAIN, metric=metric)
-    detectable = Number(d.detectable, kind=Kind.SIZE, metric=metric)
-    return [d.label, mean, interval, counts, detectable, pairs]
+    return [d.label, mean, interval, counts, gain(d.detectable, metric, ""), pairs]
+
+
+def _paper(gains: Gains, metrics: Mapping[str, str], baseline: str) -> Block:
+    """The gains on all datasets as one table, bold where the interval does not hold 0."""
+    rows: list[list[Cell]] = []
+    clear = set()
+    for label in dict.fromkeys(label for of_dataset in gains.values() for label in of_dataset):
+        row: list[Cell] = [label]
+        for dataset, of_dataset in gains.items():
+            d = of_dataset.get(label)
+            if d is not None and (d.gain.low > 0 or d.gain.high < 0):
+                clear.add((len(rows), len(row)))
+            row.append("-" if d is None else _gain_and_half(d, metrics[dataset]))
+        rows.append(row)
+    title = f"Gain over {baseline} with 95 % intervals; bold where these do not hold 0"
+    return Block(title, columns("algorithm", *gains), rows, len(rows), clear, explains_bold=True)
+
+
+def _gain_and_half(d: Difference, metric: str) -> Number:
+    half = math.nan if d.equal else (d.gain.high - d.gain.low) / 2
+    return Number(d.gain.mean, half, kind=Kind.GAIN, metric=metric)
 
 
 def _rank_blocks(table: pd.DataFrame) -> list[Block]:
@@ -168,9 +150,7 @@ def _rank_blocks(table: pd.DataFrame) -> list[Block]:
     return [Block(title, columns("algorithm", "mean rank"), rows, len(rows))]
 
 
-def _notes(gains: Gains, baseline: str) -> tuple[AnyNote, ...]:
-    if not any(rows for _, rows in gains):
-        return (f"No row can be compared with {baseline}.",)
+def _notes(baseline: str) -> tuple[Note, Note]:
     return (
         Note(
             f"Gain: the difference to {baseline}, paired by (dataset, environment, trial), positive "
@@ -197,8 +177,8 @@ def _frame(gains: Gains, rule: str) -> pd.DataFrame:
         | {"clusters": d.gain.n}
         | {name: getattr(d, name) for name in COUNTED}
         | {"rule": rule, "errors": ERRORS}
-        for dataset, differences in gains
-        for d in differences
+        for dataset, differences in gains.items()
+        for d in differences.values()
     ]
     return pd.DataFrame(rows)
 
@@ -355,50 +335,45 @@ def compare_own_rows(
         return None
     frozen = [label for label, origin in places.items() if origin != "here"]
     groups = [(str(dataset), group) for dataset, group in table.groupby("dataset", sort=False)]
+    rows = [row for group in groups for row in _own_rows(*group, local, frozen)]
     in_percent = table[table["metric"].map(is_proportion).astype(bool)]
-    of_groups = [_own_rows(name, group, local, frozen) for name, group in groups]
     means: list[list[Cell]] = []
     if in_percent["dataset"].nunique() > 1:
         means = _own_rows("datasets in %", in_percent, local, frozen)
-    rows = [*(row for of_group in of_groups for row in of_group), *means]
-    header = ["dataset", "algorithm", "rank"]
-    header += [f"gain over {BASELINE} [95 %]", "best of the board", "gain over it [95 %]"]
     if not rows:
         return None
-    title, shows = "Trained here, beside the board", Shows.OWN_ROWS
-    summary = len(means)
-    return Block(title, columns(*header), rows, len(rows), keys=2, shows=shows, summary=summary)
+    header = ["dataset", "algorithm", "rank"]
+    header += [f"gain over {BASELINE} [95 %]", "best of the board", "gain over it [95 %]"]
+    return Block(
+        "Trained here, beside the board",
+        columns(*header),
+        [*rows, *means],
+        len(rows) + len(means),
+        keys=2,
+        shows=Shows.OWN_ROWS,
+        summary=len(means),
+    )
 
 
 def _own_rows(
     dataset: str, group: pd.DataFrame, local: Sequence[str], frozen: Sequence[str]
 ) -> list[list[Cell]]:
-    ranked = _ranked(group)
+    """The rows of a dataset, or of the means of several, with ranks among the complete labels."""
+    blocks, several = block_table(group), group["dataset"].nunique() > 1
+    ranked = ranks(blocks if several else pd.DataFrame([blocks.mean()])).mean()
     on_board = ranked[ranked.index.isin(frozen)].sort_values(kind="stable")
     best = str(on_board.index[0]) if len(on_board) else None
-    there = set(group["label"])
-    return [_own_row(dataset, group, label, best, ranked) for label in local if label in there]
-
-
-def _ranked(group: pd.DataFrame) -> "pd.Series[float]":
-    """The rank of each complete label on a dataset, or its mean rank over several; 1 is the best."""
-    table = block_table(group)
-    if group["dataset"].nunique() == 1:
-        table = pd.DataFrame([table.mean()])
-    return ranks(table).mean()
-
-
-def _own_row(
-    dataset: str, group: pd.DataFrame, label: str, best: str | None, ranked: "pd.Series[float]"
-) -> list[Cell]:
-    several = group["dataset"].nunique() > 1
-    if several and label not in ranked.index:  # its mean is over fewer datasets
-        return [dataset, label, *["-"] * 4]
-    rank = "-"
-    if label in ranked.index:
-        rank = f"{ranked[label]:{'.2f' if several else 'g'}} of {len(ranked)}"
-    over_baseline, over_best = (_gain(group, label, other) for other in (BASELINE, best))
-    return [dataset, label, rank, over_baseline, best or "-", over_best]
+    rows: list[list[Cell]] = []
+    for label in (x for x in local if x in set(group["label"])):
+        if several and label not in ranked.index:  # its mean is over fewer datasets
+            rows.append([dataset, label, *["-"] * 4])
+            continue
+        rank = "-"
+        if label in ranked.index:
+            rank = f"{ranked[label]:{'.2f' if several else 'g'}} of {len(ranked)}"
+        over_baseline, over_best = (_gain(group, label, other) for other in (BASELINE, best))
+        rows.append([dataset, label, rank, over_baseline, best or "-", over_best])
+    return rows
 
 
 def _gain(group: pd.DataFrame, label: str, other: str | None) -> Cell:

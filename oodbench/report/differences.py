@@ -2,7 +2,6 @@
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -120,40 +119,29 @@ def distance(run: "pd.Series[Any]") -> str:
     )
 
 
-@dataclass
-class Repeats:
-    """The rows of a board that were trained here again."""
+def equal_notes(rows: pd.DataFrame) -> list[Note]:
+    """Notes on the rows that equal their frozen ones: `dataset`, `label`, `ended` and `planned` runs."""
+    notes = []
+    for dataset, of_dataset in rows.groupby("dataset", sort=False):
+        ended, planned = of_dataset["ended"].sum(), of_dataset["planned"].sum()
+        counts = f"{ended} of {planned} runs here are equal to the board's"
+        text = f"{', '.join(of_dataset['label'])} on {dataset}: {counts}."
+        notes.append(Note(text, f"On {dataset} {counts}."))
+    return notes
 
-    table: pd.DataFrame
-    """Their runs, as `compared` has them."""
-    equal: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
-    """By dataset: label, ended runs and planned runs of each row that equals its frozen one."""
-    unlike: list[tuple[str, str, str]] = field(default_factory=list)
-    """The rows that differ from their frozen ones: dataset, frozen label, label of the runs here."""
-    other_draws: int = 0
-    """The number of runs in the other rows that the board does not have."""
 
-    def sentences(self) -> list[AnyNote]:
-        """The notes on these rows."""
-        notes: list[AnyNote] = []
-        for place, of_dataset in self.equal.items():
-            labels, ended, planned = zip(*of_dataset, strict=True)
-            counts = f"{sum(ended)} of {sum(planned)} runs here are equal to the board's"
-            text = f"{', '.join(labels)} on {place}: {counts}."
-            notes.append(Note(text, f"On {place} {counts}."))
-        if not self.unlike:
-            return notes
-        places = pd.MultiIndex.from_frame(self.table[["dataset_label", "label"]])
-        runs = self.table[places.isin([pair[:2] for pair in self.unlike])]
-        by_dataset = pd.DataFrame(self.unlike).groupby(0, sort=False)[2].agg(", ".join)
-        rows = "; ".join(f"{labels} on {dataset}" for dataset, labels in by_dataset.items())
-        text = f"{rows}: of {len(runs)} runs that are also on the board, {outcome(runs)}"
-        if self.other_draws:
-            text += f"; {self.other_draws} have other hyperparameters than the board's"
-        by_agreement = Counter(runs["agreement"])
-        short = ", ".join(f"{n} {agreement}" for agreement, n in by_agreement.items())
-        note = Note(f"{text}.", f"Of {counted(len(runs), 'run')} also on the board: {short}.")
-        return [*notes, note]
+def unlike_note(runs: pd.DataFrame, rows: pd.DataFrame, other_draws: int) -> Note:
+    """The note on the rows that are shown twice: `dataset` and the `shown` label of those here.
+
+    `runs` are theirs that are also frozen, as `compared` has them; the board lacks `other_draws` of them.
+    """
+    by_dataset = rows.groupby("dataset", sort=False)["shown"].agg(", ".join)
+    names = "; ".join(f"{labels} on {dataset}" for dataset, labels in by_dataset.items())
+    text = f"{names}: of {len(runs)} runs that are also on the board, {outcome(runs)}"
+    if other_draws:
+        text += f"; {other_draws} have other hyperparameters than the board's"
+    short = ", ".join(f"{n} {agreement}" for agreement, n in Counter(runs["agreement"]).items())
+    return Note(f"{text}.", f"Of {counted(len(runs), 'run')} also on the board: {short}.")
 
 
 def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> AnyNote:

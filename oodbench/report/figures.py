@@ -49,6 +49,8 @@ WIDTHS = {1: 3.25, 2: 6.75}
 """Inches of one and of two columns of a paper."""
 SUFFIXES = (".pdf", ".svg", ".png")
 MARKERS = "os^DvPX"
+RING: Any = {"ms": 4.5, "mfc": "none", "mew": 0.9, "zorder": 3}
+DOT: Any = {"ms": 2, "mew": 0, "alpha": 0.35, "zorder": 2}
 DASHES = ("-", "--", ":", "-.")
 LETTER = 4.2 / 72
 """The mean width of a letter in inches, at PAPER's font size."""
@@ -93,12 +95,7 @@ class Panel:
         return plain(self.metric) + (" (%)" if is_proportion(self.metric) else "")
 
 
-def plot(
-    name: str,
-    frames: Tables,
-    rule: str | None = None,
-    baseline: str = "ERM",
-) -> Figure:
+def plot(name: str, frames: Tables, rule: str | None = None, baseline: str = "ERM") -> Figure:
     """The figure `name` of FIGURES, two columns of a paper wide if there are several datasets.
 
     Raises UserError for an unknown figure, rule or baseline, and where there is nothing to plot.
@@ -126,10 +123,7 @@ def _curves(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     labels = _labels(frames)
     for panel, axes in _panels(figure, frames, rule):
         for label, of_label in panel.curves.groupby("label", sort=False):
-            colour, dash = (
-                _colour(labels, label),
-                DASHES[labels.index(str(label)) // len(COLOURS) % 4],
-            )
+            colour, dash, _ = _look(labels, label)
             per_trial = of_label.groupby(["step", "trial"])["test"].mean().unstack("trial")
             steps, mean = per_trial.index.to_numpy(), panel.scale * per_trial.mean(axis=1)
             error = panel.scale * per_trial.sem(axis=1).fillna(0)
@@ -149,16 +143,11 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     for panel, axes in _panels(figure, frames, rule):
         points = panel.points.dropna(subset=["inside", "test"])
         for label, of_label in points.groupby("label", sort=False):
-            look: dict[str, Any] = {
-                "color": _colour(labels, label),
-                "marker": _marker(labels, label),
-            }
+            colour, _, marker = _look(labels, label)
             for chosen, subset in of_label.groupby("chosen"):
                 x, y = panel.scale * subset["inside"], panel.scale * subset["test"]
-                if chosen:
-                    axes.plot(x, y, ls="", ms=4.5, mfc="none", mew=0.9, zorder=3, **look)
-                else:
-                    axes.plot(x, y, ls="", ms=2, mew=0, alpha=0.35, zorder=2, **look)
+                look = RING if chosen else DOT
+                axes.plot(x, y, ls="", color=colour, marker=marker, **look)
         axes.set(xlabel=f"{panel.unit} in distribution", ylabel=f"test {panel.unit}")
         if panel.scale > 1:  # one scale, in which the diagonal can be seen
             ends = [*axes.get_xlim(), *axes.get_ylim()]
@@ -177,20 +166,20 @@ def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     if baseline not in set(table["label"]):
         raise unknown("baseline", baseline, table["label"].unique())
     metrics = dict(zip(table["dataset"], table["metric"], strict=True))
-    differences = [(dataset, rows) for dataset, rows in gains(table, baseline) if rows]
+    differences = {dataset: rows for dataset, rows in gains(table, baseline).items() if rows}
     if not differences:
         raise UserError(f"no row can be compared with {baseline}")
     width = _panel_width(figure, len(differences))
     names = {label: _wrapped(str(label), NAME_SHARE * width) for label in table["label"].unique()}
     most = max(text.count("\n") for text in names.values()) + 1
     room = (1 - NAME_SHARE) * width
-    height = 0.75 + 0.2 * max(len(rows) for _, rows in differences) * most
+    height = 0.75 + 0.2 * max(map(len, differences.values())) * most
     for axes, (dataset, rows) in zip(
-        _grid(figure, len(differences), height), differences, strict=True
+        _grid(figure, len(differences), height), differences.items(), strict=True
     ):
         metric = metrics.get(dataset, "accuracy")
         scale = 100.0 if is_proportion(metric) else 1.0
-        ordered = sorted(rows, key=lambda d: d.gain.mean)
+        ordered = sorted(rows.values(), key=lambda d: d.gain.mean)
         for place, d in enumerate(ordered):
             colour = "0.4"
             if d.gain.low > 0 or d.gain.high < 0:
@@ -291,12 +280,11 @@ def _labels(frames: Tables) -> list[str]:
     return [str(label) for label in frames.runs["label"].unique()]
 
 
-def _colour(labels: Sequence[str], label: object) -> str:
-    return COLOURS[labels.index(str(label)) % len(COLOURS)]
-
-
-def _marker(labels: Sequence[str], label: object) -> str:
-    return MARKERS[labels.index(str(label)) % len(MARKERS)]
+def _look(labels: Sequence[str], label: object) -> tuple[str, str, str]:
+    """The colour, dash and marker of a row."""
+    place = labels.index(str(label))
+    dash = DASHES[place // len(COLOURS) % len(DASHES)]
+    return COLOURS[place % len(COLOURS)], dash, MARKERS[place % len(MARKERS)]
 
 
 def _wrapped(name: str, inches: float) -> str:
@@ -315,14 +303,11 @@ def _widen(axes: Axes, name: str, scale: float) -> None:
 
 def _legend(figure: Figure, labels: Sequence[str], markers: bool) -> None:
     names = [_wrapped(label, figure.get_figwidth() - HANDLE) for label in labels]
-    handles = [
-        Line2D(
-            [], [], color=_colour(labels, x), label=name, mfc="none", ms=4.5,
-            marker=_marker(labels, x) if markers else "",
-            ls="" if markers else DASHES[labels.index(x) // len(COLOURS) % 4],
-        )
-        for x, name in zip(labels, names, strict=True)
-    ]  # fmt: skip
+    handles = []
+    for label, name in zip(labels, names, strict=True):
+        colour, dash, marker = _look(labels, label)
+        look: dict[str, Any] = {"marker": marker, "ls": ""} if markers else {"ls": dash}
+        handles.append(Line2D([], [], color=colour, label=name, mfc="none", ms=4.5, **look))
     longest = max(len(line) for name in names for line in name.split("\n"))
     room = int(figure.get_figwidth() / (LETTER * longest + HANDLE))
     figure.legend(handles=handles, loc="outside upper center", ncols=max(1, min(len(labels), room)))

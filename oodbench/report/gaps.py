@@ -11,7 +11,7 @@ shown, so that places and win rates are those among these rows.
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
@@ -106,62 +106,29 @@ def bounded_mean(shares: pd.DataFrame, floor: float = FLOOR) -> "pd.Series[float
     return shares.clip(lower=floor).mean(skipna=False).round(12)
 
 
-@dataclass(frozen=True)
-class Resampled:
-    """Every label's numbers in the resamples of a bootstrap over datasets, then over their trials."""
-
-    labels: list[str]
-    gap: Numbers
-    """(resamples, labels): the bounded mean share of the gap, to 12 digits; NaN without clear head-room."""
-    units: int
-    """The number of datasets that are resampled; of trials if there is one dataset."""
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether there are enough units for an interval."""
-        return self.units >= LEAST
-
-    @cached_property
-    def better(self) -> dict[str, float]:
-        """The share of the resamples in which each label is better than the baseline; a tie counts half."""
-        shares = ((self.gap > 0) + 0.5 * (self.gap == 0)).mean(axis=0).tolist()
-        return dict(zip(self.labels, shares, strict=True))
-
-    @cached_property
-    def intervals(self) -> dict[str, tuple[float, float]]:
-        """The 2.5 % and 97.5 % points of each label's share; NaN below LEAST units."""
-        if not self.has_interval:
-            return dict.fromkeys(self.labels, (math.nan, math.nan))
-        low, high = np.quantile(self.gap, _TAILS, axis=0)
-        return dict(zip(self.labels, zip(low.tolist(), high.tolist(), strict=True), strict=True))
-
-
 def resampled(
     trials: Trials,
     rooms: pd.DataFrame,
     datasets: Collection[str] | None = None,
     resamples: int = RESAMPLES,
-) -> Resampled:
-    """Resample the datasets (all by default) and, within each that is drawn, its trials.
+) -> pd.DataFrame:
+    """The bounded mean share, to 12 digits, of each label (column) in each resample of a bootstrap.
 
-    A resample has the same trials for all labels, as they are paired. The head-rooms are units and stay
-    what they are. Shares are over the datasets with a clear head-room. Only labels that have every trial
-    take part.
+    It resamples the datasets (all by default) and, within each that is drawn, its trials: the same ones for
+    all labels, as they are paired. The head-rooms are units and stay what they are. Shares are over the
+    datasets with a clear head-room, NaN without one. Only labels that have every trial take part.
     """
     chosen = [d for d in trials.index.unique("dataset") if datasets is None or d in datasets]
     whole = trials.loc[chosen].dropna(axis=1)
-    labels = [str(label) for label in whole.columns]
     clear = [d for d in chosen if d in rooms.index[rooms["clear"]]]
-    column, gap = labels.index(BASELINE), np.full((resamples, len(labels)), math.nan)
-    if clear:
-        units = rooms.loc[clear, "mean"].to_numpy()
-        gap = np.zeros_like(gap)
-        for drawn, means in _resamples(whole.loc[clear], resamples):
-            with np.errstate(invalid="ignore"):  # a diverged baseline
-                share = (means - means[:, [column]]) / units[drawn, None]
-            gap += np.maximum(share, FLOOR) / len(clear)
-    units = len(chosen) if len(chosen) > 1 else len(whole)
-    return Resampled(labels, gap.round(12), units)
+    baseline = list(whole.columns).index(BASELINE)
+    gap = np.full((resamples, whole.shape[1]), 0.0 if clear else math.nan)
+    units = rooms.loc[clear, "mean"].to_numpy()
+    for drawn, means in _resamples(whole.loc[clear], resamples):
+        with np.errstate(invalid="ignore"):  # a diverged baseline
+            share = (means - means[:, [baseline]]) / units[drawn, None]
+        gap += np.maximum(share, FLOOR) / len(clear)
+    return pd.DataFrame(gap.round(12), columns=whole.columns)
 
 
 def _resamples(trials: Trials, resamples: int) -> Iterator[tuple["np.ndarray", Numbers]]:
@@ -187,8 +154,7 @@ def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Number]:
     the first of theirs.
     """
     here = first_places(better.to_numpy()[None])[0]
-    there = first_places(resampled)
-    spread = np.quantile(there, _TAILS, axis=0, method="inverted_cdf")
+    spread = np.quantile(first_places(resampled), _TAILS, axis=0, method="inverted_cdf")
     columns = zip(better.index, here, *spread, strict=True)
     return {
         str(x): Number(int(p), low=int(a), high=int(b), kind=Kind.PLACE) for x, p, a, b in columns
@@ -222,7 +188,7 @@ class Share:
     place: Number | None = None
     """None of rows that have no place."""
     better: float = math.nan
-    """The share of resamples in which the row is better than the baseline."""
+    """The share of resamples in which the row is better than the baseline; a tie counts half."""
 
     @property
     def cells(self) -> tuple[Number | str, Number | str, Number | str]:
@@ -274,7 +240,7 @@ class Gaps:
 
     @cached_property
     def apart_shares(self) -> pd.DataFrame:
-        """Shares of the rows that are not ranked, and the baseline, by dataset (row) and label (column)."""
+        """Shares of the rows that are not ranked, and the baseline."""
         return shares(self.apart, self.rooms)
 
     @cached_property
@@ -304,24 +270,21 @@ class Gaps:
         return {str(x): share(m) for t in tables for x, m in bounded_mean(t).dropna().items()}
 
     def _rows(self, members: Sequence[str], apart: bool = False) -> list[Share]:
-        table = (self.apart_shares if apart else self.shares).loc[list(members)]
-        means = _ordered(bounded_mean(table)).drop([BASELINE] * apart)
-        drawn = resampled(self.apart if apart else self.trials, self.rooms, members)
-        there = {} if apart else places(means[drawn.labels], drawn.gap)
+        table, trials = (self.apart_shares, self.apart) if apart else (self.shares, self.trials)
+        means = _ordered(bounded_mean(table.loc[list(members)])).drop([BASELINE] * apart)
+        drawn = resampled(trials, self.rooms, members)
+        there = {} if apart else places(means[drawn.columns], drawn.to_numpy())
+        if (len(members) if len(members) > 1 else len(trials.loc[list(members)])) < LEAST:
+            there = {x: Number(place.value, kind=Kind.PLACE) for x, place in there.items()}
+            drawn[:] = math.nan
+        low, high = np.quantile(drawn, _TAILS, axis=0)
+        better = ((drawn > 0) + 0.5 * (drawn == 0)).mean().where(~np.isnan(low))
+        table = pd.DataFrame({"low": low, "high": high, "better": better}).drop(BASELINE)
+        rows = table.reindex(means.index).to_numpy(float).tolist()
         return [
-            self._row(str(label), mean, drawn, there)
-            for label, mean in zip(means.index, means.tolist(), strict=True)
+            Share(str(label), mean, low, high, there.get(str(label)), better)
+            for (label, mean), (low, high, better) in zip(means.items(), rows, strict=True)
         ]
-
-    def _row(self, label: str, mean: float, drawn: Resampled, there: Mapping[str, Number]) -> Share:
-        if math.isnan(mean):
-            return Share(label, mean)
-        place = there.get(label)
-        if place is not None and not drawn.has_interval:
-            place = replace(place, low=math.nan, high=math.nan)
-        low, high = drawn.intervals[label] if label != BASELINE else (math.nan, math.nan)
-        better = math.nan if math.isnan(low) else drawn.better[label]
-        return Share(label, mean, low, high, place, better)
 
 
 def _ordered(means: "pd.Series[float]") -> "pd.Series[float]":
@@ -346,10 +309,12 @@ def gaps_of(chosen: Chosen, table: pd.DataFrame) -> Gaps | None:
     return Gaps(chosen, table, trials, rooms)
 
 
-def gaps_by_rule(tables: Tables) -> dict[str, Gaps]:
-    """The gaps of a board's rows by each rule that has some."""
-    by_rule = judge_by_all(tables, rule_names())
-    found = {rule: gaps_of(chosen, cells(chosen)) for rule, chosen in by_rule.items()}
+def gaps_by_rule(tables: Tables, trained_alone: bool = False) -> dict[str, Gaps]:
+    """The gaps of a board's rows by each rule that has some, `trained_alone` without constant answers."""
+    found = {
+        rule: gaps_of(chosen, cells(chosen, trained_alone=trained_alone))
+        for rule, chosen in judge_by_all(tables, rule_names()).items()
+    }
     return {rule: gaps for rule, gaps in found.items() if gaps}
 
 

@@ -94,6 +94,16 @@ def gain(value: float, metric: str, sign: str = "+") -> str:
     return f"{100 * value:{sign}.1f}" if is_proportion(metric) else f"{value:{sign}.3g}"
 
 
+def with_unit(metric: str) -> str:
+    """A metric as titles and axes name it; a proportion is shown in %."""
+    return f"{metric} (%)" if is_proportion(metric) else metric
+
+
+def unit_of_gains(metric: str) -> str:
+    """The unit in which gains of a metric are written."""
+    return "points" if is_proportion(metric) else metric
+
+
 def _gain(n: Number) -> str:
     text = gain(n.value, n.metric)
     if not math.isnan(n.error):

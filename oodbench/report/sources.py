@@ -10,7 +10,7 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import of_predictions
 from oodbench.notes import Note
-from oodbench.report.differences import Agreement, Repeats, compared, origin
+from oodbench.report.differences import Agreement, compared, equal_notes, origin, unlike_note
 from oodbench.report.gaps import BASELINE, gaps_by_rule, losses
 from oodbench.results.boards import board_among, datasets_to_come, find_board
 from oodbench.results.directory import Results
@@ -80,13 +80,13 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     local, shown, notes = _cut(local, board, here, title)
     notes += range_notes(board.runs, local.runs)
     made = origin(shown.runs, local.runs)
-    local, shown, repeats = _beside_frozen(local, shown, here, title)
+    local, shown, repeated = _beside_frozen(local, shown, here, title)
     order = {label: i for i, label in enumerate(shown.runs["dataset_label"].unique())}
     runs = stacked_runs([shown.runs, local.runs]).sort_values(
         "dataset_label", key=lambda labels: labels.map(order), kind="stable", ignore_index=True
     )
     metrics = stacked([shown.records, local.records])
-    sentences = (*local.notes, *board.notes, *notes, *repeats.sentences(), made)
+    sentences = (*local.notes, *board.notes, *notes, *repeated, made)
     return Tables(completed(runs), metrics, shown.scores, sentences)
 
 
@@ -98,7 +98,7 @@ def _ranked(name: str) -> Tables:
     frames = read_board(find_board(name))
     if frames.runs["selection"].notna().any():
         return frames
-    rule = next(iter(losses(gaps_by_rule(frames))), None)
+    rule = next(iter(losses(gaps_by_rule(frames, trained_alone=True))), None)
     return replace(frames, runs=frames.runs.assign(selection=rule))
 
 
@@ -170,23 +170,21 @@ def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, T
     datasets = list(frozen_runs["dataset_label"].unique())
     ended = set(runs.loc[runs["state"].isin(COMPLETE), "dataset_label"])
     shown = [d for d in datasets if d in (ended or set(runs["dataset_label"]))]
-    kept, kept_frozen = (pd.Series(False, table.index) for table in (runs, frozen_runs))
+    kept, kept_frozen = list[pd.DataFrame](), list[pd.DataFrame]()
     cuts: dict[str, set[str]] = {"trial": set(), "draw": set()}
     for dataset in shown:
-        of_dataset = runs["dataset_label"] == dataset
-        frozen_here = frozen_runs["dataset_label"] == dataset
-        rows = runs[of_dataset].groupby("label")
-        planned = {column: set(frozen_runs.loc[frozen_here, column]) for column in cuts}
-        for column in cuts:
+        of_both = [t[t["dataset_label"] == dataset] for t in (runs, frozen_runs)]
+        rows = of_both[0].groupby("label")
+        for column, counts in cuts.items():
             common = set.intersection(*(set(row[column]) for _, row in rows))
+            planned = frozen_runs.loc[frozen_runs["dataset_label"] == dataset, column].unique()
             if not common:
                 raise UserError(f"the rows on {dataset} in {here} have no {column} in common")
-            if common != planned[column]:
-                cuts[column].add(f"{len(common)} of {len(planned[column])} {column}s")
-            of_dataset &= runs[column].isin(common)
-            frozen_here &= frozen_runs[column].isin(common)
-        kept |= of_dataset
-        kept_frozen |= frozen_here
+            if common != set(planned):
+                counts.add(f"{len(common)} of {len(planned)} {column}s")
+            of_both = [table[table[column].isin(common)] for table in of_both]
+        kept.append(of_both[0])
+        kept_frozen.append(of_both[1])
     texts = [" or ".join(sorted(counts)) for counts in cuts.values() if counts]
     if len(shown) < len(datasets):
         texts.insert(0, f"{len(shown)} of {len(datasets)} datasets")
@@ -194,42 +192,49 @@ def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, T
         f"Partial: all rows are cut to {', '.join(texts)} of {title}: no more were trained here.",
         f"Partial: all rows are cut to {', '.join(texts)}.",
     )
-    cut = subset(local, runs[kept]), subset(board, frozen_runs[kept_frozen])
-    return *cut, [note] * bool(texts)
+    local = subset(local, pd.concat(kept).sort_index())
+    board = subset(board, pd.concat(kept_frozen).sort_index())
+    return local, board, [note] * bool(texts)
 
 
 def _beside_frozen(
     local: Tables, board: Tables, here: str, title: str
-) -> tuple[Tables, Tables, Repeats]:
+) -> tuple[Tables, Tables, list[Note]]:
     """Drop local rows that equal frozen ones, and relabel the other repeated rows '(here)'.
 
-    The frozen runs of a row that is shown twice get other ids. Also returns the repeated rows, see
-    `Repeats`. Raises UserError where a row and a frozen one share label and version, but not the method or
-    its hyperparameters.
+    The frozen runs of a row that is shown twice get other ids. Also returns notes on the repeated rows.
+    Raises UserError where a row and a frozen one share label and version, but not the method or its
+    hyperparameters.
     """
     ended = local.runs.loc[local.runs["state"].isin(COMPLETE), "id"]
     both = compared(subset(board, board.runs[board.runs["id"].isin(ended)]), local)
-    repeats = Repeats(both)
+    reruns: pd.Series[bool] = board.runs.get("rerun", pd.Series(False, board.runs.index))
+    equal, unlike, other_draws = [], [], 0
     for (dataset, label), row in local.runs.groupby(["dataset_label", "label"], sort=False):
-        frozen_row = board.runs.query("dataset_label == @dataset and label == @label")
+        is_row = (board.runs["dataset_label"] == dataset) & (board.runs["label"] == label)
+        frozen_row, again = board.runs[is_row], both[both["id"].isin(row["id"])]
+        planned_there = row["id"].isin(frozen_row["id"])
         if frozen_row.empty:
             continue
-        again = both[both["id"].isin(row["id"])]
-        planned_there = row["id"].isin(frozen_row["id"])
         if planned_there.all() and again["agreement"].eq(Agreement.EQUAL).all():
             local = subset(local, local.runs[~local.runs["id"].isin(row["id"])])
-            is_rerun = board.runs.get("rerun", pd.Series(False, board.runs.index))
-            is_rerun = is_rerun | board.runs["id"].isin(again["id"])
-            board = replace(board, runs=board.runs.assign(rerun=is_rerun))
-            repeats.equal.setdefault(str(dataset), []).append((str(label), len(again), len(row)))
+            reruns = reruns | board.runs["id"].isin(again["id"])
+            board = replace(board, runs=board.runs.assign(rerun=reruns))
+            equal.append((str(dataset), str(label), len(again), len(row)))
         else:
             _check_same_row(row, frozen_row, f"{title} has a row '{label}' on {dataset}", here)
             names = local.runs["label"].mask(local.runs["id"].isin(row["id"]), f"{label} (here)")
             local = replace(local, runs=local.runs.assign(label=names))
             board = _renamed(board, set(row["id"]))
-            repeats.unlike.append((str(dataset), str(label), f"{label} (here)"))
-            repeats.other_draws += int((~planned_there).sum())
-    return local, board, repeats
+            unlike.append((str(dataset), str(label), f"{label} (here)"))
+            other_draws += int((~planned_there).sum())
+    notes = equal_notes(pd.DataFrame(equal, columns=["dataset", "label", "ended", "planned"]))
+    if unlike:
+        places = pd.MultiIndex.from_frame(both[["dataset_label", "label"]])
+        runs = both[places.isin([row[:2] for row in unlike])]
+        rows = pd.DataFrame(unlike, columns=["dataset", "label", "shown"])
+        notes.append(unlike_note(runs, rows, other_draws))
+    return local, board, notes
 
 
 def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, here: str) -> None:

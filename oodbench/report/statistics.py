@@ -93,54 +93,34 @@ def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) 
     datasets must measure in one unit: filter `scores` first. The interval is Student's t over clusters
     because environments and trials of a dataset share training data.
     """
-    pairs = gains(scores, baseline)
-    places = dict(iter(pairs.groupby("label", sort=False).indices.items()))
-    dataset, environment, trial = (pd.factorize(pairs[name])[0] for name in PLACE)
-    gain, nothing = pairs["gain"].to_numpy(float), np.empty(0, int)
-    planned = int((scores["label"] == baseline).sum())
-    found = []
-    for label in map(str, scores["label"].drop_duplicates()):
-        if label != baseline:
-            rows = places.get(label, nothing)
-            clusters = _clusters(dataset[rows], environment[rows], trial[rows], gain[rows])
-            found.append(_difference(label, baseline, gain[rows], clusters, planned, band))
-    return found
-
-
-def gains(scores: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """`label`, `dataset`, `environment`, `trial`, `gain` of each pair of another label and the baseline."""
     is_baseline = scores["label"] == baseline
     of_baseline = scores.loc[is_baseline, [*PLACE, "value"]]
     pairs = scores[~is_baseline].merge(of_baseline, on=PLACE, suffixes=("", "_baseline"))
     sign = np.where(pairs["higher"].astype(bool), 1.0, -1.0)
-    gain = sign * (pairs["value"] - pairs["value_baseline"])
-    return pairs[["label", *PLACE]].assign(gain=gain)
-
-
-def _difference(
-    label: str,
-    baseline: str,
-    gain: Numbers,
-    clusters: Numbers,
-    planned: int,
-    band: float,
-) -> Difference:
-    mean_gain = estimate(clusters)
-    spread = float(clusters.std(ddof=1)) if len(clusters) > 1 else math.nan
-    wins = int((gain > band).sum())
-    ties = int((np.abs(gain) <= band).sum())
-    return Difference(
-        label=label,
-        baseline=baseline,
-        gain=mean_gain,
-        wins=wins,
-        ties=ties,
-        losses=len(gain) - wins - ties,  # a NaN is a loss
-        pairs=len(gain),
-        planned=planned,
-        detectable=detectable_difference(spread, len(clusters)),
-        equal=len(gain) > 0 and not np.any(gain),
-    )
+    gains = sign * (pairs["value"] - pairs["value_baseline"]).to_numpy(float)
+    rows_of = dict(iter(pairs.groupby("label", sort=False).indices.items()))
+    dataset, environment, trial = (pd.factorize(pairs[name])[0] for name in PLACE)
+    found = []
+    for label in map(str, scores.loc[~is_baseline, "label"].drop_duplicates()):
+        rows = rows_of.get(label, np.empty(0, int))
+        gain = gains[rows]
+        clusters = _clusters(dataset[rows], environment[rows], trial[rows], gain)
+        spread = float(clusters.std(ddof=1)) if len(clusters) > 1 else math.nan
+        wins, ties = int((gain > band).sum()), int((np.abs(gain) <= band).sum())
+        difference = Difference(
+            label=label,
+            baseline=baseline,
+            gain=estimate(clusters),
+            wins=wins,
+            ties=ties,
+            losses=len(gain) - wins - ties,  # a NaN is a loss
+            pairs=len(gain),
+            planned=int(is_baseline.sum()),
+            detectable=detectable_difference(spread, len(clusters)),
+            equal=len(gain) > 0 and not np.any(gain),
+        )
+        found.append(difference)
+    return found
 
 
 def _clusters(dataset: Integers, environment: Integers, trial: Integers, gain: Numbers) -> Numbers:

@@ -1,18 +1,19 @@
 """How a number of the leaderboard came about: the runs behind its cell, and what was tried and chosen."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
-from oodbench.metrics import is_proportion
 from oodbench.report.cells import over_ties, test_values
-from oodbench.report.numbers import number
+from oodbench.report.numbers import number, with_unit
 from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet, columns
 from oodbench.results.directory import Results, kept_weights
@@ -88,7 +89,7 @@ def why(
     of_cell = by_rule.candidates[by_rule.candidates["id"].isin(runs["id"])].drop_duplicates("id")
     of_cell["chosen"] = of_cell["id"].isin(by_rule.chosen["id"])
     of_cell["tied"] = of_cell["id"].isin(by_rule.tied["id"])
-    first = runs.iloc[0]
+    first, directories = runs.iloc[0], runs.get("directory", runs["id"][:0]).unique()
     metrics, classes = runs["metric"].dropna(), runs["classes"].dropna()
     usual_metric = str(metrics.iloc[0]) if len(metrics) else ""
     known = sorted(frames.records["metric"].cat.categories)
@@ -100,11 +101,10 @@ def why(
     table = runs[["trial", "draw", "id", "state", "hparams"]].merge(
         of_cell[["id", "step", "score", "value", "chosen", "tied"]], on="id", how="left"
     )
-    place = pd.Series(range(len(of_cell)), index=of_cell["id"])
     table[["chosen", "tied"]] = table[["chosen", "tied"]].eq(True)
-    table = table.assign(place=table["id"].map(place)).sort_values(
-        ["trial", "place", "draw"], ignore_index=True
-    )
+    ranked = pd.Index(of_cell["id"])
+    place = np.where(table["step"].notna(), ranked.get_indexer(pd.Index(table["id"])), np.inf)
+    table = table.iloc[np.lexsort((table["draw"], place, table["trial"]))].reset_index(drop=True)
     return Why(
         dataset=str(first["dataset_label"]),
         label=str(first["label"]),
@@ -113,14 +113,9 @@ def why(
         metric=metric or usual_metric,
         selection_metric=rule_metric or usual_metric,
         classes=tuple(classes.iloc[0]) if len(classes) else (),
-        runs=table.drop(columns="place"),
-        directory=_only_directory(runs),
+        runs=table,
+        directory=str(directories[0]) if len(directories) == 1 else None,
     )
-
-
-def _only_directory(runs: pd.DataFrame) -> str | None:
-    known = set(runs["directory"]) if "directory" in runs else set()
-    return str(known.pop()) if len(known) == 1 else None
 
 
 def load_line(cell: Why) -> str | None:
@@ -184,27 +179,17 @@ HEADER = ("trial", "draw", "step", "score", "value", "chosen", "state", "run")
 
 
 def _rows(cell: Why) -> list[list[str]]:
-    rows, other = [], cell.metric != cell.selection_metric
+    rows = []
     for run in cell.runs.to_dict(orient="records"):
-        judged = not pd.isna(run["step"])
-        nan = float("nan")
-        score = number(run["score"], nan, cell.selection_metric) if judged else "-"
-        known = judged and not (other and pd.isna(run["value"]))
-        value = number(run["value"], nan, cell.metric) if known else "-"
-        step = str(int(run["step"])) if judged else "-"
+        step, score, value = "-", "-", "-"
+        if not pd.isna(run["step"]):
+            step = str(int(run["step"]))
+            score = number(run["score"], math.nan, cell.selection_metric)
+            if cell.metric == cell.selection_metric or not pd.isna(run["value"]):
+                value = number(run["value"], math.nan, cell.metric)
         choice = "yes" if run["chosen"] else "tie" * run["tied"]
-        rows.append(
-            [
-                str(run["trial"]),
-                str(run["draw"]),
-                step,
-                score,
-                value,
-                choice,
-                run["state"],
-                f"runs/{run['id']}",
-            ]
-        )
+        place = [str(run["trial"]), str(run["draw"]), step]
+        rows.append([*place, score, value, choice, run["state"], f"runs/{run['id']}"])
     return rows
 
 
@@ -213,12 +198,11 @@ def _mean(cell: Why) -> str:
     if not len(values):
         return "No trial is complete."
     mean, error = mean_and_error(values, LEAST)
-    unit = " (%)" if is_proportion(cell.metric) else ""
     planned = cell.runs["trial"].nunique()
     few = "one trial" if len(values) == 1 else "mean over two trials, too few for an error"
     what = few if len(values) < LEAST else "mean ± standard error over trials (ddof=1)"
     return (
-        f"{cell.metric}{unit}: {number(mean, error, cell.metric)}, {what}, "
+        f"{with_unit(cell.metric)}: {number(mean, error, cell.metric)}, {what}, "
         f"n = {len(values)} of {planned}"
     )
 
@@ -235,7 +219,7 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
     rule = rule or usual(frames)
     runs = frames.runs
     best = set(choose(frames, rule)["id"])
-    rows, numbers = [], []
+    rows = []
     for (dataset, label), group in runs[~runs["ceiling"]].groupby(
         ["dataset_label", "label"], sort=False
     ):
@@ -246,17 +230,15 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
             chosen = list(of_run[group["id"].isin(best)])
             texts = [default, _span(list(of_run)), _median_and_span(chosen)]
             rows.append([str(dataset), str(label), name, *texts])
-            numbers.append(dict(zip(TRIED_HEADER, rows[-1], strict=True)))
     title, header = "Hyperparameters: tried and chosen", columns(*TRIED_HEADER)
     block = Block(title, header, _once(rows), len(rows), keys=3)
-    notes: tuple[str, ...] = (
+    once = runs["hparams_from"].dropna().unique() if "hparams_from" in runs else ()
+    notes = (
         f"Chosen by {rule}: the median (lowest to highest) over test environments and trials.",
         "Hyperparameters that no draw varies are at their defaults and left out.",
+        *(f"Some were {text}: its own table has what was tried." for text in once),
     )
-    if "hparams_from" in runs:
-        known = runs["hparams_from"].dropna().unique()
-        notes += tuple(f"Some were {text}: its own table has what was tried." for text in known)
-    return Sheet([block], notes, (), pd.DataFrame(numbers, columns=TRIED_HEADER))
+    return Sheet([block], notes, (), pd.DataFrame(rows, columns=TRIED_HEADER))
 
 
 def varied(hparams: "pd.Series[Any]") -> list[str]:

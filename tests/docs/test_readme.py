@@ -90,8 +90,8 @@ def test_what_it_says_of_holms_correction_is_so(frames: Tables) -> None:
     gaps, texts = gaps_of(board.chosen, board.cells), {}
     assert gaps
     for half in HALVES:
-        tests = [d for name, rows in gains(scores(board.cells), BASELINE) for d in rows
-                 if name in gaps.subsets[half]]  # fmt: skip
+        by_dataset = gains(scores(board.cells), BASELINE)
+        tests = [d for name in gaps.subsets[half] for d in by_dataset[name].values()]
         texts[half] = left_by_holm(tests).rstrip(".")
     natural = texts["natural"].replace("the baseline", "ERM on natural shifts")
     other = texts["constructed"].replace(

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from oodbench.report import comparison
-from oodbench.report.gaps import Gaps, gaps_by_rule, losses
+from oodbench.report.gaps import Gaps, gaps_by_rule, losses, resampled
 from oodbench.report.tables import Block
 from oodbench.results.read import read_board
 from oodbench.results.tables import Tables, subset
@@ -105,7 +105,11 @@ def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
     few = table[~(table["label"].eq("A") & table["dataset_label"].eq("delta"))]
     fewer = gaps_by_rule(subset(frames, few)).get("val_env")
     assert fewer is not None
-    assert fewer.ranked["all"][0].label == "A"
+    first = fewer.ranked["all"][0]
+    assert first.label == "A"
+    drawn = resampled(fewer.trials, fewer.rooms, CLEAR)["A"]
+    assert [first.low, first.high] == np.quantile(drawn, [0.025, 0.975]).tolist()
+    assert first.better == (drawn > 0).mean()
     assert fewer.ranked["all"][0] == gaps.ranked["all"][0]
 
 

@@ -15,15 +15,15 @@ from oodbench.metrics import is_proportion
 from oodbench.report.cells import METHOD, over_ties, test_values
 from oodbench.report.comparison import gain_cell, orders, selection_cost, selection_costs
 from oodbench.report.gaps import BASELINE, Gaps, losses
-from oodbench.report.html.views import Numbers, numbers_by, views
-from oodbench.report.numbers import gain, number
+from oodbench.report.html.views import Numbers, views
+from oodbench.report.numbers import gain, number, unit_of_gains, with_unit
 from oodbench.report.sources import with_prediction_metrics
 from oodbench.report.statistics import Difference
-from oodbench.report.tables import Block
+from oodbench.report.tables.leaderboard import Leaderboard
 from oodbench.report.tables.remarks import number_of_trials
 from oodbench.results.run_spec import COMPLETE, State
-from oodbench.results.tables import CELL, Tables, plugins_of
-from oodbench.selection import find_rule, rule_names, sees_test, served, usual
+from oodbench.results.tables import CELL, Tables, frozen_scores, plugins_of, subset
+from oodbench.selection import find_rule, judge, rule_names, sees_test, served, usual
 from oodbench.terminal import counted
 from oodbench.version import __version__
 
@@ -36,107 +36,110 @@ def contents(frames: Tables, baseline: str = BASELINE, metric: str | None = None
     an unknown baseline or metric.
     """
     frames = with_prediction_metrics(frames, served(frames) if metric else (), [metric])
-    runs = frames.runs
-    labels = [str(label) for label in runs["label"].unique()]
+    runs, usual_rule = frames.runs, usual(frames)
+    labels, datasets = ([str(x) for x in runs[c].unique()] for c in ("label", "dataset_label"))
     if baseline not in labels and baseline != BASELINE:
         raise unknown("baseline", baseline, labels)
     by_rule: dict[str, Numbers] = {}
     errors: dict[str, str] = {}
-    for rule in dict.fromkeys([usual(frames), *rule_names()]):
+    for rule in dict.fromkeys([usual_rule, *rule_names()]):
         try:
-            by_rule[rule] = numbers_by(frames, rule, baseline, metric)
+            by_rule[rule] = _numbers(frames, rule, baseline, metric)
         except UserError as error:
             errors[rule] = str(error)
-    if usual(frames) not in rule_names() or (metric is not None and not by_rule):
-        raise UserError(errors[usual(frames)])
-    kinds = _kinds(by_rule.values(), labels)
-    datasets = [str(d) for d in runs["dataset_label"].unique()]
+    if usual_rule not in rule_names() or (metric is not None and not by_rule):
+        raise UserError(errors[usual_rule])
+    kinds = dict.fromkeys(labels, METHOD)
+    for one in by_rule.values():
+        kinds |= dict(zip(one.board.frame["label"], one.board.frame["kind"], strict=True))
+    own = _own(runs)
     gaps = {name: one.gaps for name, one in by_rule.items() if one.gaps is not None}
     rules = {name: _rule(one, gaps, datasets, list(kinds)) for name, one in by_rule.items()}
+    directories = runs["directory"].unique()
     return {
-        "title": _title(runs),
-        "source": " ".join(map(str, runs["directory"].unique())),
+        "title": " + ".join(PurePath(str(name)).name for name in directories),
+        "source": " ".join(map(str, directories)),
         "version": __version__,
         "baseline": baseline if baseline in labels else None,
         "datasets": [_dataset(name, runs, by_rule) for name in datasets],
-        "rows": [{"label": x, "kind": k, "own": int(x in _own(runs))} for x, k in kinds.items()],
-        "rule": usual(frames) if usual(frames) in rules else next(iter(rules), ""),
+        "rows": [{"label": x, "kind": k, "own": int(x in own)} for x, k in kinds.items()],
+        "rule": usual_rule if usual_rule in rules else next(iter(rules), ""),
         "rules": rules,
         "cost": selection_cost(gaps),
         "errors": errors,
-        "tables": _tables(gaps, usual(frames)),
+        "tables": _tables(gaps, usual_rule),
         "states": {str(k): int(v) for k, v in runs["state"].value_counts().items()},
         "unfinished": _unfinished(runs),
     }
 
 
-def _title(runs: pd.DataFrame) -> str:
-    return " + ".join(PurePath(str(name)).name for name in runs["directory"].unique())
+def _numbers(frames: Tables, rule: str, baseline: str, metric: str | None) -> Numbers:
+    """The numbers by a rule on the datasets that serve it; raises UserError if none does."""
+    scores = frozen_scores(frames)
+    if scores is not None:
+        runs, ids = frames.runs, scores.loc[scores["rule"] == rule, "id"]
+        kept = runs["dataset_label"].isin(runs.loc[runs["id"].isin(ids), "dataset_label"])
+        frames = frames if kept.all() else subset(frames, runs[kept])
+    if frames.runs.empty:
+        raise UserError(f"no dataset serves the rule {rule}")
+    board = Leaderboard(judge(frames, rule), metric)
+    assert len(board.cells)
+    return Numbers(board, baseline)
 
 
 def _own(runs: pd.DataFrame) -> set[str]:
-    if "frozen" not in runs or not runs["frozen"].eq(True).any():
-        return set()
-    return set(runs.loc[~runs["frozen"].eq(True), "label"])
-
-
-def _kinds(judged_runs: Any, labels: Sequence[str]) -> dict[str, str]:
-    kinds = dict.fromkeys(labels, METHOD)
-    for one in judged_runs:
-        frame = one.board.frame
-        kinds |= dict(zip(frame["label"], frame["kind"], strict=True))
-    return kinds
+    """The labels of the rows that stand beside a board's."""
+    frozen = runs["frozen"].eq(True) if "frozen" in runs else pd.Series(False, runs.index)
+    return set(runs.loc[~frozen, "label"]) if frozen.any() else set()
 
 
 def _dataset(name: str, runs: pd.DataFrame, by_rule: Mapping[str, Numbers]) -> dict[str, Any]:
-    known = [one for one in by_rule.values() if name in one.means.index]
-    metric = known[0].metric(name) if known else ""
-    higher = known[0].higher(name) if known else True
+    known = next((one for one in by_rule.values() if name in one.means), None)
+    metric = known.metrics[name] if known else ""
     tests = runs.loc[runs["dataset_label"] == name, "test_environments"].unique()
     return {
         "name": name,
-        "metric": metric + (" (%)" if is_proportion(metric) else ""),
+        "metric": with_unit(metric),
         "percent": is_proportion(metric),
-        "higher": higher,
+        "higher": known.higher(name) if known else True,
         "tests": ["+".join(names) for names in tests],
     }
 
 
 def _rule(
-    one: Numbers,
-    gaps: Mapping[str, Gaps],
-    datasets: Sequence[str],
-    labels: Sequence[str],
+    one: Numbers, gaps: Mapping[str, Gaps], datasets: Sequence[str], labels: Sequence[str]
 ) -> dict[str, Any]:
-    chosen = _chosen(one)
-    board = one.board
-    others = [g for name, g in gaps.items() if name != one.rule and not sees_test(name)]
+    chosen, board = _chosen(one), one.board
+    others = [g for name, g in gaps.items() if name != one.board.rule and not sees_test(name)]
+    shown = views(one, others)
+    for view in shown:
+        view["datasets"] = [datasets.index(name) for name in view["datasets"]]
+        view["rows"] = [[labels.index(label), *rest] for label, *rest in view["rows"]]
     return {
-        "asked": _asked(one),
+        "asked": _asked(board),
         "notes": [str(note) for note in (*board.findings, *board.notes, *board.remarks)],
-        "views": [view.tree(labels, datasets) for view in views(one, others)],
+        "views": shown,
         "cells": [_cells(one, dataset, labels, chosen) for dataset in datasets],
-        "environments": [_environments(one, dataset, labels) for dataset in datasets],
+        "environments": [_environments(board.frame, dataset, labels) for dataset in datasets],
     }
 
 
-def _asked(one: Numbers) -> str:
-    """Say which question the runs answer, and how many they are."""
-    runs = one.board.chosen.runs
-    runs = runs[runs["dataset_label"].isin(one.board.frame["dataset"])]
-    methods = set(one.board.frame.loc[one.board.frame["kind"] == METHOD, "label"])
-    counts = [counted(len(methods), "row"), counted(runs["dataset_label"].nunique(), "dataset")]
-    summary = find_rule(one.rule, plugins=plugins_of(one.board.chosen.tables)).description
+def _asked(board: Leaderboard) -> str:
+    """Which question the runs answer, and how many they are."""
+    runs, frame = board.chosen.runs, board.frame
+    runs = runs[runs["dataset_label"].isin(frame["dataset"])]
+    rows = counted(frame.loc[frame["kind"] == METHOD, "label"].nunique(), "row")
+    datasets = counted(runs["dataset_label"].nunique(), "dataset")
+    summary = find_rule(board.rule, plugins=plugins_of(board.chosen.tables)).description
     draws = counted(int(runs["draw"].nunique()), "draw")
     return (
-        f"Which of {counts[0]} does best on test environments that it never saw? {counts[1]}; {draws} of "
-        f"hyperparameters; trials: {number_of_trials(runs)}. Selected by {one.rule}: "
-        f"{summary}."
+        f"Which of {rows} does best on test environments that it never saw? {datasets}; {draws} of "
+        f"hyperparameters; trials: {number_of_trials(runs)}. Selected by {board.rule}: {summary}."
     )
 
 
 def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
-    """List chosen runs by dataset and label: test sets if several, how many draws tie if some do, trials,
+    """Chosen runs by dataset and label: test sets if several, how many draws tie if some do, trials,
     draws, steps, scores, values.
     """
     by_rule, metrics = one.board.chosen, one.metrics
@@ -150,54 +153,49 @@ def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
             tests if len(set(tests)) > 1 else [],
             tied if max(tied) > 1 else [],
             *([int(v) for v in group[name]] for name in ("trial", "draw", "step")),
-            _significant(group["score"]),
-            _significant(group["value"]),
+            *(
+                [float(f"{v:.4g}") if math.isfinite(v) else None for v in group[name].tolist()]
+                for name in ("score", "value")
+            ),
         ]
     return found
-
-
-def _significant(values: Any) -> list[float | None]:
-    return [float(f"{v:.4g}") if math.isfinite(v) else None for v in map(float, values)]
 
 
 def _cells(
     one: Numbers, dataset: str, labels: Sequence[str], chosen: Mapping[Any, Any]
 ) -> list[Any]:
-    """List for each label value, share of the gap, gain, colour, sign, facts and chosen runs, or None."""
-    if dataset not in one.means.index:
+    """For each label value, share of the gap, gain, colour, sign, facts and chosen runs, or None."""
+    if dataset not in one.means:
         return [None] * len(labels)
-    means = one.on(dataset)
-    shares = _shares(one, dataset)
-    gains = [abs(d.gain.mean) for (of, _), d in one.differences.items() if of == dataset]
-    largest = max((v for v in gains if math.isfinite(v)), default=0.0) or 1.0
-    rows = means.to_dict(orient="index")
+    shares, gains = _shares(one.gaps, dataset), one.gains.get(dataset, {})
+    sizes = [abs(d.gain.mean) for d in gains.values() if math.isfinite(d.gain.mean)]
+    largest = max(sizes, default=0.0) or 1.0
+    rows = one.means[dataset].to_dict(orient="index")
     cells: list[Any] = []
     for label in labels:
-        row, d = rows.get(label), one.differences.get((dataset, label))
+        row, d, share = rows.get(label), gains.get(label), shares.get(label)
         if row is None or not row["n"]:
             cells.append(None)
             continue
-        share = shares.get(label)
-        colour = share if shares else d.gain.mean / largest if d else None
+        texts = [number(row["mean"], row["stderr"], row["metric"]), "", ""]
         known = [(column.name, str(column.cell(row))) for column in one.board.columns]
         facts = [[name, text] for name, text in known if text]
-        texts = [number(row["mean"], row["stderr"], row["metric"]), "", ""]
         if share is not None:
             texts[1] = f"{share:z.2f}".replace("inf", "∞")
         if d is not None:
             texts[2] = str(gain_cell(d, row["metric"]))
-            facts += _facts(d, row["metric"], one.unit(dataset))
+            facts += _facts(d, row["metric"])
+        colour = _bounded(share if shares else d.gain.mean / largest if d else None)
         sign = one.signs.get((dataset, label), 0)
-        cells.append([*texts, _bounded(colour), sign, facts, chosen.get((dataset, label), [])])
+        cells.append([*texts, colour, sign, facts, chosen.get((dataset, label), [])])
     return cells
 
 
-def _shares(one: Numbers, dataset: str) -> dict[str, float]:
-    if one.gaps is None or dataset not in one.gaps.shares.index:
+def _shares(gaps: Gaps | None, dataset: str) -> dict[str, float]:
+    if gaps is None or dataset not in gaps.shares.index:
         return {}
-    tables = one.gaps.apart_shares, one.gaps.shares
-    rows = (pd.Series(table.loc[dataset]).dropna().to_dict() for table in tables)
-    return {str(label): value for row in rows for label, value in row.items()}
+    rows = (pd.Series(t.loc[dataset]).dropna() for t in (gaps.apart_shares, gaps.shares))
+    return {str(label): float(value) for row in rows for label, value in row.items()}
 
 
 def _bounded(value: float | None) -> float | None:
@@ -206,37 +204,36 @@ def _bounded(value: float | None) -> float | None:
     return round(min(max(value, -1.0), 1.0), 2)
 
 
-def _facts(d: Difference, metric: str, unit: str) -> list[list[str]]:
-    """Give the number of pairs where some are missing, and the smallest gain that so many could show."""
+def _facts(d: Difference, metric: str) -> list[list[str]]:
+    """The number of pairs where some are missing, and the smallest gain that so many could show."""
     facts = [["pairs", f"{d.pairs} of {d.planned}"]] if d.pairs < d.planned else []
     if math.isfinite(d.detectable):
-        facts.append(["detectable", f"{gain(d.detectable, metric, '')} {unit}"])
+        text = f"{gain(d.detectable, metric, '')} {unit_of_gains(metric)}"
+        facts.append(["detectable", text])
     return facts
 
 
-def _environments(one: Numbers, dataset: str, labels: Sequence[str]) -> list[dict[str, Any]]:
-    """List the columns of a dataset beside its mean, each with a text for each label."""
-    frame = one.board.frame
+def _environments(frame: pd.DataFrame, dataset: str, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """The columns of a dataset beside its mean, each with a text for each label."""
     rest = frame[(frame["dataset"] == dataset) & (frame["environment"] != "mean")]
     columns = []
     for key, group in rest.groupby(["test_environments", "environment", "metric"], sort=False):
         tests, environment, metric = map(str, key)
-        own = group.set_index("label").to_dict(orient="index")
-        name = environment or metric
-        if "+" in tests:
-            name = f"{name} of {tests}"
-        texts = [_text(own.get(label)) for label in labels]
-        columns.append({"name": name, "texts": texts})
+        name = (environment or metric) + (f" of {tests}" if "+" in tests else "")
+        there = group[group["n"] > 0]
+        texts = {
+            x: number(mean, error, metric)
+            for x, mean, error in there[["label", "mean", "stderr"]].itertuples(
+                index=False, name=None
+            )
+        }
+        columns.append({"name": name, "texts": [texts.get(label, "-") for label in labels]})
     return columns if len(columns) > 1 else []
 
 
-def _text(row: Mapping[Any, Any] | None) -> str:
-    return number(row["mean"], row["stderr"], row["metric"]) if row and row["n"] else "-"
-
-
 def _tables(gaps: Mapping[str, Gaps], rule: str) -> list[dict[str, Any]]:
-    """List the folded tables, which do not depend on the rule that is shown."""
-    shown: list[tuple[str, Block]] = []
+    """The folded tables, which do not depend on the rule that is shown."""
+    shown = []
     if rule in losses(gaps):
         about = (
             f"How much better a row is by the oracle than by {rule}, as a share of the gap between "
@@ -253,18 +250,17 @@ def _tables(gaps: Mapping[str, Gaps], rule: str) -> list[dict[str, Any]]:
 
 
 def _unfinished(runs: pd.DataFrame) -> list[list[str]]:
-    """List run, dataset, row, state and reason of each run that has not ended well."""
-    wrong = runs[~runs["state"].isin(COMPLETE) | (runs["state"] == State.DIVERGED)]
+    """Run, dataset, row, state and reason of each run that has not ended well."""
+    ended_well = [*COMPLETE, State.PLANNED]
+    wrong = runs[~runs["state"].isin(ended_well) | (runs["state"] == State.DIVERGED)]
     columns = ["id", "dataset_label", "label", "state", "error", "last_step"]
     return [
         [str(i), str(d), str(x), str(s), _reason(str(s), e, step)]
         for i, d, x, s, e, step in wrong[columns].itertuples(index=False, name=None)
-        if s != State.PLANNED
     ]
 
 
 def _reason(state: str, error: object, step: float) -> str:
-    """Say why a run has not ended, or ended early; empty if nothing is wrong."""
     if state in (State.FAILED, State.BROKEN):
         return str(error or "no reason recorded")
     if state == State.DIVERGED:

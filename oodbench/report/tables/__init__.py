@@ -200,22 +200,16 @@ def markdown(tables: Sheet) -> str:
         f"### {_markdown_escaped(block.title)}\n\n{_tabulated(block, 'pipe')}\n"
         for block in tables.blocks
     ]
-    return "\n".join(
-        [*parts, *[f"- {_markdown_escaped(str(note))}" for note in _notes(tables)], ""]
-    )
+    notes = [f"- {_markdown_escaped(str(note))}" for note in _notes(tables)]
+    return "\n".join([*parts, *notes, ""])
 
 
 def _tabulated(block: Block, style: str) -> str:
-    pipe = style == "pipe"
-    escaped: Callable[[str], str] = _markdown_escaped if pipe else escape
-
-    def rendered(cell: Cell) -> str:
-        return escaped(str(cell))
-
-    best, grey = ("**{}**", "*{}*") if pipe else ("<b>{}</b>", "<i>{}</i>")
-    rows = _marked(block, rendered, best, "<u>{}</u>", grey)
-    header = [escaped(name) for name in block.header]
-    align = [*["left"] * block.keys, *["right"] * (len(header) - block.keys)]
+    escaped: Callable[[str], str] = _markdown_escaped if style == "pipe" else escape
+    best, grey = ("**{}**", "*{}*") if style == "pipe" else ("<b>{}</b>", "<i>{}</i>")
+    rows = _marked(block, lambda cell: escaped(str(cell)), best, "<u>{}</u>", grey)
+    align = [*["left"] * block.keys, *["right"] * (len(block.header) - block.keys)]
+    header = list(map(escaped, block.header))
     return tabulate(rows, header, style, disable_numparse=True, colalign=align)
 
 
@@ -368,13 +362,6 @@ FORMATS: dict[str, Callable[[Sheet], str]] = {
 """The formats of a sheet by name."""
 
 
-def sheet_text(tables: Sheet, format_: str) -> str:
-    """The text of tables in a format; raises UserError if there is none of that name."""
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
-    return FORMATS[format_](tables)
-
-
 def print_sheet(
     tables: Sheet, format_: str = "terminal", whole: bool = False, more: str = NOTES
 ) -> None:
@@ -382,5 +369,9 @@ def print_sheet(
 
     Raises UserError if there is no format of that name.
     """
-    shown = to_terminal(tables, None, whole, more) if format_ == "terminal" else None
-    print(shown or sheet_text(tables, format_), end="")
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    is_terminal = format_ == "terminal"
+    print(
+        to_terminal(tables, None, whole, more) if is_terminal else FORMATS[format_](tables), end=""
+    )

@@ -193,29 +193,23 @@ def _cells(
     return best
 
 
-def _cell(values: "pd.Series[float]") -> tuple[float, Cell]:
-    """The mean of a cell, and its text: the mean and the population's standard error."""
-    if values.empty:
-        return np.nan, NOTHING
-    mean, error = _mean_and_error(values)
-    return mean, Printed(f"{100 * mean:.1f}", f"{100 * error:.1f}")
-
-
 def _mean_and_error(values: "pd.Series[float]") -> tuple[float, float]:
     v = values.to_numpy(float)
     return float(v.mean()), float(np.std(v / np.sqrt(len(v))))
 
 
-def _row(label: str, groups: Iterable["pd.Series[float]"]) -> list[Cell]:
-    """A row of cells and their mean, which is missing if any cell is."""
-    groups = [*groups]
-    means, missing = [_cell(values) for values in groups], any(v.empty for v in groups)
-    mean = NOTHING if missing else f"{100 * sum(m for m, _ in means) / len(means):.1f}"
-    return [label, *(text for _, text in means), mean]
-
-
 def _table(title: str, cells: pd.DataFrame, labels: list[str], names: list[str]) -> Block:
-    by_place = {place: values for place, values in cells.groupby(["label", "column"])["value"]}
-    nothing = pd.Series(dtype=float)
-    rows = [_row(x, [by_place.get((x, column), nothing) for column in names]) for x in labels]
+    """A row of cells a label, and their mean, which is missing if any cell is."""
+    by_place = {
+        place: _mean_and_error(values)
+        for place, values in cells.groupby(["label", "column"])["value"]
+    }
+    rows: list[list[Cell]] = []
+    for label in labels:
+        known = [by_place.get((label, name)) for name in names]
+        texts = [Printed(f"{100 * v[0]:.1f}", f"{100 * v[1]:.1f}") if v else NOTHING for v in known]
+        means = [value[0] for value in known if value]
+        whole = len(means) == len(names)
+        average = f"{100 * sum(means) / len(means):.1f}" if whole else NOTHING
+        rows.append([label, *texts, average])
     return Block(title, columns("algorithm", *names, "Avg"), rows, len(rows))

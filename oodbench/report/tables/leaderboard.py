@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from oodbench.metrics import is_proportion
 from oodbench.notes import AnyNote, Note
 from oodbench.report.cells import (
     MEAN,
@@ -20,7 +19,7 @@ from oodbench.report.cells import (
     over_tests,
     recorded_metrics,
 )
-from oodbench.report.numbers import Number, count, number
+from oodbench.report.numbers import Number, count, number, with_unit
 from oodbench.report.statistics import LEAST, each_mean_and_error, half_width
 from oodbench.report.tables import Cell, Shows
 from oodbench.report.tables.remarks import notes, remarks
@@ -56,10 +55,8 @@ class LastColumn:
 
 def number_of(row: Mapping[Any, Any], name: str = "", metric: str = "") -> Cell:
     """A row's mean, or another one of its columns; empty where it has none."""
-    mean, error = (name, f"{name}_stderr") if name else ("mean", "stderr")
-    return (
-        "" if np.isnan(row[mean]) else Number(row[mean], row[error], metric=metric or row["metric"])
-    )
+    mean, error = row[name or "mean"], row[f"{name}_stderr" if name else "stderr"]
+    return "" if np.isnan(mean) else Number(mean, error, metric=metric or row["metric"])
 
 
 LAST_COLUMNS: tuple[LastColumn, ...] = (
@@ -82,8 +79,7 @@ LAST_COLUMNS: tuple[LastColumn, ...] = (
 
 
 def _column_of(metric: str) -> LastColumn:
-    unit = f"{metric} (%)" if is_proportion(metric) else metric
-    return LastColumn(unit, lambda row: number_of(row, metric, metric), needs=metric)
+    return LastColumn(with_unit(metric), lambda row: number_of(row, metric, metric), needs=metric)
 
 
 @dataclass(frozen=True)
@@ -126,15 +122,7 @@ class Leaderboard:
     @cached_property
     def means(self) -> pd.DataFrame:
         """ENTRY, `kind`, `mean` and `stderr` (ddof=1; NaN below LEAST trials), `n`, `planned`."""
-        values = self.values
-        code = values.groupby(ENTRY, sort=False).ngroup().to_numpy()
-        table = values[[*ENTRY, "kind"]].drop_duplicates(ENTRY, ignore_index=True)
-        whole = values["complete"].to_numpy(bool)
-        numbers = values["value"].to_numpy(float)[whole]
-        mean, error = each_mean_and_error(numbers, code[whole], len(table), LEAST)
-        counts = {"n": np.bincount(code[whole], minlength=len(table)), "planned": np.bincount(code)}
-        table = table.assign(mean=mean, stderr=error, **counts)
-        return table.rename(columns={"dataset_label": "dataset"})
+        return _means(self.values, ENTRY)
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -236,15 +224,22 @@ def by_other_rules(chosen: Chosen, metric: str | None = None) -> list[Leaderboar
     return [Leaderboard(one, metric) for one in judge_by_all(chosen.tables, names).values()]
 
 
+def _means(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """`key`, `kind`, and `mean`, `stderr`, `n` of the complete trials among the `planned`."""
+    code = values.groupby(key, sort=False).ngroup().to_numpy()
+    table = values[[*key, "kind"]].drop_duplicates(key, ignore_index=True)
+    whole = values["complete"].to_numpy(bool)
+    numbers = values["value"].to_numpy(float)[whole]
+    mean, error = each_mean_and_error(numbers, code[whole], len(table), LEAST)
+    counts = {"n": np.bincount(code[whole], minlength=len(table)), "planned": np.bincount(code)}
+    table = table.assign(mean=mean, stderr=error, **counts)
+    return table.rename(columns={"dataset_label": "dataset"})
+
+
 def _with_means(frame: pd.DataFrame, values: pd.DataFrame, name: str) -> pd.DataFrame:
     """The frame with the mean over test environments of each row, and its error, as further columns."""
-    whole = over_tests(values)
-    code = whole.groupby(ROW, sort=False).ngroup().to_numpy()
-    rows, there = whole[ROW].drop_duplicates(ignore_index=True), whole["complete"].to_numpy(bool)
-    numbers = whole["value"].to_numpy()[there]
-    mean, error = each_mean_and_error(numbers, code[there], len(rows), LEAST)
-    rows = rows.rename(columns={"dataset_label": "dataset"})
-    further = rows.assign(**{name: mean, f"{name}_stderr": error})
+    further = _means(over_tests(values), ROW)[["dataset", "label", "mean", "stderr"]]
+    further = further.rename(columns={"mean": name, "stderr": f"{name}_stderr"})
     return frame.merge(further, on=["dataset", "label"], how="left")
 
 
