@@ -189,7 +189,7 @@ def _rows(cell: Why) -> list[list[str]]:
                 value = number(run["value"], math.nan, cell.metric)
         choice = "yes" if run["chosen"] else "tie" * run["tied"]
         place = [str(run["trial"]), str(run["draw"]), step]
-        rows.append([*place, score, value, choice, run["state"], f"runs/{run['id']}"])
+        rows.append([*place, score, value, choice, run["state"], str(run["id"]).partition("@")[0]])
     return rows
 
 
