@@ -61,6 +61,8 @@ from oodbench.results.schemas import (
 if TYPE_CHECKING:
     import pandas as pd
 
+PLACE = ["dataset_label", "label", "test_environments", "draw", "trial"]
+"""The columns of a plan by which a run of a row is found."""
 LAST = "last"
 """The name of the weights of a run's last step, used beside the selection rules."""
 WEIGHTS = ".safetensors"
@@ -427,7 +429,11 @@ class Results:
         if sweep is None:
             if not self.path.exists():
                 raise UserError(f"there is no directory {self.path}")
-            raise UserError(f"{self.path} holds no sweep (no readable sweep.json)")
+            more = (
+                "; a launch of the sweep into it writes the plan again"
+                * (self.path / "ended").is_dir()
+            )
+            raise UserError(f"{self.path} holds no sweep (no readable sweep.json){more}")
         return {"name": sweep.name, "settings": dict(sweep.settings), "rows": self.rows()}
 
     def rows(self) -> "pd.DataFrame":
@@ -459,7 +465,8 @@ class Results:
         """Return the lock of a process that adds runs to the plan; raises UserError in a foreign folder."""
         if not (self.path / "sweep.json").exists() and self.path.exists():
             # another process may have just begun
-            ours = ("sweep.json", "sweep.lock", "plan.parquet", "runs")
+            ours = {"sweep.json", "sweep.lock", "plan.parquet", "runs"}
+            ours |= {"ended", "kept", "data", "heartbeats"}  # of a plan that is lost
             if not all(path.name in ours or is_temporary(path) for path in self.path.iterdir()):
                 raise UserError(
                     f"{self.path} is not empty and holds no sweep; use another directory"
@@ -473,8 +480,12 @@ class Results:
         settings: Mapping[str, Any],
         rows: Sequence[RunSpec],
         without: Collection[str] = (),
+        replacing: bool = False,
     ) -> None:
         """Add rows to the plan, and remove the runs `without`, by id, under the plan's lock.
+
+        `replacing` also removes stored runs that stand at the `PLACE` of a run given here, as after an
+        edit of hyperparameters. Their results stay in the tables.
 
         A run stands in the rows that it is given here. A stored row that is renamed by that, because one
         of its runs is given in another row and it is not among these, is renamed whole. `settings` go
@@ -497,7 +508,10 @@ class Results:
             if stored:
                 before = stored["rows"]
                 before = _renamed(before[~before["id"].isin(list(without))], new)
-                new = stacked_runs([before[~before["id"].isin(new["id"])], new])
+                gone = before["id"].isin(new["id"])
+                if replacing:
+                    gone |= _places(before).isin(_places(new))
+                new = stacked_runs([before[~gone], new])
             self.store(name, settings, new)
 
     def store(self, name: str, settings: Mapping[str, Any], rows: "pd.DataFrame") -> None:
@@ -525,6 +539,11 @@ class Results:
                     f"{self.path} holds '{name}' with {key} {earlier.get(key)}, "
                     f"not {shared.get(key)}; use another directory"
                 )
+
+
+def _places(rows: "pd.DataFrame") -> "pd.Series[Any]":
+    """The place of each run in its row."""
+    return rows[PLACE].apply(tuple, axis=1) if len(rows) else rows["id"]
 
 
 def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":

@@ -195,7 +195,9 @@ def _read(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> Ended:
         try:
             parts.append(_part(Path(folder), key))
         except DamagedFile as error:
-            wrong.append(f"{error}; its runs count as not trained, and a launch trains them again")
+            wrong.append(
+                f"{error}; its runs count as not trained until a launch trains them again; then delete it"
+            )
     return Ended(Path(folder).parent, tuple(parts), tuple(wrong))
 
 

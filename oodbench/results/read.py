@@ -56,6 +56,7 @@ from oodbench.results.tables import (
     chosen_once,
     completed,
     records_of,
+    renamed,
     stacked,
     stacked_runs,
     tidy,
@@ -359,16 +360,20 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Tables:
     if len(frames) == 1:
         return replace(frames[0], runs=tables[0], notes=(*frames[0].notes, *stale_notes(tables[0])))
     runs = stacked_runs(tables)
+    runs["run"] = runs["id"].str.partition("@")[0]
     first = (~runs["state"].isin(COMPLETE)).sort_values(kind="stable").index
-    runs = runs.loc[first].drop_duplicates("id").sort_index()
+    runs = runs.loc[first].drop_duplicates(["run", "dataset_label", "label"]).sort_index()
     if not allow_mixed:
         _check(runs)
     runs["label"] = _labels(runs)
+    number = runs.groupby("run").cumcount()  # of the rows that a run stands in
+    runs["new"] = runs["run"].where(number == 0, runs["run"] + "@" + number.astype(str))
     metrics = [
-        records_of(frame.records, runs.loc[runs["directory"] == str(d), "id"])
+        renamed(records_of(frame.records, of["id"]), dict(zip(of["id"], of["new"], strict=True)))
         for frame, d in zip(frames, directories, strict=True)
+        for of in [runs[runs["directory"] == str(d)]]
     ]
-    runs = completed(runs)
+    runs = completed(runs.assign(id=runs["new"]).drop(columns=["run", "new"]))
     damaged = [note for frame in frames for note in frame.notes]
     return Tables(runs, stacked(metrics), notes=(*damaged, *stale_notes(runs)))
 

@@ -182,6 +182,12 @@ def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
     return metrics[metrics["id"].cat.categories.isin(ids)[metrics["id"].cat.codes]]
 
 
+def renamed(records: pd.DataFrame, ids: Mapping[str, str]) -> pd.DataFrame:
+    """Return records with other ids of runs; those of runs that `ids` lacks are not among them."""
+    known = records["id"].cat.remove_unused_categories()
+    return records.assign(id=known.cat.rename_categories(lambda run_id: ids[run_id]))
+
+
 def stacked_runs(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate tables of runs; the result has the columns of all."""
     runs = pd.concat([table.dropna(axis=1, how="all") for table in tables], ignore_index=True)
@@ -252,7 +258,8 @@ def tidy(frames: Tables) -> pd.DataFrame:
     values = metrics.reset_index(drop=True)
     columns = [values[["id"]], wide[list(RUN_COLUMNS)], values[names[1:]], wide[list(hparams)]]
     joined: pd.DataFrame = pd.concat(columns, axis=1)
-    return joined
+    plain = joined["id"].astype(object).str.partition("@")[0]  # of runs that stand in several rows
+    return joined.assign(id=plain.astype("category"))
 
 
 def _as_records(scores: pd.DataFrame) -> pd.DataFrame:

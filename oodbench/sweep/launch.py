@@ -87,7 +87,7 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     launcher.check(job)
     if options.confirm and sys.stdin is not None and sys.stdin.isatty():
         typer.confirm(printable(f"Launch into {results.path}?"), default=True, abort=True)
-    store_plan(results, decision.plan, options, decision.dropped)
+    store_plan(results, decision.plan, options, replacing=True)
     if not stored:  # so that no two workers read all data files
         digests_now(job.specs, options.data_dir, results.path)
     results.start_anew([i for i in job.ids if i in decision.again])

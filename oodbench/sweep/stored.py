@@ -1,6 +1,6 @@
 """What a results directory holds of a sweep: its plan, runs that have become stale, and kept weights."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,9 @@ def continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
 
 
 def store_plan(
-    results: Results, plan: Plan, options: LaunchOptions, without: Collection[str] = ()
+    results: Results, plan: Plan, options: LaunchOptions, replacing: bool = False
 ) -> None:
-    """Add a plan to a results directory, and remove the runs `without`, given by id.
+    """Add a plan to a results directory, `replacing` what stands in its places; see `Results.write_plan`.
 
     Raises UserError if the directory holds anything else than earlier launches of this sweep.
     """
@@ -83,7 +83,7 @@ def store_plan(
         "launcher": options.launcher,
         "resources": dict(options.resources),
     }
-    results.write_plan(sweep.name, launched, plan.rows, without)
+    results.write_plan(sweep.name, launched, plan.rows, replacing=replacing)
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,6 @@ class Decision:
     """The state of each run on the disk."""
     again: frozenset[str]
     """The ids of stale runs that are trained again."""
-    dropped: frozenset[str]
-    """The ids of stored runs that new ones replace."""
 
 
 def decide(
@@ -124,8 +122,8 @@ def decide(
     if options.stale == KEEP:
         kept = {_place(replaced[i]): replaced[i] for i in dropped}
         plan = replace(plan, rows=[kept.get(_place(spec), spec) for spec in plan.rows])
-        again = dropped = frozenset()
-    return Decision(plan, {i: statuses[i].state for i in plan.runs}, again, dropped)
+        again = frozenset()
+    return Decision(plan, {i: statuses[i].state for i in plan.runs}, again)
 
 
 def choice(retrain: bool, keep: bool) -> str:

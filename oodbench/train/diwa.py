@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from oodbench.errors import UserError, unknown
 from oodbench.results.directory import Results, RunDirectory, kept_weights
+from oodbench.results.parquet import specs_of
 from oodbench.results.provenance import begun_by, provenance
 from oodbench.results.run_spec import DIWA, Evaluation, RunSpec, State
 from oodbench.selection import USUAL, find_rule
@@ -61,7 +63,7 @@ def average_runs(
     rule = rule or USUAL
     find_rule(rule)
     plan = results.plan()
-    specs = results.specs()
+    specs = specs_of(plan["rows"])
     several = [members for members in _cells(results, specs, rule) if len(members) > 1]
     if not several:
         raise UserError(
@@ -79,10 +81,9 @@ def average_runs(
         for choice in choices
     ]
     replaced = set(map(_place, made))
-    former = [i for i, s in specs.items() if _is_average(s) and _place(s) in replaced]
-    new = {spec.id: spec for spec in made}
-    results.write_plan(plan["name"], {}, [*new.values()], without=former)
-    return list(new)
+    former = [s.id for s in specs if _is_average(s) and _place(s) in replaced]
+    results.write_plan(plan["name"], {}, made, without=former)
+    return [spec.id for spec in made]
 
 
 def _is_average(spec: RunSpec) -> bool:
@@ -93,8 +94,8 @@ def _place(spec: RunSpec) -> tuple[Any, ...]:
     return spec.dataset_name, spec.label, spec.test_environments, spec.trial
 
 
-def _cells(results: Results, specs: Mapping[str, RunSpec], rule: str) -> Iterator[list[Member]]:
-    runs = [(s, results.run(i)) for i, s in specs.items() if not _is_average(s)]
+def _cells(results: Results, specs: Sequence[RunSpec], rule: str) -> Iterator[list[Member]]:
+    runs = [(s, results.run(s.id)) for s in specs if not _is_average(s)]
     runs.sort(key=lambda run: (*map(str, _place(run[0])), run[0].draw))
     for _, cell in groupby(runs, key=lambda run: _place(run[0])):
         members = []
@@ -156,8 +157,16 @@ class _WeightAverage:
         return math.inf if cost is None else cost
 
     def evaluate(self, members: Sequence[Member]) -> list[Evaluation]:
-        self.run.algorithm.load_state_dict(mean_weights([load_file(m.weights) for m in members]))
+        self.run.algorithm.load_state_dict(mean_weights([_loaded(m.weights) for m in members]))
         return self.run.evaluate()
+
+
+def _loaded(file: Path) -> dict[str, Tensor]:
+    """The weights in a file; raises UserError for one that is damaged."""
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file} holds no weights: {error}") from error
 
 
 def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
