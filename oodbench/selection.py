@@ -360,7 +360,8 @@ def judge(tables: Tables, rule: str | None = None) -> Chosen:
     if marked:
         others = runs.loc[~runs[[*KINDS]].any(axis=1), "dataset_label"]
         beside = runs["dataset_label"].isin(others)
-        runs = runs.assign(**{kind: runs[kind] & beside for kind in marked})
+        if not beside.all():
+            runs = runs.assign(**{kind: runs[kind] & beside for kind in marked})
     return Chosen(tables, name, runs, *_candidates(tables, name, runs))
 
 

@@ -35,7 +35,7 @@ from oodbench.report.statistics import (
     ranks,
     significant,
 )
-from oodbench.report.tables import Block, Cell, Column, Sheet, Shows, columns
+from oodbench.report.tables import Block, Cell, Sheet, Shows
 from oodbench.report.tables.leaderboard import leaderboard_of
 from oodbench.report.tables.sheet import sheet
 from oodbench.report.tables.short import short_sheet
@@ -102,7 +102,7 @@ def gains(table: pd.DataFrame, baseline: str) -> Gains:
 
 
 def _gain_block(dataset: str, rows: Mapping[str, Difference], metric: str) -> Block:
-    header = columns("algorithm", "gain", "95 % interval", "win/tie/loss", "detectable", "pairs")
+    header = ["algorithm", "gain", "95 % interval", "win/tie/loss", "detectable", "pairs"]
     ordered = sorted(rows.values(), key=lambda d: (d.pairs < d.planned, -d.gain.mean))
     title = f"{dataset}: gain over {ordered[0].baseline} ({unit_of_gains(metric)})"
     ranked = sum(d.pairs == d.planned for d in ordered)
@@ -131,7 +131,7 @@ def _paper(gains: Gains, metrics: Mapping[str, str], baseline: str) -> Block:
             row.append("-" if d is None else _gain_and_half(d, metrics[dataset]))
         rows.append(row)
     title = f"Gain over {baseline} with 95 % intervals; bold where these do not hold 0"
-    return Block(title, columns("algorithm", *gains), rows, len(rows), clear, explains_bold=True)
+    return Block(title, ["algorithm", *gains], rows, len(rows), clear, explains_bold=True)
 
 
 def _gain_and_half(d: Difference, metric: str) -> Number:
@@ -147,7 +147,7 @@ def _rank_blocks(table: pd.DataFrame) -> list[Block]:
     means = mean_ranks(blocks).items()
     rows: list[list[Cell]] = [[str(x), Number(rank, kind=Kind.RANK)] for x, rank in means]
     title = f"Mean ranks over {len(blocks)} {blocks.index.name}s"
-    return [Block(title, columns("algorithm", "mean rank"), rows, len(rows))]
+    return [Block(title, ["algorithm", "mean rank"], rows, len(rows))]
 
 
 def _notes(baseline: str) -> tuple[Note, Note]:
@@ -254,15 +254,12 @@ def headline(
             of_groups = (means[g][of_row.label] for g in groups)
             rows.append([of_row.label, mean, *other, *places, *of_groups])
     name, *names = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *groups))
-    header = [
-        Column("algorithm", Shows.LABEL),
-        Column(name, Shows.RANKED_BY),
-        *(Column(name, Shows.KEPT) for name in (*beside, "place", "P(better)")),
-        *columns(*names),
-    ]
+    kept = ["algorithm", name, *beside, "place", "P(better)"]
+    header = [*kept, *names]
     title = f"Share of the gap closed by {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
     grey, shows = len(gaps.unranked[ALL]), Shows.GAP_CLOSED
-    block = Block(title, header, rows, len(gaps.means), grey=grey, shows=shows)
+    fits = range(len(kept))
+    block = Block(title, header, rows, len(gaps.means), grey=grey, shows=shows, fits=fits)
     if shown is None:
         return block
     return block.part([r for r, row in enumerate(rows) if row[0] in shown], range(len(header)))
@@ -287,7 +284,7 @@ def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
     table.loc["mean over rows"] = table.mean()
     named = table.itertuples(name=None)
     rows: list[list[Cell]] = [[str(label), *map(share, row)] for label, *row in named]
-    header = columns("algorithm", *map(str, table))
+    header = ["algorithm", *map(str, table)]
     return Block("What selection costs", header, rows, len(rows))
 
 
@@ -309,7 +306,7 @@ def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
         place = after.rank(ascending=False, method="min")[first]
         tau = Number(kendall(before, after), kind=Kind.TAU)
         rows.append([text, tau, str(after.idxmax()), Number(place, kind=Kind.PLACE)])
-    header = columns("changed", "Kendall's tau", "first", f"place of {first}")
+    header = ["changed", "Kendall's tau", "first", f"place of {first}"]
     return Block("What changes the order of rows", header, rows, len(rows))
 
 
@@ -346,7 +343,7 @@ def compare_own_rows(
     header += [f"gain over {BASELINE} [95 %]", "best of the board", "gain over it [95 %]"]
     return Block(
         "Trained here, beside the board",
-        columns(*header),
+        header,
         [*rows, *means],
         len(rows) + len(means),
         keys=2,

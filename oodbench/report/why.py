@@ -15,7 +15,7 @@ from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.report.cells import over_ties, test_values
 from oodbench.report.numbers import number, with_unit
 from oodbench.report.statistics import LEAST, mean_and_error
-from oodbench.report.tables import Block, Sheet, columns
+from oodbench.report.tables import Block, Sheet
 from oodbench.results.directory import Results, kept_weights
 from oodbench.results.run_spec import COMPLETE
 from oodbench.results.tables import Tables, plugins_of
@@ -230,8 +230,8 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
             chosen = list(of_run[group["id"].isin(best)])
             texts = [default, _span(list(of_run)), _median_and_span(chosen)]
             rows.append([str(dataset), str(label), name, *texts])
-    title, header = "Hyperparameters: tried and chosen", columns(*TRIED_HEADER)
-    block = Block(title, header, _once(rows), len(rows), keys=3)
+    title = "Hyperparameters: tried and chosen"
+    block = Block(title, TRIED_HEADER, _once(rows), len(rows), keys=3)
     once = runs["hparams_from"].dropna().unique() if "hparams_from" in runs else ()
     notes = (
         f"Chosen by {rule}: the median (lowest to highest) over test environments and trials.",

@@ -10,7 +10,7 @@ import scipy
 
 from oodbench.report import numbers
 from oodbench.report.statistics import mean_and_error
-from oodbench.report.tables import Block, Cell, Sheet, columns
+from oodbench.report.tables import Block, Cell, Sheet
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, Target
 
@@ -142,7 +142,7 @@ def _block(experiment: Experiment, source: str, comparisons: Sequence[Comparison
         header.insert(1, "sweep")
         for row, c in zip(rows, comparisons, strict=True):
             row.insert(1, c.target.sweep)
-    return Block(f"{experiment.title} ({source})", columns(*header), rows, len(rows))
+    return Block(f"{experiment.title} ({source})", header, rows, len(rows))
 
 
 def _row(c: Comparison) -> list[Cell]:

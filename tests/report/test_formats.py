@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import oodbench
-from oodbench.report.tables import FORMATS, Block, Sheet, columns, to_terminal
+from oodbench.report.tables import FORMATS, Block, Sheet, to_terminal
 from oodbench.terminal import Terminal
 from tests.helpers.made import OneStep, report, spec
 
@@ -46,7 +46,7 @@ def two_rows(*others: str, keys: int = 1) -> Sheet:
     rows = [
         [*("the same" for _ in names[1:]), f"row {r}", *("-12.3" for _ in others)] for r in (1, 2)
     ]
-    block = Block("A title", columns(*names, *others), rows, 2, best={(0, keys)}, keys=keys)
+    block = Block("A title", [*names, *others], rows, 2, best={(0, keys)}, keys=keys)
     return Sheet([block], ("A note.",), ("A remark.",), pd.DataFrame(), ("Bold: the best value.",))
 
 

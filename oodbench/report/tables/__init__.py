@@ -7,7 +7,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from html import escape
@@ -25,23 +25,12 @@ if TYPE_CHECKING:
 
 
 class Shows(StrEnum):
-    """What a block or a column shows, by which views select it."""
+    """What a block shows, by which views select it."""
 
     DATASET = "a dataset's values"
     OVER_DATASETS = "means of all datasets"
     GAP_CLOSED = "shares of the gap"
     OWN_ROWS = "rows trained here"
-    LABEL = "label"
-    RANKED_BY = "what rows are ranked by"
-    KEPT = "what else fits a screen"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a printed table."""
-
-    name: str
-    shows: Shows | None = None
 
 
 Cell = Number | Printed | str
@@ -53,7 +42,8 @@ class Block:
     """A table, and which of its cells are marked."""
 
     title: str
-    columns: Sequence[Column]
+    header: Sequence[str]
+    """The names of the columns."""
     cells: Sequence[Sequence[Cell]]
     """The rows."""
     ranked: int
@@ -73,13 +63,10 @@ class Block:
     """The only dataset that it shows."""
     summary: int = 0
     """The number of last rows that are means over several datasets."""
+    fits: Collection[int] = ()
+    """The columns that a screen keeps of a long table."""
     explains_bold: bool = False
     """Whether the title says what is bold, which is the best value elsewhere."""
-
-    @property
-    def header(self) -> list[str]:
-        """The names of the columns."""
-        return [column.name for column in self.columns]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -95,7 +82,7 @@ class Block:
 
         return replace(
             self,
-            columns=[self.columns[c] for c in columns],
+            header=[self.header[c] for c in columns],
             cells=[[self.cells[r][c] for c in columns] for r in rows],
             ranked=sum(r < self.ranked for r in rows),
             grey=sum(r >= len(self.cells) - self.grey for r in rows),
@@ -108,12 +95,7 @@ class Block:
     def grey_places(self) -> list[tuple[int, int]]:
         """(row, column) of the cells of the grey rows."""
         rows = range(len(self.cells) - self.grey, len(self.cells))
-        return [(row, column) for row in rows for column in range(len(self.columns))]
-
-
-def columns(*names: str) -> list[Column]:
-    """Columns of these names."""
-    return [Column(name) for name in names]
+        return [(row, column) for row in rows for column in range(len(self.header))]
 
 
 @dataclass(frozen=True)

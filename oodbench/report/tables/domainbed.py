@@ -15,7 +15,7 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.report.numbers import Printed
-from oodbench.report.tables import Block, Cell, Sheet, columns
+from oodbench.report.tables import Block, Cell, Sheet
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.results.tables import Tables
 
@@ -212,4 +212,4 @@ def _table(title: str, cells: pd.DataFrame, labels: list[str], names: list[str])
         whole = len(means) == len(names)
         average = f"{100 * sum(means) / len(means):.1f}" if whole else NOTHING
         rows.append([label, *texts, average])
-    return Block(title, columns("algorithm", *names, "Avg"), rows, len(rows))
+    return Block(title, ["algorithm", *names, "Avg"], rows, len(rows))

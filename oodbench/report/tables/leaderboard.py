@@ -21,7 +21,7 @@ from oodbench.report.cells import (
 )
 from oodbench.report.numbers import Number, count, number, with_unit
 from oodbench.report.statistics import LEAST, each_mean_and_error, half_width
-from oodbench.report.tables import Cell, Shows
+from oodbench.report.tables import Cell
 from oodbench.report.tables.remarks import notes, remarks
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import CELL, Tables, origins, plugins_of, pretraining
@@ -50,7 +50,8 @@ class LastColumn:
     """Whether tables over several datasets have it, too."""
     needs: str = "label"
     """The column of `Leaderboard.frame` that it is made from; a table without that one leaves it out."""
-    shows: Shows | None = None
+    fits: bool = False
+    """Whether a screen keeps it of a long table; of those over several datasets it keeps all."""
 
 
 def number_of(row: Mapping[Any, Any], name: str = "", metric: str = "") -> Cell:
@@ -66,14 +67,14 @@ LAST_COLUMNS: tuple[LastColumn, ...] = (
         "before: the mean of the same runs at the same steps before adaptation.",
         needs=UNADAPTED,
     ),
-    LastColumn("n", lambda row: count(row["n"], row["planned"]), shows=Shows.KEPT),
+    LastColumn("n", lambda row: count(row["n"], row["planned"]), fits=True),
     LastColumn(
         PRETRAINING,
         lambda row: str(row[PRETRAINING]) or "none",
         note="pretraining: the weights that the network begins with.",
         needs=PRETRAINING,
     ),
-    LastColumn(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM, shows=Shows.KEPT),
+    LastColumn(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM, fits=True),
 )
 """The last columns of a table. All formats print what this list declares."""
 

@@ -10,7 +10,7 @@ import pandas as pd
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import MEAN, METHOD, TRANSDUCTIVE
 from oodbench.report.numbers import Kind, Number, with_unit
-from oodbench.report.tables import Block, Cell, Column, Sheet, Shows
+from oodbench.report.tables import Block, Cell, Sheet, Shows
 from oodbench.report.tables.leaderboard import (
     COLUMN,
     Leaderboard,
@@ -111,27 +111,29 @@ class _Dataset:
         """
         complete = is_complete(means)
         labels = [*means.index[complete], *means.index[~complete], *grey.index]
-        ranked, columns = int(complete.sum()), [Column("algorithm", Shows.LABEL)]
+        ranked, header, fits = int(complete.sum()), ["algorithm"], [0]
         cells: list[list[Cell]] = [labels]
         for place in places:
-            decides = place[1] == MEAN or len(places) == 1
-            columns.append(Column(_header(place, places), Shows.RANKED_BY if decides else None))
+            fits += [len(header)] * (place[1] == MEAN or len(places) == 1)
+            header.append(_header(place, places))
             cells.append([value_cell(self.entries.get((label, *place))) for label in labels])
         for column in self.board.columns:
             last = [column.cell(self.means[label]) for label in labels]
             if any(last):
-                columns.append(Column(column.name, column.shows))
+                fits += [len(header)] * column.fits
+                header.append(column.name)
                 cells.append(last)
         marks = [self._marked(labels[:ranked], place) for place in places]
         return Block(
             title,
-            columns,
+            header,
             list(map(list, zip(*cells, strict=True))),
             ranked,
             *_marks(marks),
             grey=len(grey),
             shows=Shows.DATASET,
             dataset=self.name,
+            fits=fits,
         )
 
     def _marked(self, labels: Sequence[str], place: Any) -> _Marked:
@@ -230,13 +232,12 @@ def _over_datasets(board: Leaderboard, datasets: Sequence[_Dataset]) -> Block:
             row.append("-" if math.isnan(mean) else Number(mean, metric="accuracy"))
         row.append(Number(rank.get(label, math.nan), kind=Kind.RANK))
         rows.append([*row, *(column.cell(first.loc[label].to_dict()) for column in last)])
-    columns = [Column("algorithm", Shows.LABEL), *(Column(d.name) for d in datasets)]
-    columns += [Column("mean (%)", Shows.RANKED_BY)] * bool(shares)
-    columns.append(Column("mean rank", Shows.RANKED_BY))
-    columns += [Column(column.name, column.shows) for column in last]
+    header = ["algorithm", *(d.name for d in datasets), *["mean (%)"] * bool(shares), "mean rank"]
+    header += [column.name for column in last]
+    fits = (0, *range(1 + len(datasets), len(header)))
     marks = _marks(_overall_marks(datasets, full, rank, share))
     title, shows = "All datasets: means over test environments", Shows.OVER_DATASETS
-    return Block(title, columns, rows, len(full), *marks, grey=len(grey), shows=shows)
+    return Block(title, header, rows, len(full), *marks, grey=len(grey), shows=shows, fits=fits)
 
 
 def _mean_ranks(datasets: Sequence[_Dataset], full: list[str]) -> "pd.Series[float]":

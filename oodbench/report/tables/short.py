@@ -9,7 +9,6 @@ BEST = 10
 """The number of best rows."""
 OWN = 12
 """The most lines on the rows trained here."""
-KEPT = (Shows.LABEL, Shows.RANKED_BY, Shows.KEPT)
 
 
 def short_sheet(tables: Sheet, own: Sequence[str], beside: Collection[str]) -> Sheet:
@@ -35,8 +34,8 @@ def _summed_up(local: Block) -> Block:
         rows = (rows[-local.summary :] if local.summary else rows)[:OWN]
     labels = {str(row[1]) for row in local.cells}
     if len(labels) > 1:
-        return local.part(rows, range(len(local.columns) - 1))
-    columns = [0, *range(2, len(local.columns) - 1)]
+        return local.part(rows, range(len(local.header) - 1))
+    columns = [0, *range(2, len(local.header) - 1)]
     return replace(local.part(rows, columns), title=f"{labels.pop()} beside the board", keys=1)
 
 
@@ -44,4 +43,4 @@ def _among_best(block: Block, labels: Collection[str]) -> Block:
     """Cut a table to its best rows, those of `labels`, and few columns."""
     best = min(BEST, block.ranked)
     rows = [r for r, row in enumerate(block.cells) if r < best or row[0] in labels]
-    return block.part(rows, [c for c, column in enumerate(block.columns) if column.shows in KEPT])
+    return block.part(rows, sorted(block.fits))
