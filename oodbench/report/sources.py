@@ -18,7 +18,7 @@ from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.provenance import method_digest, versions
 from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.run_spec import COMPLETE, RunSpec
-from oodbench.results.tables import Tables, completed, only, stacked, stacked_runs, subset
+from oodbench.results.tables import Tables, completed, only, renamed, stacked, stacked_runs, subset
 from oodbench.selection import judge, served
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric")
@@ -77,7 +77,7 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     if local.runs.empty:
         raise UserError(f"{here} has no runs of {', '.join(datasets) or f'what {title} has'}")
     _check(local.runs, board.runs, here, title)
-    local, shown, notes = _cut(local, board, here, title)
+    local, shown, notes = _cut(_matched(local, board), board, here, title)
     notes += range_notes(board.runs, local.runs)
     made = origin(shown.runs, local.runs)
     local, shown, repeated = _beside_frozen(local, shown, here, title)
@@ -88,6 +88,28 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     metrics = stacked([shown.records, local.records])
     sentences = (*local.notes, *board.notes, *notes, *repeated, made)
     return Tables(completed(runs), metrics, shown.scores, sentences)
+
+
+def _matched(local: Tables, board: Tables) -> Tables:
+    """Give each run here the id of the frozen run of its row, or else one that the board has not.
+
+    A run here may also stand on the board under another label.
+    """
+    place = ["dataset_label", "label"]
+
+    def keyed(runs: pd.DataFrame) -> list[tuple[str, str, str]]:
+        plain = runs["id"].str.partition("@")[0]
+        return list(zip(plain, *(runs[name] for name in place), strict=True))
+
+    frozen = dict(zip(keyed(board.runs), board.runs["id"], strict=True))
+    runs, known = local.runs, set(board.runs["id"])
+    ids = {
+        run_id: frozen.get(key) or (f"{run_id}@here" if run_id in known else run_id)
+        for run_id, key in zip(runs["id"], keyed(runs), strict=True)
+    }
+    return replace(
+        local, runs=runs.assign(id=runs["id"].map(ids)), records=renamed(local.records, ids)
+    )
 
 
 def _ranked(name: str) -> Tables:

@@ -222,6 +222,16 @@ def test_a_frozen_row_trained_again_counts_once(board: Path, half: Path, mine: P
     assert where == {"ERM": "board, here", "IRM": "board, here", "VREx": "here", "constant": ""}
 
 
+def test_a_frozen_row_of_another_name_stands_beside_it(board: Path, tmp_path: Path) -> None:
+    rows = [{"name": "ERM", "label": "renamed"}, "ERM"]
+    mine = trained(tmp_path, "mine", algorithms=rows, datasets=[SEM])
+    frames = beside_board(str(board), [mine])
+    assert frames.runs["id"].is_unique
+    assert "ERM on SEM: 16 of 16 runs here are equal to the board's." in texts(frames.notes)
+    means = leaderboard(frames).frame.query("environment == 'mean'").set_index("label")["mean"]
+    assert means["renamed"] == means["ERM"]
+
+
 def changed(results: Path, copy: Path) -> Path:
     """A copy of results in which the values of one run of ERM on SEM are others."""
     shutil.copytree(results, copy)

@@ -354,9 +354,16 @@ def test_rows_are_those_of_the_file_and_no_rename_trains_a_run(tmp_path: Path) -
         assert set(renamed["label"]) == {"base"} and values(renamed, "base") == values(first, "ERM")
         both = launched("ERM", {"name": "ERM", "label": "it's @ 50%"})
     assert values(both, "ERM") == values(both, "it's @ 50%") == values(first, "ERM")
-    assert both["id"].nunique() == 2 and "ERM" in set(both["label"])
+    assert both["id"].nunique() == 1 and "ERM" in set(both["label"])
     shown = CliRunner().invoke(report, ["table", str(tmp_path / "out")])
     assert shown.exit_code == 0 and "it's @ 50%" in shown.stdout
+    edited = launched({"name": "ERM", "hparams": {"lr": 0.5}})
+    assert edited["id"].nunique() == 2 and set(edited["label"]) == {"ERM", "it's @ 50%"}
+    assert set(edited.loc[edited["label"] == "ERM", "hparams.lr"]) == {0.5}
+    (tmp_path / "out" / "sweep.json").unlink()  # the results are there without their plan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("oodbench.train.execute.begin", lambda *_: pytest.fail("it is trained"))
+        assert values(launched("ERM"), "ERM") == values(first, "ERM")
 
 
 @pytest.mark.slow
