@@ -72,6 +72,11 @@ def test_its_leaderboard_is_what_quickstart_prints(tmp_path: Path) -> None:
     (shown,) = blocks("text")
     printed = [line.split() for line in done.stdout.splitlines()]
     assert [line for line in shown.splitlines() if line.split() not in printed] == []
+    # the bare launch, typed next in the same folder, has a directory of its own
+    done = python(tmp_path, "-m", "oodbench.sweep", "launch")
+    assert done.returncode == 0, done.stderr
+    names = {path.name for path in (tmp_path / "results").iterdir()}
+    assert names == {"board-quickstart", "quickstart"}
 
 
 def test_what_it_says_of_the_board_is_so(frames: Tables) -> None:
