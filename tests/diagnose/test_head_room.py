@@ -17,7 +17,6 @@ from oodbench.diagnose.head_room import HeadRoom, _on_its_own, _spearman, head_r
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.read import read_results
-from oodbench.results.run_spec import RunSpec
 from oodbench.selection import judge
 from oodbench.sweep.launchers import LaunchOptions
 from tests.helpers.made import Curve, Made
@@ -97,7 +96,7 @@ def test_erm_is_compared_with_three_others_and_goes_on_where_it_was(tmp_path: Pa
     options = LaunchOptions(out=tmp_path, launcher="debug")
     room = head_room("CityWeather", CITIES, options, steps=10, draws=3, trials=2, references=False)
     results = Results(tmp_path)
-    specs = {i: RunSpec.from_json(s) for i, s in results.plan()["runs"].items()}
+    specs = results.specs()
     kinds = Counter((s.ceiling, len(s.test_environments)) for s in specs.values())
     assert kinds == {(False, 1): 3 * 2, (True, 1): 2 * 2, (False, 4): 2 * 2}
     assert {s.test_environments for s in specs.values() if len(s.test_environments) == 4} == {
@@ -118,10 +117,10 @@ def test_erm_is_compared_with_three_others_and_goes_on_where_it_was(tmp_path: Pa
     assert room.erm[0] == pytest.approx(of_trials.mean())
     assert room.own is not None and room.ceiling is not None and 0 < room.own[0] <= 1
 
-    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/done.json")}
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("ended/*")}
     again = head_room("CityWeather", CITIES, options, steps=10, draws=3, trials=2, references=False)
     assert again == room
-    assert before == {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/done.json")}
+    assert before == {p: p.stat().st_mtime_ns for p in tmp_path.glob("ended/*")}
 
 
 def test_a_dataset_without_out_splits_is_refused_and_one_without_an_option_has_no_ceiling(

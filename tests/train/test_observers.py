@@ -1,6 +1,5 @@
 """Observers: what they are told, that they change no run, and the guide's real trackers."""
 
-import json
 import os
 import random
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -123,21 +123,18 @@ def test_the_guides_trackers_have_the_records(tmp_path: Path) -> None:
         [*command, *observe], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0 and "no longer told" not in done.stderr + done.stdout, done.stderr
-    records = {
-        path.parent.name: [json.loads(line) for line in path.read_text().splitlines()]
-        for path in (tmp_path / "out" / "runs").glob("*/metrics.jsonl")
-    }
-    steps = sorted((run, record["step"]) for run, of_run in records.items() for record in of_run)
+    parts = (tmp_path / "out" / "ended").glob("records-*.parquet")
+    records = pd.concat([pd.read_parquet(part) for part in parts])
+    steps = sorted(set(records[["id", "step"]].itertuples(index=False, name=None)))
     trackio = sqlite3.connect(tmp_path / "trackio" / "oodbench.db")
     assert sorted(trackio.execute("select run_name, step from metrics")) == steps
     mlflow = sqlite3.connect(tmp_path / "mlflow.db")
     loss = (
         "select name, step, value from metrics join runs using (run_uuid) where key = 'train/loss'"
     )
-    losses = {
-        (run, r["step"]): r["train"]["loss"] for run, of_run in records.items() for r in of_run
-    }
+    trained = records[(records["split"] == "train") & (records["metric"] == "loss")]
+    losses = trained.set_index(["id", "step"])["value"].to_dict()
     assert {(run, step): value for run, step, value in mlflow.execute(loss)} == losses
-    assert len(list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))) == len(records)
+    assert len(list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))) == records["id"].nunique()
     events = {path.parent.name for path in (tmp_path / "events").rglob("events.*")}
-    assert events == set(records)
+    assert events == set(records["id"])

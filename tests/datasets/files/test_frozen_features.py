@@ -266,7 +266,8 @@ def test_a_run_is_known_by_the_weights_not_by_their_place(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=r"b\.pth is not the file of weights with SHA-256 0a"):
         run(moved, sha256="0a")
     moved.rename(tmp_path / "c.pth")
-    directory = ended(first, tmp_path / "run", data_dir=tmp_path, keep_weights=("last",))
+    path = tmp_path / "runs" / "run"
+    directory = ended(first, path, data_dir=tmp_path, keep_weights=("last",))
     model: Any = oodbench.load_model(directory.path, data_dir=tmp_path)
     scans = model.dataset.images.load(0)["75"].x
     (tmp_path / "c.pth").rename(tmp_path / "a.pth")

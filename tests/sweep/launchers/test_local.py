@@ -97,18 +97,15 @@ def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
 
 @pytest.mark.nightly
 def test_what_a_method_does_to_its_worker_touches_no_other_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin = "tests.helpers.leaky_methods"
     load_plugins([plugin])
     monkeypatch.chdir(tmp_path)
-    _stop_server()  # its errors go to where those of an earlier test went
     leaking = ["ChangesDirectory", "ChangesDtype", "TurnsGradientsOff"]
     plan = tiny(algorithms=[*leaking, "ERM", "IRM"], trials=1)
     asked = job(plan, Path("out"), workers=1, plugins=(plugin,))
     assert set(local(asked).values()) == {"done"}
-    errors = capfd.readouterr().err
-    assert all(f"the algorithm {name}" in errors for name in leaking)
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 5
     clean = tiny(algorithms=["ERM", "IRM"], trials=1)
     Debug().launch(job(clean, tmp_path / "clean"))
