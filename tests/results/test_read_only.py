@@ -28,7 +28,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             with (broken.path / "metrics.jsonl").open("a") as file:
                 file.write("{")
             made.results.run(next(iter(made.runs))).checkpoint.write_bytes(b"")
-            (disk / "out" / "cache.arrow").write_bytes(b"torn")
             remount(disk, "ro")
             yield disk / "out"
     except PermissionError as error:
