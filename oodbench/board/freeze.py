@@ -168,11 +168,11 @@ def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
     those of the predictor itself. A validation score is a record of the split `score`.
     """
     chosen, runs = _chosen(tables), tables.runs
-    about = runs.set_index("id")[["metric", "test_environments"]]
+    about = runs.set_index("id")[["metric", "test_environments"]].add_suffix("_main")
     steps = chosen[["id", "step"]].drop_duplicates()
     at = tables.records.astype(dict.fromkeys(CATEGORIES, object)).merge(steps, on=["id", "step"])
-    at = at.join(about, on="id", rsuffix="_main")
-    places = zip(at["environment"], at["split"], at["test_environments"], strict=True)
+    at = at.join(about, on="id")
+    places = zip(at["environment"], at["split"], at["test_environments_main"], strict=True)
     is_test = pd.Series([e in tests and s == "in" for e, s, tests in places], at.index)
     is_main = at["metric"].str.removesuffix(BEFORE).eq(at["metric_main"])
     kept = is_test & (is_main | at["metric"].eq(WORST_GROUP)) | at["environment"].isna()

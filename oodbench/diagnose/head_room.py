@@ -28,7 +28,7 @@ from oodbench.report.statistics import mean_and_error
 from oodbench.report.why import why
 from oodbench.results.directory import Results
 from oodbench.results.read import read_results
-from oodbench.results.run_spec import CONSTANT, RunSpec
+from oodbench.results.run_spec import COMPLETE, CONSTANT, RunSpec
 from oodbench.results.tables import Tables
 from oodbench.selection import judge
 from oodbench.sweep.file import validate
@@ -286,7 +286,7 @@ def _compared(
 
 
 def _raise_for_failed(frames: Tables) -> None:
-    failed = frames.runs[frames.runs["state"].map(lambda state: not state.complete)]
+    failed = frames.runs[~frames.runs["state"].isin(COMPLETE)]
     if len(failed):
         raise UserError(f"{counted(len(failed), 'run')} failed: {failed['error'].iloc[0]}")
 

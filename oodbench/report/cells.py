@@ -111,7 +111,7 @@ def scores(table: pd.DataFrame, kind: str = METHOD) -> pd.DataFrame:
     """
     values = on_tests(table[table["complete"] & (table["kind"] == kind)])
     sets = {t: "" if len(t) == 1 else f" of {'+'.join(t)}" for t in values["test_environments"]}
-    places = values["environment"] + values["test_environments"].map(sets)
+    places = values["environment"] + values["test_environments"].map(sets).astype(str)
     values = values.assign(environment=places).rename(columns={"dataset_label": "dataset"})
     names = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
     return values[names].reset_index(drop=True)

@@ -100,8 +100,7 @@ class Ended:
     @cached_property
     def states(self) -> dict[str, State]:
         """How each run ended, by id."""
-        states = {text: State(text) for text in self.runs["state"].unique()}
-        return dict(zip(self.runs["id"], self.runs["state"].map(states), strict=True))
+        return dict(zip(self.runs["id"], map(State, self.runs["state"]), strict=True))
 
     @cached_property
     def provenances(self) -> dict[str, dict[str, Any]]:

@@ -212,8 +212,7 @@ def read_results(results: Results, specs: Mapping[str, RunSpec] | None = None) -
         live = folders.without(known.index)
         of_ended, wrong = _checked(moved, known)
         known = known.assign(error=[wrong.get(i, "") for i in known.index])
-        states = {s: State(s) for s in known["state"].unique()} | {"": State.BROKEN}
-        known["state"] = [states["" if i in wrong else s] for i, s in known["state"].items()]
+        known["state"] = [State.BROKEN if i in wrong else s for i, s in known["state"].items()]
         of_both = [f.reset_index(names="id") for f in (known[ABOUT], live.frame())]
         about = stacked_runs(of_both).set_index("id")
         runs = _expanded(rows.join(about, on="id"), settings)
@@ -279,8 +278,8 @@ def _in_order(tables: Sequence[pa.Table], ids: "pd.Index[str]") -> pd.DataFrame:
 
 def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     """Return runs with the columns of `Tables.runs` that their context and their sweep have."""
-    runs["state"] = [s if isinstance(s, State) else State.PLANNED for s in runs["state"]]
-    runs["error"] = runs["error"].fillna("")
+    runs["state"] = runs["state"].astype(object).fillna(State.PLANNED)
+    runs["error"] = runs["error"].astype(object).fillna("")
     contexts = [c if isinstance(c, dict) else {} for c in runs.pop("context")]
     for name in FURTHER:
         runs[name] = [context.get(name) for context in contexts]
@@ -334,8 +333,7 @@ def read_board(board: Path) -> Tables:
     scores = values[is_score].astype({"id": object, "metric": object})
     names = {"metric": "rule", "value": "score"}
     scores = scores.rename(columns=names)[["id", "rule", "step", "score"]].reset_index(drop=True)
-    states = {text: State(text) for text in runs["state"].unique()}
-    runs = runs.assign(state=runs["state"].map(states), error="")
+    runs = runs.assign(error="")
     runs = _expanded(runs, {"selection": read_yaml(board / PROTOCOL_FILE).get("selection")})
     runs = runs.drop(columns="plugins").assign(frozen=True, directory=called(board))
     records = values[~is_score].reset_index(drop=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import union_categoricals
+from pandas.api.types import is_numeric_dtype, union_categoricals
 
 from oodbench.errors import UserError, unknown
 from oodbench.notes import AnyNote
@@ -244,7 +244,7 @@ def tidy(frames: Tables) -> pd.DataFrame:
     runs = runs.astype(dict.fromkeys(TIMES, float))
     hparams = pd.DataFrame(list(runs["hparams"]), index=runs.index).add_prefix("hparams.")
     table = pd.concat([runs[list(RUN_COLUMNS)], hparams], axis=1)
-    for name in table.select_dtypes(object):
+    for name in [name for name in table if not is_numeric_dtype(table[name])]:
         values = table[name]
         mixed = values.map(lambda v: isinstance(v, list | tuple | dict)).any()
         table[name] = (values.map(str) if mixed else values).astype("category")

@@ -25,7 +25,7 @@ def flights() -> pd.DataFrame:
     airports = pd.get_dummies(found["origin"], dtype=int)
     carriers = pd.get_dummies(found["carrier"], dtype=int)[["AA", "B6", "DL", "EV", "UA"]]
     return pd.concat([found[["hour", "distance", *WEATHER]], airports, carriers], axis=1).assign(
-        weekday=day.dt.weekday,
+        weekday=day.dt.day_of_week,
         target=(found["dep_delay"] > 0).map({True: "late", False: "punctual"}),
         environment=found["month"].map(dict(enumerate(MONTHS.split(), 1))),
         group=day.dt.strftime("%m-%d"),
