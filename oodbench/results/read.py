@@ -278,7 +278,7 @@ def _in_order(tables: Sequence[pa.Table], ids: "pd.Index[str]") -> pd.DataFrame:
 
 def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     """Return runs with the columns of `Tables.runs` that their context and their sweep have."""
-    runs["state"] = runs["state"].astype(object).fillna(State.PLANNED)
+    runs["state"] = runs["state"].astype(object).fillna(State.PLANNED).map(str)  # plain texts
     runs["error"] = runs["error"].astype(object).fillna("")
     contexts = [c if isinstance(c, dict) else {} for c in runs.pop("context")]
     for name in FURTHER:
