@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from oodbench.algorithms import Algorithm, Batch, Needs, Outputs, Problem, register
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network
-from oodbench.steps import precision
 
 from .dann import reverse_gradient
 
@@ -90,10 +89,9 @@ class ADRMX(Algorithm):
 
     def objective(self, out: Outputs) -> Tensor:
         """The sum of the seven terms."""
-        assert out.batch is not None
         h, task, classifier = self.hparams, out.task, self.network.classifier
         x = out.batch.x.flatten(0, 1)
-        with precision(self, x):
+        with self.precision(x):
             psi = self.of_environment(x).to(out.features.dtype)
         phi, targets = out.features.flatten(0, 1), out.targets.flatten(0, 1)
         rest = phi - psi

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from oodbench.algorithms import Outputs, register
+from oodbench.algorithms import Drawing, Outputs, register
 from oodbench.hparams import choice, hparam, log_uniform
-from oodbench.steps import Drawing, precision
 
 from .counted import Counted
 from .retraining import Retrained
@@ -47,11 +46,11 @@ class AFR(Retrained, Counted):
     def example_weights(self, out: Outputs) -> Tensor:
         """w_i of a step's examples (E, B), which add up to 1."""
         kept = self.kept_head.state_dict()
-        with torch.no_grad(), precision(self, out.features):
+        with torch.no_grad(), self.precision(out.features):
             logits = functional_call(self.network.classifier, kept, (out.features.flatten(0, 1),))
         logits = torch.unflatten(logits.to(out.losses.dtype), 0, out.targets.shape)
         probability = (-out.task.losses(logits, out.targets)).exp()
-        weights: Tensor = (-self.hparams.gamma * probability).exp()
+        weights = (-self.hparams.gamma * probability).exp()
         weights = weights / self.counts[out.targets.long()]
         return weights / weights.sum()
 
@@ -64,5 +63,4 @@ class AFR(Retrained, Counted):
             (p - q).square().sum() for p, q in zip(now, self.kept_head.parameters(), strict=True)
         ]
         weighted = (self.example_weights(out) * out.losses).sum()
-        loss: Tensor = weighted + self.hparams.penalty_weight * torch.stack(moved).sum()
-        return loss
+        return weighted + self.hparams.penalty_weight * torch.stack(moved).sum()

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Needs, Problem, register
+from oodbench.algorithms import Algorithm, Needs, Problem, register
 from oodbench.gradients.backward import Reduction
 from oodbench.hparams import choice, hparam, uniform
-from oodbench.steps import CustomStep
 
 MEANINGS = ("environment", "rows", "pooled", "coupled")
 """Meanings of a unit's gradient below batch normalisation, see `oodbench.gradients`."""
@@ -48,7 +47,7 @@ class KeptByLayer:
 
 
 @register("ANDMask", paper="arXiv:2009.00329")
-class ANDMask(CustomStep):
+class ANDMask(Algorithm):
     """The mean gradient, kept only in the components whose signs agree across environments.
 
     Section 3: a component is kept if |mean_e sign(g_e)| >= tau, with sign(0) = 0. Agreement is
@@ -75,7 +74,7 @@ class ANDMask(CustomStep):
     """The units whose signs have to agree: each `environment`, or each `example`."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """Range of tau: arXiv:2007.01434's code."""
 
         tau: float = hparam(1.0, uniform(0.5, 1.0), low=0.0, high=1.0)

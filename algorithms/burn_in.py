@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from oodbench.algorithms import Problem, first_step
+from oodbench.algorithms import Algorithm, Problem, first_step
 from oodbench.hparams import hparam
 from oodbench.optimizers import Rates
-from oodbench.steps import CustomStep
 
 
-class BurnIn(CustomStep):
+class BurnIn(Algorithm):
     """ERM until `burn_in` (below 1: a share of the steps), then the subclass's objective.
 
     From that step on a new optimizer has the learning rate `lr_after` in place of `lr`, on the same
@@ -17,7 +16,7 @@ class BurnIn(CustomStep):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """When the burn-in ends, and the learning rate after it."""
 
         burn_in: int | float = hparam(0.5, low=0)
@@ -28,8 +27,8 @@ class BurnIn(CustomStep):
         """A burn-in that takes all steps."""
         return {"burn_in": problem.steps}
 
-    def burnt_in(self, step: int) -> Any:
-        """Whether `step` is past the burn-in; a tensor where the hyperparameter is one."""
+    def burnt_in(self, step: int) -> bool:
+        """Whether `step` is past the burn-in."""
         return step >= first_step(self.hparams.burn_in, self.problem.steps)
 
     def schedule(self, step: int, rates: Rates) -> Rates:

@@ -52,8 +52,7 @@ class CAD(Algorithm):
         """Mean risk plus the weighted penalty."""
         penalty = self.penalty(out)
         out.metrics["penalty"] = penalty.detach()
-        total: Tensor = out.risks.mean() + self.hparams.penalty_weight * penalty
-        return total
+        return out.risks.mean() + self.hparams.penalty_weight * penalty
 
     def penalty(self, out: Outputs) -> Tensor:
         """The mean over the examples that have a partner in another environment; 0 without any."""
@@ -69,8 +68,7 @@ class CAD(Algorithm):
         terms = by_environment.logsumexp(1) - others
         has_partner = others > lowest / 2
         mean = torch.where(has_partner, terms, 0.0).sum() / has_partner.sum().clamp(min=1)
-        penalty: Tensor = self.hparams.temperature / BASE_TEMPERATURE * mean
-        return penalty
+        return self.hparams.temperature / BASE_TEMPERATURE * mean
 
     def compared(self, out: Outputs) -> Tensor:
         """Whether example i is compared with example j, (E * B, E * B): with all others."""

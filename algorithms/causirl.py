@@ -27,7 +27,6 @@ class CausIRL(FeatureMatching):
 
     def distance(self, out: Outputs) -> Tensor:
         """The distance between the two parts, 0 if one has fewer than two examples."""
-        assert out.batch is not None
         environments, examples = out.risks.shape[0], out.losses.shape[1]
         places = torch.arange(examples, device=out.features.device)
         first = (places < out.batch.noise["cut"].unsqueeze(1)).flatten().to(out.features.dtype)

@@ -37,8 +37,7 @@ class CVaR(Algorithm):
         risks = out.risks.sort(descending=True).values
         chosen = self.hparams.share * len(risks)
         ranks = torch.arange(len(risks), dtype=risks.dtype, device=risks.device)
-        loss: Tensor = ((chosen - ranks).clamp(0, 1) * risks).sum() / chosen
-        return loss
+        return ((chosen - ranks).clamp(0, 1) * risks).sum() / chosen
 
 
 @register("CVaRDRO", paper="arXiv:1810.08750")

@@ -60,14 +60,12 @@ class DANN(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Return a weight of 0 gives ERM: the discriminator still learns, and the predictor does not see
-        it.
-        """
+        """Weight 0 is ERM: the discriminator still learns, and the predictor does not see it."""
         return {"penalty_weight": 0.0}
 
     def reversal_weight(self, step: int) -> float:
         """The weight with which the features work against the discriminator at `step`."""
-        weight: float = self.hparams.penalty_weight
+        weight = self.hparams.penalty_weight
         if self.hparams.schedule == "constant":
             return weight
         return weight * (2 / (1 + math.exp(-10 * step / self.problem.steps)) - 1)

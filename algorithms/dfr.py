@@ -50,5 +50,4 @@ class DFR(Rebalanced):
         matrices = [p for p in self.network.classifier.parameters() if p.dim() > 1]
         penalty: Tensor = sum((p.abs().sum() for p in matrices), start=risk.new_zeros(()))
         out.metrics["penalty"] = penalty.detach()
-        loss: Tensor = risk + self.hparams.penalty_weight * penalty
-        return loss
+        return risk + self.hparams.penalty_weight * penalty

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, register
+from oodbench.algorithms import Algorithm, Batch, register
 from oodbench.hparams import choice, hparam
-from oodbench.steps import CustomStep, descend, outputs, prepared
 
 from .perturbed import excursion, gradients, trained
 
 
 @register("DGSAM", paper="arXiv:2503.23430")
-class DGSAM(CustomStep):
+class DGSAM(Algorithm):
     """The mean of the gradients along a climb on the environments' risks in turn.
 
     In an order drawn anew at each step, theta_0 = theta, g_j the gradient of the j-th environment's risk at
@@ -24,9 +23,10 @@ class DGSAM(CustomStep):
     """
 
     changes = "step"
+    noise_on_host = True
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """As in `SAM`."""
 
         rho: float = hparam(0.05, choice(0.01, 0.02, 0.05, 0.1), low=0.0)
@@ -37,13 +37,12 @@ class DGSAM(CustomStep):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Take a pass of every environment and one more; `loss` is the mean risk along the climb."""
-        batch = prepared(self, batch, step, on_host=True)
         parameters: list[Tensor] = [*trained(self.network)]
         order = batch.noise["order"].tolist()
         total, risks = [torch.zeros_like(p) for p in parameters], []
         with excursion(parameters):
             for e in [*order, order[0]]:
-                risk = outputs(self, batch.of([e]), step).risks.mean()
+                risk = self.outputs(batch.of([e]), step).risks.mean()
                 g = gradients(risk, parameters)
                 norm = torch.stack(torch._foreach_norm(g)).norm()
                 scale = self.hparams.rho / norm.clamp(min=torch.finfo(norm.dtype).tiny)
@@ -51,7 +50,5 @@ class DGSAM(CustomStep):
                 with torch.no_grad():
                     torch._foreach_add_(parameters, list(torch._foreach_mul(g, scale)))
                 risks.append(risk.detach())
-        for p, gradient in zip(parameters, total, strict=True):
-            p.grad = gradient / len(risks)
-        descend(self, step)
+        self.descend([gradient / len(risks) for gradient in total], step)
         return {"loss": torch.stack(risks[:-1]).mean()}

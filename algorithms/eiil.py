@@ -1,15 +1,13 @@
 """Environment inference for invariant learning."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Problem, first_step, register
+from oodbench.algorithms import Algorithm, Outputs, Problem, first_step, register
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.optimizers import Rates
-from oodbench.steps import CustomStep
 
 from .jtt import JTT
 
@@ -28,7 +26,7 @@ class EIIL(JTT):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """The first stage as JTT's; penalty and annealing as IRM's on small images."""
 
         first_stage: int | float = hparam(0.5, uniform(0.02, 0.8), low=0)
@@ -43,7 +41,7 @@ class EIIL(JTT):
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """Whether each example, (E, N), had g > 0 when the first stage last trained on it."""
-        assert out.batch is not None and out.batch.index is not None
+        assert out.batch.index is not None
         first = out.task.scale_gradients(out.logits.detach(), out.targets) > 0
         updated = out.of_step(self.wrong).scatter(1, out.batch.index, first.to(self.wrong.dtype))
         updated = out.over_environments(updated, self.wrong)
@@ -51,7 +49,7 @@ class EIIL(JTT):
 
     def objective(self, out: Outputs) -> Tensor:
         """The mean risk, in the second stage IRM's objective on the inferred environments."""
-        assert out.batch is not None and out.batch.index is not None
+        assert out.batch.index is not None
         first = out.of_step(out.buffers["wrong"]).gather(1, out.batch.index)
         members = torch.stack([first, 1 - first])
         sizes = members.sum((1, 2)).clamp(min=1)
@@ -69,7 +67,7 @@ class EIIL(JTT):
         divisor = max(1.0, self.hparams.penalty_weight) if self._is_annealed(step) else 1.0
         return rates._replace(weight_decay=rates.weight_decay / divisor)
 
-    def _is_annealed(self, step: int) -> Any:
+    def _is_annealed(self, step: int) -> bool:
         """Whether the penalty has its full weight at a step."""
         start = first_step(self.hparams.first_stage, self.problem.steps)
         return step >= start + self.hparams.anneal_steps * (self.problem.steps - start)
@@ -77,5 +75,4 @@ class EIIL(JTT):
     def _weight(self, out: Outputs) -> Tensor:
         """The penalty's weight at a step of the second stage."""
         excess = self._is_annealed(out.step) * (self.hparams.penalty_weight - 1)
-        weight: Tensor = out.losses.new_ones(()) + excess
-        return weight
+        return out.losses.new_ones(()) + excess

@@ -62,8 +62,7 @@ class EQRM(BurnIn):
         value = torch.where(quantile < 0, far, inside)
         out.metrics["quantile"] = value.detach()
         mean = out.risks.mean()
-        loss: Tensor = mean + self.burnt_in(out.step) * (value - mean)
-        return loss
+        return mean + self.burnt_in(out.step) * (value - mean)
 
 
 def kernel_quantile(risks: Tensor, h: Tensor, level: Tensor, bisection_gradient: bool) -> Tensor:

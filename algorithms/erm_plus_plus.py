@@ -7,17 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Problem, first_step, register
+from oodbench.algorithms import Algorithm, Batch, Drawing, Problem, first_step, register
 from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
 from oodbench.optimizers import Rates
-from oodbench.steps import CustomStep, Drawing, outputs, prepared, trains_head_only, usual_update
 
 from .plateau import FALLS, Plateau
 
 
 @register("ERMPlusPlus", paper="arXiv:2304.01973")
-class ERMPlusPlus(CustomStep):
+class ERMPlusPlus(Algorithm):
     """ERM that trains its head first and predicts with the mean of the weights of later steps.
 
     In the first tenth of the steps the head alone is trained, at its own rate and with its own optimizer,
@@ -38,7 +37,7 @@ class ERMPlusPlus(CustomStep):
     changes = "estimator"
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """arXiv:2007.01434's code, whose trainings have 5,001 steps."""
 
         head_only: int | float = hparam(0.1, low=0)
@@ -85,9 +84,9 @@ class ERMPlusPlus(CustomStep):
         h, begins = self.hparams, step == self.second > 0
         if self.second:
             rates = rates._replace(lr=h.lr * 0.1 ** self.plateau.falls(self._step(step)))
-        if trains_head_only(self, step):
+        if self.trains_head_only(step):
             return rates._replace(lr=rates.lr / h.lr * h.head_lr if h.lr else 0.0, restart=begins)
-        return rates._replace(restart=begins or trains_head_only(self, step - 1))
+        return rates._replace(restart=begins or self.trains_head_only(step - 1))
 
     def start_stage(self, step: int) -> None:
         """Start the second training from the first weights."""
@@ -104,8 +103,8 @@ class ERMPlusPlus(CustomStep):
         """The usual update, whose weights are averaged in; none once the training has ended."""
         if self.plateau.falls(self._step(step)) == FALLS:
             with torch.no_grad():
-                return {"loss": outputs(self, prepared(self, batch, step), step).risks.mean()}
-        metrics = usual_update(self, batch, step)
+                return {"loss": self.outputs(batch, step).risks.mean()}
+        metrics = super().update(batch, step)
         share = 1 / max(1, self._step(step) + 3 - self.start)
         with torch.no_grad():
             pairs = zip(

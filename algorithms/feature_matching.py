@@ -44,5 +44,4 @@ class FeatureMatching(Algorithm, ABC):
         """Mean risk + penalty_weight * distance."""
         penalty = self.distance(out)
         out.metrics["penalty"] = penalty.detach()
-        loss: Tensor = out.risks.mean() + self.hparams.penalty_weight * penalty
-        return loss
+        return out.risks.mean() + self.hparams.penalty_weight * penalty

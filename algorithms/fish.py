@@ -5,13 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Needs, register
+from oodbench.algorithms import Algorithm, Batch, Needs, register
 from oodbench.hparams import choice, hparam
-from oodbench.steps import CustomStep, descend, outputs, prepared
 
 
 @register("Fish", paper="arXiv:2104.09937")
-class Fish(CustomStep):
+class Fish(Algorithm):
     """A share of the way that an optimizer goes in one step on each environment in turn.
 
     Algorithm 2: theta' starts at theta and takes a step on the risk of every environment, in an order
@@ -25,9 +24,10 @@ class Fish(CustomStep):
 
     needs = Needs(environments=2)
     changes = "step"
+    noise_on_host = True
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """Default and values: arXiv:2007.01434's code."""
 
         meta_lr: float = hparam(0.5, choice(0.05, 0.1, 0.5), low=0.0, high=1.0)
@@ -38,17 +38,14 @@ class Fish(CustomStep):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Take a pass and an inner step for every environment; `loss` is the mean risk along the way."""
-        batch = prepared(self, batch, step, on_host=True)
         moving: list[Tensor] = [p for p in self.network.parameters() if p.requires_grad]
         moving += [b for b in self.network.buffers() if b.is_floating_point()]
         with torch.no_grad():
             before = [tensor.clone() for tensor in moving]
         risks = []
         for e in batch.noise["order"].tolist():
-            self.zero_grad()
-            risk = outputs(self, batch.of([e]), step).risks.mean()
-            risk.backward()  # type: ignore[no-untyped-call]
-            descend(self, step)
+            risk = self.outputs(batch.of([e]), step).risks.mean()
+            self.descend(risk, step)
             risks.append(risk.detach())
         with torch.no_grad():
             torch._foreach_lerp_(before, moving, self.hparams.meta_lr)

@@ -91,5 +91,5 @@ class Fishr(Penalized):
 
     def penalty(self, out: Outputs) -> Tensor:
         """The mean over components of the population variance over environments."""
-        variances: Tensor = out.of_step(out.buffers["variances"]) / (1 - self.hparams.ema)
+        variances = out.of_step(out.buffers["variances"]) / (1 - self.hparams.ema)
         return variances.var(0, correction=0).mean()

@@ -43,5 +43,4 @@ class Focal(Algorithm):
         """The mean of (1 - p)^gamma l; 1 - p is kept above 0, where the power has no derivative."""
         rest = -torch.expm1(-out.losses)
         rest = rest.clamp(min=torch.finfo(rest.dtype).tiny)
-        loss: Tensor = (rest**self.hparams.gamma * out.losses).mean()
-        return loss
+        return (rest**self.hparams.gamma * out.losses).mean()

@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Needs, Problem, first_step, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Problem, first_step, register
 from oodbench.hparams import choice, hparam
-from oodbench.steps import CustomStep, outputs, prepared, risk_gradients, usual_update
 
 from .perturbed import excursion, trained
 
@@ -17,7 +16,7 @@ TOLERANCE = 0.1
 
 
 @register("GGA", paper="arXiv:2502.20162")
-class GGA(CustomStep):
+class GGA(Algorithm):
     """ERM, whose early steps start from weights nearby where the environments' gradients agree more.
 
     From step `start` to `end`, below 1 shares of the run's steps, the featurizer walks by noise that is
@@ -30,10 +29,11 @@ class GGA(CustomStep):
     """
 
     changes = "step"
+    noise_on_host = True
     needs = Needs(environments=2)
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """The authors' settings, and for `radius` those of their datasets."""
 
         start: int | float = hparam(0.02, low=0)
@@ -65,8 +65,8 @@ class GGA(CustomStep):
         walks = self.hparams.search and trained(self.network.featurizer)  # a `Head` has no features
         if first <= step <= last and walks:
             with excursion([*self.network.buffers()]):
-                self._search(prepared(self, batch, step, on_host=True), step)
-        return usual_update(self, batch, step)
+                self._search(batch, step)
+        return super().update(batch, step)
 
     @torch.no_grad()
     def _search(self, batch: Batch, step: int) -> None:
@@ -86,8 +86,8 @@ class GGA(CustomStep):
 
     def _agreement(self, batch: Batch, step: int) -> tuple[float, float]:
         """The smallest cosine between two environments' gradients, and the mean risk."""
-        out = outputs(self, batch, step)
-        flat = torch.cat([g.flatten(1) for g in risk_gradients(self, out).values()], 1)
+        out = self.outputs(batch, step)
+        flat = torch.cat([g.flatten(1) for g in self.risk_gradients(out).values()], 1)
         unit = F.normalize(flat, dim=1)
         cosines = unit @ unit.mT + 2 * torch.eye(len(unit), dtype=unit.dtype, device=unit.device)
         return float(cosines.min()), float(out.risks.mean())

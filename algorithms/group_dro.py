@@ -62,7 +62,7 @@ class GroupDRO(Algorithm):
 
     def group_risks(self, out: Outputs) -> Tensor:
         """The mean loss of each group's examples in the batch, (G,); 0 for a group without any."""
-        assert out.batch is not None and out.batch.attributes is not None
+        assert out.batch.attributes is not None
         group = out.task.groups(out.targets, out.batch.attributes, self.problem.attributes)
         every = torch.arange(len(self.weights), device=group.device)
         member = (group.flatten() == every.unsqueeze(1)).to(out.losses.dtype)

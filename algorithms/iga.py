@@ -7,7 +7,6 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.hparams import hparam, log_uniform
-from oodbench.steps import risk_gradients
 
 
 @register("IGA", paper="arXiv:2008.01883")
@@ -44,10 +43,9 @@ class IGA(Algorithm):
     def objective(self, out: Outputs) -> Tensor:
         """The objective R + penalty_weight * sum_e |g_e - mean g|^2."""
         half = out.risks.new_zeros(())
-        for g in risk_gradients(self, out).values():
+        for g in self.risk_gradients(out).values():
             away = (g - g.mean(0)).detach()  # adds up to 0, so that <away, g> is |away|^2
             half = half + torch.dot(away.flatten(), g.flatten())
         penalty = 2 * half - half.detach()
         out.metrics["penalty"] = penalty.detach()
-        total: Tensor = out.risks.mean() + self.hparams.penalty_weight * penalty
-        return total
+        return out.risks.mean() + self.hparams.penalty_weight * penalty

@@ -90,8 +90,7 @@ class IBIRM(IRM):
     def bottleneck_weight(self, step: int) -> float:
         """The bottleneck's weight at `step`."""
         late = step >= first_step(self.hparams.bottleneck_anneal_steps, self.problem.steps)
-        weight: float = late * self.hparams.bottleneck_weight
-        return weight
+        return late * self.hparams.bottleneck_weight
 
     def objective(self, out: Outputs) -> Tensor:
         """IRM's objective plus the bottleneck, over the same divisor."""

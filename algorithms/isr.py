@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Needs, Problem
+from oodbench.algorithms import Algorithm, Batch, Needs, Problem
 from oodbench.hparams import choice, hparam, log_uniform
 from oodbench.networks.base import Network
-from oodbench.steps import CustomStep, featurized
 
 
-class ISR(CustomStep):
+class ISR(Algorithm):
     """Logistic regression on features of a fixed network, without its spurious directions.
 
     A subclass gives the d_s orthonormal directions in which an environment shows; the features are
@@ -30,7 +29,7 @@ class ISR(CustomStep):
     bias: Tensor
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """`l2` is scikit-learn's 1 / C, whose default the authors' code has."""
 
         spurious: int = hparam(0, choice(0, 1, 2, 5), low=0)
@@ -53,10 +52,6 @@ class ISR(CustomStep):
             return "it compares the features of one class between environments"
         return super().skip(problem)
 
-    def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """No optimizer: the predictor is fitted."""
-        return {}
-
     @abstractmethod
     def directions(self, of_class: list[list[Tensor]], count: int) -> Tensor:
         """Up to `count` orthonormal directions (F, K) of examples (n, F) by class, environment."""
@@ -66,7 +61,7 @@ class ISR(CustomStep):
         if self._last is None or self._last[0] is not batch:
             self.network.eval()
             with torch.no_grad():
-                z = featurized(self, batch.x.flatten(0, 1)).double().view(*batch.y.shape, -1)
+                z = self.featurized(batch.x.flatten(0, 1)).double().view(*batch.y.shape, -1)
                 count = self.hparams.spurious or len(z) - 1
                 classes = range(max(2, self.problem.task.num_outputs))
                 groups = [[f[t == c] for f, t in zip(z, batch.y, strict=True)] for c in classes]
@@ -93,7 +88,7 @@ class ISR(CustomStep):
 
         def closure() -> Tensor:
             solver.zero_grad()
-            value: Tensor = risk() + self.hparams.l2 / (2 * len(z)) * theta[:-1].square().sum()
+            value = risk() + self.hparams.l2 / (2 * len(z)) * theta[:-1].square().sum()
             torch.autograd.backward(value)
             return value
 

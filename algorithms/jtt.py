@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Needs, Outputs, Problem, first_step, register
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, first_step, register
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.networks.base import Network
 from oodbench.optimizers import Rates
-from oodbench.steps import CustomStep
 
 
 @register("JTT", paper="arXiv:2107.09044")
-class JTT(CustomStep):
+class JTT(Algorithm):
     """ERM, then a new network with more weight on the examples that the first one got wrong.
 
     Before step `first_stage`, below 1 a share of the run's steps, the method is ERM; from there on the
@@ -37,7 +36,7 @@ class JTT(CustomStep):
     sizes: Tensor
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """Defaults and ranges: SubpopBench (arXiv:2302.12254), with first stages down to the paper's. Those
         last 0.02 to 0.67 times as long as its second, 0.02 to 0.4 of both.
         """
@@ -85,12 +84,11 @@ class JTT(CustomStep):
     def _second(self, out: Outputs) -> Tensor:
         """1 in the second stage, else 0."""
         start = first_step(self.hparams.first_stage, self.problem.steps)
-        second: Tensor = out.losses.new_zeros(()) + (out.step >= start)
-        return second
+        return out.losses.new_zeros(()) + (out.step >= start)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """Whether each example, (E, N), was predicted wrongly when the first stage last trained on it."""
-        assert out.batch is not None and out.batch.index is not None
+        assert out.batch.index is not None
         logits, second = out.logits.detach(), self._second(out)
         binary = out.task.kind == "binary"
         predicted = logits.squeeze(-1) > 0 if binary else logits.argmax(-1)
@@ -101,7 +99,7 @@ class JTT(CustomStep):
 
     def objective(self, out: Outputs) -> Tensor:
         """The mean over environments of the weighted mean losses."""
-        assert out.batch is not None and out.batch.index is not None
+        assert out.batch.index is not None
         known = out.of_step(out.buffers["wrong"])
         share = known.sum(1) / out.of_step(self.sizes)
         out.metrics["wrong"] = share.mean()

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Problem, register
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network
-from oodbench.steps import CustomStep
 
 
-class LinearMethod(CustomStep, ABC):
+class LinearMethod(Algorithm, ABC):
     """A linear predictor of its own: the run's network stays as it is.
 
     A subclass gives `fit`. What hyperparameters say of networks and optimizers has no effect here
@@ -27,7 +26,7 @@ class LinearMethod(CustomStep, ABC):
     trains_network = False
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """A fit sees all examples (of environments of one size) at once."""
 
         batch_size: int = hparam(0, low=0)
@@ -49,10 +48,6 @@ class LinearMethod(CustomStep, ABC):
         if problem.task.kind != "regression":
             return f"it fits real targets, and the task is {problem.task.kind}"
         return super().skip(problem)
-
-    def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """No optimizer: the weights are fitted."""
-        return {}
 
     @abstractmethod
     def fit(self, x: Tensor, y: Tensor) -> Tensor:

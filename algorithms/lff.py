@@ -9,7 +9,6 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.hparams import hparam, uniform
 from oodbench.networks.base import Network
-from oodbench.steps import precision
 
 
 @register("LfF", paper="arXiv:2007.02561")
@@ -56,8 +55,7 @@ class LfF(Algorithm):
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """The running losses (E, N) of both networks, b's with its gradient, and the examples' classes."""
-        assert out.batch is not None
-        with precision(self, out.batch.x):
+        with self.precision(out.batch.x):
             logits = self.biased_network(out.batch.x.flatten(0, 1))
         logits = torch.unflatten(logits.to(out.losses.dtype), 0, out.targets.shape)
         losses = {"biased": out.task.losses(logits, out.targets), "debiased": out.losses.detach()}
@@ -68,24 +66,23 @@ class LfF(Algorithm):
 
     def _of(self, out: Outputs, name: str) -> Tensor:
         """A buffer's values of the step's examples, (E, B), before the step."""
-        assert out.batch is not None and out.batch.index is not None
+        assert out.batch.index is not None
         return out.of_step(self.get_buffer(name)).gather(1, out.batch.index)
 
     def _with(self, out: Outputs, name: str, values: Tensor) -> Tensor:
         """A buffer in which the step's examples have new values (E, B)."""
-        assert out.batch is not None and out.batch.index is not None
+        assert out.batch.index is not None
         buffer = self.get_buffer(name)
         updated = out.of_step(buffer).scatter(1, out.batch.index, values)
         return out.over_environments(updated, buffer)
 
     def _kept(self, out: Outputs) -> Tensor:
         """The share of each example's former mean, (E, B): none where it comes for the first time."""
-        kept: Tensor = self.hparams.ema * (self._of(out, "label") >= 0).to(self.biased.dtype)
-        return kept
+        return self.hparams.ema * (self._of(out, "label") >= 0).to(self.biased.dtype)
 
     def objective(self, out: Outputs) -> Tensor:
         """The mean loss of both networks."""
-        assert out.batch is not None and out.batch.index is not None
+        assert out.batch.index is not None
         y, label = out.targets.long(), out.buffers["label"]
         classes = torch.arange(self.problem.task.classes, device=y.device)
         of_class = label.flatten() == classes.unsqueeze(1)
@@ -99,5 +96,5 @@ class LfF(Algorithm):
         out.metrics["weight"] = weights.mean()
         kept = self._kept(out)
         biased = (mean["biased"] - kept * self._of(out, "biased")) / (1 - kept)  # this step's l_b
-        easy: Tensor = -torch.expm1(-self.hparams.q * biased) / self.hparams.q
+        easy = -torch.expm1(-self.hparams.q * biased) / self.hparams.q
         return easy.mean() + (weights * out.losses).mean()

@@ -53,7 +53,7 @@ class MomentMethod(LinearMethod):
         self.register_buffer("moments", torch.zeros(2, *self.theta.shape, dtype=torch.double))
         self.register_buffer("count", torch.zeros((), dtype=torch.long))
         self.weights.copy_(self.theta.sum(0)[:, None])
-        self.descend = compiled(type(self).gradient)
+        self._adam = compiled(type(self).gradient)
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
@@ -81,7 +81,7 @@ class MomentMethod(LinearMethod):
         quadratics = [q.cpu().numpy() for q in self.quadratics(x, y)]
         theta, moments = self.theta.cpu().numpy(), self.moments.cpu().numpy()
         h = self.hparams
-        self.descend(theta, moments, int(self.count), h.updates, h.lr, h.risk_weight, *quadratics)
+        self._adam(theta, moments, int(self.count), h.updates, h.lr, h.risk_weight, *quadratics)
         self.theta.copy_(torch.from_numpy(theta))
         self.moments.copy_(torch.from_numpy(moments))
         self.count += h.updates

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Needs, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network
-from oodbench.steps import CustomStep, optimizer_of, precision
 
 
 def distance(features: Tensor, original: Tensor, variance: Tensor) -> Tensor:
@@ -20,7 +19,7 @@ def distance(features: Tensor, original: Tensor, variance: Tensor) -> Tensor:
 
 
 @register("MIRO", paper="arXiv:2203.10789")
-class MIRO(CustomStep):
+class MIRO(Algorithm):
     """The risk, and a penalty on the distance of features from those of the pretrained network.
 
     R + lam sum over layers of the mean of ((f - f0)^2 / v + log v) / 2, as its authors' code has the
@@ -36,7 +35,7 @@ class MIRO(CustomStep):
     needs = Needs(pretrained=True)
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """Defaults and the values of `ld`: the paper's code (kakaobrain/miro), its configuration and the
         ones that it chose for five datasets.
         """
@@ -87,12 +86,11 @@ class MIRO(CustomStep):
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """One optimizer, in which the variances have a larger rate."""
         scales = dict.fromkeys(self.spreads, self.hparams.rate_factor)
-        return {"main": optimizer_of(self, self.parameters(), scales)}
+        return {"main": self.optimizer_of(self.parameters(), scales)}
 
     def objective(self, out: Outputs) -> Tensor:
         """The risk and lambda times the distances, which take a pass of the pretrained network."""
-        assert out.batch is not None
-        with torch.no_grad(), precision(self, out.batch.x):
+        with torch.no_grad(), self.precision(out.batch.x):
             self.original.featurizer(out.batch.x.flatten(0, 1))
         total = out.losses.new_zeros(())
         for name, spread in zip(self.network.stages, self.spreads, strict=True):
@@ -102,8 +100,7 @@ class MIRO(CustomStep):
             variance = nn.functional.softplus(spread) + 1e-5
             total = total + distance(features.to(spread), original.to(spread), variance.view(shape))
         out.metrics["distance"] = total.detach()
-        result: Tensor = out.risks.mean() + self.hparams.ld * total
-        return result
+        return out.risks.mean() + self.hparams.ld * total
 
 
 class _Features(dict[str, Tensor]):

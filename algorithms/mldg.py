@@ -5,16 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Needs, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Problem, register
 from oodbench.hparams import hparam, log_uniform
 from oodbench.optimizers import set_rates
-from oodbench.steps import CustomStep, descend, optimizer_of, outputs, prepared, rates
 
 from .perturbed import excursion, gradients, trained
 
 
 @register("MLDG", paper="arXiv:1710.03463")
-class MLDG(CustomStep):
+class MLDG(Algorithm):
     """The risks, plus the risk of each environment after a step on another one's.
 
     The environments stand in a ring in an order drawn anew at each step. For every pair (i, j) of
@@ -30,10 +29,11 @@ class MLDG(CustomStep):
     """
 
     changes = "step"
+    noise_on_host = True
     needs = Needs(environments=2)  # a pair has two members
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """Default and range: arXiv:2007.01434, D.2."""
 
         beta: float = hparam(1.0, log_uniform(1e-1, 1e1), low=0.0)
@@ -49,26 +49,23 @@ class MLDG(CustomStep):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Take two passes for every pair; `loss` is the mean risk at theta."""
-        batch = prepared(self, batch, step, on_host=True)
         parameters = trained(self.network)
         state = [*parameters, *self.network.buffers()]
-        inner = optimizer_of(self, parameters)
-        set_rates(inner, rates(self, step))
+        inner = self.optimizer_of(parameters)
+        set_rates(inner, self.rates(step))
         order = batch.noise["order"].tolist()
         total, risks = [torch.zeros_like(p) for p in parameters], []
         for i, j in zip(order, order[1:] + order[:1], strict=True):
-            risk = outputs(self, batch.of([i]), step).risks.mean()
+            risk = self.outputs(batch.of([i]), step).risks.mean()
             first = gradients(risk, parameters)
             with excursion(state):
                 inner.state.clear()
                 for p, gradient in zip(parameters, first, strict=True):
                     p.grad = gradient
                 inner.step()
-                second = gradients(outputs(self, batch.of([j]), step).risks.mean(), parameters)
+                second = gradients(self.outputs(batch.of([j]), step).risks.mean(), parameters)
             torch._foreach_add_(first, second, alpha=self.hparams.beta)
             torch._foreach_add_(total, first)
             risks.append(risk.detach())
-        for p, gradient in zip(parameters, total, strict=True):
-            p.grad = gradient / len(order)
-        descend(self, step)
+        self.descend([gradient / len(order) for gradient in total], step)
         return {"loss": torch.stack(risks).mean()}

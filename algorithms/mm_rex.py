@@ -66,8 +66,7 @@ class MMREx(Penalized):
 
     def final_weight(self, step: int) -> float:
         """The weight of the penalty, 1 - E lambda_min."""
-        weight: float = 1 - self.count(step) * self.hparams.lambda_min
-        return weight
+        return 1 - self.count(step) * self.hparams.lambda_min
 
 
 @register("RI", paper="arXiv:2003.00688")

@@ -9,7 +9,6 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, Outputs, Problem, first_step
 from oodbench.hparams import altered, choice, hparam, log_uniform, uniform
 from oodbench.optimizers import Rates
-from oodbench.steps import CustomStep
 
 NEVER = 0.999999
 """A share of the steps that no run of up to 500,000 comes to; below 1 in float32 and in six digits, too."""
@@ -25,7 +24,7 @@ def summed_risks_decay() -> float:
     return decay
 
 
-class Penalized(CustomStep, ABC):
+class Penalized(Algorithm, ABC):
     """Mean risk plus a weighted penalty, with the schedule that IRM and REx share.
 
     The weight is `initial_weight` before step `anneal_steps`, below 1 a share of the run's steps, and
@@ -71,22 +70,21 @@ class Penalized(CustomStep, ABC):
 
     def final_weight(self, step: int) -> float:
         """The weight at a `step` from `anneal_steps` on."""
-        weight: float = self.hparams.penalty_weight
+        of_subclass: Any = self.hparams
+        weight: float = of_subclass.penalty_weight
         return weight
 
     def weight(self, step: int) -> float:
         """The penalty's weight at `step`."""
         initial = self.hparams.initial_weight
         later = step >= first_step(self.hparams.anneal_steps, self.problem.steps)
-        weight: float = initial + later * (self.final_weight(step) - initial)
-        return weight
+        return initial + later * (self.final_weight(step) - initial)
 
     def divisor(self, step: int) -> float:
         """The divisor of loss and weight decay at `step`: weight / initial weight, at least 1."""
         initial = self.hparams.initial_weight
         excess = self.weight(step) / (initial + (initial == 0)) - 1
-        divisor: float = 1 + self.hparams.divide_by_weight * (excess > 0) * excess
-        return divisor
+        return 1 + self.hparams.divide_by_weight * (excess > 0) * excess
 
     def objective(self, out: Outputs) -> Tensor:
         """The objective (mean risk + weight * penalty) / divisor."""

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, register
+from oodbench.algorithms import Algorithm, Batch, register
 from oodbench.hparams import choice, hparam
-from oodbench.steps import CustomStep, descend, outputs, prepared
 
 from .perturbed import trained
 
@@ -33,7 +32,7 @@ def principal_gradient(path: Tensor, components: int) -> Tensor:
 
 
 @register("PGrad", paper="arXiv:2305.01134")
-class PGrad(CustomStep):
+class PGrad(Algorithm):
     """A step along the principal directions of a walk over the environments.
 
     The walk takes a step of the run's optimizer on the risk of each environment in turn, in an order drawn
@@ -46,9 +45,10 @@ class PGrad(CustomStep):
     """
 
     changes = "step"
+    noise_on_host = True
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """The authors' code."""
 
         splits: int = hparam(3, low=1)
@@ -63,28 +63,21 @@ class PGrad(CustomStep):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """An inner step for every piece of every environment; `loss` is the mean along the way."""
-        batch = prepared(self, batch, step, on_host=True)
         parameters, risks = trained(self.network), []
         start = torch.cat([p.detach().flatten() for p in parameters])
         path = start.new_zeros(1 + batch.noise["orders"].numel(), len(start))  # of what has moved
         pieces = batch.micro_batches(self.hparams.splits)
         for piece, order in zip(pieces, batch.noise["orders"].tolist(), strict=False):
             for e in order:
-                for p in parameters:
-                    p.grad = None
-                risk = outputs(
-                    self, Batch(piece.x[e : e + 1], piece.y[e : e + 1]), step
-                ).risks.mean()
-                risk.backward()  # type: ignore[no-untyped-call]
-                descend(self, step)
+                risk = self.outputs(piece.of([e]), step).risks.mean()
+                self.descend(risk, step)
                 risks.append(risk.detach())
                 row = path[len(risks)]
                 torch.cat([p.detach().flatten() for p in parameters], out=row).sub_(start)
         gradient = principal_gradient(path[: 1 + len(risks)], self.hparams.components)
         moved = start - self.hparams.outer_lr * gradient
         with torch.no_grad():
-            for p, values in zip(
-                parameters, moved.split([p.numel() for p in parameters]), strict=True
-            ):
+            parts = torch.split(moved, [p.numel() for p in parameters])
+            for p, values in zip(parameters, parts, strict=True):
                 p.copy_(values.view(p.shape))
         return {"loss": torch.stack(risks).mean()}

@@ -53,5 +53,4 @@ class RDM(BurnIn):
         h = self.hparams
         penalty = h.penalty_weight * matching + h.variance_weight * variances
         out.metrics["penalty"] = penalty.detach()
-        loss: Tensor = out.risks.mean() + self.burnt_in(out.step) * penalty
-        return loss
+        return out.risks.mean() + self.burnt_in(out.step) * penalty

@@ -13,15 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Problem, register
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
-from oodbench.steps import CustomStep
 
 SMALLEST = 1e-9
 """The smallest probability of which a logit is the logarithm."""
 
 
-class Reference(CustomStep):
+class Reference(Algorithm):
     """An estimator fitted once to all examples that a run trains on, pooled.
 
     A subclass makes the `estimator`. Inputs are those of networks, flattened; the seed is the trial's.
@@ -34,7 +33,7 @@ class Reference(CustomStep):
     """Whether there is an estimator of real numbers, too."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """Batches have no effect, so they are small."""
 
         batch_size: int = hparam(1, low=0)
@@ -53,10 +52,6 @@ class Reference(CustomStep):
     @abstractmethod
     def estimator(self, classes: bool, x: NDArray[Any], seed: int) -> Any:
         """Make a classifier or a regressor with these hyperparameters, for inputs (N, D)."""
-
-    def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """No optimizer: the estimator is fitted."""
-        return {}
 
     def fit_examples(self, x: Tensor, y: Tensor) -> None:
         """Fit the estimator to inputs (N, *input_shape) and targets (N,) or, of a regression, (N, C)."""

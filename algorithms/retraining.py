@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Problem, first_step
+from oodbench.algorithms import Algorithm, Problem, first_step
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network
 from oodbench.optimizers import Rates
-from oodbench.steps import CustomStep, usual_head_only
 
 
-class Retrained(CustomStep):
+class Retrained(Algorithm):
     """ERM, then a classifier that is trained from its first weights while the features stay as they are.
 
     The second stage begins at step `first_stage`, below 1 a share of the run's steps, with a new
@@ -24,7 +23,7 @@ class Retrained(CustomStep):
     changes = "group"
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """When the second stage begins."""
 
         first_stage: int | float = hparam(0.5, low=0)
@@ -51,7 +50,7 @@ class Retrained(CustomStep):
 
     def trains_head_only(self, step: int) -> bool:
         """Whether the step is of the second stage."""
-        return self.retrains(step) or usual_head_only(self, step)
+        return self.retrains(step) or super().trains_head_only(step)
 
     def start_stage(self, step: int) -> None:
         """Draw the classifier's weights again."""

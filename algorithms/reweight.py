@@ -37,7 +37,7 @@ class Reweighted(Counted, ABC):
         weights = weights / weights.mean()
         group = out.targets.long()
         if self.hparams.over == "groups":
-            assert out.batch is not None and out.batch.attributes is not None
+            assert out.batch.attributes is not None
             group = out.task.groups(group, out.batch.attributes, self.problem.attributes)
         return (weights[group] * out.losses).mean()
 

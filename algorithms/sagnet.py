@@ -7,10 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oodbench.algorithms import Batch, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Problem, register
 from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
-from oodbench.steps import CustomStep, descend, featurized, optimizer_of, precision, prepared
 from oodbench.tasks import Task
 
 EPSILON = 1e-5
@@ -52,7 +51,7 @@ def uniform_losses(task: Task, logits: Tensor) -> Tensor:
 
 
 @register("SagNet", paper="arXiv:1910.11645")
-class SagNet(CustomStep):
+class SagNet(Algorithm):
     """The mean risk at features of a random style, when their own style does not predict the target.
 
     The style of an example is the mean and the variance of its features, its content the features
@@ -73,7 +72,7 @@ class SagNet(CustomStep):
     changes = "adversarial"
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """Default and range: arXiv:2007.01434, D.2."""
 
         adversary_weight: float = hparam(0.1, log_uniform(1e-2, 1e1), low=0.0)
@@ -92,7 +91,7 @@ class SagNet(CustomStep):
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """An optimizer of the network, and one of the style head."""
         modules = {"main": self.network, "style": self.style}
-        return {name: optimizer_of(self, each.parameters()) for name, each in modules.items()}
+        return {name: self.optimizer_of(each.parameters()) for name, each in modules.items()}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The shares a, (E * B, 1), and an order of all examples for each step, (3, E * B)."""
@@ -103,32 +102,27 @@ class SagNet(CustomStep):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Take two passes and three steps; `loss` is that of the first."""
-        batch = prepared(self, batch, step)
         task, network, share = self.problem.task, self.network, batch.noise["share"]
         x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
         of_network, of_style, of_featurizer = batch.noise["orders"]
 
-        network.zero_grad()
-        restyled = with_other_style(featurized(self, x), of_network, share.to(x.dtype))
-        with precision(self, x):
+        restyled = with_other_style(self.featurized(x), of_network, share.to(x.dtype))
+        with self.precision(x):
             logits = network.classifier(restyled)
         loss = task.losses(logits.to(restyled.dtype), y).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        descend(self, step)
+        self.descend(loss, step)
 
-        features = featurized(self, x)
-        self.style.zero_grad()
-        style_loss = task.losses(self.style(with_other_content(features.detach(), of_style)), y)
-        style_loss.mean().backward()  # type: ignore[no-untyped-call]
-        descend(self, step, "style")
+        features = self.featurized(x)
+        guesses = self.style(with_other_content(features.detach(), of_style))
+        style_loss = task.losses(guesses, y).mean()
+        self.descend(style_loss, step, "style")
 
-        network.zero_grad()  # the classifier keeps none, so that the optimizer leaves it alone
+        # the classifier has no gradient of this, so that the optimizer leaves it alone
         guesses = self.style(with_other_content(features, of_featurizer))
         adversarial = self.hparams.adversary_weight * uniform_losses(task, guesses).mean()
-        adversarial.backward()
-        descend(self, step)
+        self.descend(adversarial, step)
         return {
             "loss": loss.detach(),
-            "style_loss": style_loss.mean().detach(),
+            "style_loss": style_loss.detach(),
             "adversarial_loss": adversarial.detach(),
         }

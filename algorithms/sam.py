@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Needs, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Outputs, Problem, register
 from oodbench.hparams import choice, hparam, log_uniform
-from oodbench.steps import CustomStep, descend, outputs, prepared
 
 from .perturbed import excursion, gradients, trained
 
 
 @register("SAM", paper="arXiv:2010.01412")
-class SAM(CustomStep):
+class SAM(Algorithm):
     """The mean risk at the worst point nearby: a step with the gradient at theta + rho g / ||g||.
 
     g is the gradient at theta, over all trained parameters (eq. 2 with p = 2; eq. 3 without its second
@@ -24,7 +23,7 @@ class SAM(CustomStep):
     changes = "step"
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """The paper's default, and the smaller values of its search."""
 
         rho: float = hparam(0.05, choice(0.01, 0.02, 0.05, 0.1), low=0.0)
@@ -40,8 +39,7 @@ class SAM(CustomStep):
 
     def shift(self, norm: Tensor) -> Tensor:
         """How far the second gradient's point lies from theta, in units of g, which has this norm."""
-        rho: float = self.hparams.rho
-        return rho / norm.clamp(min=torch.finfo(norm.dtype).tiny)
+        return self.hparams.rho / norm.clamp(min=torch.finfo(norm.dtype).tiny)
 
     def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
         """The gradients for the optimizer, from those at theta and at the point nearby."""
@@ -49,18 +47,15 @@ class SAM(CustomStep):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Take two passes and one step; `loss` is the mean risk at theta."""
-        batch = prepared(self, batch, step)
         parameters: list[Tensor] = [*trained(self.network)]
-        out = outputs(self, batch, step)
+        out = self.outputs(batch, step)
         first = gradients(self.climbed(out), parameters)
         shift = self.shift(torch.stack(torch._foreach_norm(first)).norm())
         with excursion([*parameters, *self.network.buffers()]):
             with torch.no_grad():
                 torch._foreach_add_(parameters, list(torch._foreach_mul(first, shift)))
-            second = gradients(outputs(self, batch, step).risks.mean(), parameters)
-        for p, gradient in zip(parameters, self.step_gradients(first, second), strict=True):
-            p.grad = gradient
-        descend(self, step)
+            second = gradients(self.outputs(batch, step).risks.mean(), parameters)
+        self.descend(self.step_gradients(first, second), step)
         return {"loss": out.risks.mean().detach()}
 
 
@@ -87,8 +82,7 @@ class SAGM(SAM):
 
     def shift(self, norm: Tensor) -> Tensor:
         """rho / ||g|| - alpha."""
-        alpha: float = self.hparams.alpha
-        return super().shift(norm) - alpha
+        return super().shift(norm) - self.hparams.alpha
 
     def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
         """The mean of the two."""
@@ -114,5 +108,4 @@ class DISAM(SAM):
 
     def climbed(self, out: Outputs) -> Tensor:
         """The mean of the risks less their weighted variance."""
-        weight: float = self.hparams.variance_weight
-        return out.risks.mean() - weight * out.risks.var(correction=0)
+        return out.risks.mean() - self.hparams.variance_weight * out.risks.var(correction=0)

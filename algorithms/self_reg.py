@@ -58,7 +58,6 @@ class SelfReg(Algorithm):
 
     def objective(self, out: Outputs) -> Tensor:
         """The mean risk and the weighted differences."""
-        assert out.batch is not None
         targets, noise = out.targets.flatten(), out.batch.noise
         logits, features = out.logits.flatten(0, 1), out.features.flatten(0, 1)
         share = noise["share"].to(logits.dtype)

@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Needs, register
+from oodbench.algorithms import Algorithm, Needs, register
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.optimizers import UpdateRule
 from oodbench.seeds import derive
-from oodbench.steps import CustomStep
 
 DECAYS = ("after", "coupled")
 """The ways in which weight decay enters `TemporalANDMask`."""
@@ -123,7 +122,7 @@ TemporalANDMask.rule = UpdateRule(
 
 
 @register("TemporalANDMask", paper="arXiv:2009.00329, algorithm 1")
-class TemporalANDMaskERM(CustomStep):
+class TemporalANDMaskERM(Algorithm):
     """One environment's risk a step, with the optimizer that asks signs to agree across steps.
 
     Each training environment comes once in every round of E steps, in an order that the trial draws
@@ -136,7 +135,7 @@ class TemporalANDMaskERM(CustomStep):
     changes = "gradient"
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """Defaults: the paper's best run (table 3); ranges: around its five best."""
 
         lr: float = hparam(0.0078, log_uniform(1e-3, 1e-1), low=0.0)

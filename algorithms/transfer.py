@@ -7,24 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Batch, Needs, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Problem, register
 from oodbench.hparams import choice, hparam, log_uniform, uniform
 from oodbench.networks.base import Network
-from oodbench.steps import (
-    CustomStep,
-    descend,
-    featurized,
-    optimizer_of,
-    outputs,
-    precision,
-    prepared,
-)
 
 from .perturbed import gradients
 
 
 @register("Transfer", paper="arXiv:2106.03632")
-class Transfer(CustomStep):
+class Transfer(Algorithm):
     """The mean risk, and the largest gap between two environments' risks under a classifier nearby.
 
     With h' a second classifier at most `radius` from the network's classifier h (Euclidean), algorithm 1
@@ -39,7 +30,7 @@ class Transfer(CustomStep):
     needs = Needs(environments=2)
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """Defaults and ranges: arXiv:2007.01434's code."""
 
         penalty_weight: float = hparam(1.0, log_uniform(1e-2, 1e1), low=0.0)
@@ -65,34 +56,26 @@ class Transfer(CustomStep):
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """The network's optimizer; the adversary takes plain steps."""
-        return {"main": optimizer_of(self, self.network.parameters())}
+        return {"main": self.optimizer_of(self.network.parameters())}
 
     def _gap(self, features: Tensor, batch: Batch) -> Tensor:
         """The weighted gap under the adversary, of features (E * B, F)."""
-        with precision(self, batch.x):
+        with self.precision(batch.x):
             logits = self.adversary(features).to(features.dtype)
         logits = logits.unflatten(0, batch.x.shape[:2])
         risks = self.problem.task.losses(logits, batch.y).mean(1)
-        gap: Tensor = self.hparams.penalty_weight * (risks.max() - risks.min())
-        return gap
+        return self.hparams.penalty_weight * (risks.max() - risks.min())
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Take two steps of the network and some of the adversary; `loss` is the mean risk
-        before them.
-        """
-        batch = prepared(self, batch, step)
-        self.zero_grad()
-        loss = outputs(self, batch, step).risks.mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        descend(self, step)
-        x, weight = batch.x.flatten(0, 1), self.hparams.penalty_weight
-        if weight:
-            self.zero_grad()  # the classifier keeps none, so that the optimizer leaves it alone
-            gap = self._gap(featurized(self, x), batch)
-            gap.backward()  # type: ignore[no-untyped-call]
-            descend(self, step)
+        """Take two steps of the network and some of the adversary; `loss` is the mean risk before."""
+        loss = self.outputs(batch, step).risks.mean()
+        self.descend(loss, step)
+        x = batch.x.flatten(0, 1)
+        if self.hparams.penalty_weight:
+            # the classifier has no gradient of the gap, so that the optimizer leaves it alone
+            self.descend(self._gap(self.featurized(x), batch), step)
         with torch.no_grad():
-            features = featurized(self, x)
+            features = self.featurized(x)
         gap = self._climb(features, batch)
         return {"loss": loss.detach(), "gap": gap.detach()}
 

@@ -67,8 +67,7 @@ class TRM(Algorithm):
     def _started(self, out: Outputs) -> Tensor:
         """1 from `anneal_steps` on, else 0."""
         start = first_step(self.hparams.anneal_steps, self.problem.steps)
-        started: Tensor = out.losses.new_zeros(()) + (out.step >= start)
-        return started
+        return out.losses.new_zeros(()) + (out.step >= start)
 
     def _slopes(self, out: Outputs, features: Tensor, heads: Tensor, biases: Tensor) -> Tensor:
         """The gradients in the logits of the risk of each environment's own head, (E, B, C)."""
@@ -129,5 +128,4 @@ class TRM(Algorithm):
         moved = self.hparams.hessian_weight * own.sum()
         transfer = (self._shared(out, logits).sum() - moved) / len(heads)
         out.metrics["transfer_risk"] = transfer.detach()
-        total: Tensor = out.risks.mean() + self._started(out) * transfer
-        return total
+        return out.risks.mean() + self._started(out) * transfer

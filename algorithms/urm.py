@@ -73,7 +73,6 @@ class URM(Algorithm):
 
     def objective(self, out: Outputs) -> Tensor:
         """The two sums, each with gradients for its own part."""
-        assert out.batch is not None
         phi, weight = self._squashed(out.features), self.hparams.penalty_weight
         risk = out.task.losses(self.network.classifier(phi), out.targets).mean()
         fixed = {n: p.detach() for n, p in self.discriminator.named_parameters()}
@@ -81,8 +80,7 @@ class URM(Algorithm):
         real = F.softplus(-self.discriminator(out.batch.noise["u"].to(phi.dtype))).mean()
         made = F.softplus(self.discriminator(phi.detach())).mean()
         out.metrics["discriminator_loss"] = (real + weight * made).detach()
-        total: Tensor = risk + weight * taken + real + weight * made
-        return total
+        return risk + weight * taken + real + weight * made
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits (N, C) of inputs (N, *input_shape)."""

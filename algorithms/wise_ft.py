@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Needs, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Problem, register
 from oodbench.hparams import hparam, uniform
 from oodbench.networks.base import Network
-from oodbench.steps import CustomStep, trains_head_only, usual_update
 
 
 @register("WiSEFT", paper="arXiv:2109.01903")
-class WiSEFT(CustomStep):
+class WiSEFT(Algorithm):
     """ERM, whose predictions are those of (1 - alpha) theta_0 + alpha theta.
 
     theta are the fine-tuned weights, theta_0 those that fine-tuning starts from. The paper's start is a
@@ -29,7 +28,7 @@ class WiSEFT(CustomStep):
     needs = Needs(pretrained=True)
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(CustomStep.Hparams):
+    class Hparams(Algorithm.Hparams):
         """Alpha is 0.5, which the authors recommend where nothing is known of the shift: in their
         experiments it is close to the best alpha of each. Their code's example evaluates 0, 0.1, ..., 1 of
         one fine-tuning, for a choice; here each draw, or value of a list, is a training of its own.
@@ -53,8 +52,8 @@ class WiSEFT(CustomStep):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """The usual update; theta_0 is theta until fine-tuning begins, and predictions are theta's."""
-        metrics = usual_update(self, batch, step)
-        if trains_head_only(self, step):
+        metrics = super().update(batch, step)
+        if self.trains_head_only(step):
             for kept, value in zip(self._start(), self._now(), strict=True):
                 kept.copy_(value)
         return metrics

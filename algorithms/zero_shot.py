@@ -3,12 +3,11 @@
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Needs, register
-from oodbench.steps import CustomStep
+from oodbench.algorithms import Algorithm, Batch, Needs, register
 
 
 @register("ZeroShot", paper="arXiv:2103.00020")
-class ZeroShot(CustomStep):
+class ZeroShot(Algorithm):
     """The predictions of a network whose head comes from text prompts, without any training.
 
     The row shows what pretraining alone has: of CLIP with `head_init: text`, scaled cosines between an
@@ -19,18 +18,9 @@ class ZeroShot(CustomStep):
     trains_network = False
     needs = Needs(zero_shot=True)
 
-    def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """Make no optimizer: the weights do not change."""
-        return {}
-
     @torch.no_grad()
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """The loss of the batch; nothing changes."""
         logits = self.predict(batch.x.flatten(0, 1))
         losses = self.problem.task.losses(logits, batch.y.flatten(0, 1))
         return {"loss": losses.mean()}
-
-    def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of the network."""
-        logits: Tensor = self.network(x)
-        return logits

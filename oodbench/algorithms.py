@@ -1,24 +1,32 @@
-"""The contract of a learning method, and the registry of the folder algorithms/.
+"""The contract of a learning method, and the registry of the folder algorithms/."""
 
-`Algorithm` says what a method is. How a step is done stands in `oodbench.steps`.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeAlias, TypeVar
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, final
 
 import scipy
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 from oodbench.blame import blaming
 from oodbench.data.streams import to_device as to_device
 from oodbench.errors import UserError, unknown, wrong_result
+from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
+from oodbench.gradients.twice import twice_differentiable
 from oodbench.hparams import choice, defaults, hparam, log_uniform, log_uniform_int, neutral_values
 from oodbench.networks.base import Network
-from oodbench.optimizers import SCHEDULES
+from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
 from oodbench.overrides import own_bases, own_functions
 from oodbench.registry import CHANGES, Registry, folder
+from oodbench.seeds import derive
+from oodbench.steps import Batch as Batch
+from oodbench.steps import Drawing as Drawing
+from oodbench.steps import Outputs as Outputs
+from oodbench.steps import concatenated, in_micro_batches, observed
 from oodbench.tasks import Task
 
 __path__ = [str(folder("algorithms"))]
@@ -27,15 +35,10 @@ algorithms: Registry[type["Algorithm"]] = Registry(
     "algorithm", "oodbench.algorithms", check=lambda cls: _require_a_change(cls)
 )
 A = TypeVar("A", bound=type["Algorithm"])
+H = TypeVar("H", bound="CommonHparams", covariant=True)
 
 BALANCED = {"uniform": "", "rwy": "classes", "rwg": "groups", "subg": "groups"}
 """The values of `sampling`, and what each balances."""
-
-HOOKS = (
-    *("configure", "drawing_at", "environments_at", "fit_examples", "reduction", "start_stage"),
-    *("trains_head_only", "trains_network", "update", "validated"),
-)
-"""Hooks that only methods derived from `oodbench.steps.CustomStep` may define."""
 
 
 def register(name: str, *, paper: str) -> Callable[[A], A]:
@@ -58,8 +61,8 @@ def _require_a_change(cls: type["Algorithm"]) -> None:
     """
     if not issubclass(cls.Hparams, CommonHparams):
         raise UserError(f"the algorithm {cls.__name__}: `Hparams` derives from `Algorithm.Hparams`")
-    silent = {"skip"} if cls.Hparams is CommonHparams else {"skip", "neutral"}
-    overrides = {n for n in own_functions(cls) if hasattr(Algorithm, n) or n in HOOKS} - silent
+    silent = {"skip"} if cls.Hparams is Algorithm.Hparams else {"skip", "neutral"}
+    overrides = {n for n in own_functions(cls) if hasattr(Algorithm, n)} - silent
     if not overrides and not algorithms.registered & {*own_bases(cls)}:
         raise UserError(
             f"the algorithm {cls.__name__} overrides none of `objective`, `combine` and the other hooks: "
@@ -67,10 +70,10 @@ def _require_a_change(cls: type["Algorithm"]) -> None:
         )
 
 
-def first_step(value: Any, steps: int) -> Any:
-    """The step at which something starts or switches: below 1 `value` is a share of the run's steps.
+def first_step(value: float, steps: int) -> float:
+    """The whole step at which something starts: `value` itself, or below 1 that share of the steps.
 
-    From 1 on it is the step itself. Of tensors, as in a vectorized run, a tensor.
+    Arithmetic alone, so that `value` may be a tensor where many runs are trained as one program.
     """
     return (value * (1 + (value < 1) * (steps - 1)) + 0.5) // 1
 
@@ -111,87 +114,6 @@ class Problem:
     Its outputs, losses, gradients and masks have the parameters' precision."""
     hparams: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The method's hyperparameters, where `skip` is asked about some."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """B examples of each of E training environments."""
-
-    x: Tensor
-    """Inputs, (E, B, *input_shape)."""
-    y: Tensor
-    """Targets, (E, B, ...), see `Task`."""
-    environments: Tensor | None = None
-    """The indices (E,) of the batch's environments among the training environments; None: all, in order."""
-    index: Tensor | None = None
-    """Each example's index among those that its environment trains on, (E, B)."""
-    attributes: Tensor | None = None
-    """Each example's attribute where the dataset has one, (E, B) integers."""
-    other_y: Tensor | None = None
-    """The second targets of mixed examples, (E, B, ...)."""
-    share: Tensor | None = None
-    """The share of a mixed example's loss that `y` has, (E, B); `other_y` has the rest."""
-    views: Tensor | None = None
-    """Further views of the inputs, (E, B, V, *input_shape), of a method that has `views`."""
-    noise: Mapping[str, Tensor] = field(default_factory=dict)
-    """The random numbers of this step, as the method's `noise` made them."""
-
-    def of(self, places: Sequence[int]) -> "Batch":
-        """The batch of some of its environments."""
-        every = torch.arange(len(self.x), device=self.x.device)
-        chosen = torch.stack([every[place] for place in places])  # nothing comes from the host
-        given = ((f.name, getattr(self, f.name)) for f in fields(self))
-        picked: dict[str, Any] = {k: v[chosen] for k, v in given if isinstance(v, Tensor)}
-        return replace(self, **{"environments": chosen, **picked})
-
-    def micro_batches(self, count: int) -> list["Batch"]:
-        """The batch in at most `count` pieces, each with examples of every environment."""
-        if count == 1:
-            return [self]
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "environments"}
-        split = {n: v.chunk(count, 1) for n, v in given.items() if isinstance(v, Tensor)}
-        rows = zip(*split.values(), strict=True)
-        return [replace(self, **dict(zip(split, row, strict=True))) for row in rows]
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """The results of a forward pass, stacked over the E training environments of B examples each."""
-
-    logits: Tensor
-    """The logits (E, B, C), or as `Task` says; of a network that works out its own losses (E, B, 0)."""
-    features: Tensor
-    """The outputs of the network's featurizer, (E, B, F), with tokens one of each; empty where the
-    network works out its own losses."""
-    targets: Tensor
-    """The targets, (E, B, ...)."""
-    losses: Tensor
-    """The loss of each example, (E, B)."""
-    risks: Tensor
-    """The mean loss of each environment, (E,)."""
-    step: int
-    """The number of updates already done."""
-    task: Task
-    metrics: dict[str, Tensor] = field(default_factory=dict)
-    """Scalars that an objective wants to see in the run's records, such as its penalty."""
-    batch: Batch | None = None
-    """The batch of the forward pass: inputs, attributes, the examples' index, the step's noise."""
-    buffers: dict[str, Tensor] = field(default_factory=dict)
-    """The buffers that `next_buffers` returned for these outputs, for `objective` to use."""
-    view_logits: Tensor | None = None
-    """The logits of the batch's further views, (E, B, V, C), if it has some."""
-    view_features: Tensor | None = None
-    """The features of these views, (E, B, V, F)."""
-
-    def of_step(self, values: Tensor) -> Tensor:
-        """The values (E, ...) of the step's environments, in its order, among those of all environments."""
-        places = None if self.batch is None else self.batch.environments
-        return values if places is None else values[places]
-
-    def over_environments(self, values: Tensor, rest: Tensor) -> Tensor:
-        """A copy of `rest`, the values of all environments, with (E, ...) those of the step's replaced."""
-        places = None if self.batch is None else self.batch.environments
-        return values if places is None else rest.index_copy(0, places, values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,20 +219,27 @@ class CommonHparams:
     (arXiv:2202.10054); meanwhile the featurizer is as in evaluation."""
 
 
+class _Method(Protocol[H]):
+    """A class with hyperparameters of a type, which those of its instances then have."""
+
+    @property
+    def Hparams(self) -> type[H]: ...
+
+
 class Algorithm(nn.Module):
     """A learning method. Override the first level that fits:
 
     1. `objective(out)`: what is minimised, from the stacked outputs of one forward pass;
     2. `combine(gradients)`: how the environments' gradients of one parameter become one;
-    3. `update(batch, step)` of `oodbench.steps.CustomStep`: the whole step.
+    3. `update(batch, step)`: the whole step.
 
-    Around `objective` stand three hooks, for methods that need them: `noise` (the random numbers of a
-    step), `prepare` (a batch made of the batch) and `next_buffers` (what is remembered from step to
-    step). The order of a step is noise, prepare, the forward pass, next_buffers, objective.
+    The other hooks change what stands around these. In the order of a step they are `start_stage`,
+    `environments_at`, `noise`, `prepare`, (the forward pass), `next_buffers`, `objective`, `schedule`.
 
-    All but `noise` are pure: they depend on parameters, buffers, batch, step and hyperparameters alone
-    and never branch in Python on the value of a hyperparameter, so that many runs can be trained as
-    one program. State beyond the parameters lives in buffers, so that every method resumes.
+    `noise`, `prepare`, `next_buffers`, `objective` and `combine` depend on parameters, buffers, batch,
+    step and hyperparameters alone, and never branch in Python on the value of a hyperparameter: many runs
+    are then trained as one program. State beyond the parameters lives in buffers, so that every method
+    resumes.
     """
 
     changes: ClassVar[str] = "risk"
@@ -318,11 +247,23 @@ class Algorithm(nn.Module):
     needs: ClassVar[Needs] = Needs()
     """What the method needs beyond the inputs and targets of one training environment."""
     transductive: ClassVar[bool] = False
-    """Whether predictions depend on test inputs beside the one that is predicted, such as those of its
-    batch: such methods are ranked apart from the others."""
-    _hooks: ClassVar[tuple[str, ...]] = ()
+    """Whether predictions depend on other test inputs, such as those of the same batch: such methods are
+    ranked apart from the others."""
+    trains_network: ClassVar[bool] = True
+    """Whether the method trains the run's network; otherwise it fits another predictor."""
+    noise_on_host: ClassVar[bool] = False
+    """Whether noise stays on the CPU, for an `update` that reads its values: on a GPU that would wait."""
 
     Hparams: TypeAlias = CommonHparams
+
+    if TYPE_CHECKING:  # the type of `hparams` is the class's `Hparams`
+
+        @property
+        def hparams(self: _Method[H]) -> H:
+            """The hyperparameters, of the class's type."""
+
+        @hparams.setter
+        def hparams(self, values: Any) -> None: ...
 
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
         super().__init__()
@@ -336,14 +277,8 @@ class Algorithm(nn.Module):
         self._trained = {n for n, p in names if p.requires_grad}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Refuse, by a UserError, a hook of `CustomStep` and an unknown `changes` or `needs`."""
+        """Refuse, by a UserError, an unknown `changes` or `needs`."""
         super().__init_subclass__(**keywords)
-        for name in HOOKS:
-            if hasattr(cls, name) and name not in cls._hooks:
-                raise UserError(
-                    f"the method {cls.__name__}: `{name}` belongs to `oodbench.steps.CustomStep`: "
-                    "derive the method from it"
-                )
         if cls.changes not in CHANGES:
             raise unknown("value", cls.changes, CHANGES, f"`changes` of the method {cls.__name__}")
         if not isinstance(cls.needs, Needs):
@@ -364,8 +299,48 @@ class Algorithm(nn.Module):
         """The hyperparameters at which the method is ERM, or None if there are none."""
         return None
 
+    def fit_examples(self, x: Tensor, y: Tensor) -> None:
+        """Fit a predictor to all examples that the run trains on, pooled, before the first step.
+
+        Inputs are (N, *input_shape) as networks get them, targets (N, ...). A predictor that is no tensor
+        is fitted again where the run resumes and where its weights are loaded.
+        """
+
+    def configure(self) -> dict[str, torch.optim.Optimizer]:
+        """Make the optimizers, by name; called once the parameters are on their device.
+
+        By default there is one, `main`, of all parameters if the method trains the network.
+        """
+        return {"main": self.optimizer_of(self.parameters())} if self.trains_network else {}
+
+    def schedule(self, step: int, rates: Rates) -> Rates:
+        """Learning rate, weight decay and whether optimizers start anew, from the usual ones."""
+        return rates
+
+    def start_stage(self, step: int) -> None:
+        """Change parameters or buffers in place, without gradients, where a stage of the run begins.
+
+        It is called before the update at every step.
+        """
+
+    def environments_at(self, step: int) -> Sequence[int]:
+        """The training environments of a step, by index; by default as `environments_per_step` says."""
+        wanted, count = self.hparams.environments_per_step, len(self.problem.environments)
+        if not 0 < wanted < count:
+            return range(count)
+        return random.Random(derive(self.problem.seed, step)).sample(range(count), wanted)
+
+    def drawing_at(self, step: int) -> Drawing:
+        """How the examples of a step are drawn, which may differ between the stages of a run."""
+        return Drawing(self.hparams.sampling)
+
+    def trains_head_only(self, step: int) -> bool:
+        """Whether the update at a step trains the classifier alone; by default as `head_only` says."""
+        share = self.hparams.head_only
+        return bool(share != 0 and step < first_step(share, self.problem.steps))
+
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """The random numbers of a step, by name; they stand in `batch.noise` afterwards.
+        """Draw the random numbers of a step, by name; `batch.noise` has them afterwards.
 
         `generator` is the step's own: all methods of a trial get the same one, and a resumed run gets
         it again. The names and shapes may depend on the shapes of `batch`, not on its values.
@@ -392,10 +367,267 @@ class Algorithm(nn.Module):
         """One gradient (*shape) of a parameter from those of the E environments, (E, *shape)."""
         return gradients.mean(0)
 
+    @property
+    def reduction(self) -> Reduction | None:
+        """How the gradients of the batch's units become one, or None if `objective` is descended.
+
+        By default environments are the units of a method with a `combine`. Another `Reduction` makes
+        examples the units, or combines gradients faster, from their signs.
+        """
+        return Reduction(combine=self.combine) if self.overrides("combine") else None
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Do one update and return detached scalars, `loss` among them.
+
+        `batch` is ready for the forward pass: of the step's environments, with noise, after `prepare`. A
+        method's own update takes `self.outputs(batch, step)` and calls `self.descend(loss, step)`.
+        """
+        if self.reduction is not None:
+            return self._combined_update(batch, step, self.reduction)
+        out = self.outputs(batch, step)
+        out.buffers.update(self.next_buffers(out))
+        loss = self.minimised(out)
+        self.descend(loss, step)
+        self._remember(out)
+        return {"loss": loss.detach(), **out.metrics}
+
+    def validated(self, loss: float, step: int) -> None:
+        """Take note of the mean loss on the training examples that `drawing_at` holds out.
+
+        It is called at the evaluations of the run, after `step` updates, if the last one's drawing, and
+        the first one's, held examples out. It may change buffers in place.
+        """
+
     def predict(self, x: Tensor) -> Tensor:
         """Logits (N, C) of inputs (N, *input_shape)."""
         logits: Tensor = self.network(x)
         return logits
+
+    # Methods and the engine call what follows; no method overrides it.
+
+    @final
+    @classmethod
+    def overrides(cls, *hooks: str) -> bool:
+        """Whether the method has one of these hooks in place of the default."""
+        return any(getattr(cls, hook) is not getattr(Algorithm, hook) for hook in hooks)
+
+    @final
+    def train_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Do the step of a run on a batch as it was drawn: `update`, and what comes before it."""
+        with torch.no_grad():
+            self.start_stage(step)
+        if self.rates(step).restart:
+            self.optimizers = self.configure()
+        return self.update(self.prepared(batch, step), step)
+
+    @final
+    def prepared(self, batch: Batch, step: int) -> Batch:
+        """The batch for `update`: of the step's environments, with noise, after `prepare`."""
+        if self.trains_head_only(step):
+            self.network.featurizer.eval()
+        elif self.trains_head_only(step - 1):
+            self.train()
+        environments = self.environments_at(step)
+        if len(environments) < len(batch.x):
+            batch = batch.of(environments)
+        if noise := self.noise_at(batch, step):
+            if not self.noise_on_host:
+                noise = {name: to_device(value, batch.x.device) for name, value in noise.items()}
+            batch = replace(batch, noise=noise)
+        return self.prepare(batch)
+
+    @final
+    def noise_at(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """The method's noise of a step, on the CPU."""
+        if not self.overrides("noise"):
+            return {}
+        seed = derive("draws", self.problem.seed, step)
+        return self.noise(batch, torch.Generator().manual_seed(seed))
+
+    @final
+    def outputs(self, batch: Batch, step: int) -> Outputs:
+        """One forward pass over the batch of an `update`, or a part of it, stacked."""
+        shape, x, task = batch.x.shape[:2], batch.x.flatten(0, 1), self.problem.task
+        if type(self.network).losses is not Network.losses:
+            function: Any = self.network.losses
+            losses = self._through(function, x, batch.y.flatten(0, 1)).view(shape)
+            none = losses.new_empty(*shape, 0)
+            return Outputs(none, none, batch.y, losses, losses.mean(1), step, task, batch)
+        count, of_views = self.needs.views, dict[str, Any]()
+        if batch.views is not None and count:
+            views = batch.views[:, :, :count]
+            features, logits = self._features_and_logits(torch.cat([x, views.flatten(0, 2)]), step)
+            for name, values in (("view_features", features), ("view_logits", logits)):
+                of_views[name] = torch.unflatten(values[len(x) :], 0, views.shape[:3])
+            features, logits = features[: len(x)], logits[: len(x)]
+        else:
+            features, logits = self._features_and_logits(x, step)
+        features, logits = (torch.unflatten(values, 0, shape) for values in (features, logits))
+        losses = task.losses(logits, batch.y)
+        if batch.other_y is not None and batch.share is not None:
+            losses = batch.share * losses + (1 - batch.share) * task.losses(logits, batch.other_y)
+        risks = losses.mean(1)
+        return Outputs(logits, features, batch.y, losses, risks, step, task, batch, **of_views)
+
+    def _features_and_logits(self, x: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        with self.precision(x):
+            features = self._in_micro_batches(self.network.featurizer, x)
+            if self.trains_head_only(step):
+                features = features.detach()
+            logits = self.network.classifier(features)
+        if self.problem.autocast is None:
+            return features, logits
+        return features.float(), logits.float()
+
+    @final
+    def featurized(self, x: Tensor) -> Tensor:
+        """The features of inputs (N, ...) as `Outputs` has them, in the run's precision."""
+        return self._through(self.network.featurizer, x)
+
+    def _through(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        with self.precision(inputs[0]):
+            values = self._in_micro_batches(function, *inputs)
+        return values if self.problem.autocast is None else values.float()
+
+    def _in_micro_batches(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        # a batch whose gradients are combined is a micro-batch already
+        count = self.hparams.accumulation if self.reduction is None else 1
+        return in_micro_batches(self.network, function, count, *inputs)
+
+    @final
+    def precision(self, x: Tensor) -> AbstractContextManager[object]:
+        """A context in which a network runs on `x` in the run's precision."""
+        dtype = self.problem.autocast
+        return nullcontext() if dtype is None else torch.autocast(x.device.type, dtype)
+
+    @final
+    def minimised(self, out: Outputs) -> Tensor:
+        """The value of `objective`; raises UserError if it is not one number in a tensor."""
+        value: Any = self.objective(out)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            shape = getattr(value, "shape", None)
+            given = type(value).__name__ if shape is None else f"values of shape {tuple(shape)}"
+            name = type(self).__name__
+            raise UserError(
+                f"`objective` of {name} must return one number in a tensor, not {given}"
+            )
+        return value
+
+    @final
+    def risk_gradients(self, out: Outputs) -> dict[str, Tensor]:
+        """The gradient of each environment's risk in each trained parameter of the network, by its name.
+
+        They are (E, *shape), and themselves differentiable: an `objective` may use them. They take a
+        forward and a backward pass, in which batch normalisation takes each environment by its own
+        statistics; the update then differentiates through both. Raises UserError for a network that works
+        out its own losses, which are no function of its outputs.
+        """
+        network, task, batch = self.network, out.task, out.batch
+        if type(network).losses is not Network.losses:
+            raise UserError(
+                f"{type(self).__name__} takes gradients of risks, which a network with losses of its own "
+                "does not have: let `skip` give that as a reason"
+            )
+        parameters = {n: p for n, p in network.named_parameters() if n in self._trained}
+        count = len(batch.x)
+        buffers = {n: b.expand(count, *b.shape).clone() for n, b in network.named_buffers()}
+
+        def risk(parameters: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
+            return task.losses(functional_call(network, {**parameters, **buffers}, (x,)), y).mean()
+
+        each = vmap(grad(risk), in_dims=(None, 0, 0, 0), randomness="different")
+        with twice_differentiable():
+            gradients: dict[str, Tensor] = each(parameters, buffers, batch.x, batch.y)
+        return gradients
+
+    @final
+    def optimizer_of(
+        self,
+        parameters: Iterable[nn.Parameter],
+        scales: Mapping[nn.Parameter, float] = MappingProxyType({}),
+    ) -> torch.optim.Optimizer:
+        """The run's optimizer for some parameters.
+
+        Learning rates have the network's factors, and `scales`.
+        """
+        h, by_name = self.hparams, dict(self.network.named_parameters())
+        factors = {by_name[name]: factor for name, factor in self.network.rate_scales.items()}
+        return make_optimizer(h.optimizer, parameters, h.lr, h.momentum, {**factors, **scales})
+
+    @final
+    def rates(self, step: int) -> Rates:
+        """The learning rate and weight decay of an update, and whether the optimizers start anew."""
+        h, steps = self.hparams, self.problem.steps
+        factor = SCHEDULES[h.lr_schedule](step / steps)
+        if h.warm_up:
+            factor *= min(1.0, (step + 1) / max(1.0, first_step(h.warm_up, steps)))
+        return self.schedule(step, Rates(h.lr * factor, h.weight_decay))
+
+    @final
+    def descend(self, loss: Tensor | Sequence[Tensor], step: int, optimizer: str = "main") -> None:
+        """Let an optimizer do its step on a loss, or by gradients of the network's trained parameters.
+
+        It has the step's learning rate and weight decay, `clip_norm` bounds the gradients, and where the
+        head alone is trained the featurizer keeps its weights. Afterwards no parameter has a gradient.
+        """
+        if isinstance(loss, Tensor):
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            trained = (p for p in self.network.parameters() if p.requires_grad)
+            for p, gradient in zip(trained, loss, strict=True):
+                p.grad = gradient
+        self._use_gradients(step, optimizer)
+
+    def _use_gradients(self, step: int, name: str = "main") -> None:
+        optimizer = self.optimizers[name]
+        set_rates(optimizer, self.rates(step))
+        if self.trains_head_only(step):
+            head = {*self.network.classifier.parameters()}
+            for p in self.network.featurizer.parameters():
+                if p not in head:
+                    p.grad = None
+        if self.hparams.clip_norm:
+            trained = [p for group in optimizer.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(trained, self.hparams.clip_norm)
+        optimizer.step()
+        self.zero_grad()
+
+    def _combined_update(self, batch: Batch, step: int, reduction: Reduction) -> dict[str, Tensor]:
+        pieces = batch.micro_batches(self.hparams.accumulation)
+        units = [self.units(piece, step) for piece in pieces]
+        loss, made = combined_backward(self.network, units, reduction)
+        out = concatenated(made, batch)
+        with torch.no_grad():
+            out.buffers.update(self.next_buffers(out))
+        metrics = {**out.metrics, **observed(self.network, reduction)}
+        self._use_gradients(step)
+        self._remember(out)
+        return {"loss": loss.detach(), **metrics}
+
+    def _remember(self, out: Outputs) -> None:
+        for name, value in out.buffers.items():
+            self.get_buffer(name).copy_(value.detach())
+
+    @final
+    def units(self, batch: Batch, step: int) -> Units:
+        """The units of a batch: its environments, or its examples where the reduction says so."""
+        reduction = self.reduction or Reduction(combine=self.combine)
+        x, y, of_examples = batch.x, batch.y, reduction.unit == "example"
+        if of_examples:
+            x, y = (values.flatten(0, 1).unsqueeze(1) for values in (x, y))
+
+        def forward() -> tuple[Tensor, Outputs]:
+            out = self.outputs(batch, step)
+            return (out.losses.flatten() if of_examples else out.risks), out
+
+        return Units(
+            count=len(x),
+            forward=forward,
+            x=x,
+            y=y,
+            losses=self.problem.task.losses,
+            batch_norm=reduction.batch_norm or BATCH_NORM[reduction.unit],
+        )
 
 
 def why_skipped(
@@ -431,7 +663,7 @@ def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
         return "it needs a pretrained network"
     if cls.needs.zero_shot and not problem.zero_shot:
         return "it needs a head that is made of texts (`head_init: text` of the network CLIP)"
-    if problem.task.kind == "boxes" and cls.combine is not Algorithm.combine:
+    if problem.task.kind == "boxes" and cls.overrides("combine"):
         return "a detector's losses have no gradient for each environment in one pass"
     if problem.task.kind == "boxes" and cls.needs.views:
         return "a detector gives no features of further views"

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable
 from itertools import takewhile
 from types import FunctionType
 from typing import Any
@@ -31,7 +31,7 @@ def own_functions(cls: type) -> dict[str, Any]:
 
 
 def hooks_of(cls: type) -> dict[str, Any]:
-    """The public functions of the engine's classes among the bases, which a class may override."""
+    """The public functions of the engine's classes among the bases."""
     return {
         name: member
         for base in reversed(cls.__mro__)
@@ -50,10 +50,13 @@ def check_overrides(noun: str, cls: type) -> None:
     if is_engine(cls.__module__):
         return
     who, functions, hooks = f"the {noun} {cls.__name__}", own_functions(cls), hooks_of(cls)
+    called = {name for name, member in hooks.items() if getattr(member, "__final__", False)}
+    if taken := sorted(called & functions.keys()):
+        raise UserError(f"{who} defines `{taken[0]}`, which is no hook: give it another name")
     bases = [base for base in cls.__mro__ if base not in own_bases(cls)]
     for name in functions:
         if name[0] != "_" and not any(name in vars(base) for base in bases):
-            if (hook := _misspelt(name, hooks)) is not None:
+            if (hook := _misspelt(name, hooks.keys() - called)) is not None:
                 raise UserError(
                     f"{who} defines `{name}`, which overrides nothing; did you mean `{hook}`? (A "
                     f"function of your own with such a name begins with an underscore: `_{name}`.)"
@@ -68,7 +71,7 @@ def check_overrides(noun: str, cls: type) -> None:
         _check_dataclass(who, cls, space)
 
 
-def _misspelt(name: str, hooks: Mapping[str, Any]) -> str | None:
+def _misspelt(name: str, hooks: Iterable[str]) -> str | None:
     plain = {hook.replace("_", ""): hook for hook in hooks}
     word = name.replace("_", "").casefold()
     near = difflib.get_close_matches(word, plain, 1, NEAR)

@@ -20,18 +20,10 @@ from oodbench.conformance.tiny_problems import (
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.networks.base import Network
-from oodbench.steps import (
-    configure,
-    environments_at,
-    rates,
-    trains_head_only,
-    trains_network,
-    update,
-)
 from oodbench.tasks import Task
 from tests.helpers.methods import OURS
 
-METHODS = [n for n in OURS if trains_network(algorithms.get(n))]
+METHODS = [n for n in OURS if algorithms.get(n).trains_network]
 
 
 def solvable(name: str) -> tuple[type[Algorithm], Task]:
@@ -47,7 +39,7 @@ def trained(name: str, steps: int = 3, start: int = 0, **values: object) -> list
     algorithm = tiny_algorithm(cls, tiny_problem(task), {**PLAIN, **values})
     torch.manual_seed(5)
     for step in range(start, start + steps):
-        loss = update(algorithm, tiny_batch(task, step), step)["loss"]
+        loss = algorithm.train_step(tiny_batch(task, step), step)["loss"]
     return [p.detach() for p in (*algorithm.parameters(), *algorithm.buffers(), loss)]
 
 
@@ -68,7 +60,7 @@ def test_an_objective_that_is_not_one_number_is_told(value: str, given: str) -> 
     algorithm = tiny_algorithm(Vector, tiny_problem(task), PLAIN)
     message = f"^`objective` of Vector must return one number in a tensor, not {given}$"
     with pytest.raises(UserError, match=message):
-        update(algorithm, tiny_batch(task, 0), 0)
+        algorithm.train_step(tiny_batch(task, 0), 0)
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -113,7 +105,7 @@ def test_the_learning_rate_rises_to_its_schedule() -> None:
         algorithm = tiny_algorithm(Algorithm, problem, values)
         for step in (0, 1, steps // 2, steps - 1, steps, problem.steps - 1):
             wanted = 0.1 * (1 - step / problem.steps) * min(1, (step + 1) / steps)
-            assert rates(algorithm, step).lr == pytest.approx(wanted, rel=1e-12)
+            assert algorithm.rates(step).lr == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["ERM", "ANDMask"])
@@ -124,7 +116,7 @@ def test_a_gradient_is_scaled_down_to_the_largest_norm(name: str) -> None:
         values = {**PLAIN, "clip_norm": clip_norm, "weight_decay": 0.3}
         algorithm = tiny_algorithm(cls, tiny_problem(task), values)
         before = nn.utils.parameters_to_vector(algorithm.parameters()).detach()
-        update(algorithm, tiny_batch(task), 0)
+        algorithm.train_step(tiny_batch(task), 0)
         after = nn.utils.parameters_to_vector(algorithm.parameters()).detach()
         steps.append((before - after) / 0.01 - 0.3 * before)
     free, clipped, loose = steps
@@ -146,7 +138,7 @@ def normed(name: str, **values: object) -> Algorithm:
     torch.manual_seed(2)
     algorithm = tiny_algorithm(algorithms.get(name), tiny_problem(TASKS["binary"]), values)
     algorithm.network = Normed().double()
-    configure(algorithm)
+    algorithm.optimizers = algorithm.configure()
     return algorithm.train()
 
 
@@ -161,7 +153,7 @@ def test_at_first_the_head_alone_is_trained(name: str) -> None:
     network = algorithm.network
     for step in range(6):
         body, head = weights(network.featurizer), weights(network.classifier)
-        update(algorithm, tiny_batch(TASKS["binary"], step), step)
+        algorithm.train_step(tiny_batch(TASKS["binary"], step), step)
         same = [torch.equal(a, b) for a, b in zip(body, weights(network.featurizer), strict=True)]
         assert (all(same) and not network.featurizer.training) == (step < 3)
         assert step < 3 or not all(same)
@@ -171,15 +163,15 @@ def test_at_first_the_head_alone_is_trained(name: str) -> None:
 def test_a_share_of_the_steps_is_of_the_head_alone() -> None:
     algorithm = tiny_algorithm(Algorithm, tiny_problem(TASKS["binary"]), {"head_only": 0.1})
     last = algorithm.problem.steps // 10
-    assert [trains_head_only(algorithm, s) for s in (0, last - 1, last)] == [True, True, False]
+    assert [algorithm.trains_head_only(s) for s in (0, last - 1, last)] == [True, True, False]
     plain = tiny_algorithm(Algorithm, tiny_problem(TASKS["binary"]))
-    assert not trains_head_only(plain, 0) and not trains_head_only(plain, -1)
+    assert not plain.trains_head_only(0) and not plain.trains_head_only(-1)
 
 
 def test_statistics_count_each_micro_batch_once() -> None:
     task = TASKS["binary"]
     algorithm, batch = normed("ERM", accumulation=3), tiny_batch(task)
-    update(algorithm, batch, 0)
+    algorithm.train_step(batch, 0)
     x = batch.x.flatten(0, 1)
     other = normed("ERM")
     mean = torch.zeros(8, dtype=torch.float64)
@@ -196,7 +188,7 @@ def test_a_step_may_be_of_some_environments() -> None:
     def drawn(seed: int, count: int, name: str = "ERM") -> list[list[int]]:
         of = replace(problem, seed=seed)
         algorithm = tiny_algorithm(algorithms.get(name), of, {"environments_per_step": count})
-        return [list(environments_at(algorithm, step)) for step in range(400)]
+        return [list(algorithm.environments_at(step)) for step in range(400)]
 
     assert drawn(3, 0) == drawn(3, 8) == drawn(3, 9) == [list(range(8))] * 400
     some = drawn(3, 3)

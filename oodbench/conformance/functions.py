@@ -21,7 +21,6 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.hparams import distributions, draw
-from oodbench.steps import has_own_update, minimised, noise_at, outputs, prepared, reduction_of
 from oodbench.tasks import Task
 from oodbench.terminal import VMAP_IS_SLOW
 from oodbench.train.vectorized.bundles import explained
@@ -32,12 +31,12 @@ from oodbench.train.vectorized.bundles import explained
 def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
     """The method has a docstring, and overrides `objective`, `combine` or the whole of `update`."""
     assert (cls.__dict__.get("__doc__") or "").strip(), "it has no docstring for the tables"
-    own_update = has_own_update(cls)
-    both = cls.objective is not Algorithm.objective and cls.combine is not Algorithm.combine
+    own_update = cls.overrides("update")
+    both = cls.overrides("objective") and cls.overrides("combine")
     assert own_update or not both, (
         "it overrides both `objective` and `combine`, which ignores the first"
     )
-    both = cls.needs.views > 0 and cls.combine is not Algorithm.combine
+    both = cls.needs.views > 0 and cls.overrides("combine")
     assert not both, "it needs `views`, and `combine` is of the gradients of single ones"
 
 
@@ -49,14 +48,14 @@ def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
     """
     algorithm = tiny_algorithm(cls, tiny_problem(task))
     batch = tiny_batch(task)
-    out = _outputs(algorithm, replace(batch, noise=noise_at(algorithm, batch, 3)), 3)
+    out = _outputs(algorithm, replace(batch, noise=algorithm.noise_at(batch, 3)), 3)
     with _unchanged(algorithm):
-        first, second = minimised(algorithm, out), minimised(algorithm, out)
+        first, second = algorithm.minimised(out), algorithm.minimised(out)
     assert torch.equal(first, second), f"it gives {first.item()}, then {second.item()}"
 
 
 def _outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
-    out = outputs(algorithm, algorithm.prepare(batch), step)
+    out = algorithm.outputs(algorithm.prepare(batch), step)
     out.buffers.update(algorithm.next_buffers(out))
     return out
 
@@ -74,10 +73,10 @@ def _unchanged(algorithm: Algorithm) -> Iterator[None]:
 @requirement
 def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
     """`next_buffers` gives the same values twice, for buffers that there are, and changes nothing."""
-    if cls.next_buffers is Algorithm.next_buffers:
+    if not cls.overrides("next_buffers"):
         raise DoesNotApply("it remembers nothing from step to step")
     algorithm = tiny_algorithm(cls, tiny_problem(task))
-    out = outputs(algorithm, prepared(algorithm, tiny_batch(task), 3), 3)
+    out = algorithm.outputs(algorithm.prepared(tiny_batch(task), 3), 3)
     with _unchanged(algorithm):
         first, second = algorithm.next_buffers(out), algorithm.next_buffers(out)
     for name, value in first.items():
@@ -92,15 +91,15 @@ def batches_come_from_the_generator(cls: type[Algorithm], task: Task) -> None:
 
     As in `torch.rand(n, generator=generator)`.
     """
-    if cls.noise is Algorithm.noise and cls.prepare is Algorithm.prepare:
+    if not cls.overrides("noise", "prepare"):
         raise DoesNotApply("it trains on the batches as they are")
     algorithm, batch = tiny_algorithm(cls, tiny_problem(task)), tiny_batch(task)
     with _unchanged(algorithm):
-        first, second = prepared(algorithm, batch, 3), prepared(algorithm, batch, 3)
+        first, second = algorithm.prepared(batch, 3), algorithm.prepared(batch, 3)
     for one, other in ((first.x, second.x), (first.y, second.y)):
         assert torch.equal(one.nan_to_num(), other.nan_to_num()), "the same step has two batches"
-    if cls.noise is not Algorithm.noise:
-        first_noise, *others = [noise_at(algorithm, batch, step) for step in range(20)]
+    if cls.overrides("noise"):
+        first_noise, *others = [algorithm.noise_at(batch, step) for step in range(20)]
         for name, value in first_noise.items():
             varies = any(not torch.equal(value, other[name]) for other in others)
             assert varies, f"'{name}' is the same in twenty steps"
@@ -119,12 +118,12 @@ class _Objective(nn.Module):
     ) -> Tensor:
         self.algorithm.hparams = replace(self._hparams, **values)
         out = _outputs(self.algorithm, replace(batch, noise=noise), step)
-        return minimised(self.algorithm, out)
+        return self.algorithm.minimised(out)
 
     def noise(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:
         """Return the method's noise at these values, outside of what is vectorized."""
         self.algorithm.hparams = replace(self._hparams, **values)
-        return noise_at(self.algorithm, batch, step)
+        return self.algorithm.noise_at(batch, step)
 
 
 def _drawn_numbers(cls: type[Algorithm], count: int) -> list[dict[str, Any]]:
@@ -203,7 +202,7 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
 @requirement
 def combines_signs_as_gradients(cls: type[Algorithm], task: Task) -> None:
     """The `combine_signs` of its reduction gives what `combine` gives."""
-    reduction = reduction_of(tiny_algorithm(cls, tiny_problem(task)))
+    reduction = tiny_algorithm(cls, tiny_problem(task)).reduction
     if reduction is None or reduction.combine_signs is None:
         raise DoesNotApply("it combines no signs")
     stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -11,7 +11,6 @@ from torch.nn.utils import parameters_to_vector
 from oodbench.algorithms import Algorithm, Batch, Problem, why_skipped
 from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build
-from oodbench.steps import configure, update
 from oodbench.tasks import Task
 
 TASKS = {
@@ -121,7 +120,7 @@ def tiny_algorithm(
     for holder in (*algorithm.parameters(), *algorithm.buffers()):
         holder.data = holder.data.to(dtype) if holder.dtype == usual else holder.data
     algorithm.network.to(memory_format=memory_format)
-    configure(algorithm)
+    algorithm.optimizers = algorithm.configure()
     return algorithm
 
 
@@ -131,7 +130,7 @@ def network_step(algorithm: Algorithm, batch: Batch, step: int) -> Tensor:
     At the hyperparameters `PLAIN` this is the gradient that the method gave the network.
     """
     before = parameters_to_vector(algorithm.network.parameters()).detach().clone()
-    update(algorithm, batch, step)
+    algorithm.train_step(batch, step)
     after = parameters_to_vector(algorithm.network.parameters()).detach()
     lr: float = algorithm.hparams.lr
     return (before - after) / lr

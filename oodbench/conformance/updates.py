@@ -27,7 +27,6 @@ from oodbench.conformance.tiny_problems import (
 )
 from oodbench.errors import UserError
 from oodbench.hparams import checked, defaults, distributions, draw
-from oodbench.steps import CustomStep, trains_network, update
 from oodbench.tasks import Task
 from oodbench.train.averages import make_average
 
@@ -40,7 +39,7 @@ def _float32(batch: Batch) -> Batch:
 
 
 def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> None:
-    metrics = update(algorithm, _float32(batch), step)
+    metrics = algorithm.train_step(_float32(batch), step)
     assert isinstance(metrics, Mapping), (
         f"`update` must return detached scalars by name, not {metrics}"
     )
@@ -63,14 +62,13 @@ def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
         values = draw(cls.Hparams, "every method", index)
         algorithm = tiny_algorithm(cls, tiny_problem(task), values, dtype=torch.float32)
         before = parameters_to_vector(algorithm.network.parameters()).detach().clone()
-        if isinstance(algorithm, CustomStep):
-            batch = _float32(tiny_batch(task))
-            algorithm.fit_examples(batch.x.flatten(0, 1), batch.y.flatten(0, 1))
+        batch = _float32(tiny_batch(task))
+        algorithm.fit_examples(batch.x.flatten(0, 1), batch.y.flatten(0, 1))
         for step in (0, 1, 2, LAST):
             _require_finite_update(algorithm, tiny_batch(task, step), step)
         after = parameters_to_vector(algorithm.network.parameters()).detach()
         moved = not torch.equal(before, after)
-        assert moved or not trains_network(cls), "four updates leave the network as it was"
+        assert moved or not cls.trains_network, "four updates leave the network as it was"
     shape = tuple(algorithm.predict(torch.zeros(7, *algorithm.problem.input_shape)).shape)
     wanted = (7, task.num_outputs)
     assert shape == wanted, f"the logits of 7 examples have the shape {shape}, not {wanted}"
@@ -86,14 +84,14 @@ def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
     problem, batch = tiny_problem(task), tiny_batch(task)
     if cls.neutral(problem) == {}:
         raise DoesNotApply("it is ERM at any hyperparameters")
-    if cls.predict is not Algorithm.predict:
+    if cls.overrides("predict"):
         raise DoesNotApply("it predicts in a way of its own")
     plain = tiny_algorithm(Algorithm, problem, PLAIN)
     _move(plain)
     erm = network_step(plain, batch, LAST)
     algorithm = tiny_algorithm(cls, problem, PLAIN)
     initial = copy.deepcopy(algorithm.network.state_dict())
-    update(algorithm, batch, 0)
+    algorithm.train_step(batch, 0)
     algorithm.network.load_state_dict(initial)
     _move(algorithm)
     gradient = network_step(algorithm, batch, LAST)
@@ -111,7 +109,7 @@ def _short_run(cls: type[Algorithm], problem: Problem) -> tuple[Tensor, Tensor]:
     algorithm = tiny_algorithm(cls, replace(problem, steps=SHORT), PLAIN, dtype=torch.float32)
     start = parameters_to_vector(algorithm.network.parameters()).detach().clone()
     for step in range(SHORT):
-        update(algorithm, _float32(tiny_batch(problem.task, step % 10)), step)
+        algorithm.train_step(_float32(tiny_batch(problem.task, step % 10)), step)
     return start, parameters_to_vector(algorithm.network.parameters()).detach()
 
 
@@ -144,11 +142,11 @@ def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
     What the method itself owns is permuted with them along every axis that is as long as there
     are environments, such as the output units of a discriminator.
     """
-    if cls.noise is not Algorithm.noise:
+    if cls.overrides("noise"):
         raise DoesNotApply("its random numbers depend on the environments' order")
     order = [3, 0, 4, 1, 2]
     batch = tiny_batch(task)
-    values = PLAIN if trains_network(cls) else {}
+    values = PLAIN if cls.trains_network else {}
     plain = tiny_algorithm(cls, tiny_problem(task), values)
     names = tuple(ENVIRONMENTS[i] for i in order)
     permuted = tiny_algorithm(cls, tiny_problem(task, names), values)
@@ -170,11 +168,11 @@ def ignores_the_layout_in_memory(cls: type[Algorithm], task: Task) -> None:
     """Images and convolutions train to the same weights, whichever of their axes is last in memory.
 
     A fused optimizer of torch's takes gradients to lie as their parameters do: make optimizers by
-    `oodbench.steps.optimizer_of`, which sees to that.
+    `self.optimizer_of`, which sees to that.
     """
     image = ImageTask(task.kind, task.num_outputs)
     reason = why_skipped(cls, tiny_problem(image))
-    if reason is not None or not trains_network(cls):
+    if reason is not None or not cls.trains_network:
         raise DoesNotApply(reason or "it trains no network")
     formats = (torch.contiguous_format, torch.channels_last)
     wanted, *others = [_trained(cls, image, *each) for each in itertools.product(formats, formats)]
@@ -194,7 +192,7 @@ def _trained(
             images: Tensor = getattr(batch, name)
             flat = images.flatten(0, -4).contiguous(memory_format=inputs)
             laid_out[name] = torch.unflatten(flat, 0, images.shape[:-3])
-        update(algorithm, replace(batch, **laid_out), step)
+        algorithm.train_step(replace(batch, **laid_out), step)
     return algorithm.state_dict()
 
 
@@ -208,11 +206,11 @@ def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
     batches = [_float32(tiny_batch(task, seed)) for seed in range(6)]
     whole = tiny_algorithm(cls, problem, dtype=torch.float32)
     for step in range(3):
-        update(whole, batches[step], step)
+        whole.train_step(batches[step], step)
     file = io.BytesIO()
     torch.save((_state(whole), torch.get_rng_state()), file)
     for step in range(3, 6):
-        update(whole, batches[step], step)
+        whole.train_step(batches[step], step)
     resumed = tiny_algorithm(cls, problem, dtype=torch.float32)
     file.seek(0)
     (state, optimizers), rng = torch.load(file, weights_only=True)
@@ -221,7 +219,7 @@ def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
         optimizer.load_state_dict(optimizers[name])
     torch.set_rng_state(rng)
     for step in range(3, 6):
-        update(resumed, batches[step], step)
+        resumed.train_step(batches[step], step)
     (wanted, wanted_optimizers), (state, optimizers) = _state(whole), _state(resumed)
     for name, value in wanted.items():
         assert torch.equal(state[name], value), f"'{name}' differs after resuming"
@@ -246,7 +244,7 @@ def is_averaged_as_a_whole(cls: type[Algorithm], task: Task) -> None:
 
     What predictions depend on is a parameter or a buffer: `self.register_buffer("name", tensor)`.
     """
-    if not trains_network(cls):
+    if not cls.trains_network:
         raise DoesNotApply("it trains no network whose weights could be averaged")
     image, network = ImageTask(task.kind, task.num_outputs), "MLP"
     if why_skipped(cls, tiny_problem(image)) is None:
@@ -259,7 +257,7 @@ def is_averaged_as_a_whole(cls: type[Algorithm], task: Task) -> None:
         return algorithm.eval().predict(x).detach()
 
     for step in range(4):
-        update(algorithm, tiny_batch(task, step), step)
+        algorithm.train_step(tiny_batch(task, step), step)
         if step == 3:  # as few updates may leave unchanged what predictions depend on
             _perturb(algorithm)
         average.update(step)

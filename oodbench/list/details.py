@@ -17,7 +17,6 @@ from oodbench.hparams import Distribution
 from oodbench.list.catalogue import Entry, beside, summary
 from oodbench.networks.base import networks
 from oodbench.registry import CHANGES, Registry, load_plugins
-from oodbench.steps import has_own_update
 from oodbench.tasks import Kind, Task
 
 TITLES = {
@@ -141,7 +140,7 @@ def _limits(cls: type[Algorithm]) -> str:
     for what, problem in tried:
         if (reason := why_skipped(cls, problem)) is not None:
             impossible.setdefault(reason, []).append(what)
-    if has_own_update(cls):
+    if cls.overrides("update"):
         impossible["its step is its own"] = ["many runs as one program"]
     return "; ".join(f"{', '.join(what)} ({reason})" for reason, what in impossible.items())
 

@@ -25,7 +25,6 @@ from oodbench.networks.base import build
 from oodbench.networks.weights import replaced_weights
 from oodbench.results.run_spec import BEFORE, Evaluation, RunSpec
 from oodbench.seeds import derive
-from oodbench.steps import trains_network
 from oodbench.tasks import Task
 from oodbench.train.evaluate import evaluate
 from oodbench.train.loading import Data
@@ -183,7 +182,7 @@ def reason_against(
         return None
     if not task.has_classes:
         return "adaptations are of predictions of classes, and its targets are none"
-    if not trains_network(cls) or cls.predict is not Algorithm.predict:
+    if not cls.trains_network or cls.overrides("predict"):
         return "it does not predict by its network alone, which is what adapts"
     values = json.dumps(spec.network_hparams, sort_keys=True)
     if not _suits(spec.adapt["name"], spec.network, values, input_shape, task.num_outputs):

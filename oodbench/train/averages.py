@@ -24,7 +24,6 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, first_step
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import checked, hparam
-from oodbench.steps import trains_network
 
 Weights = dict[str, Tensor]
 """Parameters and buffers of a method, by their names there."""
@@ -316,7 +315,7 @@ def reason_against(
     average: str, cls: type[Algorithm], task: str, holdout: float, validation: Sequence[str]
 ) -> str | None:
     """Why a method's runs cannot have an average, or None."""
-    if not trains_network(cls):
+    if not cls.trains_network:
         return "it trains no network whose weights could be averaged"
     if AVERAGES[average].by_validation:
         if task == "boxes":

@@ -20,7 +20,7 @@ from oodbench.hparams import neutral_values
 from oodbench.metrics import Groups
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
-from oodbench.steps import CustomStep, Drawing, environments_at, fits_examples, has_stages
+from oodbench.steps import Drawing
 from oodbench.train.batches import Batches, StagedBatches
 from oodbench.train.settings import TrainSettings
 
@@ -248,14 +248,14 @@ def batches(
 ) -> Batches | StagedBatches:
     """The batches of the training environments `names`; raises UserError for one that is empty."""
     drawn = partial(_drawn_batches, spec, data, names, algorithm, settings)
-    if isinstance(algorithm, CustomStep) and has_stages(type(algorithm)):
+    if algorithm.overrides("drawing_at", "trains_head_only"):
         return StagedBatches(drawn, algorithm.drawing_at)
     return drawn(Drawing(algorithm.hparams.sampling))
 
 
 def fit_to_examples(algorithm: Algorithm, data: Data, names: Sequence[str]) -> None:
     """Fit a method that asks for it to all examples of the training environments `names`, pooled."""
-    if not isinstance(algorithm, CustomStep) or not fits_examples(type(algorithm)):
+    if not algorithm.overrides("fit_examples"):
         return
     pooled = [part(data.environments[name], data.splits[name]["in"]) for name in names]
     inputs = [e.x.read(torch.arange(len(e.y))) if isinstance(e.x, Stored) else e.x for e in pooled]
@@ -307,7 +307,7 @@ def _drawn_batches(
         algorithm.hparams.batch_size,
         derive("batches", spec.dataset, spec.test_environments, spec.trial),
         transform=None if type(data.dataset).transform is Dataset.transform else transform,
-        environments_at=partial(environments_at, algorithm),
+        environments_at=algorithm.environments_at,
         repeat=algorithm.hparams.environments_per_step > 0,
         end=spec.steps,
         loader_workers=settings.loader_workers,

@@ -21,7 +21,6 @@ from oodbench.networks.weights import load_fitting, replaced_weights
 from oodbench.results.directory import LAST, Results, RunDirectory, kept_weights
 from oodbench.results.run_spec import Evaluation
 from oodbench.results.schemas import RunFile
-from oodbench.steps import fits_examples
 from oodbench.tasks import Task
 from oodbench.train.adapted import drawn_batches
 from oodbench.train.digests import dataset_of
@@ -225,7 +224,7 @@ def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
         f"{file} holds no weights of {spec.algorithm} with the network {spec.network} as it is now"
     )
     load_fitting(algorithm, weights, mistake)
-    if fits_examples(type(algorithm)):
+    if algorithm.overrides("fit_examples"):
         names = facts.training_environments(dataset, spec.held_out)
         fit_to_examples(algorithm, load_data(spec, settings), names)
     return Model(algorithm, dataset, info, about["step"], settings).eval()

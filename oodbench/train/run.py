@@ -23,7 +23,6 @@ from oodbench.results.directory import RunDirectory
 from oodbench.results.predictions import FITTED, write_examples, write_predictions
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
-from oodbench.steps import CustomStep, configure, trains_head_only, update
 from oodbench.train.adapted import adapted_outputs, drawn_batches, with_adaptation
 from oodbench.train.averages import make_average
 from oodbench.train.evaluate import constant_answer, evaluate, logits, mean_loss
@@ -77,14 +76,14 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     seed_process(derive(*shared, spec.algorithm))
     algorithm: Algorithm = cls(network, problem, hparams).to(device)
     has_head = any(p.requires_grad for p in algorithm.network.classifier.parameters())
-    if not has_head and any(trains_head_only(algorithm, step) for step in (0, spec.steps - 1)):
+    if not has_head and any(algorithm.trains_head_only(step) for step in (0, spec.steps - 1)):
         raise UserError(
             f"{spec.algorithm} trains the head alone in some steps, and the network "
             f"{spec.network} has no trained head"
         )
     if spec.channels_last:
         algorithm.network.to(memory_format=torch.channels_last)
-    configure(algorithm)
+    algorithm.optimizers = algorithm.configure()
     return algorithm
 
 
@@ -176,7 +175,7 @@ class Run:
         self.algorithm.train()
         collected: list[dict[str, Tensor]] = []
         for step in range(self.step, self.step + steps):
-            collected.append(update(self.algorithm, self.batches[step], step))
+            collected.append(self.algorithm.train_step(self.batches[step], step))
             if self.average is not None:
                 self.average.update(step)
         diverged = self.record_steps(on_host(collected), time.perf_counter() - start)
@@ -241,9 +240,8 @@ class Run:
         method.eval()
         if self.average is not None and self.average.by_validation:
             self.average.validated(self._loss(self.validated_on))
-        if isinstance(method, CustomStep) and self.set_aside[0]:
-            if method.drawing_at(self.step - 1).held_out:
-                method.validated(self._loss(self.set_aside), self.step)
+        if self.set_aside[0] and method.drawing_at(self.step - 1).held_out:
+            method.validated(self._loss(self.set_aside), self.step)
 
     def _loss(self, data: Scored) -> float:
         task, drawn = self.problem.task, drawn_batches(self.spec, self.algorithm, data[1])
@@ -252,7 +250,7 @@ class Run:
 
     def _set_aside(self) -> Scored:
         method, indices = self.algorithm, dict[str, Tensor]()
-        if isinstance(method, CustomStep) and type(method).validated is not CustomStep.validated:
+        if method.overrides("validated"):
             drawing = method.drawing_at(0)._replace(of_held_out=True)
             for name in self.names if drawing.held_out else ():
                 indices[name] = drawn_index(self.spec, self.data, name, drawing)

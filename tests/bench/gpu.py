@@ -109,14 +109,13 @@ def step_seconds(algorithm: Any, batch: Any, rounds: int) -> float:
 def methods(names: Sequence[str], network: str, device: str, size: Size) -> Iterator[Row]:
     """The update steps of methods on a network, against ERM's."""
     from oodbench.algorithms import algorithms
-    from oodbench.steps import trains_network
 
     erm = step_seconds(*on_images("ERM", network, device, size), size.rounds)
     what = f"{network}, 3 x {size.examples} images of {size.image} x {size.image}, {device}"
     yield Row(f"update step, ERM, ms, {what}", "-", f"{1e3 * erm:.1f}")
     for name in names:
         cls = algorithms.get(name)
-        if name != "ERM" and trains_network(cls) and not cls.needs.pretrained:
+        if name != "ERM" and cls.trains_network and not cls.needs.pretrained:
             seconds = step_seconds(*on_images(name, network, device, size), size.rounds)
             reach = {"ANDMask": "<= 1.5", "ExampleANDMask": "<= 4"}.get(name, "-")
             yield Row(f"update step, {name} / ERM, {what}", reach, f"{seconds / erm:.2f}")

@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms, why_skipped
 from oodbench.networks.base import build
-from oodbench.steps import configure, trains_network, update
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
@@ -105,7 +104,7 @@ def batch_row() -> Row:
     run.algorithm.train()
     batches, steps = itertools.count(), itertools.count(STEP)
     ready = itertools.cycle([run.batches[i] for i in range(4)])
-    step_alone = warmed(lambda: update(run.algorithm, next(ready), next(steps)), 5)
+    step_alone = warmed(lambda: run.algorithm.train_step(next(ready), next(steps)), 5)
     batch, step = paired([lambda: run.batches[next(batches)], step_alone], 6)
     return Row("making a batch / ERM step at 16 x 256", "<= 0.05", f"{batch / step:.3f}", "0.57")
 
@@ -142,7 +141,7 @@ def on_random_data(
     problem = Problem(shape, task, names, STEPS, attributes=2, sizes=sizes, counts=counts)
     built = cls(build(network, hidden, shape, classes, 0), problem, cls.Hparams())
     built = built.to(device)
-    configure(built)
+    built.optimizers = built.configure()
     y = torch.randint(max(2, classes), size, device=device)
     index = torch.arange(size[1], device=device).expand(size)
     attributes = torch.randint(2, size, device=device)
@@ -157,7 +156,7 @@ def random_updates(algorithm: Algorithm, batch: Batch) -> Callable[[], object]:
     steps = itertools.count(STEP)
 
     def work() -> None:
-        update(algorithm, batch, next(steps))
+        algorithm.train_step(batch, next(steps))
         if batch.x.is_cuda:
             torch.cuda.synchronize(batch.x.device)
 
@@ -179,7 +178,7 @@ def method_works(environments: int) -> dict[str, Callable[[], object]]:
     works = {}
     for name in algorithms:
         cls = algorithms.get(name)
-        if cls.__module__.startswith("oodbench.algorithms.") and trains_network(cls):
+        if cls.__module__.startswith("oodbench.algorithms.") and cls.trains_network:
             built = on_random_data(name, "MLP", (INPUTS,), (environments, EXAMPLES))
             if why_skipped(type(built[0]), built[0].problem) is None:
                 works[name] = random_updates(*built)

@@ -9,7 +9,6 @@ from typing import Any
 from oodbench.algorithms import algorithms
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.steps import trains_network
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.averages import AVERAGES
@@ -104,7 +103,7 @@ def method_rows(folder: Path, device: str = "cpu", rounds: int = 1) -> list[Row]
     rows = []
     for name in algorithms:
         runs = specs(name, {**MLPS, "steps": METHOD_STEPS, "evaluate_every": METHOD_STEPS})
-        if not runs or not trains_network(algorithms.get(name)):
+        if not runs or not algorithms.get(name).trains_network:
             continue
         reason = why_not(Run(runs[0], TrainSettings()))
         measured = f"alone: {reason}"

@@ -13,7 +13,6 @@ from oodbench.conformance.requirement import Requirement
 from oodbench.conformance.tiny_problems import TASKS
 from oodbench.gradients.backward import Reduction
 from oodbench.hparams import hparam, log_uniform, uniform
-from oodbench.steps import CustomStep, descend, outputs
 
 
 class TwoLevels(Algorithm):
@@ -33,7 +32,7 @@ class Noisy(Algorithm):
         return out.risks.mean() * (1 + torch.rand(()))
 
 
-class OtherSigns(CustomStep):
+class OtherSigns(Algorithm):
     """A sum of gradients, and a mean where signs are to suffice."""
 
     @property
@@ -83,17 +82,15 @@ class NotNeutral(Algorithm):
         return out.risks.max()
 
 
-class Forgetful(CustomStep):
+class Forgetful(Algorithm):
     """A running mean of the risk in a plain attribute, lost when a run resumes."""
 
     mean = 1.0
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        self.optimizers["main"].zero_grad()
-        loss = outputs(self, batch, step).risks.mean() * (1 + self.mean)
+        loss = self.outputs(batch, step).risks.mean() * (1 + self.mean)
         self.mean = 0.5 * self.mean + loss.item()
-        loss.backward()  # type: ignore[no-untyped-call]
-        descend(self, step)
+        self.descend(loss, step)
         return {"loss": loss.detach()}
 
 
@@ -110,18 +107,16 @@ class PlainShift(Algorithm):
         return super().predict(x) - self.shift
 
 
-class Fused(CustomStep):
+class Fused(Algorithm):
     """Gradients with the strides of their kernels, for a fused optimizer of torch's own."""
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         return {"main": torch.optim.Adam(self.parameters(), fused=True)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        loss = outputs(self, batch, step).risks.mean()
+        loss = self.outputs(batch, step).risks.mean()
         parameters = list(self.parameters())
-        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            p.grad = gradient
-        descend(self, step)
+        self.descend(torch.autograd.grad(loss, parameters), step)
         return {"loss": loss.detach()}
 
 

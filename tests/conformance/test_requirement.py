@@ -18,7 +18,6 @@ from oodbench.conformance.requirement import DoesNotApply, Requirement, requirem
 from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
-from oodbench.steps import trains_network
 from oodbench.tasks import Task
 from tests.helpers.methods import OURS
 
@@ -49,7 +48,7 @@ def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -
     classes |= {"AFR", "CRT", "EIIL", "LfF", "ReWeightCRT"}
     classes |= {"BSoftmax", "CBLoss", "Focal", "LDAM", "ReWeight", "SqrtReWeight"}
     for name in OURS:
-        for task in TASKS.values() if trains_network(algorithms.get(name)) else ():
+        for task in TASKS.values() if algorithms.get(name).trains_network else ():
             has_classes = task.kind in ("binary", "multiclass")
             skipped = name in classes and not has_classes
             skipped |= name == "TRM" and task.kind == "regression"

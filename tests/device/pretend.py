@@ -29,7 +29,6 @@ from torch.utils._pytree import tree_leaves
 from oodbench import datasets
 from oodbench.algorithms import Algorithm
 from oodbench.data import augment
-from oodbench.steps import configure
 
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("this torch has no backends in Python", allow_module_level=True)
@@ -230,4 +229,4 @@ def move(module: nn.Module) -> None:
 def move_algorithm(algorithm: Algorithm) -> None:
     """Put a method on the device, with a new optimizer."""
     move(algorithm)
-    configure(algorithm)
+    algorithm.optimizers = algorithm.configure()

@@ -11,7 +11,6 @@ from oodbench.algorithms import Algorithm, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import TASKS, suited, tiny_batch, tiny_problem
 from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build
-from oodbench.steps import fits_examples, update
 from oodbench.tasks import Task
 from tests.device.pretend import DEVICE, move_algorithm, moved, on_device
 from tests.helpers.methods import OF_EACH_KIND, OURS
@@ -109,7 +108,7 @@ def test_a_step_stays_on_the_device(
         seen = []
         for step in (0, 1, 2, LATE):
             watch.forget()
-            metrics = update(algorithm, batch, step)
+            metrics = algorithm.train_step(batch, step)
             assert {v.device.type for v in metrics.values()} == {DEVICE}
             del metrics
             if step > 0:  # the first one sends what layers a mask's records are of
@@ -120,7 +119,9 @@ def test_a_step_stays_on_the_device(
         assert seen[1] == seen[2]
 
 
-@pytest.mark.parametrize("name", [n for n in OURS if not fits_examples(algorithms.get(n))])
+@pytest.mark.parametrize(
+    "name", [n for n in OURS if not algorithms.get(n).overrides("fit_examples")]
+)
 def test_a_prediction_stays_on_the_device(name: str) -> None:
     cls = algorithms.get(name)
     task = next(

@@ -13,7 +13,6 @@ from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
 from oodbench.data.encodings import ROW
 from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build, networks
-from oodbench.steps import update
 from oodbench.tasks import Task
 from tests.device.pretend import DEVICE, move_algorithm, on_device
 
@@ -69,7 +68,7 @@ def updated(name: str, method: str) -> tuple[Algorithm, Tensor]:
     algorithm = cls(network, problem, checked(cls.Hparams, defaults(cls.Hparams), method))
     move_algorithm(algorithm)
     for step in range(2):
-        update(algorithm, replace(batch), step)
+        algorithm.train_step(replace(batch), step)
     return algorithm, batch.x[0]
 
 

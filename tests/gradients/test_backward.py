@@ -24,7 +24,6 @@ from oodbench.gradients.backward import Reduction, combined_backward, stacked_gr
 from oodbench.gradients.factored import OuterProducts
 from oodbench.networks.base import Network, build
 from oodbench.networks.mlp import Scales
-from oodbench.steps import CustomStep, configure, reduction_of, units
 from oodbench.tasks import Task
 
 ANDMASK: Any = algorithms.get("ANDMask")
@@ -198,7 +197,7 @@ NORMALISED: dict[str, tuple[nn.Module, int]] = {
 }
 
 
-class Example(CustomStep):
+class Example(Algorithm):
     """Every example a unit."""
 
     @property
@@ -207,13 +206,13 @@ class Example(CustomStep):
 
 
 def stacked_of(algorithm: Any, batch: Batch) -> dict[str, Tensor]:
-    return stacked_gradients(algorithm.network, units(algorithm, batch, 0))
+    return stacked_gradients(algorithm.network, algorithm.units(batch, 0))
 
 
 def combined_of(algorithm: Any, batch: Batch) -> None:
-    reduction = reduction_of(algorithm)
+    reduction = algorithm.reduction
     assert reduction is not None
-    combined_backward(algorithm.network, [units(algorithm, batch, 0)], reduction)
+    combined_backward(algorithm.network, [algorithm.units(batch, 0)], reduction)
 
 
 def made(parts: tuple[nn.Module, int], cls: Any = Algorithm, **values: object) -> Any:
@@ -227,7 +226,7 @@ def made(parts: tuple[nn.Module, int], cls: Any = Algorithm, **values: object) -
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
-    configure(algorithm)
+    algorithm.optimizers = algorithm.configure()
     return algorithm
 
 
@@ -238,7 +237,7 @@ def losses_of(algorithm: Any, network: Any, x: Tensor, y: Tensor) -> Tensor:
 
 def by_loop(algorithm: Any, batch: Batch, meaning: str) -> dict[str, Tensor]:
     """Stacked gradients from one backward pass for each unit."""
-    size = batch.y[0].numel() * len(batch.y) // units(algorithm, batch, 0).count
+    size = batch.y[0].numel() * len(batch.y) // algorithm.units(batch, 0).count
     x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
     network = copy.deepcopy(algorithm.network)
     if meaning == "rows":
@@ -393,9 +392,7 @@ def test_batch_normalisation_has_four_meanings(name: str, meaning: str, unit: st
 def test_the_default_meaning_depends_on_the_unit() -> None:
     batch = tiny_batch(TASKS["multiclass"])
     for name, meaning in (("ANDMask", "environment"), ("ExampleANDMask", "rows")):
-        assert (
-            units(made(NORMALISED["dense"], algorithms.get(name)), batch, 0).batch_norm == meaning
-        )
+        assert made(NORMALISED["dense"], algorithms.get(name)).units(batch, 0).batch_norm == meaning
 
 
 @pytest.mark.parametrize("meaning", ["environment", "rows", "pooled"])
@@ -465,7 +462,7 @@ def test_the_loops_gradients_on_a_gpu(name: str, batch: Batch) -> None:
     check(made(FEATURIZERS[name]).cuda(), Batch(batch.x.cuda(), batch.y.cuda()), "environment")
 
 
-class Through(CustomStep):
+class Through(Algorithm):
     """Combines gradients as ERM does."""
 
     def combine(self, gradients: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from oodbench.results.run_spec import RunSpec
-from oodbench.steps import configure
 from oodbench.train import run as run_module
 from oodbench.train.loading import Data, load_data
 from oodbench.train.run import Run, build_algorithm
@@ -29,7 +28,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def build(*arguments: Any) -> Any:
         algorithm = build_algorithm(*arguments).double()
-        configure(algorithm)
+        algorithm.optimizers = algorithm.configure()
         return algorithm
 
     monkeypatch.setattr(Run, "own_metrics", lambda self: [])  # of inputs in float32

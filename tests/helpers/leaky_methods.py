@@ -11,7 +11,6 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, register
 from oodbench.networks.base import Network
-from oodbench.steps import CustomStep
 
 
 @register("ChangesDirectory", paper="none")
@@ -24,7 +23,7 @@ class ChangesDirectory(Algorithm):
 
 
 @register("ChangesDtype", paper="none")
-class ChangesDtype(CustomStep):
+class ChangesDtype(Algorithm):
     """Has tensors made in double precision once its optimizers are there."""
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
@@ -42,7 +41,7 @@ class TurnsGradientsOff(Algorithm):
 
 
 @register("Deterministic", paper="none")
-class Deterministic(CustomStep):
+class Deterministic(Algorithm):
     """Asks for deterministic algorithms, another device and more threads, and then fails."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -53,7 +52,7 @@ class Deterministic(CustomStep):
 
 
 @register("GlobalNoise", paper="none")
-class GlobalNoise(CustomStep):
+class GlobalNoise(Algorithm):
     """Draws from the generators of Python and numpy, which nobody has seeded for it."""
 
     def objective(self, out: Outputs) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Batch, Outputs, algorithms
+from oodbench.algorithms import Algorithm, Batch, Outputs, algorithms
 from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_problem
 from oodbench.tasks import Task
 
@@ -35,7 +35,7 @@ def half(batch: Batch, step: int) -> Batch:
 def objective_of(name: str, risks: Tensor, step: int = LAST, **values: Any) -> Tensor:
     """The objective of a method where only the risks (E,) matter."""
     none = torch.empty(0)
-    out = Outputs(none, none, none, none, risks, step, BINARY)
+    out = Outputs(none, none, none, none, risks, step, BINARY, Batch(none, none))
     value: Tensor = tiny(name, environments=len(risks), **values).objective(out)
     return value
 
@@ -46,6 +46,19 @@ def gradient(value: Tensor, parameters: Iterable[Tensor], graph: bool = False) -
     options |= {"allow_unused": True, "materialize_grads": True}
     gradients = torch.autograd.grad(value, list(parameters), **options)
     return torch.cat([g.flatten() for g in gradients])
+
+
+def gradients_of_step(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Tensor]:
+    """Do a step; the gradients that the optimizer is given, by the network's parameters."""
+    found: dict[str, Tensor] = {}
+
+    def keep(*given: object) -> None:
+        named = algorithm.network.named_parameters()
+        found.update((name, p.grad) for name, p in named if p.grad is not None)
+
+    algorithm.optimizers["main"].register_step_pre_hook(keep)
+    algorithm.train_step(batch, step)
+    return found
 
 
 def require_equation(found: Tensor, wanted: Tensor, module: nn.Module) -> None:

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, register
 from oodbench.hparams import hparam, uniform
-from oodbench.steps import CustomStep
 
 
 @register("Raising", paper="none")
-class Raising(CustomStep):
+class Raising(Algorithm):
     """Raises at its third step."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -24,7 +23,7 @@ class Raising(CustomStep):
 
 
 @register("Dying", paper="none")
-class Dying(CustomStep):
+class Dying(Algorithm):
     """Its process is killed at its third step."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -34,7 +33,7 @@ class Dying(CustomStep):
 
 
 @register("Moving", paper="none")
-class Moving(CustomStep):
+class Moving(Algorithm):
     """Moves what MOVED names at its third step."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -48,7 +47,7 @@ class Moving(CustomStep):
 
 
 @register("Leaving", paper="none")
-class Leaving(CustomStep):
+class Leaving(Algorithm):
     """Its process is asked to end at its third step, the first time."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -71,7 +70,7 @@ class Exploding(Algorithm):
 
 
 @register("Slow", paper="none")
-class Slow(CustomStep):
+class Slow(Algorithm):
     """Sleeps $SLOW_SECONDS at every step; its numbers do not depend on it."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:

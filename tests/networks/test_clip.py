@@ -12,7 +12,6 @@ from oodbench.identity import sha256
 from oodbench.networks.base import build
 from oodbench.networks.clip import PIXELS
 from oodbench.report.cli import app as report
-from oodbench.steps import update
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -107,7 +106,7 @@ def test_a_run_without_training_has_the_values_of_its_texts(folder: Path) -> Non
     run = Run(spec, TrainSettings())
     before = {k: v.clone() for k, v in run.algorithm.state_dict().items()}
     for step in range(2):
-        update(run.algorithm, run.batches[step], step)
+        run.algorithm.train_step(run.batches[step], step)
     assert all(torch.equal(v, before[k]) for k, v in run.algorithm.state_dict().items())
 
 

@@ -9,7 +9,6 @@ import torch
 from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
 from oodbench.hparams import defaults
 from oodbench.networks.base import build
-from oodbench.steps import configure, fits_examples, trains_network, update
 from oodbench.tasks import Task
 from tests.helpers.methods import OURS
 
@@ -54,19 +53,19 @@ def test_methods_train_backbones(name: str, model: str) -> None:
     facts: Any = {"attributes": 2, "sizes": sizes, "counts": ((1, 1, 0, 1, 1, 0),) * ENVIRONMENTS}
     problem = Problem(SHAPE, task, names, 20, pretrained=True, **facts)
     values = defaults(cls.Hparams)
-    if why_skipped(cls, problem, values) or fits_examples(cls):
+    if why_skipped(cls, problem, values) or cls.overrides("fit_examples"):
         return
     network = build("timm", {"model": model}, SHAPE, 3, 0)
     algorithm = cls(network, problem, cls.Hparams(**values))
-    configure(algorithm)
+    algorithm.optimizers = algorithm.configure()
     algorithm.train()
     before = torch.nn.utils.parameters_to_vector(algorithm.network.parameters()).detach().clone()
     for step in (0, 19):
-        metrics = update(algorithm, image_batch(3), step)
+        metrics = algorithm.train_step(image_batch(3), step)
         assert metrics["loss"].isfinite()
     after = torch.nn.utils.parameters_to_vector(algorithm.network.parameters()).detach()
     assert after.isfinite().all()
-    assert not trains_network(cls) or not torch.equal(before, after)
+    assert not cls.trains_network or not torch.equal(before, after)
     algorithm.eval()
     with torch.no_grad():
         assert algorithm.predict(torch.rand(2, *SHAPE)).shape == (2, 3)

@@ -24,7 +24,6 @@ from oodbench.adaptations import Stream
 from oodbench.adaptations.base import in_batches
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.networks import build
-from oodbench.steps import configure, update
 from oodbench.tasks import Task
 
 COUNT, SIZE, CLASSES, EPOCHS = 120, 20, 5, 3
@@ -153,7 +152,7 @@ def arm(checkout: str, x: Tensor) -> float:
     ours = cls(
         network(), problem, cls.Hparams(batch_size=SIZE, weight_decay=0.1, context_width=8)
     ).double()
-    configure(ours)
+    ours.optimizers = ours.configure()
     hparams = {"optimizer": "adam", "learning_rate": 1e-3, "weight_decay": 0.1}
     hparams |= {"support_size": SIZE, "n_context_channels": 1, "adapt_bn": False}
     model, context = copy.deepcopy(ours.network), copy.deepcopy(ours.context)
@@ -161,7 +160,7 @@ def arm(checkout: str, x: Tensor) -> float:
     for step in range(5):
         inputs = torch.randn(3, SIZE, 2, 8, 8, dtype=torch.float64)
         y = torch.randint(CLASSES, (3, SIZE))
-        update(ours, Batch(inputs, y), step)
+        ours.train_step(Batch(inputs, y), step)
         theirs.learn(inputs.flatten(0, 1), y.flatten())
     weights = [parameters_to_vector(each.parameters()) for each in (ours, theirs)]
     predicted = [each.eval().predict(x) for each in (ours, theirs)]

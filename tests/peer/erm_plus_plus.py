@@ -16,7 +16,6 @@ from torch.nn.utils import parameters_to_vector
 
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.networks.base import Network
-from oodbench.steps import configure, update
 from oodbench.tasks import Task
 from tests.peer.domainbed_updates import imported
 
@@ -73,7 +72,7 @@ def ours(algorithm: Any) -> Any:
     problem = Problem((INPUTS,), Task("multiclass", CLASSES), ("a", "b", "c"), 2 * STEPS)
     cls: Any = algorithms.get("ERMPlusPlus")
     method = cls(Theirs(algorithm), problem, cls.Hparams(**values, first_stage=STEPS))
-    configure(method)
+    method.optimizers = method.configure()
     return method
 
 
@@ -87,7 +86,7 @@ def differences(peer: Any) -> Iterator[tuple[int, float]]:
         theirs, path = list(training(copy.deepcopy(made), first, schedule)), []
         schedule = theirs[-1][1]
         for step in range(STEPS):
-            update(method, Batch(*drawn(EXAMPLES, first + step)), first + step)
+            method.train_step(Batch(*drawn(EXAMPLES, first + step)), first + step)
             path.append(both(method.network, method.mean))
             if step % EVERY == 0 and not first:
                 pairs = zip(*drawn(HELD_OUT, -1), strict=True)

@@ -12,7 +12,6 @@ from torch.nn.utils import parameters_to_vector
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.hparams import checked, defaults
 from oodbench.networks.base import Network
-from oodbench.steps import configure, update
 from oodbench.tasks import Task
 from tests.helpers.paths import GOLDEN
 from tests.peer.setting import (
@@ -82,11 +81,11 @@ def parameters_after(method: str, normalised: bool) -> Tensor:
     fill(algorithm.network, "network")
     own = [module for name, module in algorithm.named_children() if name != "network"]
     fill(nn.Sequential(*own), "own")
-    configure(algorithm)
+    algorithm.optimizers = algorithm.configure()
     for step in range(UPDATES):
         noise = draws(method, step)
         algorithm.noise = lambda batch, generator, noise=noise: noise
-        update(algorithm, Batch(*batch(step)), step)
+        algorithm.train_step(Batch(*batch(step)), step)
     found: Tensor = parameters_to_vector(algorithm.network.parameters()).detach()
     return found
 

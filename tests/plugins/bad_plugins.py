@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, register
-from oodbench.steps import CustomStep
 
 
 @register("Bad", paper="none")
-class Bad({base}):
+class Bad(Algorithm):
     """A bad method."""
 
     def predict(self, x):
@@ -190,6 +189,4 @@ BAD: dict[str, str] = {
 
 def module(name: str) -> str:
     """The text of the module of a bad plug-in."""
-    kind = name.partition(",")[0]
-    base = "CustomStep" if kind == "own step" else "Algorithm"
-    return TEMPLATES[kind].format(base=base, body=textwrap.indent(BAD[name], "    "))
+    return TEMPLATES[name.partition(",")[0]].format(body=textwrap.indent(BAD[name], "    "))

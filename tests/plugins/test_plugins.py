@@ -12,7 +12,6 @@ from oodbench.conformance import check_algorithm
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.conformance.updates import resumes_exactly
 from oodbench.results.run_spec import RunSpec
-from oodbench.steps import outputs, prepared
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
@@ -87,11 +86,11 @@ def test_views_are_views_of_the_first_input() -> None:
     """The second view's features are those of the network on it, and the risks those of the first."""
     task = TASKS["binary"]
     algorithm = tiny_algorithm(algorithms.get("TwoViews"), tiny_problem(task))
-    batch = prepared(algorithm, tiny_batch(task), 3)
-    out = outputs(algorithm, batch, 3)
+    batch = algorithm.prepared(tiny_batch(task), 3)
+    out = algorithm.outputs(batch, 3)
     assert batch.views is not None and out.view_features is not None and out.view_logits is not None
     assert out.view_features.shape == (5, 6, 1, algorithm.network.num_features)
     second = batch.views[:, :, 0].flatten(0, 1)
     torch.testing.assert_close(out.view_logits[:, :, 0].flatten(0, 1), algorithm.network(second))
     erm = tiny_algorithm(Algorithm, tiny_problem(task))
-    torch.testing.assert_close(out.risks, outputs(erm, batch, 3).risks)
+    torch.testing.assert_close(out.risks, erm.outputs(batch, 3).risks)

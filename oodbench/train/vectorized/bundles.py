@@ -7,10 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from oodbench.algorithms import Algorithm
 from oodbench.data import facts
 from oodbench.networks.base import Network
-from oodbench.steps import has_own_update, has_stages, reduction_of
 from oodbench.train.run import Run
 from oodbench.train.vectorized.optimizers import shared_options
 from oodbench.train.vectorized.program import VectorizedProgram
@@ -33,7 +31,7 @@ LEAF = (
 IN_PLACE = "changes a tensor in place: return a buffer's next value from `next_buffers`"
 ADVICE = {
     "cannot be empty": "takes gradients by `torch.autograd`, for which the parameters of many runs are "
-    "none: call `risk_gradients(self, out)` of `oodbench.steps`",
+    "none: call `self.risk_gradients(out)`",
     "requires_grad_()": LEAF,
     "does not require grad": LEAF,
     "data-dependent control flow": "branches in Python on a tensor (`if`, `or`, `max`): write arithmetic "
@@ -106,7 +104,7 @@ def _products(run: Run) -> int:
 
 def _bytes(run: Run) -> int:
     trained = sum(p.numel() for p in run.algorithm.parameters())
-    combines = reduction_of(run.algorithm) is not None
+    combines = run.algorithm.reduction is not None
     copies = 6 + (3 * len(run.names) if combines else 0)
     copies += 0 if run.average is None else run.average.copies
     examples = _inputs(run)
@@ -118,23 +116,23 @@ def _bytes(run: Run) -> int:
 def why_not(run: Run) -> str | None:
     """The reason why a run cannot be vectorized under any settings, or None."""
     algorithm, cls = run.algorithm, type(run.algorithm)
-    reduction = reduction_of(algorithm)
+    reduction = algorithm.reduction
     modules = list(algorithm.modules())
     draws_environments = 0 < algorithm.hparams.environments_per_step < len(run.names)
-    if has_own_update(cls):
+    if cls.overrides("update"):
         return "it has an update of its own"
     if (
         set(algorithm.optimizers) != {"main"}
         or shared_options(algorithm.optimizers["main"]) is None
     ):
         return "it has an optimizer of its own"
-    if draws_environments and cls.objective is not Algorithm.objective:
+    if draws_environments and cls.overrides("objective"):
         return "its objective is of environments that every run draws for itself"
     if algorithm.problem.autocast is not None:
         return f"its network runs in {run.spec.precision}"
     if algorithm.hparams.accumulation > 1:
         return "its batches go through the network in micro-batches"
-    if has_stages(cls):
+    if cls.overrides("drawing_at", "trains_head_only"):
         return "it has a stage of other batches or of its head alone"
     if algorithm.hparams.head_only:
         return "its head alone is trained at first"

@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.data.streams import to_device
 from oodbench.results.run_spec import Evaluation
-from oodbench.steps import CustomStep, minimised, noise_on_host, outputs, rates, reduction_of
 from oodbench.train.adapted import drawn_batches
 from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes
 from oodbench.train.run import Run, Scored, on_host
@@ -104,7 +103,7 @@ class VectorizedProgram:
         self._algorithms = [run.algorithm for run in members]
         first = runs[0].algorithm
         parameters = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
-        combines = reduction_of(first) is not None
+        combines = first.reduction is not None
         trained = [
             name
             for name, p in parameters[0].items()
@@ -183,7 +182,8 @@ class VectorizedProgram:
         *values: Any,
     ) -> Any:
         """`function(algorithm, *values)` of every run; all but integers are stacked along dimension 0."""
-        plain, slots = self._template.hparams, [self._slots[name] for name in parameters]
+        plain: Any = self._template.hparams
+        slots = [self._slots[name] for name in parameters]
         of_template = [holder[key] for holder, key in slots]
 
         def one(given: list[Tensor], numbers: dict[str, Tensor], *values: Any) -> Any:
@@ -219,7 +219,7 @@ class VectorizedProgram:
     def _numbers_of(self, steps: range) -> list[tuple[dict[str, Tensor], Tensor | None]]:
         """All that depends on steps alone, (K, 1), goes to the device before the first of them."""
         algorithms = self._algorithms
-        every = [[rates(a, i) for a in algorithms] for i in steps]
+        every = [[a.rates(i) for a in algorithms] for i in steps]
         restarted = [[k for k, of_run in enumerate(row) if of_run.restart] for row in every]
         numbers = self._optimizer.numbers(every, restarted)
         if not self._averages:
@@ -231,17 +231,17 @@ class VectorizedProgram:
     def _update(
         self, step: int, numbers: Mapping[str, Tensor], shares: Tensor | None
     ) -> dict[str, Tensor]:
-        if isinstance(self._template, CustomStep):
-            if type(self._template).start_stage is not CustomStep.start_stage:
-                self._start_stages(step)
+        if self._template.overrides("start_stage"):
+            self._start_stages(step)
+        if self._template.overrides("schedule"):
             for k, algorithm in enumerate(self._algorithms):
-                if rates(algorithm, step).restart:
+                if algorithm.rates(step).restart:
                     self._optimizer.restart(k)
         metrics, gradients, buffers = self.gradients(step)
         with torch.no_grad():
             for name, value in buffers.items():
                 self._buffers[name].copy_(value)
-            reduction = reduction_of(self._template)
+            reduction = self._template.reduction
             if reduction is not None and reduction.observe is not None:
                 metrics |= self._observed(gradients, reduction.observe)
             flat = torch.cat([gradients[name].flatten(1) for name in self._shapes], 1)
@@ -259,7 +259,6 @@ class VectorizedProgram:
     def _start_stages(self, step: int) -> None:
         last = len(self.runs) - 1
         for algorithm in self._algorithms[: last + 1]:
-            assert isinstance(algorithm, CustomStep)
             algorithm.start_stage(step)
         for rows in (self._matrix, *self._buffers.values()):
             rows[last:-1] = rows[-1:]  # of its rows the last run has the last one
@@ -429,12 +428,12 @@ def _multiple(run: Run) -> int:
 def _risks(
     algorithm: Algorithm, batch: dict[str, Tensor], noise: dict[str, Tensor], step: int
 ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    out = outputs(algorithm, algorithm.prepare(Batch(**batch, noise=noise)), step)
+    out = algorithm.outputs(algorithm.prepare(Batch(**batch, noise=noise)), step)
     buffers = algorithm.next_buffers(out)
     out.buffers.update(buffers)
     detached = {name: value.detach() for name, value in buffers.items()}
-    if reduction_of(algorithm) is None:
-        loss = minimised(algorithm, out)
+    if algorithm.reduction is None:
+        loss = algorithm.minimised(out)
         return loss, loss, out.metrics, detached
     return out.risks.sum(), out.risks.mean(), out.metrics, detached
 
@@ -494,7 +493,7 @@ class _Batches:
             }
             self._made["x"] = torch.unflatten(x.mT, 1, shape[:2]) if len(shape) == 3 else x
         of_runs = [
-            noise_on_host(algorithm, batches[index], step)
+            algorithm.noise_at(batches[index], step)
             for algorithm, index in zip(self._algorithms, self._indices, strict=True)
         ]
         device = batches[0].x.device

@@ -24,7 +24,6 @@ from oodbench.gradients.backward import stacked_gradients
 from oodbench.networks.base import build
 from oodbench.results.tables import Tables
 from oodbench.seeds import derive
-from oodbench.steps import units
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan, single
 from oodbench.tasks import Task
@@ -146,9 +145,9 @@ def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> 
     signals = {}
     for name, others in SIGNALS.items():
         other = permuted(batch, others, derive("permuted", name, trial))
-        gradients = stacked_gradients(run.algorithm.network, units(run.algorithm, other, 0))
+        gradients = stacked_gradients(run.algorithm.network, run.algorithm.units(other, 0))
         signals[name] = torch.cat([g.mean(0).flatten() for g in gradients.values()])
-    stacks = stacked_gradients(run.algorithm.network, units(run.algorithm, batch, 0)).values()
+    stacks = stacked_gradients(run.algorithm.network, run.algorithm.units(batch, 0)).values()
     values = np.empty((len(MASKS), len(taus), 3))
     for m, name in enumerate(MASKS):
         cls: Any = algorithms.get(name)

@@ -13,7 +13,7 @@ import torch
 from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Problem, algorithms
+from oodbench.algorithms import Batch, Outputs, Problem, algorithms
 from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build
 from oodbench.results.tables import Tables
@@ -69,9 +69,11 @@ def on_risks(name: str, environments: int, **values: Any) -> Callable[[Tensor], 
     hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **values, **fixed}, name)
     algorithm = cls(build("Linear", {}, (1,), 1, 0), problem, hparams)
     none = torch.empty(0)
+    batch = Batch(none, none)
 
     def objective(risks: Tensor) -> Tensor:
-        value: Tensor = algorithm.objective(Outputs(none, none, none, none, risks, 0, problem.task))
+        out = Outputs(none, none, none, none, risks, 0, problem.task, batch)
+        value: Tensor = algorithm.objective(out)
         return value
 
     return objective

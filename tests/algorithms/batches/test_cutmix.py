@@ -13,7 +13,6 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
-from oodbench.steps import noise_at, prepared
 
 CUT_MIX: Any = algorithms.get("CutMix")
 TASK = ImageTask("multiclass", 3)
@@ -30,8 +29,8 @@ def test_pixels_and_targets_are_those_of_the_partner_in_the_rectangle_alone() ->
     algorithm = tiny_algorithm(CUT_MIX, problem)
     sizes = set()
     for step in range(20):
-        drawn = noise_at(algorithm, batch, step)
-        made = prepared(algorithm, batch, step)
+        drawn = algorithm.noise_at(batch, step)
+        made = algorithm.prepared(batch, step)
         (top, left), (bottom, right) = drawn["corners"].tolist()
         assert 0 <= top <= bottom <= 8 and 0 <= left <= right <= 6
         area = (bottom - top) * (right - left)
@@ -51,7 +50,7 @@ def test_rectangles_cover_the_share_that_is_drawn_unless_they_are_cut_off() -> N
     """(1 - m) of the pixels is 1/2 in the mean for alpha 1; the borders take some of it."""
     problem, batch = images(64)
     algorithm = tiny_algorithm(CUT_MIX, problem)
-    corners = [noise_at(algorithm, batch, step)["corners"] for step in range(400)]
+    corners = [algorithm.noise_at(batch, step)["corners"] for step in range(400)]
     areas = torch.stack([(last - first).prod() for first, last in corners]) / (64 * 62)
     assert areas.min() < 0.02 and 0.2 < areas.mean() < 0.5 and areas.max() > 0.6
 
@@ -59,5 +58,5 @@ def test_rectangles_cover_the_share_that_is_drawn_unless_they_are_cut_off() -> N
 def test_some_steps_leave_images_as_they_are() -> None:
     problem, batch = images()
     algorithm = tiny_algorithm(CUT_MIX, problem, {"probability": 0.5})
-    kept = [torch.equal(prepared(algorithm, batch, step).x, batch.x) for step in range(100)]
+    kept = [torch.equal(algorithm.prepared(batch, step).x, batch.x) for step in range(100)]
     assert 30 < sum(kept) < 75

@@ -10,7 +10,6 @@ from scipy.stats import chisquare
 
 from oodbench.algorithms import algorithms, why_skipped
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch, tiny_problem
-from oodbench.steps import noise_at, outputs, prepared
 from oodbench.train.batches import Batches
 from tests.helpers.methods import BINARY, tiny
 
@@ -49,7 +48,7 @@ def test_the_loss_is_that_of_every_mixed_example(kind: str, domains: str) -> Non
         domain = batch.attributes.flatten()
     strategies = set()
     for step in range(8):
-        drawn = noise_at(algorithm, batch, step)
+        drawn = algorithm.noise_at(batch, step)
         strategies.add(bool(drawn["same_label"]))
         pair = (y.long(), domain) if drawn["same_label"] else (domain, y.long())
         sizes = (task.classes, 5 if domains == "environments" else 2)
@@ -61,14 +60,14 @@ def test_the_loss_is_that_of_every_mixed_example(kind: str, domains: str) -> Non
             logits = algorithm.network(x.unsqueeze(0))
             total += m * task.losses(logits, y[i : i + 1])[0] / 30
             total += (1 - m) * task.losses(logits, y[j : j + 1])[0] / 30
-        out = outputs(algorithm, prepared(algorithm, batch, step), step)
+        out = algorithm.outputs(algorithm.prepared(batch, step), step)
         torch.testing.assert_close(algorithm.objective(out), total)
     assert strategies == {True, False}
 
 
 def test_a_step_of_some_environments_knows_which_they_are() -> None:
     algorithm, batch = tiny("LISA", same_label=1.0), tiny_batch(BINARY).of([4, 1])
-    made = algorithm.prepare(replace(batch, noise=noise_at(algorithm, batch, 0)))
+    made = algorithm.prepare(replace(batch, noise=algorithm.noise_at(batch, 0)))
     assert made.other_y is not None and torch.equal(made.y, made.other_y)
     assert not torch.equal(made.x, batch.x)
 
@@ -86,7 +85,7 @@ def test_balanced_batches_mix_the_pairs_of_groups_equally_often(size: int) -> No
     algorithm = tiny("LISA", domains="attributes", sampling="rwg", environments=1)
     pairs: Counter[tuple[int, int, bool]] = Counter()
     for step in range(4000 // size):
-        drawn = noise_at(algorithm, batches[step], step)
+        drawn = algorithm.noise_at(batches[step], step)
         algorithm_noise = replace(batches[step], noise={**drawn, "share": 0 * drawn["share"]})
         partner = algorithm.prepare(algorithm_noise).x  # a share of 0 leaves the partner alone
         both = zip(batches[step].x.flatten().tolist(), partner.flatten().tolist(), strict=True)

@@ -7,7 +7,6 @@ from scipy.stats import kstest
 
 from oodbench.algorithms import beta
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
-from oodbench.steps import noise_at, outputs, prepared
 from tests.helpers.methods import BINARY, tiny
 
 
@@ -15,7 +14,7 @@ from tests.helpers.methods import BINARY, tiny
 def test_the_loss_is_that_of_every_mixed_example(kind: str) -> None:
     task = TASKS[kind]
     algorithm, batch = tiny("Mixup", task, alpha=0.4), tiny_batch(task)
-    drawn = noise_at(algorithm, batch, 7)
+    drawn = algorithm.noise_at(batch, 7)
     ring = drawn["order"].tolist()
     total = torch.zeros((), dtype=torch.float64)
     for k, e in enumerate(ring):
@@ -25,7 +24,7 @@ def test_the_loss_is_that_of_every_mixed_example(kind: str) -> None:
             logits = algorithm.network(x.unsqueeze(0))
             total += m * task.losses(logits, batch.y[e, i : i + 1])[0] / 30
             total += (1 - m) * task.losses(logits, batch.y[other, i : i + 1])[0] / 30
-    out = outputs(algorithm, prepared(algorithm, batch, 7), 7)
+    out = algorithm.outputs(algorithm.prepared(batch, 7), 7)
     torch.testing.assert_close(algorithm.objective(out), total)
 
 
@@ -33,7 +32,7 @@ def test_the_loss_is_that_of_every_mixed_example(kind: str) -> None:
 def test_the_original_mixes_all_examples_by_one_share(kind: str) -> None:
     task = TASKS[kind]
     algorithm, batch = tiny("OrgMixup", task, alpha=0.4), tiny_batch(task)
-    drawn = noise_at(algorithm, batch, 7)
+    drawn = algorithm.noise_at(batch, 7)
     m, order = drawn["share"][0], drawn["order"].tolist()
     assert sorted(order) == list(range(30))
     total = torch.zeros((), dtype=torch.float64)
@@ -42,19 +41,19 @@ def test_the_original_mixes_all_examples_by_one_share(kind: str) -> None:
         logits = algorithm.network((m * batch.x[e, k] + (1 - m) * batch.x[f, n]).unsqueeze(0))
         total += m * task.losses(logits, batch.y[e, k : k + 1])[0] / 30
         total += (1 - m) * task.losses(logits, batch.y[f, n : n + 1])[0] / 30
-    out = outputs(algorithm, prepared(algorithm, batch, 7), 7)
+    out = algorithm.outputs(algorithm.prepared(batch, 7), 7)
     torch.testing.assert_close(algorithm.objective(out), total)
 
 
 def test_each_step_and_trial_has_draws_of_its_own_that_no_hyperparameter_moves() -> None:
     batch = tiny_batch(BINARY)
     algorithm, other = (tiny("Mixup", alpha=alpha) for alpha in (0.2, 0.9))
-    first, again, later = (noise_at(algorithm, batch, step) for step in (3, 3, 4))
+    first, again, later = (algorithm.noise_at(batch, step) for step in (3, 3, 4))
     assert torch.equal(first["share"], again["share"]) and torch.equal(
         first["order"], again["order"]
     )
     assert not torch.equal(first["share"], later["share"])
-    assert torch.equal(first["order"], noise_at(other, batch, 3)["order"])
+    assert torch.equal(first["order"], other.noise_at(batch, 3)["order"])
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])

@@ -12,7 +12,6 @@ from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import PLAIN, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.networks.base import build
 from oodbench.results.run_spec import RunSpec
-from oodbench.steps import update
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -27,7 +26,7 @@ NUMBERS: dict[str, Any] = {"head_only": 2, "head_lr": 0.3, "average_start": 4}
 def test_predictions_are_those_of_the_mean_of_the_weights_from_its_start_on(task: Task) -> None:
     algorithm, path = tiny("ERMPlusPlus", task, **PLAIN, **NUMBERS), []
     for step in range(8):
-        update(algorithm, tiny_batch(task, step), step)
+        algorithm.train_step(tiny_batch(task, step), step)
         path.append(parameters_to_vector(algorithm.network.parameters()).detach())
         mean = parameters_to_vector(algorithm.mean.parameters())
         wanted = path[-1] if step < 3 else torch.stack(path[2:]).mean(0)
@@ -42,12 +41,12 @@ def test_the_head_begins_alone_at_its_own_rate() -> None:
     plain = tiny("ERM", task, **{**PLAIN, "lr": 0.3}, head_only=2)
     for step in range(2):
         for method in (algorithm, plain):
-            update(method, tiny_batch(task), step)
+            method.train_step(tiny_batch(task), step)
         pairs = zip(algorithm.network.parameters(), plain.network.parameters(), strict=True)
         for p, q in pairs:
             torch.testing.assert_close(p, q)
     body = algorithm.network.featurizer[1].weight.clone()
-    update(algorithm, tiny_batch(task), 2)
+    algorithm.train_step(tiny_batch(task), 2)
     assert not torch.equal(algorithm.network.featurizer[1].weight, body)
 
 
@@ -55,7 +54,7 @@ def test_adam_starts_anew_after_the_head() -> None:
     algorithm = tiny("ERMPlusPlus", Task("binary"), head_only=3)
     counts = []
     for step in range(5):
-        update(algorithm, tiny_batch(Task("binary")), step)
+        algorithm.train_step(tiny_batch(Task("binary")), step)
         state = algorithm.optimizers["main"].state[algorithm.network.classifier.weight]
         counts.append(int(state["step"]))
     assert counts == [1, 2, 3, 1, 2]
@@ -67,7 +66,7 @@ def test_statistics_of_the_mean_network_come_from_passes_of_its_own() -> None:
     for network in (algorithm.network, algorithm.mean):
         network.featurizer.append(nn.BatchNorm1d(8).double())
     batch = tiny_batch(task)
-    update(algorithm, batch, 0)
+    algorithm.train_step(batch, 0)
     norm = algorithm.network.featurizer[-1]
     features = algorithm.mean.featurizer[:-1](batch.x.flatten(0, 1))
     wanted = 0.9 * norm.running_mean / 2 + 0.1 * features.mean(0)
@@ -112,11 +111,11 @@ def test_the_second_training_repeats_the_rates_of_the_first_from_its_weights() -
         once: Any = tiny_algorithm(cls, replace(problem, steps=length), values)
         trainings.append(once)
         for step in range(length):
-            update(method, tiny_batch(task, start + step), start + step)
+            method.train_step(tiny_batch(task, start + step), start + step)
             falls = sum(step >= fall for fall in (5, 7, 9))
             if falls < 3:
                 once.hparams = replace(once.hparams, lr=lr * 0.1**falls)
-                update(once, tiny_batch(task, start + step), step)
+                once.train_step(tiny_batch(task, start + step), step)
             require_same_weights(method.network, once.network)
             require_same_weights(method.mean, once.mean)
             if not start:

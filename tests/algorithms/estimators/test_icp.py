@@ -11,7 +11,6 @@ from sklearn.linear_model import LinearRegression
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
 from oodbench.networks.base import build
-from oodbench.steps import update
 from oodbench.tasks import Task
 
 ICP: Any = algorithms.get("ICP")
@@ -23,7 +22,7 @@ def icp(x: torch.Tensor, y: torch.Tensor, **values: object) -> list[float]:
     algorithm = ICP(
         build("Linear", {}, (x.shape[2],), 1, 0), problem, ICP.Hparams(intercept=False, **values)
     )
-    update(algorithm, Batch(x, y), 0)
+    algorithm.train_step(Batch(x, y), 0)
     weights: list[float] = algorithm.weights.flatten().tolist()
     return weights
 

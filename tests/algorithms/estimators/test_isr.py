@@ -12,7 +12,6 @@ from torch import Tensor
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
 from oodbench.networks.base import build
-from oodbench.steps import update
 from oodbench.tasks import Task
 
 BOTH = ["ISR_Mean", "ISR_Cov"]
@@ -27,7 +26,7 @@ def fitted(name: str, x: Tensor, y: Tensor, **values: object) -> Any:
     problem = Problem((x.shape[2],), task, names, 1)
     network = build("Head", {}, problem.input_shape, task.num_outputs, 0)
     algorithm = cls(network, problem, cls.Hparams(**values))
-    update(algorithm, Batch(x, y), 0)
+    algorithm.train_step(Batch(x, y), 0)
     return algorithm
 
 

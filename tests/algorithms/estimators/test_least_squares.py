@@ -7,7 +7,6 @@ from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.networks.base import build
-from oodbench.steps import update
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
@@ -21,7 +20,7 @@ def fitted(x: torch.Tensor, y: torch.Tensor, intercept: bool = False) -> Any:
     problem = Problem((x.shape[2],), Task("regression", y.shape[2]), tuple("abcd"[: len(x)]), 1)
     network = build("Linear", {}, problem.input_shape, y.shape[2], 0)
     algorithm = LEAST_SQUARES(network, problem, LEAST_SQUARES.Hparams(intercept=intercept))
-    update(algorithm, Batch(x, y), 0)
+    algorithm.train_step(Batch(x, y), 0)
     return algorithm
 
 
@@ -34,7 +33,7 @@ def test_the_residuals_are_orthogonal_to_the_inputs(intercept: bool) -> None:
     orthogonal = x.flatten(0, 1).T @ residual
     assert orthogonal.abs().max() < 1e-10
     assert (residual.mean(0).abs().max() < 1e-10) == intercept
-    loss = update(algorithm, Batch(x, y), 1)["loss"]
+    loss = algorithm.train_step(Batch(x, y), 1)["loss"]
     torch.testing.assert_close(loss, residual.square().mean())
 
 

@@ -7,7 +7,6 @@ from torch import Tensor
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
 from oodbench.networks.base import build
-from oodbench.steps import update
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
@@ -81,7 +80,7 @@ def test_compiled_updates_are_those_of_torchs_adam_on_the_examples(name: str) ->
     algorithm = made(name, 2, risk_weight=1e-2, updates=150, lr=3e-3)
     theta = algorithm.theta.clone().requires_grad_()
     for _ in range(2):
-        update(algorithm, batch, 0)
+        algorithm.train_step(batch, 0)
     optimizer = torch.optim.Adam([theta], lr=3e-3)
     for _ in range(300):
         optimizer.zero_grad()
@@ -97,9 +96,9 @@ def test_compiled_updates_are_those_of_torchs_adam_on_the_examples(name: str) ->
 def test_a_step_of_many_updates_is_many_steps() -> None:
     batch = data()
     many, one = made("LinearIRM", updates=60), made("LinearIRM", updates=1)
-    loss = update(many, batch, 0)["loss"]
+    loss = many.train_step(batch, 0)["loss"]
     for step in range(60):
-        last = update(one, batch, step)["loss"]
+        last = one.train_step(batch, step)["loss"]
     torch.testing.assert_close(many.theta, one.theta, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(loss, last)
     residual = many.predict(batch.x.flatten(0, 1)) - batch.y.flatten(0, 1)

@@ -6,7 +6,6 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
-from oodbench.steps import update
 from tests.helpers.methods import tiny
 
 
@@ -18,13 +17,13 @@ def test_predictions_are_under_weights_between_the_trained_head_and_the_end() ->
     x = batch.x.flatten(0, 1)
     for step in range(2):
         assert torch.equal(algorithm.predict(x), algorithm.network(x))
-        update(algorithm, batch, step)
+        algorithm.train_step(batch, step)
     assert torch.equal(algorithm.predict(x), algorithm.network(x))
     start = copy.deepcopy(algorithm.network)
     assert torch.equal(*(parameters_to_vector(n.featurizer.parameters()) for n in (first, start)))
     assert not torch.equal(*(parameters_to_vector(n.parameters()) for n in (first, start)))
     for step in range(2, 6):
-        update(algorithm, batch, step)
+        algorithm.train_step(batch, step)
     between = copy.deepcopy(start)
     ends = [parameters_to_vector(n.parameters()).detach() for n in (start, algorithm.network)]
     vector_to_parameters(0.7 * ends[0] + 0.3 * ends[1], between.parameters())

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
-from oodbench.steps import outputs, prepared
 from tests.helpers.methods import gradient, tiny
 
 WEIGHTS: dict[str, Any] = {"domain_weight": 0.7, "contrast_weight": 0.4, "remix_weight": 2.0}
@@ -37,8 +36,8 @@ def test_the_objective_is_the_sum_of_its_terms(kind: str) -> None:
     with torch.no_grad():
         for p in algorithm.of_environment.parameters():
             p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
-    batch = prepared(algorithm, tiny_batch(task), 0)
-    out = outputs(algorithm, batch, 0)
+    batch = algorithm.prepared(tiny_batch(task), 0)
+    out = algorithm.outputs(batch, 0)
     x, y = batch.x.flatten(0, 1), batch.y.flatten()
     network = algorithm.network
     phi, psi = network.featurizer(x), algorithm.of_environment(x)

@@ -10,7 +10,6 @@ from torch.nn.functional import cross_entropy
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch, tiny_problem
 from oodbench.networks import build
-from oodbench.steps import update
 from tests.helpers.methods import BINARY, descend, require_same_weights, tiny
 
 
@@ -30,7 +29,7 @@ def test_three_steps_are_those_of_the_equation() -> None:
             risks.append(cross_entropy(twin.network(inputs), batch.y[e]))
         loss = torch.stack(risks).mean()
         descend(twin, loss)
-        torch.testing.assert_close(update(algorithm, batch, step)["loss"], loss.detach())
+        torch.testing.assert_close(algorithm.train_step(batch, step)["loss"], loss.detach())
     require_same_weights(algorithm, twin)
     now = algorithm.context.parameters()
     assert all(not torch.equal(p, q) for p, q in zip(first, now, strict=True))

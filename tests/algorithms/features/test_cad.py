@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
-from oodbench.steps import outputs
 from tests.helpers.methods import BINARY, require_equation, tiny
 
 
@@ -34,7 +33,7 @@ def penalty(features: Tensor, labels: Tensor | None, temperature: float) -> Tens
 def test_the_objective_and_its_gradient_are_those_of_the_equation(name: str, kind: str) -> None:
     task = TASKS[kind]
     algorithm = tiny(name, task, penalty_weight=0.3, temperature=0.05)
-    out = outputs(algorithm, tiny_batch(task), 0)
+    out = algorithm.outputs(tiny_batch(task), 0)
     labels = out.targets if name == "CondCAD" else None
     wanted = out.risks.mean() + 0.3 * penalty(out.features, labels, 0.05)
     require_equation(algorithm.objective(out), wanted, algorithm.network)
@@ -43,7 +42,7 @@ def test_the_objective_and_its_gradient_are_those_of_the_equation(name: str, kin
 def test_large_features_cost_much_and_stay_finite() -> None:
     algorithm, batch = tiny("CAD").float(), tiny_batch(BINARY)
     batch = replace(batch, x=1e4 * batch.x.float(), y=batch.y.float())
-    out = outputs(algorithm, batch, 0)
+    out = algorithm.outputs(batch, 0)
     found = algorithm.penalty(out)
     found.backward()
     assert found.isfinite() and found > 100
@@ -54,7 +53,7 @@ def test_large_features_cost_much_and_stay_finite() -> None:
 def test_an_example_without_a_partner_does_not_count() -> None:
     """Class 1 is in one environment alone: only class 0 has a mean."""
     algorithm = tiny("CondCAD")
-    out = outputs(algorithm, tiny_batch(BINARY), 0)
+    out = algorithm.outputs(tiny_batch(BINARY), 0)
     out.targets.zero_()
     out.targets[2, :3] = 1.0
     torch.testing.assert_close(

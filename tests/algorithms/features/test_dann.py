@@ -9,7 +9,6 @@ from oodbench.algorithms.dann import reverse_gradient
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import LAST, PLAIN, STEPS, tiny_batch
-from oodbench.steps import outputs
 from oodbench.tasks import Task
 from tests.helpers.methods import BINARY, ON_EVERY_TASK, tiny
 
@@ -56,7 +55,7 @@ def discriminator_loss(algorithm: Any, features: Tensor, y: Tensor, task: Task) 
 @ON_EVERY_TASK
 def test_the_discriminator_descends_and_the_features_ascend_its_loss(name: str, task: Task) -> None:
     algorithm, batch = make(name, task, penalty_weight=0.7, schedule="constant"), tiny_batch(task)
-    out = outputs(algorithm, batch, 0)
+    out = algorithm.outputs(batch, 0)
     loss = discriminator_loss(algorithm, out.features, batch.y, task)
     found = algorithm.objective(out)
     torch.testing.assert_close(found, out.risks.mean() + loss)
@@ -78,7 +77,7 @@ def test_the_discriminator_descends_and_the_features_ascend_its_loss(name: str, 
 def test_a_discriminator_is_told_which_environments_a_step_is_of() -> None:
     algorithm = tiny("DANN", environments_per_step=2)
     batch = replace(tiny_batch(BINARY, 0, 2), environments=torch.tensor([4, 1]))
-    out = outputs(algorithm, batch, 7)
+    out = algorithm.outputs(batch, 7)
     algorithm.objective(out)
     logits = algorithm.discriminator(out.features.flatten(0, 1))
     labels = torch.tensor([4] * 6 + [1] * 6)

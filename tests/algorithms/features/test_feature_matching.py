@@ -9,7 +9,6 @@ from torch import Tensor
 
 from oodbench.algorithms import Outputs
 from oodbench.conformance.tiny_problems import LAST, tiny_batch
-from oodbench.steps import noise_at, outputs, prepared, update
 from tests.helpers.methods import BINARY, require_equation, tiny
 
 NAMES = ["CORAL", "MMD", "CausIRL_CORAL", "CausIRL_MMD"]
@@ -41,7 +40,6 @@ def mmd(x: Tensor, y: Tensor) -> Tensor:
 def brute(name: str, out: Outputs) -> Tensor:
     distance = mmd if name.endswith("MMD") else coral
     if name.startswith("CausIRL"):
-        assert out.batch is not None
         cuts = out.batch.noise["cut"].tolist()
         first = [x for e, cut in enumerate(cuts) for x in out.features[e][:cut]]
         other = [x for e, cut in enumerate(cuts) for x in out.features[e][cut:]]
@@ -53,8 +51,8 @@ def brute(name: str, out: Outputs) -> Tensor:
 def made(name: str, environments: int = 5, examples: int = 6, **values: object) -> tuple[Any, Any]:
     """A method and what its objective is given at a step."""
     algorithm = tiny(name, BINARY, environments, **values)
-    batch = prepared(algorithm, tiny_batch(BINARY, 3, environments, examples), LAST)
-    return algorithm, outputs(algorithm, batch, LAST)
+    batch = algorithm.prepared(tiny_batch(BINARY, 3, environments, examples), LAST)
+    return algorithm, algorithm.outputs(batch, LAST)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,7 +61,6 @@ def test_the_penalty_and_its_gradient_are_those_of_the_equation(
     name: str, sizes: tuple[int, int]
 ) -> None:
     algorithm, out = made(name, *sizes, penalty_weight=0.7)
-    assert out.batch is not None
     out.batch.noise["cut"] = torch.arange(1, sizes[0] + 1).clamp(max=sizes[1] - 1)
     wanted = out.risks.mean() + 0.7 * brute(name, out)
     require_equation(algorithm.objective(out), wanted, algorithm)
@@ -73,7 +70,6 @@ def test_the_penalty_and_its_gradient_are_those_of_the_equation(
 @pytest.mark.parametrize("cuts", [[0, 0, 0], [1, 0, 0], [6, 6, 5], [1, 1, 0], [6, 5, 5]], ids=str)
 def test_two_examples_have_a_penalty_and_fewer_have_none(name: str, cuts: list[int]) -> None:
     algorithm, out = made(name, 3)
-    assert out.batch is not None
     out.batch.noise["cut"] = torch.tensor(cuts)
     loss = algorithm.objective(out)
     assert torch.equal(loss, out.risks.mean()) == (not 2 <= sum(cuts) <= 16)
@@ -84,7 +80,7 @@ def test_two_examples_have_a_penalty_and_fewer_have_none(name: str, cuts: list[i
 def test_a_cut_may_fall_before_any_example() -> None:
     algorithm, _ = made("CausIRL_MMD")
     batch = tiny_batch(BINARY)
-    cuts = torch.stack([noise_at(algorithm, batch, step)["cut"] for step in range(400)])
+    cuts = torch.stack([algorithm.noise_at(batch, step)["cut"] for step in range(400)])
     counts = torch.bincount(cuts.flatten(), minlength=6)
     assert len(counts) == 6 and 270 < counts.min() and counts.max() < 400  # 333 expected
 
@@ -100,4 +96,4 @@ def test_features_that_are_far_apart_stay_finite_in_float32() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_of_one_environment_is_erms_or_finite(name: str) -> None:
     algorithm = tiny(name, environments_per_step=1)
-    assert update(algorithm, tiny_batch(BINARY), LAST)["loss"].isfinite()
+    assert algorithm.train_step(tiny_batch(BINARY), LAST)["loss"].isfinite()

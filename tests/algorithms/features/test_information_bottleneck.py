@@ -8,14 +8,13 @@ from torch import Tensor
 
 from oodbench.algorithms import Outputs
 from oodbench.conformance.tiny_problems import LAST, tiny_batch
-from oodbench.steps import outputs, rates
 from oodbench.tasks import Task
 from tests.helpers.methods import BINARY, ON_EVERY_TASK, require_equation, tiny
 
 
 def made(name: str, task: Task, step: int = LAST, **values: Any) -> tuple[Any, Outputs]:
     algorithm = tiny(name, task, **values)
-    return algorithm, outputs(algorithm, tiny_batch(task, 5), step)
+    return algorithm, algorithm.outputs(tiny_batch(task, 5), step)
 
 
 def variance(values: Tensor) -> Tensor:
@@ -75,4 +74,4 @@ def test_ib_irm_has_both_penalties_each_from_a_step_of_its_own(
     wanted = out.risks.mean() + irm * torch.stack(gradients).mean() + ib * variances(out.features)
     wanted = wanted / (50 if divided and step >= 4 else 1)
     require_equation(algorithm.objective(out), wanted, algorithm)
-    assert [rates(algorithm, s).restart for s in range(11)] == [s in (4, 9) for s in range(11)]
+    assert [algorithm.rates(s).restart for s in range(11)] == [s in (4, 9) for s in range(11)]

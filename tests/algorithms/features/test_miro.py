@@ -9,7 +9,6 @@ from torch import nn
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
 from oodbench.networks.base import build
-from oodbench.steps import configure, update
 from oodbench.tasks import Task
 from tests.helpers.methods import ON_EVERY_TASK, tiny
 
@@ -34,7 +33,7 @@ def test_it_minimises_its_equation_and_the_variances_are_learned_faster(task: Ta
     loss = torch.stack(risks).mean() + 0.7 * penalty
     wanted = torch.autograd.grad(loss, [*twin.parameters(), spread])
     before = [p.detach().clone() for p in (*algorithm.network.parameters(), algorithm.spreads[0])]
-    found = update(algorithm, batch, 0)
+    found = algorithm.train_step(batch, 0)
     torch.testing.assert_close(found["loss"], loss.detach())
     torch.testing.assert_close(found["distance"], penalty.detach())
     now = [*algorithm.network.parameters(), algorithm.spreads[0]]
@@ -54,9 +53,9 @@ def test_variances_start_at_a_tenth_one_for_each_channel_of_each_stage() -> None
     for spread in algorithm.spreads:
         variance = nn.functional.softplus(spread) + 1e-5
         torch.testing.assert_close(variance, torch.full_like(variance, 0.1))
-    configure(algorithm)
+    algorithm.optimizers = algorithm.configure()
     algorithm.train()
     assert not algorithm.original.training
     batch = Batch(torch.randn(1, 4, 3, 32, 32), torch.ones(1, 4).long())
-    assert update(algorithm, batch, 0)["loss"].isfinite()
-    update(copy.deepcopy(algorithm), batch, 1)
+    assert algorithm.train_step(batch, 0)["loss"].isfinite()
+    copy.deepcopy(algorithm).train_step(batch, 1)

@@ -3,7 +3,6 @@
 import torch
 
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
-from oodbench.steps import update
 from tests.helpers.methods import BINARY, descend, require_same_weights, tiny
 
 
@@ -26,7 +25,7 @@ def test_three_steps_are_those_of_the_equation() -> None:
             risks.append(torch.nn.functional.cross_entropy(logits, batch.y[e]))
         loss = torch.stack(risks).mean()
         descend(twin, loss)
-        torch.testing.assert_close(update(algorithm, batch, step)["loss"], loss.detach())
+        torch.testing.assert_close(algorithm.train_step(batch, step)["loss"], loss.detach())
         torch.testing.assert_close(algorithm.embeddings, torch.stack(m))
     require_same_weights(algorithm, twin)
 
@@ -44,5 +43,5 @@ def test_a_prediction_takes_the_mean_of_what_is_predicted_with_it() -> None:
 
 def test_environments_that_are_not_drawn_keep_their_embeddings() -> None:
     algorithm = tiny("MTL")
-    update(algorithm, tiny_batch(BINARY).of([3, 1]), 0)
+    algorithm.train_step(tiny_batch(BINARY).of([3, 1]), 0)
     assert (algorithm.embeddings.abs().sum(1) > 0).tolist() == [False, True, False, True, False]

@@ -6,7 +6,6 @@ from oodbench.algorithms.self_reg import in_class_partners
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
-from oodbench.steps import outputs, prepared
 from tests.helpers.methods import require_equation, tiny
 
 
@@ -27,8 +26,8 @@ def test_the_loss_and_its_gradient_are_those_of_all_pairs(kind: str, scale: floa
     task, batch = TASKS[kind], tiny_batch(TASKS[kind])
     algorithm = tiny("SelfReg", task)
     algorithm.network.classifier.weight.data.mul_(scale)
-    batch = prepared(algorithm, batch, 4)
-    out = outputs(algorithm, batch, 4)
+    batch = algorithm.prepared(batch, 4)
+    out = algorithm.outputs(batch, 4)
     y, l = batch.y.flatten(), batch.noise["share"]  # noqa: E741
     phi = algorithm.network.featurizer(batch.x.flatten(0, 1))
     z, h = algorithm.network.classifier(phi), algorithm.projection(phi)

@@ -3,7 +3,6 @@ import torch
 from torch import nn
 
 from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
-from oodbench.steps import outputs, prepared
 from oodbench.tasks import Task
 from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
 
@@ -14,10 +13,10 @@ def test_network_and_discriminator_each_descend_their_own_loss(
     squash: str, low: float, task: Task
 ) -> None:
     algorithm = tiny("URM", task, **PLAIN, penalty_weight=0.3, squash=squash)
-    batch = prepared(algorithm, tiny_batch(task), 0)
+    batch = algorithm.prepared(tiny_batch(task), 0)
     u = batch.noise["u"]
     assert low <= u.min() < low + 0.1 and 0.9 < u.max() <= 1
-    out = outputs(algorithm, batch, 0)
+    out = algorithm.outputs(batch, 0)
     phi = torch.tanh(out.features) if squash == "tanh" else out.features.clamp(min=0)
     cross_entropy, discriminator = nn.BCEWithLogitsLoss(), algorithm.discriminator
     scores, one = discriminator(phi), torch.ones(5, 6, 1).double()

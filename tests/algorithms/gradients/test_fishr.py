@@ -5,7 +5,6 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.conformance.tiny_problems import LAST, PLAIN, TASKS, network_step, tiny_batch
-from oodbench.steps import outputs, update
 from oodbench.tasks import Task
 from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, tiny
 
@@ -13,7 +12,7 @@ from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, tiny
 def variances(algorithm: Algorithm, batch: Batch) -> Tensor:
     """v_e, (E, K): a backward pass to the classifier for each example."""
     head = list(algorithm.network.classifier.parameters())
-    out = outputs(algorithm, batch, LAST)
+    out = algorithm.outputs(batch, LAST)
     found = []
     for losses in out.losses:
         gradients = [gradient(loss, head, graph=True) for loss in losses]
@@ -30,7 +29,7 @@ def distance(v: Tensor) -> Tensor:
 @ON_EVERY_TASK
 def test_variances_are_those_of_the_gradients_of_examples(task: Task) -> None:
     algorithm, batch = tiny("Fishr", task), tiny_batch(task)
-    found = algorithm.head_variances(outputs(algorithm, batch, 0))
+    found = algorithm.head_variances(algorithm.outputs(batch, 0))
     torch.testing.assert_close(found, variances(algorithm, batch))
 
 
@@ -38,7 +37,7 @@ def test_a_step_without_an_average_is_that_of_the_equation() -> None:
     task = TASKS["multiclass"]
     values = {**PLAIN, "ema": 0.0, "penalty_weight": 300.0, "anneal_steps": 0}
     algorithm, batch = tiny("Fishr", task, **values), tiny_batch(task)
-    total = outputs(algorithm, batch, 0).risks.mean() + 300 * distance(variances(algorithm, batch))
+    total = algorithm.outputs(batch, 0).risks.mean() + 300 * distance(variances(algorithm, batch))
     wanted = gradient(total, algorithm.network.parameters())
     torch.testing.assert_close(network_step(algorithm, batch, LAST), wanted)
 
@@ -50,7 +49,7 @@ def test_the_penalty_grows_with_the_average_and_its_gradient_is_of_this_step() -
     for step in range(3):
         batch = tiny_batch(BINARY, seed=step)
         average = 0.95 * average.detach() + 0.05 * variances(algorithm, batch)
-        total = outputs(algorithm, batch, 0).risks.mean() + 2 * distance(average / 0.05)
+        total = algorithm.outputs(batch, 0).risks.mean() + 2 * distance(average / 0.05)
         wanted = gradient(total, algorithm.network.parameters())
         torch.testing.assert_close(network_step(algorithm, batch, step), wanted)
         torch.testing.assert_close(algorithm.variances, average.detach())
@@ -66,5 +65,5 @@ def test_before_the_switch_it_is_erm_and_the_average_goes_on() -> None:
 
 def test_environments_that_are_not_drawn_keep_their_variances() -> None:
     algorithm = tiny("Fishr")
-    update(algorithm, tiny_batch(BINARY).of([3, 1]), 0)
+    algorithm.train_step(tiny_batch(BINARY).of([3, 1]), 0)
     assert (algorithm.variances.abs().sum(1) > 0).tolist() == [False, True, False, True, False]

@@ -11,7 +11,6 @@ from torch import nn
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.networks.base import build
-from oodbench.steps import outputs, risk_gradients
 from oodbench.tasks import Task
 from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
 
@@ -23,11 +22,11 @@ def test_a_step_is_that_of_the_equation(task: Task) -> None:
     """R + lambda sum_e |g_e - mean g|^2, with the mean's gradient in the graph."""
     algorithm = tiny("IGA", task, **{**PLAIN, "penalty_weight": 7.0})
     batch, parameters = tiny_batch(task), list(algorithm.network.parameters())
-    risks = outputs(algorithm, batch, 0).risks
+    risks = algorithm.outputs(batch, 0).risks
     mean, *each = (gradient(value, parameters, graph=True) for value in (risks.mean(), *risks))
     total = risks.mean() + 7 * torch.stack([((g - mean) ** 2).sum() for g in each]).sum()
     wanted = gradient(total, parameters)
-    torch.testing.assert_close(algorithm.objective(outputs(algorithm, batch, 0)), total)
+    torch.testing.assert_close(algorithm.objective(algorithm.outputs(batch, 0)), total)
     torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)
 
 
@@ -55,7 +54,7 @@ def test_the_penalty_has_its_gradient_below_normalisation(norm: str) -> None:
     algorithm = IGA(network, Problem((2, 5, 5), task, ("a", "b", "c"), 10), IGA.Hparams())
     x, y = torch.randn(3, 6, 2, 5, 5).double(), torch.randint(2, (3, 6))
     risks = torch.stack([task.losses(network(x[e]), y[e]).mean() for e in range(3)])
-    out = replace(outputs(algorithm, Batch(x, y), 0), risks=risks)
+    out = replace(algorithm.outputs(Batch(x, y), 0), risks=risks)
     each = torch.stack([gradient(risk, parameters, graph=True) for risk in risks])
     total = risks.mean() + 1000 * (each - each.mean(0)).square().sum()
     found = algorithm.objective(out)
@@ -67,8 +66,8 @@ def test_parameters_that_are_not_trained_do_not_count() -> None:
     network = build("Linear", {"diagonal": True}, (4,), 1, 0)
     task = Task("regression")
     algorithm = IGA(network, Problem((4,), task, ("a", "b"), 10), IGA.Hparams())
-    out = outputs(algorithm, Batch(torch.randn(2, 3, 4), torch.randn(2, 3, 1)), 0)
-    assert {name: g.shape for name, g in risk_gradients(algorithm, out).items()} == {
+    out = algorithm.outputs(Batch(torch.randn(2, 3, 4), torch.randn(2, 3, 1)), 0)
+    assert {name: g.shape for name, g in algorithm.risk_gradients(out).items()} == {
         "featurizer.1.weight": (2, 4)
     }
 
@@ -79,9 +78,9 @@ def test_batch_normalisation_takes_each_environment_by_itself_and_counts_once() 
     algorithm = IGA(network, problem, IGA.Hparams()).double()
     x = torch.randn(2, 4, 1, 8, 8, dtype=torch.double)
     batch = Batch(x, torch.tensor([[0, 1, 0, 1]] * 2))
-    out = outputs(algorithm, batch, 0)
+    out = algorithm.outputs(batch, 0)
     before = {name: b.clone() for name, b in network.named_buffers()}
-    together = risk_gradients(algorithm, out)
+    together = algorithm.risk_gradients(out)
     assert all(torch.equal(b, before[name]) for name, b in network.named_buffers())
     for e in range(2):
         algorithm.network.zero_grad()

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
-from oodbench.steps import environments_at, update
 
 METHOD: Any = algorithms.get("TemporalANDMask")
 GRADIENTS = torch.tensor([[1.0, -2.0, 0.0], [0.3, 0.1, -0.7], [1.0, -1.0, 0.2], [2.0, -0.5, 0.0]])
@@ -69,24 +68,24 @@ def test_as_printed_the_first_steps_are_masked(beta3: float, tau: float, masked:
 def test_every_environment_has_its_turn_in_every_round() -> None:
     algorithm: Any = tiny_algorithm(METHOD, tiny_problem(TASKS["binary"]))
     rounds = [
-        tuple(e for i in range(5) for e in environments_at(algorithm, 5 * r + i)) for r in range(30)
+        tuple(e for i in range(5) for e in algorithm.environments_at(5 * r + i)) for r in range(30)
     ]
     assert all(sorted(turns) == [0, 1, 2, 3, 4] for turns in rounds)
     assert len(set(rounds)) > 20
     other = replace(algorithm.problem, seed=1)
     of_another_trial: Any = tiny_algorithm(METHOD, other)
-    turns = [environments_at(of_another_trial, step) for step in range(50)]
-    assert turns != [environments_at(algorithm, step) for step in range(50)]
+    turns = [of_another_trial.environments_at(step) for step in range(50)]
+    assert turns != [algorithm.environments_at(step) for step in range(50)]
 
 
 def test_a_step_sees_one_environment() -> None:
     task = TASKS["regression"]
     batch, other = tiny_batch(task, 0), tiny_batch(task, 1)
     first: Any = tiny_algorithm(METHOD, tiny_problem(task))
-    (e,) = environments_at(first, 7)
+    (e,) = first.environments_at(7)
     other.x[e], other.y[e] = batch.x[e], batch.y[e]
     second = tiny_algorithm(METHOD, tiny_problem(task))
-    losses = [float(update(a, b, 7)["loss"]) for a, b in ((first, batch), (second, other))]
+    losses = [float(a.train_step(b, 7)["loss"]) for a, b in ((first, batch), (second, other))]
     network = tiny_algorithm(METHOD, tiny_problem(task)).network
     wanted = task.losses(network(batch.x[e]), batch.y[e]).mean().item()
     assert losses == pytest.approx([wanted, wanted])

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from oodbench.algorithms import Outputs, algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
-from oodbench.steps import minimised, outputs
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from tests.helpers.methods import require_equation
@@ -25,12 +24,12 @@ def made(name: str, kind: str, **values: object) -> tuple[Any, Outputs]:
     """A method where groups have the sizes COUNTS, and its outputs on a batch."""
     problem = replace(tiny_problem(TASKS[kind]), counts=(COUNTS[kind],) * 5)
     algorithm = tiny_algorithm(algorithms.get(name), problem, values)
-    return algorithm, outputs(algorithm, tiny_batch(TASKS[kind]), 3)
+    return algorithm, algorithm.outputs(tiny_batch(TASKS[kind]), 3)
 
 
 def each(out: Outputs) -> list[tuple[Tensor, int, int, Tensor]]:
     """Logits of all classes, class, group and loss of every example."""
-    assert out.batch is not None and out.batch.attributes is not None
+    assert out.batch.attributes is not None
     logits = out.logits.flatten(0, 1)
     if out.task.kind == "binary":
         logits = torch.cat([torch.zeros_like(logits), logits], 1)
@@ -70,7 +69,7 @@ def test_an_example_counts_by_the_size_of_its_class_or_group(
         of_example = raw[group if over == "groups" else label] / (sum(raw) / len(raw))
         wanted = wanted + of_example * loss / 30
     algorithm.counts = torch.tensor(sizes(kind, over), dtype=torch.float64)  # not of float32
-    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+    require_equation(algorithm.minimised(out), wanted, algorithm.network)
 
 
 def test_environments_count_alike_in_the_sizes_of_classes() -> None:
@@ -97,7 +96,7 @@ def test_the_focal_loss_scales_a_loss_by_a_power_of_what_is_left(kind: str) -> N
     wanted = torch.zeros((), dtype=torch.float64)
     for logits, label, _, loss in each(out):
         wanted = wanted + (1 - logits.softmax(0)[label]) ** 0.7 * loss / 30
-    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+    require_equation(algorithm.minimised(out), wanted, algorithm.network)
 
 
 def test_the_focal_loss_of_a_certain_example_has_a_gradient() -> None:
@@ -117,7 +116,7 @@ def test_ldam_takes_a_margin_from_the_logit_of_the_class(kind: str) -> None:
         rivals = [3 * (z - margin * (c == label)) for c, z in enumerate(logits)]
         wanted = wanted + (torch.stack(rivals).logsumexp(0) - rivals[label]) / 30
     algorithm.counts = algorithm.counts.double()
-    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+    require_equation(algorithm.minimised(out), wanted, algorithm.network)
 
 
 @pytest.mark.parametrize("kind", COUNTS)
@@ -128,7 +127,7 @@ def test_a_balanced_softmax_weighs_classes_by_their_sizes(kind: str) -> None:
     for logits, label, _, _ in each(out):
         terms = [n * z.exp() for n, z in zip(counts, logits, strict=True)]
         wanted = wanted - (terms[label] / sum(terms)).log() / 30
-    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+    require_equation(algorithm.minimised(out), wanted, algorithm.network)
 
 
 @pytest.mark.parametrize(("share", "whole", "part"), [(0.25, 7, 0.5), (0.01, 0, 0.3), (1.0, 30, 0)])
@@ -140,7 +139,7 @@ def test_cvar_over_examples_is_the_mean_of_the_largest_losses(
     wanted = sum(losses[:whole], torch.zeros((), dtype=torch.float64)) / (30 * share)
     if part:
         wanted = wanted + part * losses[whole] / (30 * share)
-    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+    require_equation(algorithm.minimised(out), wanted, algorithm.network)
 
 
 def test_a_run_counts_what_it_trains_on() -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
-from oodbench.steps import minimised, outputs, rates
 from tests.helpers.methods import require_equation
 
 PROBLEM = replace(tiny_problem(TASKS["binary"], ("a", "b")), steps=100)
@@ -30,7 +29,7 @@ def gradients_of_scale(algorithm: Any, batch: Any) -> Tensor:
 def test_no_other_two_environments_have_a_larger_penalty() -> None:
     algorithm: Any = tiny_algorithm(algorithms.get("EIIL"), PROBLEM, VALUES)
     batch = tiny_batch(TASKS["binary"], environments=2)
-    split = algorithm.next_buffers(outputs(algorithm, batch, 10))["wrong"].flatten()
+    split = algorithm.next_buffers(algorithm.outputs(batch, 10))["wrong"].flatten()
     g = gradients_of_scale(algorithm, batch).flatten()
 
     def penalty(q: Tensor) -> Tensor:
@@ -46,7 +45,7 @@ def test_weight_decay_is_divided_like_the_loss(step: int, weight: float) -> None
     algorithm: Any = tiny_algorithm(
         algorithms.get("EIIL"), PROBLEM, {**VALUES, "weight_decay": 0.6}
     )
-    assert rates(algorithm, step).weight_decay == pytest.approx(0.6 / weight)
+    assert algorithm.rates(step).weight_decay == pytest.approx(0.6 / weight)
 
 
 @pytest.mark.parametrize(("step", "weight"), [(50, 1.0), (69, 1.0), (70, 30.0), (99, 30.0)])
@@ -55,12 +54,12 @@ def test_the_second_stage_is_irm_on_the_environments_that_were_found(
 ) -> None:
     algorithm: Any = tiny_algorithm(algorithms.get("EIIL"), PROBLEM, VALUES)
     batch = tiny_batch(TASKS["binary"], environments=2)
-    found = algorithm.next_buffers(outputs(algorithm, batch, 10))
+    found = algorithm.next_buffers(algorithm.outputs(batch, 10))
     algorithm.load_state_dict(found, strict=False)
     with torch.no_grad():
         for p in algorithm.network.parameters():
             p.add_(0.05)
-    out = outputs(algorithm, batch, step)
+    out = algorithm.outputs(batch, step)
     out.buffers.update(algorithm.next_buffers(out))
     assert torch.equal(out.buffers["wrong"], found["wrong"])
     terms = []
@@ -70,11 +69,11 @@ def test_the_second_stage_is_irm_on_the_environments_that_were_found(
         (slope,) = torch.autograd.grad(losses, scale, create_graph=True)
         terms.append(losses + weight * slope**2)
     wanted = (terms[0] + terms[1]) / 2 / max(1.0, weight)
-    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+    require_equation(algorithm.minimised(out), wanted, algorithm.network)
 
 
 def test_the_first_stage_is_erm() -> None:
     algorithm: Any = tiny_algorithm(algorithms.get("EIIL"), PROBLEM, VALUES)
-    out = outputs(algorithm, tiny_batch(TASKS["binary"], environments=2), 49)
+    out = algorithm.outputs(tiny_batch(TASKS["binary"], environments=2), 49)
     out.buffers.update(algorithm.next_buffers(out))
-    require_equation(minimised(algorithm, out), out.risks.mean(), algorithm.network)
+    require_equation(algorithm.minimised(out), out.risks.mean(), algorithm.network)

@@ -15,7 +15,6 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
-from oodbench.steps import CustomStep, outputs, rates, update
 from tests.helpers.methods import descend, half, require_same_weights
 
 JTT: Any = algorithms.get("JTT")
@@ -31,7 +30,7 @@ def weights(algorithm: Algorithm) -> list[Tensor]:
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_the_second_stage_begins_after_the_steps_of_the_first_if_there_is_one(steps: int) -> None:
     algorithm: Any = tiny_algorithm(JTT, PROBLEM, {**VALUES, "first_stage": steps})
-    assert [step for step in range(6) if rates(algorithm, step).restart] == [steps] * (steps > 0)
+    assert [step for step in range(6) if algorithm.rates(step).restart] == [steps] * (steps > 0)
 
 
 def test_both_stages_are_those_of_the_paper() -> None:
@@ -43,8 +42,8 @@ def test_both_stages_are_those_of_the_paper() -> None:
         assert batch.index is not None
         predicted = twin.network(batch.x.flatten(0, 1)).argmax(-1).view(5, 3)
         wrong.scatter_(1, batch.index, (predicted != batch.y).double())
-        update(twin, batch, step)
-        update(algorithm, batch, step)
+        twin.train_step(batch, step)
+        algorithm.train_step(batch, step)
         assert all(map(torch.equal, weights(algorithm), weights(twin)))
     assert 0 < wrong.sum() < 30 and torch.equal(algorithm.get_buffer("wrong"), wrong)
     for p, value in zip(twin.network.parameters(), start, strict=True):
@@ -52,14 +51,14 @@ def test_both_stages_are_those_of_the_paper() -> None:
     for step in range(3, 6):
         batch = half(tiny_batch(TASK), step)
         assert batch.index is not None
-        losses = outputs(twin, batch, step).losses
+        losses = twin.outputs(batch, step).losses
         total = torch.zeros((), dtype=torch.float64)
         for e in range(5):
             repeated = 6 + 6 * wrong[e].sum()  # the size of the set with the wrong ones 7 times
             for k, i in enumerate(batch.index[e].tolist()):
                 total += (7 if wrong[e, i] else 1) * losses[e, k] / (repeated / 6) / 3 / 5
         descend(twin.network, total, 0.1)
-        torch.testing.assert_close(update(algorithm, batch, step)["loss"], total.detach())
+        torch.testing.assert_close(algorithm.train_step(batch, step)["loss"], total.detach())
         require_same_weights(algorithm.network, twin.network)
     assert torch.equal(algorithm.get_buffer("wrong"), wrong)
 
@@ -68,10 +67,10 @@ def test_the_second_stage_starts_with_a_new_optimizer_and_running_statistics() -
     algorithm = tiny_algorithm(JTT, PROBLEM, {**VALUES, "optimizer": "adam"})
     start = weights(algorithm)
     for step in range(3):
-        update(algorithm, half(tiny_batch(TASK), step), step)
-    assert isinstance(algorithm, CustomStep)
+        algorithm.train_step(half(tiny_batch(TASK), step), step)
+    assert isinstance(algorithm, Algorithm)
     algorithm.start_stage(3)
     assert all(map(torch.equal, weights(algorithm), start))
     before = algorithm.optimizers["main"]
-    update(algorithm, half(tiny_batch(TASK), 3), 3)
+    algorithm.train_step(half(tiny_batch(TASK), 3), 3)
     assert algorithm.optimizers["main"] is not before

@@ -19,7 +19,6 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.hparams import defaults
-from oodbench.steps import outputs, rates, update
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
@@ -79,23 +78,23 @@ def test_both_stages_are_those_that_the_method_says(name: str) -> None:
     twin = tiny_algorithm(algorithms.get("ERM"), PROBLEM, plain)
     start = copy.deepcopy(twin.network.classifier)
     for step in range(3):
-        update(twin, tiny_batch(TASK, step), step)
-        update(algorithm, tiny_batch(TASK, step), step)
+        twin.train_step(tiny_batch(TASK, step), step)
+        algorithm.train_step(tiny_batch(TASK, step), step)
     require_same_weights(algorithm.network, twin.network)
     ended = copy.deepcopy(twin.network.classifier)
     if name != "AFR":
         twin.network.classifier.load_state_dict(start.state_dict())
     for step in range(3, 6):
-        out = outputs(twin, tiny_batch(TASK, step), step)
+        out = twin.outputs(tiny_batch(TASK, step), step)
         descend(twin.network.classifier, second(out, twin.network.classifier, ended), 0.1)
-        update(algorithm, tiny_batch(TASK, step), step)
+        algorithm.train_step(tiny_batch(TASK, step), step)
         require_same_weights(algorithm.network, twin.network)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_second_stage_begins_with_a_new_optimizer(name: str) -> None:
     algorithm = tiny_algorithm(algorithms.get(name), PROBLEM, {"first_stage": 2})
-    assert [step for step in range(6) if rates(algorithm, step).restart] == [2]
+    assert [step for step in range(6) if algorithm.rates(step).restart] == [2]
 
 
 def run_of(name: str, **values: object) -> Run:

@@ -6,7 +6,6 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from oodbench.conformance.tiny_problems import LAST, tiny_batch
-from oodbench.steps import outputs, rates, update
 from tests.helpers.methods import BINARY, objective_of, tiny
 
 RISKS = [0.9, 0.3, 0.4, 1.7, 0.35]
@@ -102,13 +101,13 @@ def test_the_burn_in_is_erm_and_then_come_a_new_optimizer_and_another_rate(
     algorithm = tiny(name, burn_in=burn_in, lr=0.1, lr_after=0.003, lr_schedule="constant")
     batch = tiny_batch(BINARY)  # and the run is one of 20,000 steps
     for step, erm in ((0, True), (4999, True), (5000, False), (LAST, False)):
-        out = outputs(algorithm, batch, step)
+        out = algorithm.outputs(batch, step)
         assert torch.equal(algorithm.objective(out), out.risks.mean()) == erm
-        assert rates(algorithm, step).lr == pytest.approx(0.1 if erm else 0.003)
-        assert rates(algorithm, step).restart == (step == 5000)
-    update(algorithm, batch, 4998)
+        assert algorithm.rates(step).lr == pytest.approx(0.1 if erm else 0.003)
+        assert algorithm.rates(step).restart == (step == 5000)
+    algorithm.train_step(batch, 4998)
     old = algorithm.optimizers["main"]
-    update(algorithm, batch, 4999)
+    algorithm.train_step(batch, 4999)
     assert algorithm.optimizers["main"] is old
-    update(algorithm, batch, 5000)
+    algorithm.train_step(batch, 5000)
     assert algorithm.optimizers["main"] is not old

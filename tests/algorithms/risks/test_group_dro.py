@@ -3,7 +3,6 @@
 import torch
 
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
-from oodbench.steps import outputs, update
 from tests.helpers.methods import BINARY, descend, require_same_weights, tiny
 
 
@@ -14,11 +13,11 @@ def test_three_steps_are_those_of_the_paper() -> None:
     q = torch.full((5,), 0.2, dtype=torch.float64)
     for step in range(3):
         batch = tiny_batch(task, seed=step)
-        risks = outputs(twin, batch, step).risks
+        risks = twin.outputs(batch, step).risks
         q = q * (0.7 * risks.detach()).exp()
         q = q / q.sum()
         descend(twin, (q * risks).sum())
-        loss = update(algorithm, batch, step)["loss"]
+        loss = algorithm.train_step(batch, step)["loss"]
         torch.testing.assert_close(loss, (q * risks.detach()).sum())
         torch.testing.assert_close(algorithm.weights, q)
     require_same_weights(algorithm, twin)
@@ -26,8 +25,8 @@ def test_three_steps_are_those_of_the_paper() -> None:
 
 def test_environments_that_are_not_drawn_keep_their_share() -> None:
     algorithm, part = tiny("GroupDRO", eta=1.0), tiny_batch(BINARY).of([3, 1])
-    risks = outputs(algorithm, part, 0).risks.detach()
-    update(algorithm, part, 0)
+    risks = algorithm.outputs(part, 0).risks.detach()
+    algorithm.train_step(part, 0)
     factors = torch.ones(5, dtype=torch.float64)
     factors[[3, 1]] = risks.exp()
     torch.testing.assert_close(algorithm.weights, factors / factors.sum())
@@ -41,7 +40,7 @@ def test_groups_are_pairs_of_target_and_attribute_wherever_they_are() -> None:
     for step in range(3):
         batch = tiny_batch(task, seed=step, environments=2, examples=4)
         assert batch.attributes is not None
-        losses = outputs(algorithm, batch, step).losses.detach()
+        losses = algorithm.outputs(batch, step).losses.detach()
         risks = torch.zeros(6, dtype=torch.float64)
         for g in range(6):
             here = (batch.y == g // 2) & (batch.attributes == g % 2)
@@ -49,7 +48,7 @@ def test_groups_are_pairs_of_target_and_attribute_wherever_they_are() -> None:
         assert step != 0 or (risks == 0).any()
         q = q * (0.7 * risks).exp()
         q = q / q.sum()
-        loss = update(algorithm, batch, step)["loss"]
+        loss = algorithm.train_step(batch, step)["loss"]
         torch.testing.assert_close(loss, (q * risks).sum())
         torch.testing.assert_close(algorithm.weights, q)
 
@@ -57,7 +56,7 @@ def test_groups_are_pairs_of_target_and_attribute_wherever_they_are() -> None:
 def test_groups_of_real_targets_are_attributes() -> None:
     algorithm = tiny("GroupDRO", TASKS["regression"], over="groups")
     batch = tiny_batch(TASKS["regression"])
-    out = outputs(algorithm, batch, 0)
+    out = algorithm.outputs(batch, 0)
     assert batch.attributes is not None
     for g in range(2):
         wanted = out.losses[batch.attributes == g].mean()

@@ -12,7 +12,6 @@ from torch.nn.utils import parameters_to_vector
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms, first_step
 from oodbench.conformance.tiny_problems import LAST, PLAIN, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.hparams import distributions
-from oodbench.steps import outputs, rates, update
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.tasks import Task
 from tests.algorithms.risks.test_erm import POPULATION, example_1
@@ -51,7 +50,7 @@ def test_the_penalty_and_its_gradient_are_those_of_autograd(
 ) -> None:
     algorithm = tiny("IRM", task, split_half=split_half)
     batch = tiny_batch(task, examples=examples)
-    out = outputs(algorithm, batch, LAST)
+    out = algorithm.outputs(batch, LAST)
     found, wanted = algorithm.penalty(out), by_autograd(task, out.logits, batch.y, split_half)
     require_equation(found, wanted, algorithm.network)
     total = out.risks.mean() + 100 * wanted
@@ -82,7 +81,7 @@ def test_in_example_1_the_causal_weights_have_no_penalty_and_erms_have(split_hal
     for weights in (torch.tensor([1.0, 1.0, 0.0, 0.0]).double(), POPULATION):
         logits = (batch.x @ weights).unsqueeze(-1)
         losses = task.losses(logits, batch.y)
-        out = Outputs(logits, batch.x, batch.y, losses, losses.mean(1), 0, task)
+        out = Outputs(logits, batch.x, batch.y, losses, losses.mean(1), 0, task, batch)
         penalties.append(algorithm.penalty(out).item())
     # 4 (E f^2 - E f y) is +-0.4415 in the two environments, with f = a X + b Z and y per coordinate.
     assert penalties == pytest.approx([0.0, 0.4415**2], abs=0.01)
@@ -147,7 +146,7 @@ def test_updates_are_those_of_the_papers_code(
         if reset and step == anneal:
             used = new_optimizer()
         papers_code(theirs, used, batch, 1.0 if step < anneal else weight, l2, divide)
-        update(ours, batch, step)
+        ours.train_step(batch, step)
         for a, b in zip(ours.network.parameters(), theirs.network.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
@@ -164,8 +163,8 @@ def covariate_shift_cosine(protocol: str, step: int) -> float:
     algorithm: Any = tiny_algorithm(IRM, problem, hparams)
     batch = tiny_batch(BINARY, environments=2)
     parameters = list(algorithm.network.parameters())
-    out = outputs(algorithm, batch, step)
-    decayed = algorithm.objective(out) + rates(algorithm, step).weight_decay / 2 * squared_norm(
+    out = algorithm.outputs(batch, step)
+    decayed = algorithm.objective(out) + algorithm.rates(step).weight_decay / 2 * squared_norm(
         parameters
     )
     weight = 1.0 if step < 100 else 1e4
@@ -185,7 +184,7 @@ def test_the_optimizer_starts_anew_at_the_switch_if_asked(
     anneal: int, reset: bool, anew: list[int]
 ) -> None:
     algorithm = tiny("IRM", anneal_steps=anneal, reset_optimizer=reset)
-    assert [step for step in range(4) if rates(algorithm, step).restart] == anew
+    assert [step for step in range(4) if algorithm.rates(step).restart] == anew
 
 
 def test_the_covariate_shift_protocols_row_follows_the_papers_code() -> None:
@@ -198,7 +197,7 @@ def test_the_covariate_shift_protocols_row_follows_the_papers_code() -> None:
 def test_a_shift_adds_the_gradient_of_a_constant_added_to_the_logits(task: Task) -> None:
     """sum over the dummies w = 1 and b = 0 of (dR_e / d dummy)^2, by autograd."""
     algorithm = tiny("IRM", task, shift=True)
-    out = outputs(algorithm, tiny_batch(task), LAST)
+    out = algorithm.outputs(tiny_batch(task), LAST)
     terms = []
     for logits, y in zip(out.logits, out.targets, strict=True):
         dummies = [torch.tensor(v, dtype=torch.double, requires_grad=True) for v in (1.0, 0.0)]
@@ -219,6 +218,7 @@ def test_the_switch_is_drawn_as_by_the_peer_and_may_never_come(name: str) -> Non
         theirs = 10 ** (4 * quantile / 1000)
         never += theirs > steps
         for value in (distribution.at(quantile / 1000) for distribution in drawn.values()):
+            number: Any
             for number in (value, torch.tensor(value)):  # float32, as in a vectorized run
                 assert float(first_step(number, steps)) == pytest.approx(
                     min(theirs, steps), abs=0.51

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_batch
-from oodbench.steps import outputs
 from tests.helpers.methods import require_equation, tiny
 
 
@@ -25,7 +24,7 @@ def variance(values: Tensor) -> Tensor:
 def test_the_objective_and_its_gradient_are_those_of_the_equation(kind: str) -> None:
     task = TASKS[kind]
     algorithm = tiny("RDM", task, penalty_weight=3.0, variance_weight=0.2)
-    out = outputs(algorithm, tiny_batch(task, 4), LAST)
+    out = algorithm.outputs(tiny_batch(task, 4), LAST)
     risks = out.risks.tolist()
     worst, every = out.losses[risks.index(max(risks))], out.losses.flatten()
     mmd = mean_kernel(worst, worst) + mean_kernel(every, every) - 2 * mean_kernel(worst, every)
@@ -36,7 +35,7 @@ def test_the_objective_and_its_gradient_are_those_of_the_equation(kind: str) -> 
 def test_a_single_example_has_no_variance_and_two_have_the_unbiased_one() -> None:
     task = TASKS["regression"]
     algorithm = tiny("RDM", task, 2, penalty_weight=0.0, variance_weight=1.0)
-    out = outputs(algorithm, tiny_batch(task, environments=2, examples=1), LAST)
+    out = algorithm.outputs(tiny_batch(task, environments=2, examples=1), LAST)
     first, second = out.losses.flatten().tolist()
     algorithm.objective(out)
     assert out.metrics["penalty"].item() == pytest.approx((first - second) ** 2 / 2)

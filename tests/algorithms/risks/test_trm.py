@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import LAST, PLAIN, TASKS, tiny_batch
-from oodbench.steps import outputs, update
 from oodbench.tasks import Task
 from tests.helpers.methods import require_equation, tiny
 
@@ -56,7 +55,7 @@ def by_hand(method: Any, task: Task) -> tuple[Tensor, list[Tensor], Tensor]:
 def test_the_objective_is_the_transfer_risk(kind: str) -> None:
     task = TASKS[kind]
     algorithm = tiny("TRM", task, **PLAIN, **WEIGHTS)
-    out = outputs(algorithm, tiny_batch(task), LAST)
+    out = algorithm.outputs(tiny_batch(task), LAST)
     out.buffers.update(algorithm.next_buffers(out))
     wanted, heads, shares = by_hand(algorithm, task)
     torch.testing.assert_close(out.buffers["heads"], torch.stack(heads))
@@ -69,7 +68,7 @@ def test_before_its_start_it_is_erm_and_its_heads_stay() -> None:
     algorithm, erm = tiny("TRM", task, **PLAIN, **WEIGHTS), tiny("ERM", task, **PLAIN)
     before = {name: value.clone() for name, value in algorithm.named_buffers()}
     for method in (algorithm, erm):
-        update(method, tiny_batch(task), 0)
+        method.train_step(tiny_batch(task), 0)
     for p, q in zip(algorithm.network.parameters(), erm.network.parameters(), strict=True):
         torch.testing.assert_close(p, q)
     for name, value in algorithm.named_buffers():

@@ -5,10 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oodbench.algorithms import Outputs, algorithms
+from oodbench.algorithms import Batch, Outputs, algorithms
 from oodbench.conformance.tiny_problems import LAST
 from oodbench.hparams import defaults
-from oodbench.steps import rates
 from tests.helpers.methods import BINARY, objective_of, tiny
 
 RISKS = st.lists(st.floats(0, 10), min_size=2, max_size=6)
@@ -42,8 +41,8 @@ def test_the_weight_is_the_initial_one_until_the_switch_and_divides_everything_a
     torch.testing.assert_close(objective_of("VREx", risks, 5, **values), after)
 
     algorithm = tiny("VREx", **values, weight_decay=0.1)
-    assert rates(algorithm, 4).weight_decay == pytest.approx(0.1)
-    assert rates(algorithm, 5).weight_decay == pytest.approx(0.1 / divisor)
+    assert algorithm.rates(4).weight_decay == pytest.approx(0.1)
+    assert algorithm.rates(5).weight_decay == pytest.approx(0.1 / divisor)
 
 
 @pytest.mark.parametrize(("name", "weight"), [("VREx", {"penalty_weight": 2e4}), ("MMREx", {})])
@@ -55,9 +54,9 @@ def test_the_defaults_on_small_images_are_those_of_the_papers_code(
     risks = torch.tensor([0.3, 0.9], dtype=torch.float64)
     algorithm = tiny(name, BINARY, 2, **values)
     none = torch.empty(0)
-    out = Outputs(none, none, none, none, risks, LAST, BINARY)
+    out = Outputs(none, none, none, none, risks, LAST, BINARY, Batch(none, none))
     penalty = (risks[0] - risks[1]) ** 2 if name == "VREx" else (risks[0] - risks[1]).abs()
     code = (risks.sum() + 1e4 * penalty) / 1e4
     torch.testing.assert_close(2 * algorithm.objective(out), code)
-    assert 2 * rates(algorithm, LAST).weight_decay == pytest.approx(2 * 1e-3 / 1e4)
+    assert 2 * algorithm.rates(LAST).weight_decay == pytest.approx(2 * 1e-3 / 1e4)
     assert weight.items() <= values.items()

@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
-from oodbench.steps import noise_at
 from oodbench.tasks import Task
 from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
 
@@ -12,7 +11,7 @@ from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
 @ON_EVERY_TASK
 def test_it_steps_with_the_mean_gradient_of_a_climb_that_ends_where_it_began(task: Task) -> None:
     algorithm, batch = tiny("DGSAM", task, **PLAIN, rho=0.3), tiny_batch(task)
-    order = noise_at(algorithm, batch, 0)["order"].tolist()
+    order = algorithm.noise_at(batch, 0)["order"].tolist()
     network, slopes = copy.deepcopy(algorithm.network), []
     assert sorted(order) == [0, 1, 2, 3, 4]
     for e in [*order, order[0]]:

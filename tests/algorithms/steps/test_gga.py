@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from oodbench.conformance.tiny_problems import PLAIN, STEPS, tiny_batch
-from oodbench.steps import noise_at, update
 from oodbench.tasks import Task
 from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
 
@@ -49,12 +48,12 @@ def test_an_early_update_is_erms_at_the_weights_that_the_walk_finds(
     task: Task, radius: float
 ) -> None:
     algorithm = tiny("GGA", task, **PLAIN, **EARLY, radius=radius, search=12)
-    seed = int(noise_at(algorithm, tiny_batch(task), 0)["seed"])
+    seed = int(algorithm.noise_at(tiny_batch(task), 0)["seed"])
     erm = tiny("ERM", task, **PLAIN)
     best = searched(algorithm.network, task, seed, radius, 12)
     vector_to_parameters(best, erm.network.featurizer.parameters())
     for method in (algorithm, erm):
-        update(method, tiny_batch(task), 0)
+        method.train_step(tiny_batch(task), 0)
     for ours, wanted in zip(algorithm.network.parameters(), erm.network.parameters(), strict=True):
         torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-10)
 
@@ -64,7 +63,7 @@ def test_the_search_is_from_its_start_to_its_end() -> None:
     for step in (0, STEPS // 50, STEPS // 25 + 1):
         algorithm, erm = tiny("GGA", task, **PLAIN, radius=0.1), tiny("ERM", task, **PLAIN)
         for method in (algorithm, erm):
-            update(method, tiny_batch(task), step)
+            method.train_step(tiny_batch(task), step)
         same = torch.equal(*(m.network.classifier.weight for m in (algorithm, erm)))
         assert same == (not STEPS // 50 <= step <= STEPS // 25)
 
@@ -76,7 +75,7 @@ def test_the_search_leaves_running_statistics_alone() -> None:
         if name == "GGA":
             algorithm.hparams = type(algorithm.hparams)(**PLAIN, **EARLY, radius=0.0, search=5)
         algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
-        update(algorithm, tiny_batch(Task("binary")), 0)
+        algorithm.train_step(tiny_batch(Task("binary")), 0)
         built.append(dict(algorithm.network.named_buffers()))
     for key, value in built[1].items():
         assert torch.equal(built[0][key], value)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
-from oodbench.steps import noise_at, update
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, tiny
+from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, gradients_of_step, tiny
 
 INNER = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
@@ -18,7 +17,7 @@ INNER = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.
 def brute_force(algorithm: Any, task: Task, inner: Any, step: int) -> Tensor:
     """mean over pairs of grad R_i(theta) + beta grad R_j(theta'), (P,)."""
     batch, h = tiny_batch(task), algorithm.hparams
-    order = noise_at(algorithm, batch, step)["order"].tolist()
+    order = algorithm.noise_at(batch, step)["order"].tolist()
     total = torch.zeros(sum(p.numel() for p in algorithm.network.parameters()))
     for k, i in enumerate(order):
         j = order[(k + 1) % len(order)]
@@ -37,7 +36,7 @@ def brute_force(algorithm: Any, task: Task, inner: Any, step: int) -> Tensor:
 def test_the_gradient_is_that_of_a_ring_of_pairs(task: Task, environments: int) -> None:
     algorithm = tiny("MLDG", task, environments, **{**PLAIN, "lr": 0.2, "beta": 0.7})
     batch = tiny_batch(task).of(range(environments))
-    order = noise_at(algorithm, batch, 3)["order"]
+    order = algorithm.noise_at(batch, 3)["order"]
     assert sorted(order.tolist()) == list(range(environments))
     algorithm.noise = lambda batch, generator: {"order": order}
     wanted = brute_force(algorithm, task, torch.optim.SGD, 3)
@@ -49,11 +48,9 @@ def test_the_inner_step_is_the_first_of_a_new_optimizer_of_the_same_kind(name: s
     algorithm = tiny("MLDG", optimizer=name, lr=0.05, weight_decay=0.3, beta=0.7)
     for step in range(2):  # at the second the run's own optimizer has moments
         wanted = brute_force(algorithm, BINARY, INNER[name], step)
-        update(algorithm, tiny_batch(BINARY), step)
-        found = [p.grad for p in algorithm.network.parameters()]
-        if name == "sgd":  # whose weight decay stays out of .grad as well
-            assert all(g is not None for g in found)
-        flat = torch.cat([g.flatten() for g in found if g is not None])
+        found = gradients_of_step(algorithm, tiny_batch(BINARY), step)
+        assert len(found) == len([*algorithm.network.parameters()])
+        flat = torch.cat([g.flatten() for g in found.values()])
         torch.testing.assert_close(flat, wanted, check_dtype=False)
 
 
@@ -61,8 +58,8 @@ def test_running_statistics_are_those_of_the_passes_at_theta() -> None:
     algorithm, batch = tiny("MLDG", **PLAIN), tiny_batch(BINARY)
     algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
     twin = copy.deepcopy(algorithm.network)
-    for e in noise_at(algorithm, batch, 0)["order"].tolist():
+    for e in algorithm.noise_at(batch, 0)["order"].tolist():
         twin(batch.x[e])
-    update(algorithm, batch, 0)
+    algorithm.train_step(batch, 0)
     for (name, ours), theirs in zip(algorithm.network.named_buffers(), twin.buffers(), strict=True):
         assert torch.equal(ours, theirs), name

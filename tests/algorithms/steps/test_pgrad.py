@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
-from oodbench.steps import noise_at
 from oodbench.tasks import Task
 from tests.helpers.methods import ON_EVERY_TASK, descend, tiny
 
@@ -44,7 +43,7 @@ def test_a_walk_that_stays_where_it_is_has_no_gradient() -> None:
 def test_it_steps_along_the_principal_directions_of_its_walk(task: Task) -> None:
     algorithm, batch = tiny("PGrad", task, **PLAIN, outer_lr=0.3), tiny_batch(task)
     network, path = copy.deepcopy(algorithm.network), []
-    for piece, order in enumerate(noise_at(algorithm, batch, 0)["orders"].tolist()):
+    for piece, order in enumerate(algorithm.noise_at(batch, 0)["orders"].tolist()):
         for e in order:
             path.append(parameters_to_vector(network.parameters()).detach())
             rows = slice(2 * piece, 2 * piece + 2)

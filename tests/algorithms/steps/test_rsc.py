@@ -9,7 +9,6 @@ from oodbench.algorithms.rsc import among_largest
 from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
-from oodbench.steps import outputs
 from oodbench.tasks import Task
 from tests.helpers.methods import require_equation, tiny
 
@@ -57,7 +56,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_muted_features(kind: str, de
         torch.manual_seed(3)
         head = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, task.num_outputs))
         algorithm.network.classifier = head.double()
-    found = algorithm.objective(outputs(algorithm, tiny_batch(task), 0))
+    found = algorithm.objective(algorithm.outputs(tiny_batch(task), 0))
     require_equation(found, brute_force(algorithm, task, 0.4, 0.25), algorithm.network)
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch, tiny_problem
 from oodbench.networks.base import build
-from oodbench.steps import configure, noise_at, update
 from tests.helpers.methods import require_same_weights, tiny
 
 SAGNET: Any = algorithms.get("SagNet")
@@ -54,7 +53,7 @@ def test_three_updates_are_nine_steps_of_three_optimizers(kind: str) -> None:
     )
     for step in range(3):
         batch = tiny_batch(task, seed=step)
-        draws = noise_at(algorithm, batch, step)
+        draws = algorithm.noise_at(batch, step)
         share, orders = draws["share"].double(), draws["orders"]
         x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
         stages = ((of_f, of_c), (of_s,), (of_f,))
@@ -72,7 +71,7 @@ def test_three_updates_are_nine_steps_of_three_optimizers(kind: str) -> None:
             wanted.append(value.detach())
             for optimizer in trained:
                 optimizer.step()
-        found = update(algorithm, batch, step)
+        found = algorithm.train_step(batch, step)
         for name, value in zip(("loss", "style_loss", "adversarial_loss"), wanted, strict=True):
             torch.testing.assert_close(found[name], value)
         pairs = ((algorithm.network.featurizer, f), (algorithm.network.classifier, c))
@@ -111,8 +110,8 @@ def test_a_network_without_features_of_its_own_trains_its_classifier() -> None:
     problem, batch = tiny_problem(task), tiny_batch(task)
     network = build("Head", {}, problem.input_shape, 1, seed=0)
     algorithm: Any = SAGNET(network, problem, SAGNET.Hparams()).double()
-    configure(algorithm)
+    algorithm.optimizers = algorithm.configure()
     before = copy.deepcopy(network.classifier.state_dict())
-    update(algorithm, batch, 0)
+    algorithm.train_step(batch, 0)
     after = network.classifier.state_dict()
     assert not any(torch.equal(after[name], value) for name, value in before.items())

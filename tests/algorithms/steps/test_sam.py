@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
-from oodbench.steps import update
 from oodbench.tasks import Task
 from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, tiny
 
@@ -71,7 +70,7 @@ def test_running_statistics_are_those_of_the_first_pass(name: str) -> None:
     for method in (name, "ERM"):
         algorithm = tiny(method, **PLAIN)
         algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
-        update(algorithm, tiny_batch(BINARY), 0)
+        algorithm.train_step(tiny_batch(BINARY), 0)
         built.append(dict(algorithm.network.named_buffers()))
     assert len(built[0]) == 3
     for key, value in built[1].items():

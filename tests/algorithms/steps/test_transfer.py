@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
-from oodbench.steps import update
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -31,7 +30,7 @@ def test_two_updates_are_those_of_the_algorithm(task: Task, radius: float) -> No
     algorithm = tiny("Transfer", task, **PLAIN, **values, radius=radius)
     network, adversary = (copy.deepcopy(m) for m in (algorithm.network, algorithm.adversary))
     for step in range(2):
-        update(algorithm, tiny_batch(task), step)
+        algorithm.train_step(tiny_batch(task), step)
         batch = tiny_batch(task)
         pairs = zip(batch.x, batch.y, strict=True)
         risks = [task.losses(network(x), y).mean() for x, y in pairs]

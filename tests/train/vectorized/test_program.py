@@ -11,7 +11,6 @@ from torch import nn
 from oodbench.algorithms import algorithms
 from oodbench.networks.base import Network, networks
 from oodbench.results.run_spec import Evaluation, RunSpec
-from oodbench.steps import has_own_update
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
@@ -45,7 +44,7 @@ def specs(
 
 ALONE = {"ExampleANDMask", "MIRO", "WiSEFT", "AFR", "CRT", "DFR", "ReWeightCRT"}
 """Methods of single examples, of pretrained weights, and of a stage of the head."""
-VECTORIZED = sorted(n for n in OURS if n not in ALONE and not has_own_update(algorithms.get(n)))
+VECTORIZED = sorted(n for n in OURS if n not in ALONE and not algorithms.get(n).overrides("update"))
 """The registered methods whose runs are vectorized."""
 
 
