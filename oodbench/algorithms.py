@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, f
 import scipy
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from oodbench.blame import blaming
 from oodbench.data.streams import to_device as to_device
 from oodbench.errors import UserError, unknown, wrong_result
-from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
-from oodbench.gradients.twice import twice_differentiable
+from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward, observed
+from oodbench.gradients.micro_batches import in_micro_batches
+from oodbench.gradients.twice import risk_gradients
 from oodbench.hparams import choice, defaults, hparam, log_uniform, log_uniform_int, neutral_values
 from oodbench.networks.base import Network
 from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
@@ -26,7 +26,7 @@ from oodbench.seeds import derive
 from oodbench.steps import Batch as Batch
 from oodbench.steps import Drawing as Drawing
 from oodbench.steps import Outputs as Outputs
-from oodbench.steps import concatenated, in_micro_batches, observed
+from oodbench.steps import concatenated
 from oodbench.tasks import Task
 
 __path__ = [str(folder("algorithms"))]
@@ -382,13 +382,23 @@ class Algorithm(nn.Module):
         `batch` is ready for the forward pass: of the step's environments, with noise, after `prepare`. A
         method's own update takes `self.outputs(batch, step)` and calls `self.descend(loss, step)`.
         """
-        if self.reduction is not None:
-            return self._combined_update(batch, step, self.reduction)
-        out = self.outputs(batch, step)
-        out.buffers.update(self.next_buffers(out))
-        loss = self.minimised(out)
-        self.descend(loss, step)
-        self._remember(out)
+        reduction = self.reduction
+        if reduction is None:
+            out = self.outputs(batch, step)
+            out.buffers.update(self.next_buffers(out))
+            loss = self.minimised(out)
+            self.descend(loss, step)
+        else:
+            pieces = batch.micro_batches(self.hparams.accumulation)
+            units = [self.units(piece, step) for piece in pieces]
+            loss, made = combined_backward(self.network, units, reduction)
+            out = concatenated(made, batch)
+            with torch.no_grad():
+                out.buffers.update(self.next_buffers(out))
+            out.metrics.update(observed(self.network, reduction))
+            self.descend([p.grad for p in self.network.parameters() if p.requires_grad], step)
+        for name, value in out.buffers.items():
+            self.get_buffer(name).copy_(value.detach())
         return {"loss": loss.detach(), **out.metrics}
 
     def validated(self, loss: float, step: int) -> None:
@@ -522,23 +532,14 @@ class Algorithm(nn.Module):
         statistics; the update then differentiates through both. Raises UserError for a network that works
         out its own losses, which are no function of its outputs.
         """
-        network, task, batch = self.network, out.task, out.batch
-        if type(network).losses is not Network.losses:
+        if type(self.network).losses is not Network.losses:
             raise UserError(
                 f"{type(self).__name__} takes gradients of risks, which a network with losses of its own "
                 "does not have: let `skip` give that as a reason"
             )
-        parameters = {n: p for n, p in network.named_parameters() if n in self._trained}
-        count = len(batch.x)
-        buffers = {n: b.expand(count, *b.shape).clone() for n, b in network.named_buffers()}
-
-        def risk(parameters: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
-            return task.losses(functional_call(network, {**parameters, **buffers}, (x,)), y).mean()
-
-        each = vmap(grad(risk), in_dims=(None, 0, 0, 0), randomness="different")
-        with twice_differentiable():
-            gradients: dict[str, Tensor] = each(parameters, buffers, batch.x, batch.y)
-        return gradients
+        return risk_gradients(
+            self.network, self._trained, out.task.losses, out.batch.x, out.batch.y
+        )
 
     @final
     def optimizer_of(
@@ -564,7 +565,9 @@ class Algorithm(nn.Module):
         return self.schedule(step, Rates(h.lr * factor, h.weight_decay))
 
     @final
-    def descend(self, loss: Tensor | Sequence[Tensor], step: int, optimizer: str = "main") -> None:
+    def descend(
+        self, loss: Tensor | Sequence[Tensor | None], step: int, optimizer_name: str = "main"
+    ) -> None:
         """Let an optimizer do its step on a loss, or by gradients of the network's trained parameters.
 
         It has the step's learning rate and weight decay, `clip_norm` bounds the gradients, and where the
@@ -576,10 +579,7 @@ class Algorithm(nn.Module):
             trained = (p for p in self.network.parameters() if p.requires_grad)
             for p, gradient in zip(trained, loss, strict=True):
                 p.grad = gradient
-        self._use_gradients(step, optimizer)
-
-    def _use_gradients(self, step: int, name: str = "main") -> None:
-        optimizer = self.optimizers[name]
+        optimizer = self.optimizers[optimizer_name]
         set_rates(optimizer, self.rates(step))
         if self.trains_head_only(step):
             head = {*self.network.classifier.parameters()}
@@ -587,26 +587,10 @@ class Algorithm(nn.Module):
                 if p not in head:
                     p.grad = None
         if self.hparams.clip_norm:
-            trained = [p for group in optimizer.param_groups for p in group["params"]]
-            nn.utils.clip_grad_norm_(trained, self.hparams.clip_norm)
+            clipped = [p for group in optimizer.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(clipped, self.hparams.clip_norm)
         optimizer.step()
         self.zero_grad()
-
-    def _combined_update(self, batch: Batch, step: int, reduction: Reduction) -> dict[str, Tensor]:
-        pieces = batch.micro_batches(self.hparams.accumulation)
-        units = [self.units(piece, step) for piece in pieces]
-        loss, made = combined_backward(self.network, units, reduction)
-        out = concatenated(made, batch)
-        with torch.no_grad():
-            out.buffers.update(self.next_buffers(out))
-        metrics = {**out.metrics, **observed(self.network, reduction)}
-        self._use_gradients(step)
-        self._remember(out)
-        return {"loss": loss.detach(), **metrics}
-
-    def _remember(self, out: Outputs) -> None:
-        for name, value in out.buffers.items():
-            self.get_buffer(name).copy_(value.detach())
 
     @final
     def units(self, batch: Batch, step: int) -> Units:
@@ -640,11 +624,12 @@ def why_skipped(
     values = defaults(cls.Hparams)
     if hparams is not None:
         values = {**neutral_values(cls.Hparams), **hparams}
+    problem = replace(problem, hparams=values)
     with blaming(f"`skip` of the algorithm {cls.__name__}"):
-        reason: Any = cls.skip(replace(problem, hparams=values))
+        reason: Any = cls.skip(problem)
     if reason is not None and not isinstance(reason, str):
         raise wrong_result("skip", f"the algorithm {cls.__name__}", "a reason or None", reason)
-    return reason or _unmet(cls, problem) or _without_balance(cls, problem, values)
+    return reason or _unmet(cls, problem)
 
 
 def cannot_balance(problem: Problem, hyperparameter: str = "sampling") -> str | None:
@@ -670,15 +655,8 @@ def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
     if len(problem.environments) < cls.needs.environments:
         least = {2: "two"}.get(cls.needs.environments, cls.needs.environments)
         return f"it needs at least {least} training environments"
-    return None
-
-
-def _without_balance(
-    cls: type[Algorithm], problem: Problem, hparams: Mapping[str, Any]
-) -> str | None:
-    """Explain why this dataset cannot be balanced by `sampling`, or return None."""
-    if reason := cannot_balance(replace(problem, hparams=hparams)):
+    if reason := cannot_balance(problem):
         return reason
-    if cls.needs.has_attributes(hparams) and not problem.attributes:
+    if cls.needs.has_attributes(problem.hparams) and not problem.attributes:
         return "it needs an attribute of the examples, and they have none"
     return None

@@ -22,22 +22,12 @@ def own_bases(cls: type) -> list[type]:
 
 def own_functions(cls: type) -> dict[str, Any]:
     """The functions, class methods and properties that the user's classes define, by name."""
-    return {
-        name: member
-        for base in reversed(own_bases(cls))
-        for name, member in vars(base).items()
-        if isinstance(member, FUNCTIONS)
-    }
+    return _functions(own_bases(cls))
 
 
-def hooks_of(cls: type) -> dict[str, Any]:
-    """The public functions of the engine's classes among the bases."""
-    return {
-        name: member
-        for base in reversed(cls.__mro__)
-        for name, member in vars(base).items()
-        if is_engine(base.__module__) and isinstance(member, FUNCTIONS) and name[0] != "_"
-    }
+def _functions(bases: Iterable[type]) -> dict[str, Any]:
+    members = [item for base in reversed([*bases]) for item in vars(base).items()]
+    return {name: member for name, member in members if isinstance(member, FUNCTIONS)}
 
 
 def check_overrides(noun: str, cls: type) -> None:
@@ -49,21 +39,22 @@ def check_overrides(noun: str, cls: type) -> None:
     """
     if is_engine(cls.__module__):
         return
-    who, functions, hooks = f"the {noun} {cls.__name__}", own_functions(cls), hooks_of(cls)
-    called = {name for name, member in hooks.items() if getattr(member, "__final__", False)}
-    if taken := sorted(called & functions.keys()):
-        raise UserError(f"{who} defines `{taken[0]}`, which is no hook: give it another name")
+    who, functions = f"the {noun} {cls.__name__}", own_functions(cls)
     bases = [base for base in cls.__mro__ if base not in own_bases(cls)]
+    of_engine = _functions(base for base in bases if is_engine(base.__module__))
+    hooks = {n: f for n, f in of_engine.items() if n[0] != "_" and not hasattr(f, "__final__")}
     for name in functions:
-        if name[0] != "_" and not any(name in vars(base) for base in bases):
-            if (hook := _misspelt(name, hooks.keys() - called)) is not None:
+        if hasattr(of_engine.get(name), "__final__"):
+            raise UserError(f"{who} defines `{name}`, which is no hook: give it another name")
+        if name in hooks:
+            if (mistake := _mistake(cls, name, functions[name], hooks[name])) is not None:
+                raise UserError(f"{who}: {mistake}")
+        elif name[0] != "_" and not any(name in vars(base) for base in bases):
+            if (hook := _misspelt(name, hooks)) is not None:
                 raise UserError(
                     f"{who} defines `{name}`, which overrides nothing; did you mean `{hook}`? (A "
                     f"function of your own with such a name begins with an underscore: `_{name}`.)"
                 )
-    for name in functions.keys() & hooks.keys():
-        if (mistake := _mistake(cls, name, functions[name], hooks[name])) is not None:
-            raise UserError(f"{who}: {mistake}")
     missing: Any = getattr(cls, "__abstractmethods__", ())
     if missing:
         raise UserError(f"{who} does not define {' and '.join(f'`{m}`' for m in sorted(missing))}")

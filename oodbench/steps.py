@@ -1,20 +1,13 @@
-"""What a step is made of: a batch, the outputs of a forward pass, and the parts of both.
+"""What `oodbench.algorithms.Algorithm` does a step with: a batch, and the outputs of a forward pass."""
 
-`oodbench.algorithms.Algorithm` does a step with them.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 
 from oodbench.errors import UserError
-from oodbench.gradients.backward import Reduction
 from oodbench.tasks import Task
 
 
@@ -104,49 +97,14 @@ class Outputs:
     """The features of these views, (E, B, V, F)."""
 
     def of_step(self, values: Tensor) -> Tensor:
-        """The values (E, ...) of the step's environments, in its order, among those of all environments."""
+        """The values (E, ...) of the step's environments, picked from `values` of all environments."""
         places = self.batch.environments
         return values if places is None else values[places]
 
     def over_environments(self, values: Tensor, rest: Tensor) -> Tensor:
-        """A copy of `rest`, the values of all environments, with (E, ...) those of the step's replaced."""
+        """`rest`, of all environments, in which those of the step have `values` (E, ...)."""
         places = self.batch.environments
         return values if places is None else rest.index_copy(0, places, values)
-
-
-def in_micro_batches(
-    network: nn.Module, function: Callable[..., Tensor], count: int, *inputs: Tensor
-) -> Tensor:
-    """Outputs (N, ...) of `function`, which runs the network on inputs (N, ...) in `count` micro-batches.
-
-    Only one micro-batch's activations are in memory: the backward pass recomputes them, so that it is
-    exact, at the price of a second forward pass. Batch normalisation takes the statistics of a
-    micro-batch, and counts it once.
-    """
-    if count == 1:
-        return function(*inputs)
-
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _statistics_kept(network)
-
-    outputs = [
-        checkpoint(function, *each, use_reentrant=False, context_fn=contexts)
-        for each in zip(*(x.chunk(count) for x in inputs), strict=True)
-    ]
-    return torch.cat(outputs)
-
-
-@contextmanager
-def _statistics_kept(network: nn.Module) -> Iterator[None]:
-    layers = [m for m in network.modules() if isinstance(m, _BatchNorm)]
-    before = [(m, m.momentum, m.num_batches_tracked) for m in layers]
-    try:
-        for m in layers:
-            m.momentum, m.num_batches_tracked = 0.0, None
-        yield
-    finally:
-        for m, momentum, tracked in before:
-            m.momentum, m.num_batches_tracked = momentum, tracked
 
 
 def concatenated(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
@@ -157,18 +115,6 @@ def concatenated(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
     names += ["view_logits", "view_features"] if pieces[0].view_logits is not None else []
     whole: dict[str, Any] = {n: torch.cat([getattr(p, n) for p in pieces], 1) for n in names}
     return replace(pieces[-1], **whole, risks=whole["losses"].mean(1), batch=batch)
-
-
-@torch.no_grad()
-def observed(network: nn.Module, reduction: Reduction) -> dict[str, Tensor]:
-    """What a reduction `observe`s of the network's weights and gradients before an update."""
-    if reduction.observe is None:
-        return {}
-    trained: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
-    counts = torch._foreach_norm(torch._foreach_sign(gradients))
-    norms = torch._foreach_norm(trained)
-    return reduction.observe(*(torch.stack(n).square_() for n in (norms, counts)))
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -79,6 +79,18 @@ class Reduction:
     its components the combined gradient is not zero."""
 
 
+@torch.no_grad()
+def observed(network: nn.Module, reduction: Reduction) -> dict[str, Tensor]:
+    """What a reduction `observe`s of the network's weights and gradients before an update."""
+    if reduction.observe is None:
+        return {}
+    trained: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+    counts = torch._foreach_norm(torch._foreach_sign(gradients))
+    norms = torch._foreach_norm(trained)
+    return reduction.observe(*(torch.stack(n).square_() for n in (norms, counts)))
+
+
 def combined_backward(
     network: nn.Module, micro_batches: Sequence[Units], reduction: Reduction
 ) -> tuple[Tensor, list[Any]]:

@@ -5,15 +5,39 @@ twice: in the gradient of a gradient, mean and variance silently count as consta
 equations they are correct, as group normalisation is. Attention's fused kernels have no second derivative.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+
+
+def risk_gradients(
+    network: nn.Module,
+    names: Container[str],
+    losses: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+) -> dict[str, Tensor]:
+    """The gradients (E, *shape) of E mean losses in the named parameters, themselves differentiable.
+
+    Each of the inputs (E, B, ...) has its statistics of batch normalisation.
+    """
+    parameters = {n: p for n, p in network.named_parameters() if n in names}
+    buffers = {n: b.expand(len(x), *b.shape).clone() for n, b in network.named_buffers()}
+
+    def risk(parameters: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
+        return losses(functional_call(network, {**parameters, **buffers}, (x,)), y).mean()
+
+    each = vmap(grad(risk), in_dims=(None, 0, 0, 0), randomness="different")
+    with twice_differentiable():
+        gradients: dict[str, Tensor] = each(parameters, buffers, x, y)
+    return gradients
 
 
 @contextmanager

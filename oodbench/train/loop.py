@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from zipfile import ZipFile
 
 import torch
@@ -19,7 +19,6 @@ from oodbench.train.observers import Observers
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from oodbench.train.vectorized.optimizers import rule_of
-from oodbench.train.vectorized.program import VectorizedProgram
 
 CHECK_EVERY = 50
 """The steps between two looks at the losses: a run that diverges ends there."""
@@ -32,14 +31,27 @@ CHECKPOINT_SHARE = 0.05
 """The largest share of a run's time that repeated checkpoints may take."""
 
 
+class Program(Protocol):
+    """Runs at the same step that are trained together."""
+
+    def run_steps(self, steps: int) -> list[int | None]:
+        """Do `steps` updates of every run; the first step of each whose loss was not finite."""
+
+    def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
+        """All metrics of some of the runs, by index."""
+
+    def sync_to_runs(self) -> None:
+        """Write what the program holds of the runs' states into the runs."""
+
+
 class SingleProgram:
-    """The program of a single run, with the methods of `VectorizedProgram`."""
+    """The program of a single run, which holds all of its state itself."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         (self._run,) = runs
 
     def run_steps(self, steps: int) -> list[int | None]:
-        """Do `steps` updates of the run; returns its first step whose loss was not finite, or None."""
+        """Do `steps` updates of the run."""
         return [self._run.run_steps(steps)]
 
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
@@ -47,10 +59,7 @@ class SingleProgram:
         return [self._run.evaluate() for _ in which]
 
     def sync_to_runs(self) -> None:
-        """Do nothing: the run holds all of its state itself."""
-
-
-Program = SingleProgram | VectorizedProgram
+        """Do nothing."""
 
 
 @dataclass(eq=False)
