@@ -54,7 +54,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 GUIDES = [
-    *("RiskSpread", "MedianGradient", "SignGradient", "RunningRisks", "NextDoorMixup"),
+    *("RiskSpread", "MedianGradient", "TwoSteps", "RunningRisks", "NextDoorMixup"),
     *("TwoViews", "GradientNorm"),
 ]
 """The methods of the guide."""

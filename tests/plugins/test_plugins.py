@@ -52,13 +52,13 @@ def specs(name: str) -> list[RunSpec]:
     return list(tiny(**values, steps=45, evaluate_every=15).runs.values())
 
 
-@pytest.mark.parametrize("name", [*TOGETHER, "SignGradient"])
+@pytest.mark.parametrize("name", [*TOGETHER, "TwoSteps"])
 def test_it_resumes_bit_for_bit(name: str) -> None:
     resumes_exactly(algorithms.get(name), TASKS["binary"])
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", [*TOGETHER, "SignGradient"])
+@pytest.mark.parametrize("name", [*TOGETHER, "TwoSteps"])
 def test_it_keeps_all_requirements(name: str) -> None:
     check_algorithm(name, lambda line: None)
 
@@ -78,7 +78,7 @@ def test_its_runs_together_are_those_alone(name: str, monkeypatch: pytest.Monkey
 
 
 def test_a_whole_step_of_ones_own_is_trained_alone() -> None:
-    run = Run(specs("SignGradient")[0], SETTINGS)
+    run = Run(specs("TwoSteps")[0], SETTINGS)
     assert why_not(run) == "it has an update of its own"
 
 
