@@ -126,8 +126,7 @@ class ANDMask(Algorithm):
     def mask(self, net: Tensor, units: int) -> Tensor:
         """1 where a component is kept, |net| >= tau * U, else 0; `net` holds whole numbers."""
         least = self.hparams.tau * units - 1e-4  # more than the product's round-off
-        kept: Tensor = net.abs() >= least
-        return kept.to(net.dtype)
+        return (net.abs() >= least).to(net.dtype)
 
 
 @register("ExampleANDMask", paper="arXiv:2009.00329")

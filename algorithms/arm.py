@@ -22,7 +22,7 @@ class ARM(Algorithm):
     inputs as in training, those that are predicted beside it.
 
     h is that of arXiv:2007.01434's code, where no optimizer has it, so that it stays random there; the
-    paper trains it, and so does this. The network is built anew with one more input. Pretrained weights
+    paper trains it, and so does this. The network is rebuilt with one more input. Pretrained weights
     of its first layer are those of the first channel, once more.
     """
 

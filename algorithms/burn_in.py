@@ -32,7 +32,7 @@ class BurnIn(Algorithm):
         return step >= first_step(self.hparams.burn_in, self.problem.steps)
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Set `lr_after` past the burn-in; the optimizer starts anew where it ends."""
+        """Set `lr_after` past the burn-in; the optimizer starts again where it ends."""
         if not self.burnt_in(step):
             return rates
         restart = bool(step > 0 and not self.burnt_in(step - 1))

@@ -13,7 +13,7 @@ from .counted import Counted
 
 
 def class_logits(out: Outputs) -> Tensor:
-    """The logits (E, B, C); of the binary task those of both classes, the first of which is 0."""
+    """The logits (E, B, C); for the binary task those of both classes, 0 and the network's."""
     return F.pad(out.logits, (1, 0)) if out.task.kind == "binary" else out.logits
 
 

@@ -33,7 +33,7 @@ class CVaR(Algorithm):
         return {"share": 1.0}
 
     def objective(self, out: Outputs) -> Tensor:
-        """The risks in falling order, of which share * E count, over their number."""
+        """The mean of the largest risks, share * E of them; the last may count in part."""
         risks = out.risks.sort(descending=True).values
         chosen = self.hparams.share * len(risks)
         ranks = torch.arange(len(risks), dtype=risks.dtype, device=risks.device)

@@ -33,7 +33,7 @@ class DFR(Rebalanced):
         held_out: float = hparam(0.2, low=0.0, high=0.9)
 
     def drawing_at(self, step: int) -> Drawing:
-        """Draw, in the second stage, balanced examples of those that are held out of the first."""
+        """Draw balanced examples in the second stage, from what the first holds out."""
         drawing = super().drawing_at(step)
         return drawing._replace(held_out=self.hparams.held_out, of_held_out=self.retrains(step))
 

@@ -31,7 +31,7 @@ class EQRM(BurnIn):
     environments matter through h alone. A `quantile` a below 0 stands for 1 - exp(a), in the code's
     approximation mean_e R_e + h sqrt(-2 a). Equal risks have h = 0 and themselves as quantiles.
 
-    Past the burn-in the optimizer starts anew at `lr_after` in every draw; in arXiv:2007.01434's code,
+    Past the burn-in the optimizer starts again at `lr_after` in every draw; in arXiv:2007.01434's code,
     whose random burn-ins are no whole numbers, only at the defaults.
     """
 

@@ -72,11 +72,11 @@ class ERMPlusPlus(Algorithm):
         return step if step < self.second else step - self.second
 
     def trains_head_only(self, step: int) -> bool:
-        """Return the first steps of each training do, unless the head stays as it is."""
+        """Whether `step` is one of the first of a training, unless the head stays as it is."""
         return 0 <= self._step(step) < self.head_steps
 
     def drawing_at(self, step: int) -> Drawing:
-        """Return the first training leaves examples out."""
+        """Leave examples out of the first training."""
         return Drawing(self.hparams.sampling, self.hparams.held_out if step < self.second else 0.0)
 
     def schedule(self, step: int, rates: Rates) -> Rates:

@@ -14,12 +14,12 @@ class Fish(Algorithm):
     """A share of the way that an optimizer goes in one step on each environment in turn.
 
     Algorithm 2: theta' starts at theta and takes a step on the risk of every environment, in an order
-    drawn anew each time; then theta <- theta + meta_lr (theta' - theta). To first order that also
+    drawn each time; then theta <- theta + meta_lr (theta' - theta). To first order that also
     follows the gradient of the inner products of the environments' gradients. The inner optimizer is
     the run's, and its moments go on from walk to walk, as in arXiv:2007.01434's code, which has a
     fixed order. The paper's code divides meta_lr by the number of environments and starts from a
     network that ERM has trained. The running statistics of batch normalisation move with theta;
-    dropout draws anew in each pass.
+    dropout draws again in each pass.
     """
 
     needs = Needs(environments=2)

@@ -63,7 +63,7 @@ class IBIRM(IRM):
     """IRM plus the variance of the features: invariance and an information bottleneck.
 
     R + penalty_weight * IRM's penalty + bottleneck_weight * that of `IB_ERM`, each from a step of its
-    own on; before it IRM's weight is `initial_weight` and the bottleneck's 0. The optimizer starts anew
+    own on; before it IRM's weight is `initial_weight` and the bottleneck's 0. The optimizer starts again
     at either step, and `divide_by_weight` divides everything by IRM's weight. The paper's code for linear
     problems takes the variance of the logits in each environment, where that of IB-ERM pools them.
     """

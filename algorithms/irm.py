@@ -20,7 +20,7 @@ class IRM(Penalized):
 
     IRMv1: mean_e [R_e + weight * (d/dw R_e(w * logits) at w = 1)^2]. The gradient is taken in
     closed form (`Task.scale_gradients`), so that a single backward pass is enough. `split_half`
-    multiplies the gradients of two halves of the examples, drawn anew in each step, instead of
+    multiplies the gradients of two halves of the examples, drawn in each step, instead of
     squaring that of all: an estimate without bias, which can be negative (the code of
     arXiv:2007.01434 does so with the even and the odd examples of a batch). `shift` adds the squared
     gradient with respect to a constant added to the logits, as the code of arXiv:2102.10867 does: its
@@ -70,6 +70,5 @@ class IRM(Penalized):
 def orders(step: int, environments: int, examples: int) -> Tensor:
     """An order (E, B) of each environment's examples, drawn from the step alone: all runs share it."""
     stream = np.random.default_rng(derive("split_half", step))
-    return torch.from_numpy(
-        stream.permuted(np.tile(np.arange(examples), (environments, 1)), axis=1)
-    )
+    numbers = np.tile(np.arange(examples), (environments, 1))
+    return torch.from_numpy(stream.permuted(numbers, axis=1))

@@ -47,7 +47,7 @@ class ISR(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for classes, of which moments are taken."""
+        """Ask for classes: moments are those of a class."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it compares the features of one class between environments"
         return super().skip(problem)

@@ -13,7 +13,7 @@ from oodbench.hparams import hparam, log_uniform
 class Mixup(Algorithm):
     """The mean risk of examples that are mixed, with their targets, with another environment's.
 
-    The environments stand in a ring in an order drawn anew at each step; with m ~ Beta(alpha, alpha),
+    The environments stand in a ring in an order drawn at each step; with m ~ Beta(alpha, alpha),
     one number a pair of neighbours, m x + (1 - m) x' has the loss m l(y) + (1 - m) l(y')
     (arXiv:1710.09412, eq. 1; between environments as in arXiv:2007.01434's code).
     """

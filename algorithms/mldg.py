@@ -16,7 +16,7 @@ from .perturbed import excursion, gradients, trained
 class MLDG(Algorithm):
     """The risks, plus the risk of each environment after a step on another one's.
 
-    The environments stand in a ring in an order drawn anew at each step. For every pair (i, j) of
+    The environments stand in a ring in an order drawn at each step. For every pair (i, j) of
     neighbours theta' is theta after a step on R_i, and the gradient is
     mean_i (grad R_i(theta) + beta grad R_j(theta')): the paper's F(theta) + beta G(theta - alpha F')
     without second order, with one meta-train and one meta-test environment at a time, as in the code
@@ -25,7 +25,7 @@ class MLDG(Algorithm):
 
     The inner step is the first one of a new optimizer of the run's kind, weight decay included: with
     `sgd` the paper's plain step of size alpha = lr, with `adam` about lr * sign(gradient), as in the
-    table. Batch normalisation keeps the statistics of the passes at theta; dropout draws anew in each.
+    table. Batch normalisation keeps the statistics of the passes at theta; dropout draws again in each.
     """
 
     changes = "step"

@@ -32,7 +32,7 @@ class Penalized(Algorithm, ABC):
     `divide_by_weight` everything, weight decay too, is divided by weight / initial_weight where that
     exceeds 1, as the code of arXiv:1907.02893 and arXiv:2003.00688 does in its own units, in which
     the initial weight is 1 (an initial weight of 0 counts as 1 here); with `reset_optimizer` the
-    optimizer starts anew at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and
+    optimizer starts again at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and
     either a hyperparameter `penalty_weight` or a method `final_weight`.
     """
 

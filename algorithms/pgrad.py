@@ -36,7 +36,7 @@ class PGrad(Algorithm):
     """A step along the principal directions of a walk over the environments.
 
     The walk takes a step of the run's optimizer on the risk of each environment in turn, in an order drawn
-    anew for each of `splits` pieces of the batch (PGrad-B). Its weights' first principal directions, each
+    for each of `splits` pieces of the batch (PGrad-B). Its weights' first principal directions, each
     turned to where the walk came from, are summed with their eigenvalues' shares and given the length of
     its way (sections 3.1 and 3.2); theta <- theta - outer_lr times that. The optimizer's moments go on from
     walk to walk. In the authors' code weight decay is that of the outer step; here it acts in the walk.

@@ -17,7 +17,7 @@ from oodbench.algorithms import Algorithm, Batch, Problem, register
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
 
 SMALLEST = 1e-9
-"""The smallest probability of which a logit is the logarithm."""
+"""Smaller probabilities count as this one in a logit."""
 
 
 class Reference(Algorithm):

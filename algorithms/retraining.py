@@ -1,4 +1,4 @@
-"""Methods that train the classifier anew on the features of ERM: CRT, ReWeightCRT, DFR, AFR."""
+"""Methods that train a new classifier on the features of ERM: CRT, ReWeightCRT, DFR, AFR."""
 
 import copy
 from collections.abc import Iterator

@@ -27,9 +27,9 @@ def target_probabilities(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def among_largest(values: Tensor, share: Any) -> Tensor:
-    """Return whether each of `values` (..., n) is at least the quantile 1 - share along the last axis.
+    """Mask of the `values` (..., n) that are at least the quantile 1 - share along the last axis.
 
-    That are floor(share (n - 1)) + 1 of n different ones, at `share` 0 the largest.
+    True for floor(share (n - 1)) + 1 of n distinct values: at `share` 0 for the largest alone.
     """
     n = values.shape[-1]
     place = torch.as_tensor(share * (n - 1) + 1e-4).floor().long()
@@ -49,7 +49,7 @@ class RSC(Algorithm):
     Only the `batch_share` of the examples whose target's probability drops most stay muted.
     As in arXiv:2007.01434's code the features are one vector; the paper also mutes places of a feature
     map, and lets the batch's share grow with the epochs. The masks are constants of the gradient.
-    Examples of all environments are ranked together. A classifier with dropout draws anew in each pass.
+    Examples of all environments are ranked together. A classifier with dropout draws again in each pass.
     """
 
     changes = "step"

@@ -60,7 +60,7 @@ class SagNet(Algorithm):
     network <- a step on l(classifier(content, a style + (1 - a) style shuffled)), a uniform on [0, 1);
     style head <- a step on l(head(content shuffled, style)), of fixed features;
     featurizer <- a step on adversary_weight * cross-entropy(uniform, head(content shuffled, style)).
-    The shuffled contents are constants, and shuffled anew in each. The features of the second and the
+    The shuffled contents are constants, and shuffled again in each. The features of the second and the
     third step are the same, after the first.
 
     As in arXiv:2007.01434's code the features are the vector before the classifier, and the adversary

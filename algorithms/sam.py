@@ -17,7 +17,7 @@ class SAM(Algorithm):
 
     g is the gradient at theta, over all trained parameters (eq. 2 with p = 2; eq. 3 without its second
     order, as the paper's algorithm 1). Weight decay is no part of g. Both passes are of the whole
-    batch; batch normalisation keeps the statistics of the first, and dropout draws anew in the second.
+    batch; batch normalisation keeps the statistics of the first, and dropout draws again in the second.
     """
 
     changes = "step"

@@ -126,7 +126,7 @@ class TemporalANDMaskERM(Algorithm):
     """One environment's risk a step, with the optimizer that asks signs to agree across steps.
 
     Each training environment comes once in every round of E steps, in an order that the trial draws
-    anew for every round (section 4.3). The optimizer, `TemporalANDMask`, takes any objective: a method of
+    for every round (section 4.3). The optimizer, `TemporalANDMask`, takes any objective: a method of
     your own returns it from `configure`. `optimizer`, `momentum` and `environments_per_step` have
     no effect here.
     """

@@ -128,7 +128,7 @@ class Needs:
     """Whether a batch must hold each example's index in its environment."""
     views: int = 0
     """The number of further views of every input that a batch holds. The augmentation that the dataset
-    has in training is drawn anew for each; where there is none they are copies, and `prepare` may make
+    has in training is drawn again for each; without one they are copies, and `prepare` may make
     others. The network sees them in the same pass; losses and risks are those of the first view."""
     pretrained: bool = False
     """Whether the network has to start from pretrained weights."""
@@ -190,7 +190,7 @@ class CommonHparams:
     )
     """Examples per environment and step; 0: as many as the smallest environment has."""
     environments_per_step: int = hparam(0, low=0)
-    """The number of training environments of a step, drawn anew each time; 0: all. A drawn one
+    """The number of training environments of a step, drawn at each step; 0: all. A drawn one
     with fewer than `batch_size` examples goes on with its next epoch."""
     optimizer: str = hparam("adam", options=("adam", "adamw", "sgd"))
     momentum: float = hparam(0.9, low=0.0, high=1.0)
@@ -288,10 +288,7 @@ class Algorithm(nn.Module):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Why `problem` with its `hparams` cannot be run, beyond the method's `needs`, or None.
-
-        `why_skipped` looks at both.
-        """
+        """Why `problem` with its `hparams` cannot be run, beyond the method's `needs`, or None."""
         return None
 
     @classmethod
@@ -314,7 +311,7 @@ class Algorithm(nn.Module):
         return {"main": self.optimizer_of(self.parameters())} if self.trains_network else {}
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Learning rate, weight decay and whether optimizers start anew, from the usual ones."""
+        """Learning rate, weight decay and whether optimizers are reset, from the usual ones."""
         return rates
 
     def start_stage(self, step: int) -> None:
@@ -500,8 +497,9 @@ class Algorithm(nn.Module):
         return values if self.problem.autocast is None else values.float()
 
     def _in_micro_batches(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        # a batch whose gradients are combined is a micro-batch already
-        count = self.hparams.accumulation if self.reduction is None else 1
+        count = self.hparams.accumulation
+        if count > 1 and self.reduction is not None:  # whose batches are micro-batches already
+            count = 1
         return in_micro_batches(self.network, function, count, *inputs)
 
     @final
@@ -557,7 +555,7 @@ class Algorithm(nn.Module):
 
     @final
     def rates(self, step: int) -> Rates:
-        """The learning rate and weight decay of an update, and whether the optimizers start anew."""
+        """The learning rate and weight decay of an update, and whether the optimizers are reset."""
         h, steps = self.hparams, self.problem.steps
         factor = SCHEDULES[h.lr_schedule](step / steps)
         if h.warm_up:
