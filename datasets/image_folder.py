@@ -7,9 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data.facts import in_order
 from oodbench.data.images import ImageFolders, OwnImages, Place, class_folders, image_metadata
-from oodbench.datasets import register
+from oodbench.datasets import in_order, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task

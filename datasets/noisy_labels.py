@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data import facts
 from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import hparam
@@ -192,9 +191,7 @@ class NoisyLabels(FileDataset):
     def _drawn(self, trial: int, what: str, count: int, total: int) -> Tensor:
         """Sorted positions of `count` of the images; raises UserError if there are not so many."""
         if count > total:
-            raise UserError(
-                f"{facts.label(self)}: {self.options.base} has {total} images, not {count}"
-            )
+            raise UserError(f"{self.label}: {self.options.base} has {total} images, not {count}")
         order = torch.randperm(total, generator=self._generator(trial, what))
         return order[: count or total].sort().values
 

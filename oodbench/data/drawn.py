@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.facts import label
 from oodbench.data.packages import Files, Package, read, write_licences
 from oodbench.data.pictures import is_blank, renderer
 from oodbench.data.streams import MemoryMapped, Rows, Stored, Subset, keep
@@ -119,7 +118,7 @@ class DrawnPictures(FileDataset):
         terminal().say(write_licences(about / LICENCES, self.packages, files))
         shape = (self.channels, self.options.size, self.options.size)
         rows = Rows(len(pictures), shape, np.uint8, lambda: self._drawn(pictures))
-        keep(folder, label(self), {PICTURES.removesuffix(".npy"): rows})
+        keep(folder, self.label, {PICTURES.removesuffix(".npy"): rows})
 
     def _drawn(self, pictures: Sequence[Picture]) -> Iterator[Tensor]:
         for start in range(0, len(pictures), CHUNK):

@@ -20,7 +20,6 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from oodbench.data.augment import domainbed
-from oodbench.data.facts import label
 from oodbench.data.pictures import (
     ENDINGS,
     UNREADABLE,
@@ -297,7 +296,7 @@ class Images(FileDataset):
             stored = self._stored(file for file, _ in files)
             read = partial(pieces, stored, workers)
             arrays[str(i)] = Rows(len(stored), stored.shape, np.uint8, read)
-        keep(self.cache_folder(listing), label(self), arrays)
+        keep(self.cache_folder(listing), self.label, arrays)
 
 
 class OwnImages(Images):
