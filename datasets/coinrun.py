@@ -38,8 +38,6 @@ from oodbench.tasks import Task
         licence="MIT (the game: openai/procgen)",
         family="coinrun",
         shift="layout, background and colours of the level",
-        half="constructed",
-        shift_kind="style",
         network="ResNet18",
         steps=6400,
         folder=FOLDER,

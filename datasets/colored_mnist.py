@@ -85,8 +85,6 @@ class ColoredImages(FileDataset):
         licence="CC BY-SA 3.0 (MNIST)",
         family="small_images",
         shift="how often the colour contradicts the label",
-        half="constructed",
-        shift_kind="spurious",
         network="MLP",
         steps=500,
         checksums=CHECKSUMS,

@@ -25,8 +25,6 @@ AGREEMENT = (0.95, 0.85, 0.5, 0.1)
         licence="CC BY 4.0 (UCI optdigits)",
         family="small_images",
         shift="how often the background contradicts the label",
-        half="constructed",
-        shift_kind="spurious",
         network="MLP",
         steps=400,
     ),

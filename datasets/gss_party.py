@@ -38,8 +38,6 @@ to neither, and that of those of another party."""
         licence="GPL-2 (the R package stevedata, from the General Social Survey)",
         family="tabular",
         shift="the decade",
-        half="natural",
-        shift_kind="time",
         network="MLP",
         steps=400,
         checksums={"stevedata/gss_abortion.pkl.compress": "5ba06c59a5de89d615b0d68d58909be2"},

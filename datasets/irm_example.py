@@ -23,8 +23,6 @@ SCALES = {"0.1": 0.1, "1": 1.0, "test 0.01": 0.01, "test 0.1": 0.1, "test 1": 1.
         licence="generated",
         family="linear",
         shift="the scale of the noise",
-        half="constructed",
-        shift_kind="scale",
         network="Linear",
         steps=2000,
     ),

@@ -37,8 +37,6 @@ class Model:
         licence="generated",
         family="linear",
         shift="the scale of the noise",
-        half="constructed",
-        shift_kind="scale",
         network="Linear",
         steps=2000,
     ),

@@ -75,8 +75,6 @@ def _mnist(
         licence="CC BY-SA 3.0 (MNIST)",
         family="digits",
         shift="the angle of the digits",
-        half="constructed",
-        shift_kind="style",
         network="MNISTCNN",
         steps=5001,
         checksums=CHECKSUMS,

@@ -239,8 +239,8 @@ def _rows(path: Path) -> Cells:
 def about(shift: str, licence: str, steps: int, folder: str, family: str = "images") -> Any:
     """The metadata of a set, as keywords."""
     network = "ResNet50" if family == "images" else "DistilBERT"
-    kinds = {"family": family, "shift": shift, "half": "natural", "shift_kind": "population"}
-    return kinds | {"licence": licence, "steps": steps, "folder": folder, "network": network}
+    known = {"family": family, "shift": shift, "network": network}
+    return known | {"licence": licence, "steps": steps, "folder": folder}
 
 
 NON_COMMERCIAL = "non-commercial research"

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,10 +30,6 @@ __path__ = [str(folder("datasets"))]
 
 datasets: Registry[type["Dataset"]] = Registry("dataset", "oodbench.datasets")
 D = TypeVar("D", bound=type["Dataset"])
-Half = Literal["constructed", "natural", ""]
-ShiftKind = Literal["spurious", "style", "scale", "time", "population", "posterior", "labels", ""]
-"""An attribute that goes with the target elsewhere, how inputs look, the scale of noise, when or where and
-from whom examples are, P(y | x) itself, or wrong labels of the training environments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +42,6 @@ class Metadata:
     """Datasets of a family share the defaults and ranges of hyperparameters."""
     shift: str
     """The property that changes between environments, in a few words."""
-    half: Half = ""
-    """`constructed` or `natural`: whether somebody built the shift; empty where the user's files decide."""
-    shift_kind: ShiftKind = ""
-    """The kind of shift, by which boards average: empty where the user's files decide."""
     network: str
     """The network that is trained unless a sweep names another."""
     steps: int
@@ -60,6 +52,15 @@ class Metadata:
     """The folder under the data directory with the files that have no checksum here."""
     hparams: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of methods' hyperparameters on this dataset, instead of the family's."""
+
+    def __new__(cls, **given: object) -> "Metadata":
+        """Raise UserError for what plug-ins of 0.4 gave."""
+        if given.keys() & {"half", "shift_kind"}:
+            raise UserError(
+                "`half` and `shift_kind` are no longer given to Metadata: leave them out; a board lists "
+                "its natural datasets in its protocol.yaml, as `natural: [LABEL, ...]`"
+            )
+        return super().__new__(cls)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Paths of boards, and the names of those that the package has."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,28 @@ def columns_of(board: Path, names: Sequence[str]) -> list[list[Any]]:
 
 def datasets_to_come(board: Path) -> list[str]:
     """Return the datasets of a board's protocol of which nothing is frozen yet, as tables call them."""
-    entries = read_yaml(board / PROTOCOL_FILE).get("datasets", [])
-    names = [e if isinstance(e, str) else str(e.get("label") or e.get("name")) for e in entries]
     frozen = set(frozen_datasets(board))
-    return [name for name in names if name not in frozen]
+    return [name for name in _names(read_yaml(board / PROTOCOL_FILE)) if name not in frozen]
+
+
+def halves(board: str) -> dict[str, list[str]]:
+    """A board's constructed and natural datasets, as tables call them; empty if it says nothing of it.
+
+    The key `natural` of the protocol lists the datasets whose shift nobody built.
+    """
+    protocol = read_yaml(find_board(board) / PROTOCOL_FILE)
+    if (natural := protocol.get("natural")) is None:
+        return {}
+    names = _names(protocol)
+    return {
+        "constructed": [name for name in names if name not in natural],
+        "natural": [name for name in names if name in natural],
+    }
+
+
+def _names(protocol: Mapping[str, Any]) -> list[str]:
+    entries = protocol.get("datasets", [])
+    return [e if isinstance(e, str) else str(e.get("label") or e.get("name")) for e in entries]
 
 
 def to_come(datasets: Sequence[str]) -> str:

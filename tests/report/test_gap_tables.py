@@ -22,7 +22,6 @@ MEANS: Means = {
     "delta": {"ERM": 0.6, "A": 0.7, "B": 0.5, "C": 0.5, "ceiling": None},
 }
 """`C` has no run of gamma; delta's ceiling has the runs of ERM."""
-NAMES = {"alpha": "ColoredDigits", "beta": "LinearSEM", "gamma": "Flights", "delta": "Spirals"}
 CLEAR = ["alpha", "beta", "gamma"]
 
 
@@ -37,7 +36,7 @@ def runs(made: Path) -> pd.DataFrame:
         *(made, MEANS, 3, 5),
         rules=dict.fromkeys(MEANS, ("val_env", "train_val", "oracle")),
         lower=("beta",),
-        names=NAMES,
+        natural=["gamma"],
         constant={"alpha": 0.4},
         ceilings=("ceiling",),
         transductives=("T",),
