@@ -23,7 +23,7 @@ from torch import Tensor
 from oodbench.data import encodings
 from oodbench.data.cells import Cells
 from oodbench.data.pictures import UNREADABLE, formats, unreadable
-from oodbench.data.streams import Stored
+from oodbench.data.streams import Prepared
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
@@ -32,23 +32,6 @@ from oodbench.tasks import Task
 SPLITS = {"0": "train", "1": "validation", "2": "test"}
 """The environments by the numbers of the column `split`."""
 SOURCE = "the scripts of https://github.com/YyzHarry/SubpopBench make it"
-
-
-class Prepared(Stored):
-    """Inputs that are prepared when they are read, each from what a row of the table names."""
-
-    def __init__(
-        self, items: Sequence[Any], prepare: Callable[[Any], Tensor], shape: tuple[int, ...]
-    ) -> None:
-        self.shape = shape
-        self._items, self._prepare = items, prepare
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def read(self, index: Tensor) -> Tensor:
-        """The examples at `index`; raises UserError for one that cannot be read."""
-        return torch.stack([self._prepare(self._items[i]) for i in index.tolist()])
 
 
 class SubpopBench(FileDataset):

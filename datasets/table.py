@@ -188,7 +188,7 @@ class Listed(Dataset):
         }
 
     def _words(self, role: str, column: str) -> npt.NDArray[np.object_]:
-        """The texts of the rows in the column of a role, none of which may be empty."""
+        """The texts of the rows in the column of a role; raises UserError for an empty one."""
         words, note = one_spelling(self.rows.texts(column))
         distinct = set(words)
         names = [f"{mark} is a name here, not a gap" for mark in MARKS if mark in distinct]

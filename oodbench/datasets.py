@@ -34,14 +34,14 @@ D = TypeVar("D", bound=type["Dataset"])
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """The facts about a dataset that are known without reading it."""
+    """What is known of a dataset without making it."""
 
     paper: str
     licence: str
     family: str
     """Datasets of a family share the defaults and ranges of hyperparameters."""
     shift: str
-    """The property that changes between environments, in a few words."""
+    """What changes between environments, in a few words."""
     network: str
     """The network that is trained unless a sweep names another."""
     steps: int
@@ -68,20 +68,20 @@ class Environment:
     """The examples of one environment."""
 
     x: Any
-    """Inputs: a tensor (N, ...), or `oodbench.data.streams.Stored`. `Dataset.transform` takes them to
+    """Inputs: a tensor (N, ...) or `oodbench.data.streams.Stored`, which `Dataset.transform` maps to
     (N, *input_shape)."""
     y: Tensor
-    """Targets, (N, ...), see `Task`."""
+    """Targets (N, ...), as `Task` describes them."""
     clusters: Tensor | None = None
     """(N,) integers: examples of a cluster stay on one side of a split. None: all differ."""
     out: Tensor | None = None
     """(N,) booleans: whether an example is of the `out` split. None: the split is drawn."""
     attributes: Tensor | None = None
-    """(N,) integers from 0: the attribute of each example, by its place in `Dataset.attributes`."""
+    """(N,) integers from 0: the position of each example's attribute in `Dataset.attributes`."""
     unseen: Tensor | None = None
-    """(N,) booleans: whether an example is there where the environment is held out, and only there; the
-    others are there where it is trained on. So environments can have drawings, faces or people in common
-    of which a run is tested on none that it has seen. None: all examples, in both cases."""
+    """(N,) booleans: true examples are used only if the environment is held out, the others only if it is
+    trained on. So environments can show the same people or things, and a run is tested on others than it
+    was trained on. None: all examples are used in both cases."""
 
 
 def register(name: str, metadata: Metadata) -> Callable[[D], D]:
@@ -96,13 +96,13 @@ def register(name: str, metadata: Metadata) -> Callable[[D], D]:
 
 
 class Normalization(NamedTuple):
-    """The means and standard deviations of the channels, which are subtracted and divided by."""
+    """The mean and standard deviation of each channel, by which images are standardised."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Means and deviations of images (N, C, H, W), (C, 1, 1) each, which go to a device once."""
+        """Means and deviations (C, 1, 1) on a device, to which they are copied once."""
         return _on(self, device)
 
 
@@ -288,6 +288,10 @@ class Dataset(ABC):
         """A seed for the noise of a trial, which no algorithm or hyperparameter changes."""
         return derive("data", self.name, trial, *names)
 
+    def generator(self, trial: int, *names: object) -> torch.Generator:
+        """A generator on the CPU with the `seed` of a trial."""
+        return torch.Generator().manual_seed(self.seed(trial, *names))
+
 
 class FileDataset(Dataset):
     """A dataset whose examples come from files under the data directory."""
@@ -378,8 +382,7 @@ def _pieces(name: str) -> list[tuple[int, str]]:
 
 def permutation(dataset: Dataset, count: int, trial: int) -> Tensor:
     """The order, (count,), in which a trial deals examples out to its environments."""
-    generator = torch.Generator().manual_seed(dataset.seed(trial, "permutation"))
-    return torch.randperm(count, generator=generator)
+    return torch.randperm(count, generator=dataset.generator(trial, "permutation"))
 
 
 def make(name: str, options: Mapping[str, object], data_dir: Path | None = None) -> Dataset:

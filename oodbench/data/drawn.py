@@ -30,7 +30,7 @@ IN_MEMORY = 2**29
 CHUNK = 64
 """Pictures that are drawn between two steps of the bar."""
 FIFTH = 5
-"""One in so many identities, of those that are trained on and of those that are tested on, is of `out`."""
+"""One in so many identities is in the `out` split, both in training and in testing."""
 
 
 class Picture(NamedTuple):

@@ -16,7 +16,7 @@ from oodbench.files import whole_file
 SIDES = 32, 64
 """The least and the largest side of an image on the sheet, in pixels."""
 ROW = 24
-"""The most images beside each other, unless there are more classes."""
+"""The most images in a row, unless there are more classes."""
 GAP, TEXT = 6, 13
 MARGIN = 120
 """The width of the names of environments."""
