@@ -109,7 +109,6 @@ class CoinRun(FileDataset):
         return manifest
 
     def _environment(self, parts: list[Shard], count: int) -> Environment:
-        """The first `count` states of some shards."""
         files = [[self.file(f"{FOLDER}/{file}") for file in part.files] for part in parts]
         images, actions = zip(*files, strict=True)
         x, targets = MemoryMapped(images), MemoryMapped(actions)

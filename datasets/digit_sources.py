@@ -120,7 +120,6 @@ class DigitSources(DrawnPictures):
 
 
 def _mnist(files: Files) -> tuple[NDArray[np.uint8], list[int]]:
-    """The first of MNIST's test images (n, 28, 28), bytes, and their digits."""
     parts = []
     for (_, content), header in zip(sorted(files.items()), HEADERS, strict=True):
         parts.append(np.frombuffer(content, np.uint8, offset=header))

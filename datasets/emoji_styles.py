@@ -240,7 +240,6 @@ class _Set:
 
 
 def _plain(name: str) -> str:
-    """A name's letters and digits alone."""
     return re.sub("[^a-z0-9]", "", name)
 
 

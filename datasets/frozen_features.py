@@ -237,7 +237,6 @@ class FrozenFeatures(FileDataset):
 
     @cached_property
     def _network(self) -> Network:
-        """The network on its device."""
         network: Any = networks.get(self.options.network)
         values = self._values(self.options.weights)
         require_sha256(network.weights_file(values), self.options.sha256)

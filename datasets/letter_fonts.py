@@ -135,7 +135,6 @@ def faces(files: Mapping[str, Files], characters: str, who: str) -> list[Face]:
 
 
 def _kind(package: str, face: str) -> str:
-    """The kind of a face."""
     family = package.removeprefix("@fontsource/")
     for kind, families in FONTSOURCE.items():
         if family in families:

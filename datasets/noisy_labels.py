@@ -191,7 +191,6 @@ class NoisyLabels(FileDataset):
         return order[: count or total].sort().values
 
     def _normalised(self, images: Tensor) -> Tensor:
-        """Make inputs (N, C, H, W) of bytes."""
         mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (self.base.mean, self.base.std))
         return (images.float() / 255 - mean) / std
 

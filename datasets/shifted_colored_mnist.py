@@ -93,7 +93,6 @@ class ShiftedColoredMNIST(ColoredMNIST):
 
     @staticmethod
     def _shaded(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
-        """Make four channels from two."""
         draws = torch.rand(len(x), generator=generator)
         shape = (-1, 1, 1, 1)
         first, third = (draws < share).view(shape), (draws < 1 - share).view(shape)

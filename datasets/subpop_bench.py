@@ -78,7 +78,6 @@ class SubpopBench(FileDataset):
         return _rows(self._there(self.table))
 
     def _there(self, name: str) -> Path:
-        """A file of the set; raises UserError if it is not there."""
         file = self.root / name
         if not file.is_file():
             raise UserError(f"{self.name}: {file} is missing; {SOURCE}")
@@ -215,7 +214,6 @@ class SubpopTexts(SubpopBench):
 
 @lru_cache(maxsize=2)
 def _rows(path: Path) -> Cells:
-    """The rows of a table."""
     return Cells(path)
 
 

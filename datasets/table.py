@@ -218,7 +218,6 @@ class Listed(Dataset):
         return tuple(names)
 
     def _targets(self) -> tuple[Task, Tensor, tuple[str, ...]]:
-        """The task, the targets of all rows and the names of the classes."""
         column = self.options.target
         if self.options.kind == "real":
             numbers = self.reader.required_numbers(column, gaps=False)
@@ -260,8 +259,7 @@ class Listed(Dataset):
 
 @lru_cache(maxsize=2)
 def _cells(path: Path, md5: str, encoding: str, separator: str) -> Cells:
-    """The cells of the file that has this md5."""
-    return Cells(path, encoding, separator)
+    return Cells(path, encoding, separator)  # other contents have another md5
 
 
 def _identifies(name: str, of_environments: Sequence[npt.NDArray[np.float64]]) -> bool:

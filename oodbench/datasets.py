@@ -57,8 +57,8 @@ class Metadata:
         """Raise UserError for what plug-ins of 0.4 gave."""
         if given.keys() & {"half", "shift_kind"}:
             raise UserError(
-                "`half` and `shift_kind` are no longer given to Metadata: leave them out; a board lists "
-                "its natural datasets in its protocol.yaml, as `natural: [LABEL, ...]`"
+                "`half` and `shift_kind` are no longer given to Metadata: leave them out; a board names "
+                "the datasets of each half in its folder, in halves.yaml (`natural: [LABEL, ...]`)"
             )
         return super().__new__(cls)
 
@@ -219,7 +219,7 @@ class Dataset(ABC):
         """
         return ()
 
-    @property
+    @cached_property
     def checksums(self) -> Mapping[str, str]:
         """The md5 of each file that is read with these options, by its path, as in `Metadata`."""
         return self.metadata.checksums
@@ -279,7 +279,7 @@ class Dataset(ABC):
         """
         return {}
 
-    def training_environments(self, held_out: Collection[str]) -> tuple[str, ...]:
+    def trainable(self, held_out: Collection[str]) -> tuple[str, ...]:
         """The environments to train on when others are held out, in the dataset's order."""
         never = {*held_out, *self.evaluation_environments}
         return tuple(name for name in self.environments if name not in never)

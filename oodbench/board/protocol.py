@@ -28,7 +28,6 @@ def protocol_of(board: Path) -> Sweep:
     if not isinstance(values, dict):
         raise UserError(f"{file} must hold keys and values, as the file of a sweep")
     values.pop("protocol", None)  # it names itself
-    natural = values.pop("natural", None)
     sweep = validate(values, str(file))
     if sweep.selection is not None and sees_test(sweep.selection):
         raise UserError(
@@ -55,9 +54,6 @@ def protocol_of(board: Path) -> Sweep:
         for label, count in Counter(labels).items():
             if count > 1:
                 raise UserError(f"{file} has two {what} called '{label}': give them a `label` each")
-    for name in natural or ():
-        if name not in names["datasets"]:
-            raise unknown("dataset", name, names["datasets"], f"`natural`, {file}")
     return sweep
 
 

@@ -223,14 +223,12 @@ def inspect(dataset: Dataset) -> list[Contents]:
                 contents.shared[other] = count
     if not any(contents.unreadable for contents in every):
         held_out = {*dataset.test_environments, *dataset.validation_environments}
-        if not dataset.training_environments(held_out):
+        if not dataset.trainable(held_out):
             names = ", ".join(name for name in dataset.environments if name in held_out)
             raise UserError(
                 f"{dataset.label}: with {names} held out, no environment is left to train on"
             )
-        places = {
-            n: torch.arange(len(environments[n].y)) for n in dataset.training_environments(held_out)
-        }
+        places = {n: torch.arange(len(environments[n].y)) for n in dataset.trainable(held_out)}
         fitted(dataset, environments, places)
     return every
 

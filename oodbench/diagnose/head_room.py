@@ -217,7 +217,7 @@ def _of(what: str, row: str) -> str:
 def _alone(dataset: Dataset, settings: Mapping[str, Any], rows: Sequence[str]) -> dict[str, Any]:
     tests = dataset.test_environments
     others = [name for name in dataset.environments if name not in tests]
-    if not set(tests) <= set(dataset.training_environments(others)):
+    if not set(tests) <= set(dataset.trainable(others)):
         return {}
     return {
         "datasets": [{"name": dataset.name, **settings}],

@@ -16,6 +16,8 @@ RUNS_FILE, RECORDS_FILE = "runs.parquet", "records.parquet"
 """The two tables of a frozen board, see `oodbench.results.parquet`."""
 TIERS_FILE = "tiers.yaml"
 """The tiers of a frozen board: which datasets, draws and trials of its protocol each has."""
+HALVES_FILE = "halves.yaml"
+"""The `constructed` and the `natural` datasets of a board: whether somebody built the shift."""
 ENTRIES_FILE = "entries.csv"
 """Who entered which rows of a frozen board."""
 
@@ -112,19 +114,19 @@ def datasets_to_come(board: Path) -> list[str]:
     return [name for name in _names(read_yaml(board / PROTOCOL_FILE)) if name not in frozen]
 
 
-def halves(board: str) -> dict[str, list[str]]:
-    """A board's constructed and natural datasets, as tables call them; empty if it says nothing of it.
+def halves(name: str) -> dict[str, list[str]]:
+    """The datasets of each half of a board, as tables call them; empty if its folder says nothing of them.
 
-    The key `natural` of the protocol lists the datasets whose shift nobody built.
+    Raises UserError for a dataset that the protocol does not have.
     """
-    protocol = read_yaml(find_board(board) / PROTOCOL_FILE)
-    if (natural := protocol.get("natural")) is None:
-        return {}
-    names = _names(protocol)
-    return {
-        "constructed": [name for name in names if name not in natural],
-        "natural": [name for name in names if name in natural],
-    }
+    board = find_board(name)
+    file = board / HALVES_FILE
+    by_half: dict[str, list[str]] = read_yaml(file) if file.is_file() else {}
+    names = _names(read_yaml(board / PROTOCOL_FILE))
+    for dataset in (dataset for members in by_half.values() for dataset in members):
+        if dataset not in names:
+            raise unknown("dataset", dataset, names, str(file))
+    return by_half
 
 
 def _names(protocol: Mapping[str, Any]) -> list[str]:

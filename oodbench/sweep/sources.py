@@ -178,7 +178,7 @@ def _source(
         holdout=0.0 if dataset.evaluation_environments else holdout,
         trials=trials_of(sweep, training),
         options={each: _options(dataset, each) for each in (False, True)},
-        trainable=dataset.training_environments(()),
+        trainable=dataset.trainable(()),
     )
 
 

@@ -174,7 +174,7 @@ def _units(data: Data, held_out: Collection[str]) -> StandardUnits:
 
 
 def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:
-    training = data.dataset.training_environments(held_out)
+    training = data.dataset.trainable(held_out)
     return {name: data.splits[name]["in"] for name in training}
 
 

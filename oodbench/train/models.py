@@ -226,7 +226,7 @@ def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
     )
     load_fitting(algorithm, weights, mistake)
     if fits_examples(type(algorithm)):
-        names = dataset.training_environments(spec.held_out)
+        names = dataset.trainable(spec.held_out)
         fit_to_examples(algorithm, load_data(spec, settings), names)
     return Model(algorithm, dataset, info, about["step"], settings).eval()
 

@@ -42,7 +42,7 @@ def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem
     return Problem(
         dataset.input_shape,
         dataset.task,
-        dataset.training_environments(spec.held_out),
+        dataset.trainable(spec.held_out),
         spec.steps,
         attributes=len(dataset.attributes),
         sizes=tuple(sizes),
@@ -122,7 +122,7 @@ class Run:
         seed_process(derive("data", spec.dataset, spec.trial))
         self.data = load_data(spec, settings)
         dataset = self.data.dataset
-        self.names = dataset.training_environments(spec.held_out)
+        self.names = dataset.trainable(spec.held_out)
         sizes = [len(self.data.splits[name]["in"]) for name in self.names]
         self.problem = replace(
             problem_of(spec, dataset, sizes),

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
+from oodbench.results.boards import HALVES_FILE, PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
 from oodbench.results.parquet import RECORDS, RUNS, table_of, write_table
 from oodbench.results.run_spec import SCORE
 
@@ -22,7 +22,7 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
     A row without a mean has the numbers of its dataset's first. A run is chosen at one step by every
     rule. `about`: `rules` and `constant` by dataset, `lower` (the datasets measured by mse), `grouped`
     (those with a worst group), `sets` (test sets of several environments by dataset), `ceilings`,
-    `transductives` and `alone` (labels), `natural` (datasets), `own_trials` (their number, by dataset,
+    `transductives` and `alone` (labels), `halves`, `own_trials` (their number, by dataset,
     where it is another).
     """
     rows: list[dict[str, Any]] = []
@@ -48,9 +48,9 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
     records = [record for run in rows for record in _records(run, about)]
     values = pd.DataFrame(records, columns=RECORDS.names)
     write_table(table_of(values, RECORDS), board / RECORDS_FILE)
-    protocol: dict[str, Any] = {"natural": about.get("natural")}
-    protocol |= {"datasets": [{"name": "Any", "label": dataset} for dataset in means]}
+    protocol = {"datasets": [{"name": "Any", "label": dataset} for dataset in means]}
     (board / PROTOCOL_FILE).write_text(yaml.safe_dump(protocol | {"algorithms": []}))
+    (board / HALVES_FILE).write_text(yaml.safe_dump(about.get("halves", {})))
     return pd.DataFrame(rows)
 
 

@@ -47,7 +47,7 @@ def test_environments_are_the_groups_of_train_and_the_other_splits(
             dataset.places[split].tolist()
             == np.flatnonzero(splits == data.split_dict[split]).tolist()
         )
-    groups = dataset.training_environments(())
+    groups = dataset.trainable(())
     assert groups and {"val", "test"} <= set(dataset.evaluation_environments)
     train = torch.cat([dataset.places[group] for group in groups]).sort().values
     assert train.tolist() == np.flatnonzero(splits == data.split_dict["train"]).tolist()
@@ -94,7 +94,7 @@ def test_rxrx1_is_standardised_by_image_and_turned_in_training(wilds_dir: Path) 
 @pytest.mark.parametrize(("group_by", "names"), [(["all"], ("all",)), (["slide"], None)])
 def test_other_groups(group_by: list[str], names: tuple[str, ...] | None, wilds_dir: Path) -> None:
     dataset = opened("Camelyon17", wilds_dir, group_by=group_by)
-    groups = dataset.training_environments(())
+    groups = dataset.trainable(())
     assert groups == names if names else all(g.startswith("slide:") for g in groups)
     assert sum(len(dataset.places[g]) for g in groups) == 30
 

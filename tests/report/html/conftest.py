@@ -56,7 +56,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, pd.DataFram
         *(folder, KINDS, 3, 5),
         rules=dict.fromkeys(KINDS, ("val_env", "train_val", "oracle")),
         lower=("beta, b",),
-        natural=["gamma"],
+        halves={"constructed": ["alpha", "beta, b", "delta"], "natural": ["gamma"]},
         constant={"alpha": 0.4},
         ceilings=("ceiling",),
         transductives=("T",),
