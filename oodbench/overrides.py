@@ -45,9 +45,8 @@ def _engines(cls: type) -> dict[str, Any]:
 def _kind(member: object) -> str:
     if isinstance(member, type):
         return "class"
-    return (
-        "function" if isinstance(member, (FunctionType, classmethod, staticmethod)) else "attribute"
-    )
+    is_function = isinstance(member, FUNCTIONS) and not isinstance(member, COMPUTED)
+    return "function" if is_function else "attribute"
 
 
 def check_overrides(noun: str, cls: type) -> None:
@@ -63,18 +62,21 @@ def check_overrides(noun: str, cls: type) -> None:
     who, own, engines = f"the {noun} {cls.__name__}", _own(cls), _engines(cls)
     bases = [base for base in cls.__mro__ if base not in own_bases(cls)]
     for name, member in own.items():
-        if name[0] != "_" and name not in engines and not any(name in vars(base) for base in bases):
-            kind = _kind(member)
-            nearest = _misspelt(name, [n for n, other in engines.items() if _kind(other) == kind])
-            if nearest is not None:
+        wanted, kind = engines.get(name), _kind(member)
+        if hasattr(wanted, "__final__"):
+            raise UserError(f"{who} defines `{name}`, which is no hook: give it another name")
+        if name in engines:
+            if (mistake := _mistake(cls, name, member, wanted)) is not None:
+                raise UserError(f"{who}: {mistake}")
+        elif name[0] != "_" and not any(name in vars(base) for base in bases):
+            alike = [
+                n for n, m in engines.items() if _kind(m) == kind and not hasattr(m, "__final__")
+            ]
+            if (nearest := _misspelt(name, alike)) is not None:
                 raise UserError(
                     f"{who} defines `{name}`, which overrides nothing; did you mean `{nearest}`? (Your "
                     f"own {kind} with such a name begins with an underscore: `_{name}`.)"
                 )
-    for name, member in own_functions(cls).items():
-        wanted = engines.get(name)
-        if wanted is not None and (mistake := _mistake(cls, name, member, wanted)) is not None:
-            raise UserError(f"{who}: {mistake}")
     missing: Any = getattr(cls, "__abstractmethods__", ())
     if missing:
         raise UserError(f"{who} does not define {' and '.join(f'`{m}`' for m in sorted(missing))}")
@@ -92,6 +94,8 @@ def _misspelt(name: str, known: Collection[str]) -> str | None:
 
 
 def _mistake(cls: type, name: str, given: Any, wanted: Any) -> str | None:
+    if wanted is None or _kind(wanted) == "class" or not isinstance(given, FUNCTIONS):
+        return None
     if _kind(wanted) == "attribute" or isinstance(given, COMPUTED):
         same = _kind(wanted) == "attribute" and isinstance(given, COMPUTED)
         line = "begins with" if _kind(wanted) == "attribute" else "is a function, without"

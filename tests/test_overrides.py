@@ -115,13 +115,8 @@ def test_helpers_of_a_dataset_are_taken() -> None:
 
 @pytest.mark.parametrize("given", ["half", "shift_kind"])
 def test_what_a_plug_in_for_0_4_says_of_boards_is_refused_with_the_new_spelling(given: str) -> None:
-    old: dict[str, Any] = {given: "natural"}
     with pytest.raises(UserError, match=r"leave them out; a board names .*`natural: \["):
-        Metadata(
-            **{"paper": "", "licence": "", "family": "", "shift": "", "network": "MLP"},
-            steps=1,
-            **old,
-        )
+        Metadata(**{**vars(METADATA), given: "natural"})
 
 
 @pytest.mark.parametrize(
