@@ -117,7 +117,8 @@ class RTable(PackagedTable):
         """The rows that can be used."""
         import pandas as pd  # not where runs of other data are trained
 
-        return cls.rows(pd.read_pickle(*files, compression="xz"))
+        (file,) = files
+        return cls.rows(pd.read_pickle(file, compression="xz"))
 
     @classmethod
     @abstractmethod
