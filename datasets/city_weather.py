@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from oodbench.data.columns import Columns
-from oodbench.data.packaged_tables import PackagedTable, Rows
+from oodbench.data.packaged_tables import RTable, TableRows
 from oodbench.datasets import Metadata, register
 from oodbench.tasks import Task
 
@@ -28,14 +28,12 @@ DAYS = 7
         licence="GPL-2 or later (the R package mosaicData, from Weather Underground)",
         family="tabular",
         shift="the city",
-        half="natural",
-        shift_kind="population",
         network="MLP",
         steps=400,
         checksums={"mosaicData/Weather.pkl.compress": "0fcec4f373f3f143e82258383fd9f38c"},
     ),
 )
-class CityWeather(PackagedTable):
+class CityWeather(RTable):
     """Did it rain, snow or hail on a day, given the rest of its weather? A city is held out.
 
     The 731 days of 2016 and 2017 in Auckland, Beijing, Chicago, Mumbai and San Diego. Inputs are the day's
@@ -60,11 +58,11 @@ class CityWeather(PackagedTable):
     classes = ("dry", "wet")
 
     @classmethod
-    def rows(cls, frame: Any) -> Rows:
+    def rows(cls, frame: Any) -> TableRows:
         """The days of all cities."""
         wet = frame["events"].fillna("").str.contains(WET)
         day = frame.groupby("city").cumcount()
-        return Rows(
+        return TableRows(
             cls.columns.encoded_frame(frame),
             torch.tensor(wet.to_numpy("float32")),
             torch.tensor(frame["city"].map(CITIES.index).to_numpy("int64")),

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from oodbench.data.coinrun.making import (
@@ -38,8 +36,6 @@ from oodbench.tasks import Task
         licence="MIT (the game: openai/procgen)",
         family="coinrun",
         shift="layout, background and colours of the level",
-        half="constructed",
-        shift_kind="style",
         network="ResNet18",
         steps=6400,
         folder=FOLDER,
@@ -113,11 +109,10 @@ class CoinRun(FileDataset):
         return manifest
 
     def _environment(self, parts: list[Shard], count: int) -> Environment:
-        """The first `count` states of some shards."""
         files = [[self.file(f"{FOLDER}/{file}") for file in part.files] for part in parts]
         images, actions = zip(*files, strict=True)
-        x = MemoryMapped(images)
-        y = torch.from_numpy(np.concatenate([_actions(path) for path in actions]))
+        x, targets = MemoryMapped(images), MemoryMapped(actions)
+        y = targets.read(torch.arange(len(targets)))
         if x.shape != IMAGE or len(x) != len(y):
             raise UserError(f"{images[0]} does not hold the images of {actions[0]}")
         return Environment(x if len(x) == count else Subset(x, torch.arange(count)), y[:count])
@@ -144,12 +139,3 @@ class CoinRun(FileDataset):
             f"{options.levels} levels of {options.states} states and {options.test_levels} test levels "
             f"are in {folder}"
         )
-
-
-def _actions(path: Path) -> NDArray[np.float32]:
-    """The distributions of a shard, (n, 15)."""
-    try:
-        distributions: NDArray[np.float32] = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{path} is not a whole .npy file: {error}") from error
-    return distributions

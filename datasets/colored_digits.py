@@ -22,8 +22,6 @@ from .colored_mnist import ColoredImages
         licence="CC BY 4.0 (UCI optdigits)",
         family="small_images",
         shift="how often the colour contradicts the label",
-        half="constructed",
-        shift_kind="spurious",
         network="MLP",
         steps=500,
     ),

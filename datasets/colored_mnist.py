@@ -27,7 +27,7 @@ NUM_TRAIN = 50_000
 
 
 class ColoredImages(FileDataset):
-    """Images of digits in two channels, one of which is empty (arXiv:1907.02893, section 5.2).
+    """Images of digits in one of two channels, the other empty (arXiv:1907.02893, section 5.2).
 
     The clean label says whether the digit is below 5; the label is flipped with probability
     `label_noise`, and the colour is the label, flipped with the probability that names the
@@ -66,8 +66,7 @@ class ColoredImages(FileDataset):
 
         Without colour, too, examples have the attribute: the colour that they would have.
         """
-        seed = self.seed(trial, self.environments[environment])
-        generator = torch.Generator().manual_seed(seed)
+        generator = self.generator(trial, self.environments[environment])
         noise = torch.rand(2, len(images), generator=generator)
         label = (digits < 5) ^ (noise[0] < self.options.label_noise)
         color = (label ^ (noise[1] < self.options.flips[environment])).long()
@@ -85,8 +84,6 @@ class ColoredImages(FileDataset):
         licence="CC BY-SA 3.0 (MNIST)",
         family="small_images",
         shift="how often the colour contradicts the label",
-        half="constructed",
-        shift_kind="spurious",
         network="MLP",
         steps=500,
         checksums=CHECKSUMS,
@@ -134,7 +131,7 @@ def download(dataset: FileDataset, source: str, data_dir: Path) -> None:
         file = data_dir / path
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.is_file() and md5(file) != checksum:
-            file.unlink()  # torchvision takes whatever is there
+            file.unlink()  # torchvision does not check it
     try:
         getattr(torchvision.datasets, source)(data_dir, download=True)
     except (RuntimeError, OSError) as error:

@@ -1,11 +1,11 @@
-"""Rodents of a desert over 26 years: of which genus is one, in years that nobody trained on?"""
+"""Rodents of a desert over 26 years: which genus is one, in years that nobody trained on?"""
 
 from typing import Any
 
 import torch
 
 from oodbench.data.columns import EMPTY, Columns
-from oodbench.data.packaged_tables import PackagedTable, Rows
+from oodbench.data.packaged_tables import RTable, TableRows
 from oodbench.datasets import Metadata, register
 from oodbench.tasks import Task
 
@@ -47,14 +47,12 @@ SIZES = ("weight", "hindfoot_length")
         licence="CC0 (the R package ratdat, from the Portal Project)",
         family="tabular",
         shift="the years",
-        half="natural",
-        shift_kind="time",
         network="MLP",
         steps=400,
         checksums={"ratdat/complete.pkl.compress": "d92229624edf5d7d5dd414d36da49c22"},
     ),
 )
-class DesertRodents(PackagedTable):
+class DesertRodents(RTable):
     """Of which genus is a rodent that was caught near Portal, Arizona? The last years are held out.
 
     The 32,706 captures of seven genera from 1977 to 2002 in which the animal was weighed or its hind foot
@@ -83,12 +81,12 @@ class DesertRodents(PackagedTable):
     classes = GENERA
 
     @classmethod
-    def rows(cls, frame: Any) -> Rows:
+    def rows(cls, frame: Any) -> TableRows:
         """The captures that can be used."""
         frame = frame[frame["genus"].isin(GENERA) & frame[[*SIZES]].notna().any(axis=1)]
         day = frame["year"] * 10_000 + frame["month"] * 100 + frame["day"]
         last = torch.tensor([last for _, last in YEARS.values()])
-        return Rows(
+        return TableRows(
             cls.columns.encoded_frame(frame),
             torch.tensor(frame["genus"].map(GENERA.index).to_numpy("int64")),
             torch.bucketize(torch.tensor(frame["year"].to_numpy("int64")), last),

@@ -45,8 +45,6 @@ INK = 64
         licence="CC BY 4.0 (UCI optdigits), CC BY-SA 3.0 (MNIST), free fonts' own",
         family="pictures",
         shift="who wrote or drew the digits",
-        half="natural",
-        shift_kind="style",
         network="ConvNet",
         steps=400,
         folder="DigitSources",
@@ -122,7 +120,6 @@ class DigitSources(DrawnPictures):
 
 
 def _mnist(files: Files) -> tuple[NDArray[np.uint8], list[int]]:
-    """The first of MNIST's test images (n, 28, 28), bytes, and their digits."""
     parts = []
     for (_, content), header in zip(sorted(files.items()), HEADERS, strict=True):
         parts.append(np.frombuffer(content, np.uint8, offset=header))

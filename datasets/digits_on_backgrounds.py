@@ -25,8 +25,6 @@ AGREEMENT = (0.95, 0.85, 0.5, 0.1)
         licence="CC BY 4.0 (UCI optdigits)",
         family="small_images",
         shift="how often the background contradicts the label",
-        half="constructed",
-        shift_kind="spurious",
         network="MLP",
         steps=400,
     ),
@@ -80,7 +78,7 @@ class DigitsOnBackgrounds(Dataset):
         for i, (name, share) in enumerate(zip(self.environments, shares, strict=True)):
             scans = order[i :: len(shares)]
             agreement = shares[-1] if self.options.as_test else share
-            noise = torch.Generator().manual_seed(self.seed(trial, name))
+            noise = self.generator(trial, name)
             label = digits[scans] < 5
             contradicts = torch.rand(len(scans), generator=noise) >= agreement
             upright = label ^ contradicts

@@ -10,8 +10,6 @@ from oodbench.datasets import register
         paper="arXiv:1812.01754",
         licence="fair use, non-commercial research",
         shift="the style of the picture",
-        half="natural",
-        shift_kind="style",
         folder="domain_net",
     ),
 )

@@ -17,8 +17,6 @@ from .rotated_mnist import CHECKSUMS, DealtMNIST
         licence="CC BY-SA 3.0 (MNIST)",
         family="digits",
         shift="how often the colour contradicts the label",
-        half="constructed",
-        shift_kind="spurious",
         network="MNISTCNN",
         steps=5001,
         checksums=CHECKSUMS,

@@ -119,8 +119,6 @@ NAMING = "noto"
         licence="Apache 2.0, CC BY 4.0, CC BY-SA 4.0 (openmoji), MIT: see `SETS`",
         family="pictures",
         shift="who draws",
-        half="natural",
-        shift_kind="style",
         network="ConvNet",
         steps=400,
         folder="EmojiStyles",
@@ -242,7 +240,6 @@ class _Set:
 
 
 def _plain(name: str) -> str:
-    """A name's letters and digits alone."""
     return re.sub("[^a-z0-9]", "", name)
 
 

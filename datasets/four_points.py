@@ -18,8 +18,6 @@ from .linear_sem import named_weights
         licence="generated",
         family="linear",
         shift="a coordinate of its own for each environment",
-        half="constructed",
-        shift_kind="spurious",
         network="Linear",
         steps=1000,
     ),

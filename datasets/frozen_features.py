@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data import facts
 from oodbench.data.images import Images
 from oodbench.data.preparation import fits
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
-from oodbench.datasets import Environment, FileDataset, Metadata, make, register
+from oodbench.datasets import Environment, FileDataset, Metadata, make, register, require_files
 from oodbench.errors import MissingError, UserError, unknown
 from oodbench.files import open_regular
 from oodbench.hparams import defaults, hparam, identity
@@ -95,11 +94,11 @@ class FrozenFeatures(FileDataset):
         self.environments = images.environments
         self.test_environments = images.test_environments
         self.validation_environments = images.validation_environments
-        self.evaluation_environments = facts.evaluation_environments(images)
-        self.holdout = facts.holdout(images)
-        self.repeats = facts.repeats(images) or bool(options.as_test)
-        self.metric, self.higher_is_better = facts.metric(images), facts.higher_is_better(images)
-        self.split_metrics = facts.split_metrics(images)
+        self.evaluation_environments = images.evaluation_environments
+        self.holdout = images.holdout
+        self.repeats = images.repeats or bool(options.as_test)
+        self.metric, self.higher_is_better = images.metric, images.higher_is_better
+        self.split_metrics = images.split_metrics  # type: ignore[method-assign]
         self.task = images.task
         self.classes = images.classes
         self.attributes = images.attributes
@@ -137,7 +136,7 @@ class FrozenFeatures(FileDataset):
         if any(isinstance(each.x, Stored) for each in environments.values()):
             command = f"python -m oodbench.data cache FrozenFeatures --data-dir {self.data_dir}"
             raise MissingError(
-                f"{facts.label(self)}: there are no features in {folder}; `{command}`, with the same "
+                f"{self.label}: there are no features in {folder}; `{command}`, with the same "
                 "options, extracts them",
                 command,
             )
@@ -155,7 +154,7 @@ class FrozenFeatures(FileDataset):
         """The file of features; raises UserError for a missing or another one."""
         file = Path(self.options.file).expanduser()
         if not file.is_file():
-            raise UserError(f"`file` of {facts.label(self)}: there is no file {file}")
+            raise UserError(f"`file` of {self.label}: there is no file {file}")
         if self.options.sha256 not in ("", sha256(file)):
             raise UserError(
                 f"{file} is not the file of features with SHA-256 {self.options.sha256}"
@@ -165,7 +164,7 @@ class FrozenFeatures(FileDataset):
     def _arrays(self) -> Mapping[str, NDArray[np.float32]]:
         """The features in the file by environment; raises UserError for what is no such file."""
         file = self._given()
-        return _read_arrays(file, sha256(file), facts.label(self))
+        return _read_arrays(file, sha256(file), self.label)
 
     def _with_given(self, environments: Mapping[str, Environment]) -> dict[str, Environment]:
         """The environments with the features of the file; raises UserError where they do not fit."""
@@ -185,11 +184,11 @@ class FrozenFeatures(FileDataset):
     def files_read(self) -> Collection[Path]:
         """The files of the images, and the file of features."""
         own = [self._given()] if self.options.file else []
-        return [*facts.files_read(self.images), *own]
+        return [*self.images.files_read, *own]
 
     def check(self) -> None:
         """Check the images and that there are features; raises UserError as `load` does."""
-        facts.check(self.images)
+        self.images.check()
         if self.options.file:
             self._given()
         elif not (folder := self._folder(environments := self.images.load(0))).is_dir():
@@ -202,7 +201,7 @@ class FrozenFeatures(FileDataset):
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
         """The features (N, F) of new files; raises UserError for one that cannot be read."""
-        return self.features(facts.require_files(self.images).read(files))
+        return self.features(require_files(self.images).read(files))
 
     def features(self, x: Tensor) -> Tensor:
         """The features (N, F) of inputs (N, ...) as the environments of the images hold them."""
@@ -238,7 +237,6 @@ class FrozenFeatures(FileDataset):
 
     @cached_property
     def _network(self) -> Network:
-        """The network on its device."""
         network: Any = networks.get(self.options.network)
         values = self._values(self.options.weights)
         require_sha256(network.weights_file(values), self.options.sha256)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from oodbench.data.columns import EMPTY, Columns
-from oodbench.data.packaged_tables import PackagedTable, Rows
+from oodbench.data.packaged_tables import RTable, TableRows
 from oodbench.datasets import Metadata, register
 from oodbench.tasks import Task
 
@@ -38,14 +38,12 @@ to neither, and that of those of another party."""
         licence="GPL-2 (the R package stevedata, from the General Social Survey)",
         family="tabular",
         shift="the decade",
-        half="natural",
-        shift_kind="time",
         network="MLP",
         steps=400,
         checksums={"stevedata/gss_abortion.pkl.compress": "5ba06c59a5de89d615b0d68d58909be2"},
     ),
 )
-class GSSParty(PackagedTable):
+class GSSParty(RTable):
     """Do respondents of a survey lean to Democrats or Republicans? The latest surveys are held out.
 
     The General Social Survey asks another sample of adults in the United States every year or two. Inputs
@@ -81,13 +79,13 @@ class GSSParty(PackagedTable):
     classes = ("Democrat", "Republican")
 
     @classmethod
-    def rows(cls, frame: Any) -> Rows:
+    def rows(cls, frame: Any) -> TableRows:
         """The respondents of either party that answered enough questions."""
         leans = frame["pid"].notna() & ~frame["pid"].isin((INDEPENDENT, OTHER))
         frame = frame[leans & (frame[[*QUESTIONS]].notna().sum(axis=1) >= FEWEST)]
         frame = frame.assign(**{name: frame[name].map(ANSWERS) for name in QUESTIONS})
         last = torch.tensor([last for _, last in YEARS.values()])
-        return Rows(
+        return TableRows(
             cls.columns.encoded_frame(frame),
             torch.tensor((frame["pid"] > INDEPENDENT).to_numpy("float32")),
             torch.bucketize(torch.tensor(frame["year"].to_numpy("int64")), last),

@@ -7,9 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data.facts import in_order
 from oodbench.data.images import ImageFolders, OwnImages, Place, class_folders, image_metadata
-from oodbench.datasets import register
+from oodbench.datasets import in_order, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -58,7 +57,7 @@ class ImageFolder(OwnImages, ImageFolders):
         self.task = Task("multiclass", max(2, len(self.classes)))
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
-        """The attributes, by the folders in the classes' own; raises UserError for a file beside them."""
+        """The attributes, by the folders in the classes' folders; raises UserError for a file in none."""
         if not self.options.attributes:
             return None
         folders = [file.relative_to(self.root).parts[2] for file in files]
@@ -72,7 +71,7 @@ class ImageFolder(OwnImages, ImageFolders):
 
     @property
     def files_read(self) -> Collection[Path]:
-        """The images and all folders, of which those in the root are the environments."""
+        """The images and all folders; those in the root are the environments."""
         return [*super().files_read, self.root]
 
     @property

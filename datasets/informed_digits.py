@@ -18,8 +18,6 @@ from .colored_digits import ColoredDigits
         licence="CC BY 4.0 (UCI optdigits)",
         family="small_images",
         shift="how often the colour contradicts the label, which inputs tell",
-        half="constructed",
-        shift_kind="posterior",
         network="MLP",
         steps=500,
     ),

@@ -23,8 +23,6 @@ SCALES = {"0.1": 0.1, "1": 1.0, "test 0.01": 0.01, "test 0.1": 0.1, "test 1": 1.
         licence="generated",
         family="linear",
         shift="the scale of the noise",
-        half="constructed",
-        shift_kind="scale",
         network="Linear",
         steps=2000,
     ),
@@ -54,7 +52,7 @@ class IRMExample(Dataset):
         """Inputs (N, 4) and targets (N, 1) of each environment."""
         environments = {}
         for name, scale in SCALES.items():
-            generator = torch.Generator().manual_seed(self.seed(trial, name))
+            generator = self.generator(trial, name)
             noise = torch.randn(3, self.options.num_examples, 2, generator=generator)
             x = scale * noise[0]
             y = x + scale * noise[1]

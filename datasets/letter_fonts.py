@@ -135,7 +135,6 @@ def faces(files: Mapping[str, Files], characters: str, who: str) -> list[Face]:
 
 
 def _kind(package: str, face: str) -> str:
-    """The kind of a face."""
     family = package.removeprefix("@fontsource/")
     for kind, families in FONTSOURCE.items():
         if family in families:
@@ -170,8 +169,6 @@ def fontsource(kinds: Sequence[str] = tuple(FONTSOURCE)) -> tuple[Package, ...]:
         licence="free fonts' own: SIL OFL, Apache 2.0, Bitstream Vera, GPL, AEnigma's",
         family="pictures",
         shift="the kind of font",
-        half="natural",
-        shift_kind="style",
         network="ConvNet",
         steps=400,
         folder="LetterFonts",

@@ -37,8 +37,6 @@ class Model:
         licence="generated",
         family="linear",
         shift="the scale of the noise",
-        half="constructed",
-        shift_kind="scale",
         network="Linear",
         steps=2000,
     ),
@@ -103,13 +101,13 @@ class LinearSEM(Dataset):
     def noise(self, trial: int, environment: str) -> Tensor:
         """Draw N(0, 1) for H, X, Y and Z, (4, num_examples, dim)."""
         shape = (4, self.options.num_examples, self.options.dim)
-        generator = torch.Generator().manual_seed(self.seed(trial, environment))
+        generator = self.generator(trial, environment)
         return torch.randn(shape, generator=generator, dtype=torch.double)
 
     def model(self, trial: int) -> Model:
-        """The coefficients of a trial, the same draws whatever the variant."""
+        """The coefficients of a trial; all variants share the draws."""
         k = self.options.dim
-        generator = torch.Generator().manual_seed(self.seed(trial, "model"))
+        generator = self.generator(trial, "model")
         hx, hy, hz, xy, yz = torch.randn(5, k, k, generator=generator, dtype=torch.double) / (2 * k)
         rotation, _ = torch.linalg.qr(
             torch.randn(2 * k, 2 * k, generator=generator, dtype=torch.double)

@@ -25,8 +25,6 @@ SHARES = ((0.95, 0.3), (0.97, 0.5), (0.99, 0.7))
         licence="generated",
         family="linear",
         shift="the relation of the spurious inputs to the target",
-        half="constructed",
-        shift_kind="spurious",
         network="Head",
         steps=10_000,
         hparams={"lr": 1e-3},
@@ -80,22 +78,20 @@ class LinearUnitTests(Dataset):
         """Inputs (N, 10) and targets, (N, 1) in Example 1, else (N,), of each environment."""
         rotation = torch.eye(2 * DIM, dtype=torch.double)
         if self.options.scrambled:
-            normal = self._normal(self._generator(trial, "rotation"), 2 * DIM, 2 * DIM)
+            normal = self._normal(
+                self.generator(trial, self.options.example, "rotation"), 2 * DIM, 2 * DIM
+            )
             rotation = torch.linalg.qr(normal).Q
         environments = {}
         for name in self.environments:
             place = int(name.partition("-")[0].removeprefix("E"))
-            generator = self._generator(trial, name)
+            generator = self.generator(trial, self.options.example, name)
             x, z, y = self._examples(trial, place, generator)
             order = torch.randperm(len(z), generator=generator)
             if self.options.oracle or name in self.test_environments:
                 z = z[order]
             environments[name] = Environment((torch.cat([x, z], 1) @ rotation).float(), y.float())
         return environments
-
-    def _generator(self, trial: int, *names: object) -> torch.Generator:
-        seed = self.seed(trial, self.options.example, *names)
-        return torch.Generator().manual_seed(seed)
 
     def _normal(self, generator: torch.Generator, *shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.double)
@@ -105,12 +101,15 @@ class LinearUnitTests(Dataset):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """x and z, (N, 5) each, and the targets of the environment at a place."""
         n = self.options.num_examples
-        of_environment = self._generator(trial, "environment", place)
+        of_environment = self.generator(trial, self.options.example, "environment", place)
         first, second = torch.rand(2, generator=of_environment, dtype=torch.double).tolist()
         noise_x, noise_z = self._normal(generator, 2, n, DIM)
         if self.options.example == 1:
             scale = SCALES[place] if place < len(SCALES) else 10 ** (3 * first - 2)
-            xy, yz = self._normal(self._generator(trial, "weights"), 2, DIM, DIM) / DIM
+            xy, yz = (
+                self._normal(self.generator(trial, self.options.example, "weights"), 2, DIM, DIM)
+                / DIM
+            )
             x = scale * noise_x
             y = x @ xy + scale * self._normal(generator, n, DIM)
             return x, y @ yz + noise_z, y.sum(1, keepdim=True)

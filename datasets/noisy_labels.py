@@ -1,4 +1,4 @@
-"""Images of which some have a redrawn label, or noise for an input: how much a method memorizes."""
+"""Images, some with a redrawn label or noise for an input: how much a method memorizes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data import facts
 from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import hparam
@@ -36,7 +35,7 @@ class Images:
     """The mean by which a channel's values in [0, 1] are normalised, with the standard deviation `std`."""
     std: tuple[float, ...]
     checksums: Mapping[str, str]
-    """The md5 of the files of training images and labels, then of those of the test, by path."""
+    """The md5 of the files, by path: training images and labels, then the test's."""
     classes: tuple[str, ...] = tuple("0123456789")
     """The names of the classes, as torchvision has them."""
 
@@ -87,8 +86,6 @@ BASES: Mapping[str, Images] = {
         licence="CC BY-SA 3.0 (MNIST), MIT (Fashion-MNIST), CC BY 4.0 (digits), none stated (CIFAR-10)",
         family="noisy_labels",
         shift="training labels that are wrong",
-        half="constructed",
-        shift_kind="labels",
         network="ConvNet",
         steps=5000,
         checksums={p: c for base in BASES.values() for p, c in base.checksums.items()},
@@ -98,7 +95,7 @@ class NoisyLabels(FileDataset):
     """Images with some labels redrawn: memorization at `fraction` 1, label noise at 0.25.
 
     Section 4.2 and its code. The one training environment is `train`; `test` has clean test images.
-    The training images of which the redrawn label is wrong are also there as `mislabeled`, with
+    The training images whose redrawn label is wrong are also there as `mislabeled`, with
     that wrong label. It counts as a test environment because nobody trains on this copy: there
     accuracy is the share memorized, chance is a tenth, and whoever ignores the noise has less. Its
     average with `test` says nothing. Train on all of `train`, as the paper did, with `holdout: 0`
@@ -172,10 +169,10 @@ class NoisyLabels(FileDataset):
         images, labels, test_images, test_labels = _read(self.options.base, files)
         chosen = self._drawn(trial, "examples", self.options.num_examples, len(images))
         x, right = self._normalised(images[chosen]), labels[chosen]
-        noise = self._generator(trial, "inputs")
+        noise = self.generator(trial, "inputs")
         replaced = torch.randperm(len(x), generator=noise)[: round(self.options.randX * len(x))]
         x[replaced] = torch.randn(len(replaced), *x.shape[1:], generator=noise) * x.std() + x.mean()
-        redraw = self._generator(trial, "labels")
+        redraw = self.generator(trial, "labels")
         redrawn = torch.randperm(len(x), generator=redraw)[: round(self.options.fraction * len(x))]
         y = right.clone()
         y[redrawn] = torch.randint(CLASSES, (len(x),), generator=redraw)[: len(redrawn)]
@@ -186,20 +183,14 @@ class NoisyLabels(FileDataset):
             environments["mislabeled"] = Environment(x[y != right], y[y != right])
         return environments
 
-    def _generator(self, trial: int, what: str) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed(trial, what))
-
     def _drawn(self, trial: int, what: str, count: int, total: int) -> Tensor:
         """Sorted positions of `count` of the images; raises UserError if there are not so many."""
         if count > total:
-            raise UserError(
-                f"{facts.label(self)}: {self.options.base} has {total} images, not {count}"
-            )
-        order = torch.randperm(total, generator=self._generator(trial, what))
+            raise UserError(f"{self.label}: {self.options.base} has {total} images, not {count}")
+        order = torch.randperm(total, generator=self.generator(trial, what))
         return order[: count or total].sort().values
 
     def _normalised(self, images: Tensor) -> Tensor:
-        """Make inputs (N, C, H, W) of bytes."""
         mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (self.base.mean, self.base.std))
         return (images.float() / 255 - mean) / std
 
@@ -211,8 +202,6 @@ class NoisyLabels(FileDataset):
         licence="none stated (CIFAR-10)",
         family="noisy_labels",
         shift="training labels that are wrong",
-        half="constructed",
-        shift_kind="labels",
         network="FastResNet",
         steps=50_000,
         checksums=BASES["cifar10"].checksums,

@@ -10,8 +10,6 @@ from oodbench.datasets import register
         paper="arXiv:1706.07522",
         licence="non-commercial research (not checked)",
         shift="the style of the picture",
-        half="natural",
-        shift_kind="style",
         folder="office_home",
     ),
 )

@@ -10,8 +10,6 @@ from oodbench.datasets import register
         paper="arXiv:1710.03077",
         licence="unstated (research)",
         shift="the style of the picture",
-        half="natural",
-        shift_kind="style",
         folder="PACS",
     ),
 )

@@ -16,8 +16,6 @@ from .colored_mnist import CHECKSUMS, ColoredMNIST
         licence="CC BY-SA 3.0 (MNIST)",
         family="small_images",
         shift="how often the colour contradicts the label",
-        half="constructed",
-        shift_kind="spurious",
         network="MLP",
         steps=500,
         checksums=CHECKSUMS,

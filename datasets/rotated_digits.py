@@ -21,8 +21,6 @@ DEGREES = (0, 15, 30, 45, 60, 75)
         licence="CC BY 4.0 (UCI optdigits)",
         family="small_images",
         shift="the angle of the digits",
-        half="constructed",
-        shift_kind="style",
         network="MLP",
         steps=400,
     ),

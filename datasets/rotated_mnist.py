@@ -28,7 +28,7 @@ class DealtMNIST(FileDataset):
     """All 70,000 images of MNIST, in an order drawn by the trial, dealt out in turn.
 
     Image i of the order goes to environment i modulo their number, which hence share no image.
-    DomainBed's code draws the order anew for every run; here all runs of a trial share it.
+    DomainBed's code draws another order for every run; here all runs of a trial share it.
     """
 
     degrees_of_change: ClassVar[tuple[float, ...]]
@@ -49,7 +49,7 @@ class DealtMNIST(FileDataset):
             zip(self.environments, self.degrees_of_change, strict=True)
         ):
             part = order[i :: len(self.environments)]
-            generator = torch.Generator().manual_seed(self.seed(trial, name))
+            generator = self.generator(trial, name)
             environments[name] = self.changed(images[part.numpy()], digits[part], degree, generator)
         return environments
 
@@ -75,8 +75,6 @@ def _mnist(
         licence="CC BY-SA 3.0 (MNIST)",
         family="digits",
         shift="the angle of the digits",
-        half="constructed",
-        shift_kind="style",
         network="MNISTCNN",
         steps=5001,
         checksums=CHECKSUMS,

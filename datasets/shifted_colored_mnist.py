@@ -16,7 +16,7 @@ DIGITS = {
     "class": (((5, 6, 7, 8, 9),), ((0, 1, 2, 3, 4),)),
     "digit": (((1, 2), (6, 7)), ((3, 4), (8, 9))),
 }
-"""Groups of digits of which an environment keeps a share P, and those of which it keeps 1 - P."""
+"""Groups of digits: an environment keeps a share P of the first and 1 - P of the second."""
 
 
 @register(
@@ -26,8 +26,6 @@ DIGITS = {
         licence="CC BY-SA 3.0 (MNIST)",
         family="small_images",
         shift="how often the colour contradicts the label, and which inputs there are",
-        half="constructed",
-        shift_kind="spurious",
         network="MLP",
         steps=500,
         checksums=CHECKSUMS,
@@ -42,7 +40,7 @@ class ShiftedColoredMNIST(ColoredMNIST):
 
     - `class`: the share P of the digits 5 to 9 and 1 - P of the digits 0 to 4;
     - `digit`: the share P of the digits 1, 2, 6, 7 and 1 - P of 3, 4, 8, 9, but no 0 and no 5;
-    - `colour`: everything, with two shades of each colour: four channels, of which colour 0 takes
+    - `colour`: everything, with two shades of each colour: four channels; colour 0 takes
       the first with probability P and the second otherwise, colour 1 the third with probability
       1 - P and the fourth otherwise.
 
@@ -77,8 +75,8 @@ class ShiftedColoredMNIST(ColoredMNIST):
             kept = part[self._kept(digits[part], share)]
             colored = self.colored(i, images[kept], digits[kept], trial)
             if colored.x.shape[1] < self.input_shape[0]:
-                seed = self.seed(trial, self.environments[i], "shade")
-                colored = replace(colored, x=self._shaded(colored.x, share, seed))
+                generator = self.generator(trial, self.environments[i], "shade")
+                colored = replace(colored, x=self._shaded(colored.x, share, generator))
             environments[self.environments[i]] = colored
         return environments
 
@@ -94,9 +92,8 @@ class ShiftedColoredMNIST(ColoredMNIST):
         return kept
 
     @staticmethod
-    def _shaded(x: Tensor, share: float, seed: int) -> Tensor:
-        """Make four channels from two."""
-        draws = torch.rand(len(x), generator=torch.Generator().manual_seed(seed))
+    def _shaded(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
+        draws = torch.rand(len(x), generator=generator)
         shape = (-1, 1, 1, 1)
         first, third = (draws < share).view(shape), (draws < 1 - share).view(shape)
         zero, one = x[:, :1], x[:, 1:]

@@ -41,8 +41,6 @@ SWAPPED = (1, 0, 3, 2)
         paper="arXiv:2303.05470",
         licence="CC BY 4.0 (not checked)",
         shift="the background that goes with a breed",
-        half="constructed",
-        shift_kind="spurious",
         folder="spawrious224",
     ),
 )

@@ -20,8 +20,6 @@ TEST = "test"
         licence="generated",
         family="synthetic",
         shift="the shortcut's sign pattern; in the test environment it says nothing",
-        half="constructed",
-        shift_kind="spurious",
         network="MLP",
         steps=600,
     ),

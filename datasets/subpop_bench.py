@@ -23,7 +23,7 @@ from torch import Tensor
 from oodbench.data import encodings
 from oodbench.data.cells import Cells
 from oodbench.data.pictures import UNREADABLE, formats, unreadable
-from oodbench.data.streams import Stored
+from oodbench.data.streams import Prepared
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
@@ -32,23 +32,6 @@ from oodbench.tasks import Task
 SPLITS = {"0": "train", "1": "validation", "2": "test"}
 """The environments by the numbers of the column `split`."""
 SOURCE = "the scripts of https://github.com/YyzHarry/SubpopBench make it"
-
-
-class Prepared(Stored):
-    """Inputs that are prepared when they are read, each from what a row of the table names."""
-
-    def __init__(
-        self, items: Sequence[Any], prepare: Callable[[Any], Tensor], shape: tuple[int, ...]
-    ) -> None:
-        self.shape = shape
-        self._items, self._prepare = items, prepare
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def read(self, index: Tensor) -> Tensor:
-        """The examples at `index`; raises UserError for one that cannot be read."""
-        return torch.stack([self._prepare(self._items[i]) for i in index.tolist()])
 
 
 class SubpopBench(FileDataset):
@@ -95,7 +78,6 @@ class SubpopBench(FileDataset):
         return _rows(self._there(self.table))
 
     def _there(self, name: str) -> Path:
-        """A file of the set; raises UserError if it is not there."""
         file = self.root / name
         if not file.is_file():
             raise UserError(f"{self.name}: {file} is missing; {SOURCE}")
@@ -232,15 +214,14 @@ class SubpopTexts(SubpopBench):
 
 @lru_cache(maxsize=2)
 def _rows(path: Path) -> Cells:
-    """The rows of a table."""
     return Cells(path)
 
 
 def about(shift: str, licence: str, steps: int, folder: str, family: str = "images") -> Any:
     """The metadata of a set, as keywords."""
     network = "ResNet50" if family == "images" else "DistilBERT"
-    kinds = {"family": family, "shift": shift, "half": "natural", "shift_kind": "population"}
-    return kinds | {"licence": licence, "steps": steps, "folder": folder, "network": network}
+    known = {"family": family, "shift": shift, "network": network}
+    return known | {"licence": licence, "steps": steps, "folder": folder}
 
 
 NON_COMMERCIAL = "non-commercial research"

@@ -10,8 +10,6 @@ from oodbench.datasets import register
         paper="arXiv:2001.03483",
         licence="CC BY-NC-SA 4.0 (not checked)",
         shift="the vehicle",
-        half="constructed",
-        shift_kind="population",
         folder="sviro",
     ),
 )

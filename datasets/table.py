@@ -17,7 +17,6 @@ from torch import Tensor
 
 from oodbench.data.cells import Cells, table_files
 from oodbench.data.columns import EMPTY, IMPUTATIONS, Columns
-from oodbench.data.facts import changed_options, in_order, labelled
 from oodbench.data.readings import (
     MARKS,
     MOST,
@@ -32,7 +31,7 @@ from oodbench.data.readings import (
     shown,
     units,
 )
-from oodbench.datasets import Dataset, Environment, Metadata, md5, register
+from oodbench.datasets import Dataset, Environment, Metadata, in_order, labelled, md5, register
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -142,7 +141,7 @@ class Listed(Dataset):
     def label(self) -> str:
         """The file's name and what else is not usual."""
         unsaid = ("file", "md5", "test_environments", "encoding", "separator", "decimal")
-        changed = {k: v for k, v in changed_options(self).items() if k not in unsaid}
+        changed = {k: v for k, v in self.changed_options.items() if k not in unsaid}
         said = {k: f"[{', '.join(v)}]" if isinstance(v, tuple) else v for k, v in changed.items()}
         return labelled(Path(self.options.file).stem, said)
 
@@ -172,7 +171,7 @@ class Listed(Dataset):
                 found = Counter(self.targets[places].long().tolist())
                 counts[name] = {self.classes[c]: found[c] for c in sorted(found)}
         of_classes = _class_notes(counts, self.test_environments)
-        others = getattr(super(), "notes", ())
+        others = super().notes
         return [*of_classes, *small, *self.rows.notes, *said, *others]
 
     def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
@@ -189,7 +188,7 @@ class Listed(Dataset):
         }
 
     def _words(self, role: str, column: str) -> npt.NDArray[np.object_]:
-        """The texts of the rows in the column of a role, none of which may be empty."""
+        """The texts of the rows in the column of a role; raises UserError for an empty one."""
         words, note = one_spelling(self.rows.texts(column))
         distinct = set(words)
         names = [f"{mark} is a name here, not a gap" for mark in MARKS if mark in distinct]
@@ -219,7 +218,6 @@ class Listed(Dataset):
         return tuple(names)
 
     def _targets(self) -> tuple[Task, Tensor, tuple[str, ...]]:
-        """The task, the targets of all rows and the names of the classes."""
         column = self.options.target
         if self.options.kind == "real":
             numbers = self.reader.required_numbers(column, gaps=False)
@@ -261,8 +259,7 @@ class Listed(Dataset):
 
 @lru_cache(maxsize=2)
 def _cells(path: Path, md5: str, encoding: str, separator: str) -> Cells:
-    """The cells of the file that has this md5."""
-    return Cells(path, encoding, separator)
+    return Cells(path, encoding, separator)  # other contents have another md5
 
 
 def _identifies(name: str, of_environments: Sequence[npt.NDArray[np.float64]]) -> bool:
@@ -347,6 +344,8 @@ class Table(Listed):
         missing: str = hparam("", options=("", *IMPUTATIONS), neutral="")
         """The statistic that fills an empty cell of numbers: `median` or `mean` of the rows that a run
         trains on; where none is given, an empty cell is refused."""
+
+    columns: Columns
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)

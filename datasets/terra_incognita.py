@@ -10,8 +10,6 @@ from oodbench.datasets import register
         paper="arXiv:1807.04975",
         licence="CDLA-Permissive 1.0 (not checked)",
         shift="the place of the camera",
-        half="natural",
-        shift_kind="population",
         folder="terra_incognita",
     ),
 )

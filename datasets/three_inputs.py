@@ -24,8 +24,6 @@ EXAMPLES = 80
         licence="generated",
         family="linear",
         shift="P(x) of two inputs, P(y | x) of the third",
-        half="constructed",
-        shift_kind="posterior",
         network="Linear",
         steps=2000,
     ),

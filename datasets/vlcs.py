@@ -10,8 +10,6 @@ from oodbench.datasets import register
         paper="Fang et al., Unbiased metric learning, ICCV 2013",
         licence="those of its four sources",
         shift="the collection that a photograph is from",
-        half="natural",
-        shift_kind="population",
         folder="VLCS",
     ),
 )

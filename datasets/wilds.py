@@ -194,7 +194,7 @@ class WILDS(FileDataset):
         attributes = official.column(self.data, field) if field else None
         return {
             name: Environment(
-                official.Items(self.data, index, prepare, self.input_shape, self.name),
+                official.prepared(self.data, index, prepare, self.input_shape, self.name),
                 y[index],
                 attributes=None if attributes is None else attributes[index],
             )

@@ -180,7 +180,6 @@ class Set:
 
 
 def _rows(table: str) -> dict[str, dict[str, Any]]:
-    """The rows of a table by their first column."""
     header, *lines = (re.split(r" {2,}", line) for line in table.strip().splitlines())
     return {line[0]: dict(zip(header[1:], line[1:], strict=True)) for line in lines}
 

@@ -1,13 +1,15 @@
 """The interface of a dataset with environments, and the registry of the folder datasets/."""
 
 import inspect
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,34 +17,31 @@ from torch import Tensor
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import checked, defaults
 from oodbench.identity import md5 as md5  # for datasets of files
+from oodbench.metrics import known_direction
 from oodbench.registry import Registry, folder
 from oodbench.seeds import derive
 from oodbench.tasks import Task
+
+if TYPE_CHECKING:
+    from oodbench.data.columns import Columns
+    from oodbench.data.readings import Reading
 
 __path__ = [str(folder("datasets"))]
 
 datasets: Registry[type["Dataset"]] = Registry("dataset", "oodbench.datasets")
 D = TypeVar("D", bound=type["Dataset"])
-Half = Literal["constructed", "natural", ""]
-ShiftKind = Literal["spurious", "style", "scale", "time", "population", "posterior", "labels", ""]
-"""An attribute that goes with the target elsewhere, how inputs look, the scale of noise, when or where and
-from whom examples are, P(y | x) itself, or wrong labels of the training environments."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """The facts about a dataset that are known without reading it."""
+    """What is known of a dataset without making it."""
 
     paper: str
     licence: str
     family: str
     """Datasets of a family share the defaults and ranges of hyperparameters."""
     shift: str
-    """The property that changes between environments, in a few words."""
-    half: Half = ""
-    """`constructed` or `natural`: whether somebody built the shift; empty where the user's files decide."""
-    shift_kind: ShiftKind = ""
-    """The kind of shift, by which boards average: empty where the user's files decide."""
+    """What changes between environments, in a few words."""
     network: str
     """The network that is trained unless a sweep names another."""
     steps: int
@@ -54,26 +53,35 @@ class Metadata:
     hparams: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of methods' hyperparameters on this dataset, instead of the family's."""
 
+    def __new__(cls, **given: object) -> "Metadata":
+        """Raise UserError for what plug-ins of 0.4 gave."""
+        if given.keys() & {"half", "shift_kind"}:
+            raise UserError(
+                "`half` and `shift_kind` are no longer given to Metadata: leave them out; a board names "
+                "the datasets of each half in its folder, in halves.yaml (`natural: [LABEL, ...]`)"
+            )
+        return super().__new__(cls)
+
 
 @dataclass(frozen=True)
 class Environment:
     """The examples of one environment."""
 
     x: Any
-    """Inputs: a tensor (N, ...), or `oodbench.data.streams.Stored`. `Dataset.transform` takes them to
+    """Inputs: a tensor (N, ...) or `oodbench.data.streams.Stored`, which `Dataset.transform` maps to
     (N, *input_shape)."""
     y: Tensor
-    """Targets, (N, ...), see `Task`."""
+    """Targets (N, ...), as `Task` describes them."""
     clusters: Tensor | None = None
     """(N,) integers: examples of a cluster stay on one side of a split. None: all differ."""
     out: Tensor | None = None
     """(N,) booleans: whether an example is of the `out` split. None: the split is drawn."""
     attributes: Tensor | None = None
-    """(N,) integers from 0: the attribute of each example, by its place in `Dataset.attributes`."""
+    """(N,) integers from 0: the position of each example's attribute in `Dataset.attributes`."""
     unseen: Tensor | None = None
-    """(N,) booleans: whether an example is there where the environment is held out, and only there; the
-    others are there where it is trained on. So environments can have drawings, faces or people in common
-    of which a run is tested on none that it has seen. None: all examples, in both cases."""
+    """(N,) booleans: true examples are used only if the environment is held out, the others only if it is
+    trained on. So environments can show the same people or things, and a run is tested on others than it
+    was trained on. None: all examples are used in both cases."""
 
 
 def register(name: str, metadata: Metadata) -> Callable[[D], D]:
@@ -88,13 +96,13 @@ def register(name: str, metadata: Metadata) -> Callable[[D], D]:
 
 
 class Normalization(NamedTuple):
-    """The means and standard deviations of the channels, which are subtracted and divided by."""
+    """The mean and standard deviation of each channel, by which images are standardised."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Means and deviations of images (N, C, H, W), (C, 1, 1) each, which go to a device once."""
+        """Means and deviations (C, 1, 1) on a device, to which they are copied once."""
         return _on(self, device)
 
 
@@ -111,7 +119,8 @@ IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 class Dataset(ABC):
     """A set of named environments.
 
-    The constructor sets the attributes below and reads no data, unless they depend on these.
+    The constructor sets the attributes below and reads no data, unless they depend on these. A subclass
+    sets an attribute on the class or in the constructor, or computes it as a property.
     """
 
     name: ClassVar[str]
@@ -132,22 +141,115 @@ class Dataset(ABC):
     classes: tuple[str, ...] = ()
     """The names of the classes in the order of their numbers, if they have names."""
     input_shape: tuple[int, ...]
+    """The shape of an input of the network, without the batch."""
     task: Task
+    """What is predicted, with which loss and metrics."""
+    holdout: float = 0.2
+    """The share of the `out` splits unless a sweep says otherwise."""
+    repeats: bool = False
+    """Whether inputs repeat by design, so that `data check` does not report them."""
+    standardises_targets: bool = False
+    """Whether runs train on real targets in standard units of their training environments.
+
+    Metrics and predictions keep the targets' units. Leave it off where the units have a meaning, as in a
+    structural equation model."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         self.options = options
         self.data_dir = data_dir
+
+    @cached_property
+    def label(self) -> str:
+        """The name in tables; by default it has the options that are not at their defaults."""
+        return labelled(self.name, self.changed_options)
+
+    @cached_property
+    def network(self) -> str:
+        """The network that is trained unless a sweep names another."""
+        return self.metadata.network
+
+    @cached_property
+    def network_hparams(self) -> Mapping[str, Any]:
+        """Hyperparameters of that network unless a sweep sets them."""
+        return MappingProxyType({})
+
+    @cached_property
+    def metric(self) -> str:
+        """The metric of selection and tables unless a sweep names another: the task's."""
+        return self.task.metric
+
+    @cached_property
+    def higher_is_better(self) -> bool:
+        """Whether a larger `metric` is better; raises UserError for a metric that is not registered."""
+        return known_direction(self.metric)
+
+    @cached_property
+    def evaluation_environments(self) -> tuple[str, ...]:
+        """The evaluation splits that the data came with, which are never trained on.
+
+        If there are any, only they and held-out environments are scored, and there is no `out` split.
+        """
+        return ()
+
+    @cached_property
+    def normalization(self) -> Normalization | None:
+        """The moments by which `transform` standardises the channels of images in [0, 1], if it does."""
+        return None
+
+    @cached_property
+    def columns(self) -> "Columns | None":
+        """The columns of a table that inputs are made of; None for other data."""
+        return None
+
+    @cached_property
+    def readings(self) -> "Sequence[Reading]":
+        """What each column of a table is read as, and why; empty for other data."""
+        return ()
+
+    @cached_property
+    def notes(self) -> Sequence[str]:
+        """Sentences on what is unusual in how the data are read, for `data check` and plans."""
+        return ()
+
+    @cached_property
+    def files_read(self) -> Collection[Path]:
+        """Files and folders that are read without a checksum; a folder stands for the names in it.
+
+        A change of one makes the runs stale that were trained before.
+        """
+        return ()
+
+    @cached_property
+    def checksums(self) -> Mapping[str, str]:
+        """The md5 of each file that is read with these options, by its path, as in `Metadata`."""
+        return self.metadata.checksums
+
+    @property
+    def changed_options(self) -> dict[str, Any]:
+        """The options that are not at their defaults."""
+        usual = defaults(type(self.options))
+        return {k: v for k, v in asdict(self.options).items() if v != usual[k]}
+
+    def resolved_options(self, pretrained: bool) -> dict[str, Any]:
+        """The values in a run's identity of options that the dataset resolves, such as "fit the files".
+
+        `pretrained` says whether the run's network is.
+        """
+        return {}
+
+    def check(self) -> None:  # noqa: B027 (most datasets have no files)
+        """Raise UserError if a file is missing or damaged; the plan of a sweep asks."""
 
     @abstractmethod
     def load(self, trial: int) -> dict[str, Environment]:
         """All environments by name, with the noise of a trial. Raises UserError for missing data."""
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
-        """Return a change of all inputs that is estimated from a run's training examples alone.
+        """A map of all inputs that is estimated from a run's training examples alone.
 
         `training` holds the examples of the `in` split of each training environment, by name. The
         function returned maps inputs (N, ...) as `load` gives them, of any environment, to others
-        (N, ...), such as standardised ones. Whatever is estimated from data belongs here: `load` does
+        (N, ...), such as standardised ones. All that is estimated from data belongs here: `load` does
         not know what a sweep holds out.
         """
         return lambda x: x
@@ -156,22 +258,43 @@ class Dataset(ABC):
         """Map inputs (N, ...) of an environment to those of the network, (N, *input_shape).
 
         It runs on the device of `x`, and is where stored bytes become floats. `generator`, of the
-        CPU, is there in training alone: the source of all chance in an augmentation.
+        CPU, is given in training alone: the source of all chance in an augmentation.
         """
         return x
+
+    def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
+        """Metrics of a split that are no means over its examples.
+
+        `index` (n,) has the positions of the split's examples in the environment, and `logits` (n, ...)
+        the predictions of them, both on the CPU.
+        """
+        return {}
+
+    def predictor_metrics(
+        self, predict: Callable[[Tensor], Tensor], trial: int
+    ) -> dict[str, float]:
+        """Metrics of the predictor as a whole, such as the error of its weights.
+
+        `predict` maps inputs (N, *input_shape) to logits (N, C), both on the CPU.
+        """
+        return {}
+
+    def trainable(self, held_out: Collection[str]) -> tuple[str, ...]:
+        """The environments to train on when others are held out, in the dataset's order."""
+        never = {*held_out, *self.evaluation_environments}
+        return tuple(name for name in self.environments if name not in never)
 
     def seed(self, trial: int, *names: object) -> int:
         """A seed for the noise of a trial, which no algorithm or hyperparameter changes."""
         return derive("data", self.name, trial, *names)
 
+    def generator(self, trial: int, *names: object) -> torch.Generator:
+        """A generator on the CPU with the `seed` of a trial."""
+        return torch.Generator().manual_seed(self.seed(trial, *names))
+
 
 class FileDataset(Dataset):
     """A dataset whose examples come from files under the data directory."""
-
-    @property
-    def checksums(self) -> Mapping[str, str]:
-        """The md5 of each file that is read with these options, as in `Metadata`."""
-        return self.metadata.checksums
 
     def file(self, path: str) -> Path:
         """The data file `path` under the data directory; raises MissingError if it is not there."""
@@ -189,7 +312,7 @@ class FileDataset(Dataset):
         return f"python -m oodbench.data {verb} {self.name} --data-dir {data_dir}"
 
     def check(self) -> None:
-        """Raise UserError if a file of the data is missing or damaged; the plan of a sweep asks."""
+        """Raise UserError if a file is missing or is not that of its checksum."""
         for path, checksum in self.checksums.items():
             file = self.file(path)
             if md5(file) != checksum:
@@ -199,15 +322,16 @@ class FileDataset(Dataset):
                 )
 
     def download(self, data_dir: Path) -> None:
-        """Fetch what is missing or damaged into `data_dir`; raises UserError where that cannot be."""
+        """Fetch what is missing or damaged into `data_dir`; raises UserError if that is impossible."""
         if type(self).make is not FileDataset.make:
             raise UserError(f"{self.name} is made: `{self.command(data_dir)}`")
         raise UserError(f"{self.name} has nothing to download")
 
     def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
-        """Make what is missing or damaged in `data_dir`; raises UserError where that cannot be.
+        """Make what is missing or damaged in `data_dir`; raises UserError if that is impossible.
 
-        `source` has what it is made of, where that was fetched elsewhere; `workers` processes.
+        `source` has the packages that it is made of, if they were fetched elsewhere; `workers` is the
+        number of processes.
         """
         raise UserError(f"{self.name} has nothing to make")
 
@@ -216,17 +340,49 @@ class FileDataset(Dataset):
         raise UserError(f"{self.name} has nothing to cache")
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
-        """The inputs (N, ...) of new files, as environments hold them; raises UserError.
+        """The inputs (N, ...) of new files, in the form in which environments hold them.
 
-        A trained model can be shown files by it, such as other images.
+        A trained model can predict them. Raises UserError for files that cannot be read.
         """
         raise UserError(f"{self.name} cannot read new files: give a model the inputs themselves")
 
 
+def require_files(dataset: Dataset) -> FileDataset:
+    """The dataset, typed as made of files; raises UserError for one that is not."""
+    if not isinstance(dataset, FileDataset):
+        raise UserError(
+            f"{dataset.name} is not made of files: it has nothing to download, to cache or to read"
+        )
+    return dataset
+
+
+def labelled(name: str, options: Mapping[str, object]) -> str:
+    """A name with options in parentheses, if there are any."""
+    return name + (f"({', '.join(f'{k}={v}' for k, v in options.items())})" if options else "")
+
+
+NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?%?")
+"""The names of environments that are sorted as numbers."""
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sort names as people count: numbers by their value, and other names by the numbers in them."""
+    every = list(names)
+    if all(NUMBER.fullmatch(name) for name in every):
+        return sorted(every, key=lambda name: (float(name.rstrip("%")), name))
+    return sorted(every, key=lambda name: (_pieces(name), name))
+
+
+def _pieces(name: str) -> list[tuple[int, str]]:
+    # longer numbers, without leading zeros, are larger
+    split = re.split("([0-9]+)", name.casefold())
+    texts = [text.lstrip("0") if i % 2 else text for i, text in enumerate(split)]
+    return [(len(text) if i % 2 else 0, text) for i, text in enumerate(texts)]
+
+
 def permutation(dataset: Dataset, count: int, trial: int) -> Tensor:
     """The order, (count,), in which a trial deals examples out to its environments."""
-    generator = torch.Generator().manual_seed(dataset.seed(trial, "permutation"))
-    return torch.randperm(count, generator=generator)
+    return torch.randperm(count, generator=dataset.generator(trial, "permutation"))
 
 
 def make(name: str, options: Mapping[str, object], data_dir: Path | None = None) -> Dataset:

@@ -1,8 +1,9 @@
-"""Checks that the hooks of a user's class are spelt and called as the engine's are."""
+"""Checks that the hooks and attributes of a user's class are spelt and called as the engine's are."""
 
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection
+from functools import cached_property
 from itertools import takewhile
 from types import FunctionType
 from typing import Any
@@ -11,8 +12,9 @@ from oodbench.blame import is_engine
 from oodbench.errors import UserError
 
 NEAR = 0.8
-"""The similarity (`difflib`'s ratio) from which a name of about the same length is a misspelt hook."""
-FUNCTIONS = (FunctionType, classmethod, staticmethod, property)
+"""The similarity (`difflib`'s ratio) from which a name of about the same length is a misspelt one."""
+COMPUTED = (property, cached_property)
+FUNCTIONS = (FunctionType, classmethod, staticmethod, *COMPUTED)
 
 
 def own_bases(cls: type) -> list[type]:
@@ -22,38 +24,58 @@ def own_bases(cls: type) -> list[type]:
 
 def own_functions(cls: type) -> dict[str, Any]:
     """The functions, class methods and properties that the user's classes define, by name."""
-    return _functions(own_bases(cls))
+    return {name: member for name, member in _own(cls).items() if isinstance(member, FUNCTIONS)}
 
 
-def _functions(bases: Iterable[type]) -> dict[str, Any]:
-    members = [item for base in reversed([*bases]) for item in vars(base).items()]
-    return {name: member for name, member in members if isinstance(member, FUNCTIONS)}
+def _own(cls: type) -> dict[str, Any]:
+    return {n: m for base in reversed(own_bases(cls)) for n, m in vars(base).items()}
+
+
+def _engines(cls: type) -> dict[str, Any]:
+    """The public members of the engine's classes among the bases; None for one that is only declared."""
+    return {
+        name: member
+        for base in reversed(cls.__mro__)
+        if is_engine(base.__module__)
+        for name, member in (dict.fromkeys(inspect.get_annotations(base)) | vars(base)).items()
+        if name[0] != "_"
+    }
+
+
+def _kind(member: object) -> str:
+    if isinstance(member, type):
+        return "class"
+    is_function = isinstance(member, FUNCTIONS) and not isinstance(member, COMPUTED)
+    return "function" if is_function else "attribute"
 
 
 def check_overrides(noun: str, cls: type) -> None:
-    """Raise UserError for a hook that is misspelt, cannot be called as the engine calls it, or is missing.
+    """Raise UserError for a member that is misspelt, cannot be used as the engine does, or is missing.
 
-    A function is a misspelt hook if no base has its name and it is nearly a hook's: of the same letters
-    but for about one in five, and at most one longer or shorter. A helper of the user's may have any
-    other name, and the plural of a hook's or one that begins with an underscore, too.
+    A function, attribute or nested class of the user's is misspelt if no base has its name and it is
+    nearly that of the engine's of the same kind: the same letters but for about one in five, and at most
+    one longer or shorter. A helper may have any other name, also the plural of an engine's name or one
+    that begins with an underscore.
     """
     if is_engine(cls.__module__):
         return
-    who, functions = f"the {noun} {cls.__name__}", own_functions(cls)
+    who, own, engines = f"the {noun} {cls.__name__}", _own(cls), _engines(cls)
     bases = [base for base in cls.__mro__ if base not in own_bases(cls)]
-    of_engine = _functions(base for base in bases if is_engine(base.__module__))
-    hooks = {n: f for n, f in of_engine.items() if n[0] != "_" and not hasattr(f, "__final__")}
-    for name in functions:
-        if hasattr(of_engine.get(name), "__final__"):
+    for name, member in own.items():
+        wanted, kind = engines.get(name), _kind(member)
+        if hasattr(wanted, "__final__"):
             raise UserError(f"{who} defines `{name}`, which is no hook: give it another name")
-        if name in hooks:
-            if (mistake := _mistake(cls, name, functions[name], hooks[name])) is not None:
+        if name in engines:
+            if (mistake := _mistake(cls, name, member, wanted)) is not None:
                 raise UserError(f"{who}: {mistake}")
         elif name[0] != "_" and not any(name in vars(base) for base in bases):
-            if (hook := _misspelt(name, hooks)) is not None:
+            alike = [
+                n for n, m in engines.items() if _kind(m) == kind and not hasattr(m, "__final__")
+            ]
+            if (nearest := _misspelt(name, alike)) is not None:
                 raise UserError(
-                    f"{who} defines `{name}`, which overrides nothing; did you mean `{hook}`? (A "
-                    f"function of your own with such a name begins with an underscore: `_{name}`.)"
+                    f"{who} defines `{name}`, which overrides nothing; did you mean `{nearest}`? (Your "
+                    f"own {kind} with such a name begins with an underscore: `_{name}`.)"
                 )
     missing: Any = getattr(cls, "__abstractmethods__", ())
     if missing:
@@ -62,8 +84,8 @@ def check_overrides(noun: str, cls: type) -> None:
         _check_dataclass(who, cls, space)
 
 
-def _misspelt(name: str, hooks: Iterable[str]) -> str | None:
-    plain = {hook.replace("_", ""): hook for hook in hooks}
+def _misspelt(name: str, known: Collection[str]) -> str | None:
+    plain = {each.replace("_", "").casefold(): each for each in known}
     word = name.replace("_", "").casefold()
     near = difflib.get_close_matches(word, plain, 1, NEAR)
     if not near or abs(len(near[0]) - len(word)) > 1 or word == f"{near[0]}s":
@@ -72,10 +94,12 @@ def _misspelt(name: str, hooks: Iterable[str]) -> str | None:
 
 
 def _mistake(cls: type, name: str, given: Any, wanted: Any) -> str | None:
-    if isinstance(wanted, property) or isinstance(given, property):
-        both = isinstance(wanted, property) and isinstance(given, property)
-        line = "begins with" if isinstance(wanted, property) else "is a function, without"
-        return None if both else f"`{name}` {line} `@property`"
+    if wanted is None or _kind(wanted) == "class" or not isinstance(given, FUNCTIONS):
+        return None
+    if _kind(wanted) == "attribute" or isinstance(given, COMPUTED):
+        same = _kind(wanted) == "attribute" and isinstance(given, COMPUTED)
+        line = "begins with" if _kind(wanted) == "attribute" else "is a function, without"
+        return None if same else f"`{name}` {line} `@property`"
     if isinstance(wanted, classmethod) and isinstance(given, FunctionType):
         return f"`{name}` begins with `@classmethod`"
     signature = inspect.signature(getattr(cls, name))

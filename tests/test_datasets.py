@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from oodbench.data import facts
 from oodbench.datasets import Environment, FileDataset, Metadata, datasets, make
 from oodbench.errors import UserError
 from oodbench.tasks import Task
@@ -104,8 +103,8 @@ def test_every_option_is_among_the_changes(name: str) -> None:
 
 
 def test_label_names_the_options_that_were_changed() -> None:
-    assert facts.label(make("Spirals", {"shortcut_dims": 16})) == "Spirals"
-    assert facts.label(make("LinearSEM", {"variant": "FES"})) == "LinearSEM(variant=FES)"
+    assert make("Spirals", {"shortcut_dims": 16}).label == "Spirals"
+    assert make("LinearSEM", {"variant": "FES"}).label == "LinearSEM(variant=FES)"
 
 
 class Filed(FileDataset):
@@ -133,11 +132,11 @@ class Filed(FileDataset):
 def test_check_of_files(tmp_path: Path) -> None:
     dataset = Filed(Filed.Options(), tmp_path)
     with pytest.raises(UserError, match="sub/file is missing"):
-        facts.check(dataset)
+        dataset.check()
     file = tmp_path / "sub" / "file"
     file.parent.mkdir()
     file.write_text("hello")
-    facts.check(dataset)
+    dataset.check()
     file.write_text("hello!")
     with pytest.raises(UserError, match="sub/file is damaged"):
-        facts.check(dataset)
+        dataset.check()

@@ -85,6 +85,39 @@ def test_a_misspelt_hook_is_refused_with_the_right_name(
 
 
 @pytest.mark.parametrize(
+    ("body", "nearest"),
+    [
+        ({"repaets": True}, "repeats"),
+        ({"normalisation": None}, "normalization"),
+        ({"evaluation_environment": ("b",)}, "evaluation_environments"),
+        ({"lable": property(with_none)}, "label"),
+        ({"predictor_metric": with_two}, "predictor_metrics"),
+        ({"Option": type("Option", (), {})}, "Options"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_misspelt_attribute_of_a_dataset_is_refused_with_the_right_name(
+    body: dict[str, Any], nearest: str
+) -> None:
+    (name,) = body
+    with pytest.raises(UserError, match=rf"Mine defines `{name}`.* `{nearest}`\?.*`_{name}`"):
+        register(Dataset, body)
+
+
+def test_helpers_of_a_dataset_are_taken() -> None:
+    values = {"environment": with_two, "column": hook, "rows": (), "labels": ("a",), "size": 3}
+    attributes = {"repeats": True, "notes": property(with_none), "metric": "mse", "_repaets": 1}
+    register(Dataset, {"load": hook, "Item": type("Item", (), {}), **values, **attributes})
+    assert "Mine" in datasets.datasets
+
+
+@pytest.mark.parametrize("given", ["half", "shift_kind"])
+def test_what_a_plug_in_for_0_4_says_of_boards_is_refused_with_the_new_spelling(given: str) -> None:
+    with pytest.raises(UserError, match=r"leave them out; a board names .*`natural: \["):
+        Metadata(**{**vars(METADATA), given: "natural"})
+
+
+@pytest.mark.parametrize(
     ("base", "body", "sentence"),
     [
         (Algorithm, {"objective": with_none}, r"`objective\(self\)` is called with \(self, out\)"),
@@ -99,6 +132,8 @@ def test_a_misspelt_hook_is_refused_with_the_right_name(
         (Algorithm, {"update": hook}, r"is called with \(self, batch, step\)"),
         (Algorithm, {"reduction": with_none}, "`reduction` begins with `@property`"),
         (Dataset, {"load": with_none}, r"is called with \(self, trial\)"),
+        (Dataset, {"notes": with_none}, "`notes` begins with `@property`"),
+        (Dataset, {"repeats": with_none}, "`repeats` begins with `@property`"),
         (Rule, {"evidence": with_none}, r"is called with \(self, runs\)"),
         (Metric, {"of_groups": hook}, r"is called with \(self, groups, right\)"),
         (Launcher, {"launch": with_none}, r"is called with \(self, job\)"),

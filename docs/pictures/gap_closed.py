@@ -7,8 +7,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-from oodbench.datasets import datasets
-from oodbench.report.gaps import BASELINE, gaps_by_rule, registered_names
+from oodbench.report.gaps import BASELINE, HALVES, gaps_by_rule
 from oodbench.report.sources import frames_of
 from oodbench.selection import usual
 
@@ -20,8 +19,8 @@ COLOURS = {"natural": "#0b7285", "constructed": "#e67700"}
 def draw(path: Path) -> None:
     """One row of dots a dataset, natural shifts above: 0 is ERM, 1 is the ceiling."""
     frames = frames_of([BOARD])
-    gaps, names = gaps_by_rule(frames)[usual(frames)], registered_names(frames.runs)
-    halves = {d: datasets.get(names[d]).metadata.half for d in gaps.shares.index}
+    gaps = gaps_by_rule(frames)[usual(frames)]
+    halves = {d: half for half in HALVES for d in gaps.subsets.get(half, ())}
     order = sorted(halves, key=lambda dataset: halves[dataset] == "natural")
     plt.rcParams.update({"svg.hashsalt": BOARD, "svg.fonttype": "none", "font.size": 9})
     figure, axes = plt.subplots(figsize=(7.6, 0.9 + 0.36 * len(order)), layout="constrained")

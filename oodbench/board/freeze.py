@@ -288,7 +288,6 @@ def data_digests(
     """
     import torch
 
-    from oodbench.data.facts import checksums
     from oodbench.data.preparation import load_checked
     from oodbench.datasets import make
 
@@ -300,7 +299,7 @@ def data_digests(
             for tensor in (data.x, data.y):
                 if isinstance(tensor, torch.Tensor):
                     digest.update(tensor.detach().contiguous().cpu().numpy().tobytes())
-    files = "".join(f"{k}{v}" for k, v in sorted(checksums(dataset).items()))
+    files = "".join(f"{k}{v}" for k, v in sorted(dataset.checksums.items()))
     for digest in hashes.values():
         digest.update(files.encode())
     return {environment: digest.hexdigest()[:16] for environment, digest in hashes.items()}

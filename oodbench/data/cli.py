@@ -2,17 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oodbench.data import facts
 from oodbench.errors import MOST_THREADS, UserError
 from oodbench.terminal import Plugins, commands, counted, terminal
 from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:
-    from oodbench.datasets import Dataset
+    from oodbench.datasets import Dataset, FileDataset
 
 MAX_GROUPS = 12
 """Of an environment with more groups the smallest and the largest are shown."""
@@ -44,7 +43,7 @@ def download(
     plugin: Plugins = None,
 ) -> None:
     """Fetch the files of a dataset, then verify them."""
-    dataset = facts.require_files(_dataset(name, data_dir, set_, plugin))
+    dataset = _files(name, data_dir, set_, plugin)
     if source is None:
         dataset.download(data_dir)
     else:
@@ -67,7 +66,7 @@ def make(
     plugin: Plugins = None,
 ) -> None:
     """Make the files of a dataset from packages or a game, then verify them; after a kill, it continues."""
-    dataset = facts.require_files(_dataset(name, data_dir, set_, plugin))
+    dataset = _files(name, data_dir, set_, plugin)
     dataset.make(data_dir, source, workers)
     _verify(dataset)
 
@@ -83,7 +82,7 @@ def check(
     plugin: Plugins = None,
 ) -> None:
     """Verify the files, and read every example: sizes, balance, groups, what environments share."""
-    from oodbench.data.preparation import inspect
+    from oodbench.data.preparation import group_names, inspect
     from oodbench.data.sheet import write_sheet
 
     dataset = _dataset(name, data_dir, set_, plugin)
@@ -91,8 +90,8 @@ def check(
     if sheet is not None:
         write_sheet(dataset, dataset.load(0), sheet)
     console = terminal()
-    console.say(facts.label(dataset))
-    for note in facts.notes(dataset):
+    console.say(dataset.label)
+    for note in dataset.notes:
         console.say(note)
     environments = inspect(dataset)
     rows = [(contents.name, f"{contents.size:,}", contents.balance) for contents in environments]
@@ -105,13 +104,13 @@ def check(
         ]
         tables = console.tables(("environment", "group", "examples"), sizes, prose=(1,))
         console.print(tables, soft_wrap=True)
-        if (count := len(facts.group_names(dataset))) > MAX_GROUPS:
+        if (count := len(group_names(dataset))) > MAX_GROUPS:
             console.say(f"of {count} groups the smallest and the largest are shown")
-    if readings := facts.readings(dataset):
+    if readings := dataset.readings:
         header = ("column", "read as", "why", "values", "empty")
         said = [(r.column, r.kind, r.why, r.values, f"{r.empty:,}") for r in readings[:MAX_INPUTS]]
         console.print(console.tables(header, said, prose=(2, 3)), soft_wrap=True)
-    if (columns := facts.columns(dataset)) is not None:
+    if (columns := dataset.columns) is not None:
         console.say(str(columns))
         names = columns.inputs[:MAX_INPUTS]
         marginals = [(name, *(c.marginals[name] for c in environments)) for name in names]
@@ -135,10 +134,8 @@ def check(
     for problem in problems:
         console.say(problem)
     if problems:
-        raise UserError(f"{len(problems)} examples of {facts.label(dataset)} cannot be read")
-    console.say(
-        f"{facts.label(dataset)}: all {sum(c.size for c in environments):,} examples can be read"
-    )
+        raise UserError(f"{len(problems)} examples of {dataset.label} cannot be read")
+    console.say(f"{dataset.label}: all {sum(c.size for c in environments):,} examples can be read")
 
 
 def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:
@@ -158,7 +155,7 @@ def cache(
     plugin: Plugins = None,
 ) -> None:
     """Decode images, or extract features, once for all runs; after a kill, it starts again."""
-    dataset = facts.require_files(_dataset(name, data_dir, set_, plugin))
+    dataset = _files(name, data_dir, set_, plugin)
     dataset.cache(workers or os.cpu_count() or 1)
 
 
@@ -172,7 +169,13 @@ def _dataset(
     return make(name, assignments("--set", settings or []), data_dir)
 
 
+def _files(*given: Any) -> "FileDataset":
+    from oodbench.datasets import require_files
+
+    return require_files(_dataset(*given))
+
+
 def _verify(dataset: "Dataset") -> None:
-    if count := len(facts.checksums(dataset)):
-        facts.check(dataset)
+    if count := len(dataset.checksums):
+        dataset.check()
         terminal().say(f"{dataset.name}: {count} files in {dataset.data_dir} are right")

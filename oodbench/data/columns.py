@@ -17,7 +17,7 @@ EMPTY = "(empty)"
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table's inputs, and what fills the gaps of those that are numbers."""
+    """The columns of a table's inputs, and what fills gaps in columns of numbers."""
 
     numbers: tuple[str, ...]
     """The columns of numbers."""

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.facts import label
 from oodbench.data.packages import Files, Package, read, write_licences
 from oodbench.data.pictures import is_blank, renderer
 from oodbench.data.streams import MemoryMapped, Rows, Stored, Subset, keep
@@ -31,7 +30,7 @@ IN_MEMORY = 2**29
 CHUNK = 64
 """Pictures that are drawn between two steps of the bar."""
 FIFTH = 5
-"""One in so many identities, of those that are trained on and of those that are tested on, is of `out`."""
+"""One in so many identities is in the `out` split, both in training and in testing."""
 
 
 class Picture(NamedTuple):
@@ -119,7 +118,7 @@ class DrawnPictures(FileDataset):
         terminal().say(write_licences(about / LICENCES, self.packages, files))
         shape = (self.channels, self.options.size, self.options.size)
         rows = Rows(len(pictures), shape, np.uint8, lambda: self._drawn(pictures))
-        keep(folder, label(self), {PICTURES.removesuffix(".npy"): rows})
+        keep(folder, self.label, {PICTURES.removesuffix(".npy"): rows})
 
     def _drawn(self, pictures: Sequence[Picture]) -> Iterator[Tensor]:
         for start in range(0, len(pictures), CHUNK):

@@ -20,7 +20,6 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from oodbench.data.augment import domainbed
-from oodbench.data.facts import label
 from oodbench.data.pictures import (
     ENDINGS,
     UNREADABLE,
@@ -238,7 +237,7 @@ class Images(FileDataset):
             raise UserError(f"{self.name}: {problems[0]}{more}")
 
     def survey(self) -> Survey:
-        """Look at every file; what is found is kept beside them until one of them changes."""
+        """What a look at every file finds; it is kept in the root's `.oodbench` until a file changes."""
         listing = self.listing()
         if known := self.known_survey(listing):
             return known
@@ -251,7 +250,7 @@ class Images(FileDataset):
         return survey
 
     def known_survey(self, listing: Listing) -> Survey | None:
-        """Return the survey that is kept beside the files as they are, if there is one."""
+        """The survey that was kept of these files, if none has changed since."""
         with suppress(DamagedFile):
             return read_file(self._survey_file(listing), SURVEY)
         return None
@@ -297,7 +296,7 @@ class Images(FileDataset):
             stored = self._stored(file for file, _ in files)
             read = partial(pieces, stored, workers)
             arrays[str(i)] = Rows(len(stored), stored.shape, np.uint8, read)
-        keep(self.cache_folder(listing), label(self), arrays)
+        keep(self.cache_folder(listing), self.label, arrays)
 
 
 class OwnImages(Images):
@@ -330,7 +329,7 @@ class OwnImages(Images):
         return self.options.size or self._size_of_files
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """Return the run also records the size, and the white of deep greys, as the files may change."""
+        """Add the size and the white of deep greys, which are estimated from the files."""
         white = {"white": self.white()} if self.survey().deep else {}
         return super().resolved_options(pretrained) | {"size": self.size} | white
 
@@ -339,7 +338,7 @@ class OwnImages(Images):
         return self.options.white or super().white()
 
     def cache_folder(self, listing: Listing) -> Path:
-        """Return the folder whose name has also the white, where there are deep greys that are known of."""
+        """The folder of this size and white; its name has 1 for the white if there are no deep greys."""
         known = self.known_survey(listing)
         white = self.white() if self.options.white or (known and known.deep) else 1
         name = f"upright-{self.size}-{white:.10g}-{self.fingerprint(listing)}"

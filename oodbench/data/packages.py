@@ -31,7 +31,7 @@ UNREADABLE = (tarfile.TarError, EOFError, OSError, ValueError, KeyError, TypeErr
 
 @dataclass(frozen=True)
 class Package:
-    """A package of one version, of which some files are read."""
+    """One version of a package, and the files in it that are read."""
 
     registry: str
     """`npm`, `debian` or `python`; the latter is a package that is installed."""
@@ -45,7 +45,7 @@ class Package:
     licence: str
     author: str
     notice: str = ""
-    """The path of the file with the licence's text, which is kept beside the data, where there is one."""
+    """The path of the licence's text, if there is one; it is kept with the data."""
 
     @property
     def stem(self) -> str:

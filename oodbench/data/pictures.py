@@ -30,7 +30,7 @@ ORIENTATION = 274
 PHOTOMETRIC = 262
 """TIFF's number of the entry that says whether 0 is white (0) or black (1)."""
 PAGED = ("GIF", "TIFF", "WEBP", "AVIF", "PNG")
-"""The formats of which a file may hold several images; of others these are copies of one."""
+"""The formats whose files may hold several images; in others, such as MPO, they are copies of one."""
 WHITES = (1, *(2**bits - 1 for bits in (8, 10, 12, 14, *range(16, 33))))
 """The values that can be white in such pictures: floats' one and the largest of so many bits."""
 FINE = 64
@@ -54,7 +54,7 @@ def formats() -> tuple[str, ...]:
 
 
 White = Callable[[], float]
-"""Returns the value of deep greys that becomes 255; it is asked when the first of them is read."""
+"""Gives the value of deep greys that becomes 255; called when the first such picture is read."""
 
 
 def decoded(

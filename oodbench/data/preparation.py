@@ -8,8 +8,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from oodbench.data import facts
-from oodbench.data.facts import label
 from oodbench.data.images import ImageFiles
 from oodbench.data.streams import Changed, Stored, Subset, chunk_size
 from oodbench.datasets import Dataset, Environment
@@ -29,21 +27,21 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
     """
     environments: Any = dataset.load(trial)
     if not isinstance(environments, Mapping):
-        raise wrong_result("load", label(dataset), "the environments by name", environments)
+        raise wrong_result("load", dataset.label, "the environments by name", environments)
     if set(environments) != set(dataset.environments):
         raise UserError(
-            f"{label(dataset)}: the environments that were loaded are {', '.join(environments)}, "
+            f"{dataset.label}: the environments that were loaded are {', '.join(environments)}, "
             f"and those that it names are {', '.join(dataset.environments)}"
         )
     count = max(2, dataset.task.num_outputs)
     if dataset.classes and len(dataset.classes) != count:
         raise UserError(
-            f"{label(dataset)}: `classes` has {len(dataset.classes)} names, and there are {count} classes"
+            f"{dataset.label}: `classes` has {len(dataset.classes)} names, and there are {count} classes"
         )
     for name, environment in environments.items():
         if not isinstance(environment, Environment):
             wanted = f"an `Environment` for '{name}'"
-            raise wrong_result("load", label(dataset), wanted, environment)
+            raise wrong_result("load", dataset.label, wanted, environment)
         mistake = _mistake(environment) or dataset.task.mistake(environment.y)
         mistake = mistake or _mistake_of_attributes(environment.attributes, dataset.attributes)
         if mistake is not None:
@@ -81,7 +79,7 @@ def fit(
     given = {name: part(environments[name], at) for name, at in training.items()}
     change: Any = dataset.fit(given)
     if not callable(change):
-        raise wrong_result("fit", label(dataset), "a function of inputs", change)
+        raise wrong_result("fit", dataset.label, "a function of inputs", change)
     return cast(Callable[[Tensor], Tensor], change)
 
 
@@ -103,7 +101,7 @@ def _first(dataset: Dataset, environment: Environment) -> Tensor:
     x = environment.x.read(first) if isinstance(environment.x, Stored) else environment.x[:1]
     inputs: Any = dataset.transform(x, None)
     if not isinstance(inputs, Tensor):
-        raise wrong_result("transform", label(dataset), "a tensor of inputs", inputs)
+        raise wrong_result("transform", dataset.label, "a tensor of inputs", inputs)
     return inputs
 
 
@@ -113,7 +111,7 @@ def is_finite(x: Tensor) -> bool:
 
 
 def _error(dataset: Dataset, environment: str, mistake: str) -> UserError:
-    return UserError(f"{label(dataset)}, environment '{environment}': {mistake}")
+    return UserError(f"{dataset.label}, environment '{environment}': {mistake}")
 
 
 def _mistake(environment: Environment) -> str | None:
@@ -213,27 +211,24 @@ def inspect(dataset: Dataset) -> list[Contents]:
         read = [hash_ for hash_ in _hashes(environment, unreadable) if hash_ is not None]
         hashes[name] = set(read)
         balance = _balance(environment.y, dataset.task, dataset.classes)
-        repeated = 0 if facts.repeats(dataset) else len(read) - len(hashes[name])
+        repeated = 0 if dataset.repeats else len(read) - len(hashes[name])
         groups = _group_sizes(dataset, environment)
         every.append(Contents(name, len(environment.y), balance, groups, unreadable, repeated))
-        if (columns := facts.columns(dataset)) is not None:
+        if (columns := dataset.columns) is not None:
             every[-1].marginals.update(columns.marginals(environment.x))
-    for contents in () if facts.repeats(dataset) else every:
+    for contents in () if dataset.repeats else every:
         for other, other_hashes in hashes.items():
             count = len(hashes[contents.name] & other_hashes)
             if count and other != contents.name:
                 contents.shared[other] = count
     if not any(contents.unreadable for contents in every):
         held_out = {*dataset.test_environments, *dataset.validation_environments}
-        if not facts.training_environments(dataset, held_out):
+        if not dataset.trainable(held_out):
             names = ", ".join(name for name in dataset.environments if name in held_out)
             raise UserError(
-                f"{label(dataset)}: with {names} held out, no environment is left to train on"
+                f"{dataset.label}: with {names} held out, no environment is left to train on"
             )
-        places = {
-            n: torch.arange(len(environments[n].y))
-            for n in facts.training_environments(dataset, held_out)
-        }
+        places = {n: torch.arange(len(environments[n].y)) for n in dataset.trainable(held_out)}
         fitted(dataset, environments, places)
     return every
 
@@ -265,10 +260,18 @@ def _digests(x: Tensor | Stored, places: Tensor) -> list[bytes]:
     return [hashlib.sha256(row).digest()[:16] for row in rows]
 
 
+def group_names(dataset: Dataset) -> tuple[str, ...]:
+    """The names of the groups, by the numbers of `Task.groups`; empty without attributes."""
+    if not dataset.task.has_classes:
+        return tuple(dataset.attributes)
+    classes = dataset.classes or tuple(map(str, range(dataset.task.classes)))
+    return tuple(f"{each}, {attribute}" for each in classes for attribute in dataset.attributes)
+
+
 def _group_sizes(dataset: Dataset, environment: Environment) -> dict[str, int]:
     if environment.attributes is None:
         return {}
-    names = facts.group_names(dataset)
+    names = group_names(dataset)
     number = dataset.task.groups(environment.y, environment.attributes, len(dataset.attributes))
     sizes = torch.bincount(number, minlength=len(names)).tolist()
     return dict(zip(names, sizes, strict=True))

@@ -14,22 +14,7 @@ import pyarrow.compute as pc
 from oodbench.data.cells import Cells
 from oodbench.errors import UserError
 
-MARKS = (
-    "",
-    "NA",
-    "N/A",
-    "#N/A",
-    "n/a",
-    "NaN",
-    "nan",
-    "-nan",
-    "NULL",
-    "null",
-    "None",
-    "?",
-    "-",
-    ".",
-)
+MARKS = ("", *"NA N/A #N/A n/a NaN nan -nan NULL null None ? - .".split())
 """The cells of a column of numbers that are taken for empty, as programs and people write them."""
 MOST = 100
 """The most categories of a column: more are rather names or dates."""
@@ -136,7 +121,7 @@ class Reader:
         return [*FORMS[self.decimal], BLANKS[self.decimal], *others]
 
     def numbers(self, name: str) -> Numbers | None:
-        """Return a column as numbers; None if some filled cell is none."""
+        """A column as numbers; None if a filled cell is not a number."""
         cells, unit = self.table.cells(name), ""
         filled = _filled(cells)
         form = self._form_of(filled)
@@ -223,7 +208,7 @@ class Reader:
 
 
 def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
-    """Return texts (N,) in which one number is written in one way (1 and 1.0), and a note on others."""
+    """The texts (N,) with each number written in one way (not 1 and 1.0), and a note if some were not."""
     texts = np.array(cells, dtype=object)
     distinct = sorted({*cells} - {""}, key=lambda text: (len(text), text))
     same: dict[float, list[str]] = {}
@@ -249,7 +234,7 @@ def _filled(cells: pa.Array) -> pa.Array:
 
 
 def look_alikes(texts: Iterable[str]) -> str:
-    """Return a clause on the first texts that people could take for one, such as `Yes` and `yes`."""
+    """A clause on the first texts that people could take for the same, such as `Yes` and `yes`."""
     same: dict[str, list[str]] = {}
     for text in sorted(set(texts)):
         plain = unicodedata.normalize("NFKC", text).casefold()

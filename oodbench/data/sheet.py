@@ -8,7 +8,6 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from oodbench.data import facts
 from oodbench.data.streams import Stored
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
@@ -17,7 +16,7 @@ from oodbench.files import whole_file
 SIDES = 32, 64
 """The least and the largest side of an image on the sheet, in pixels."""
 ROW = 24
-"""The most images beside each other, unless there are more classes."""
+"""The most images in a row, unless there are more classes."""
 GAP, TEXT = 6, 13
 MARGIN = 120
 """The width of the names of environments."""
@@ -29,7 +28,7 @@ def write_sheet(dataset: Dataset, environments: Mapping[str, Environment], file:
     Raises UserError for a dataset without classes or images, and for a path that is no PNG's.
     """
     if not (dataset.task.has_classes and len(dataset.input_shape) == 3):
-        raise UserError(f"{facts.label(dataset)} has no images of classes for a contact sheet")
+        raise UserError(f"{dataset.label} has no images of classes for a contact sheet")
     if file.suffix.lower() != ".png":
         raise UserError(f"a contact sheet is a .png file, not {file}")
     classes = dataset.classes or tuple(map(str, range(dataset.task.classes)))
@@ -62,12 +61,12 @@ def _fitting(pen: ImageDraw.ImageDraw, text: str, width: int) -> str:
 def _images(dataset: Dataset, environment: Environment, places: Tensor) -> list[np.ndarray]:
     x = environment.x.read(places) if isinstance(environment.x, Stored) else environment.x[places]
     x = dataset.transform(x, None).float()
-    if (normalization := facts.normalization(dataset)) is not None:
+    if (normalization := dataset.normalization) is not None:
         mean, std = normalization.on(x.device)
         x = x * std + mean
     channels = x.shape[1] if len(x) else 3
     if channels > 3:
-        raise UserError(f"{facts.label(dataset)}: images of {channels} channels cannot be shown")
+        raise UserError(f"{dataset.label}: images of {channels} channels cannot be shown")
     if channels == 1:
         x = x.expand(-1, 3, -1, -1)
     missing = x.new_zeros(len(x), 3 - x.shape[1], *x.shape[2:])

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -24,11 +24,13 @@ from oodbench.files import is_temporary, whole_folder
 if TYPE_CHECKING:
     import rich.progress
 
+T = TypeVar("T")
+
 CHUNK_VALUES = 2**24
 CHUNK_EXAMPLES = 256
 """Stored examples are evaluated in chunks of at most so many values and examples."""
 DIGESTED = 16
-"""Return the number of stored examples of which a digest is made."""
+"""Stored examples that are hashed into a digest."""
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
@@ -94,6 +96,23 @@ class Changed(Stored):
     def read(self, index: Tensor) -> Tensor:
         """The examples at `index`, changed."""
         return self._change(self._whole.read(index))
+
+
+class Prepared(Stored):
+    """Examples that are prepared one by one when they are read, each from an item such as a path."""
+
+    def __init__(
+        self, items: Sequence[T], prepare: Callable[[T], Tensor], shape: tuple[int, ...]
+    ) -> None:
+        self.shape = shape
+        self._items, self._prepare = items, prepare
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def read(self, index: Tensor) -> Tensor:
+        """The examples at `index`; raises UserError for one that cannot be read."""
+        return torch.stack([self._prepare(self._items[i]) for i in index.tolist()])
 
 
 class MemoryMapped(Stored):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from oodbench.data.encodings import pretrained
-from oodbench.data.streams import Stored
+from oodbench.data.streams import Prepared
 from oodbench.errors import MissingError, UserError, missing_package
 
 Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
@@ -144,7 +144,7 @@ def construct(
 
 
 def _graph_classes(name: str) -> list[Any]:
-    """The classes beside tensors that torch must be told to load."""
+    """The classes, other than tensors, that torch must be told to load."""
     if name != "ogb-molpcba":
         return []
     data = importlib.import_module("torch_geometric.data.data")
@@ -229,40 +229,28 @@ def evaluate(
     return {name: float(value) for name, value in results.items() if ":" not in name}
 
 
-class Items(Stored):
-    """The inputs at some positions of one of the package's sets, read and prepared one by one."""
+def prepared(
+    data: Any, index: Tensor, prepare: Callable[[Any], Tensor], shape: tuple[int, ...], name: str
+) -> Prepared:
+    """The inputs at some positions of one of the package's sets.
 
-    def __init__(
-        self,
-        data: Any,
-        index: Tensor,
-        prepare: Callable[[Any], Tensor],
-        shape: tuple[int, ...],
-        name: str,
-    ) -> None:
-        """Take `prepare`, which maps the package's object for an example to a tensor of `shape`."""
-        self.shape = shape
-        self._data, self._index, self._prepare, self._name = data, index, prepare, name
+    `prepare` maps the package's object for an example to a tensor of `shape`. Reading raises UserError with
+    the row of an example that cannot be read.
+    """
 
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def read(self, index: Tensor) -> Tensor:
-        """The examples at `index`; raises UserError with the row of one that cannot be read."""
-        return torch.stack([self._one(int(row)) for row in self._index[index]])
-
-    def _one(self, row: int) -> Tensor:
+    def example(row: int) -> Tensor:
         try:
-            prepared = self._prepare(self._data.get_input(row))
+            x = prepare(data.get_input(row))
         except Exception as error:  # a missing, truncated or foreign file
             text = re.sub(r"\s+", " ", str(error))
             raise UserError(
-                f"{self._name}: the example of row {row} (counted from 0) of the metadata in "
-                f"{self._data.data_dir} cannot be read: {text}"
+                f"{name}: the example of row {row} (counted from 0) of the metadata in {data.data_dir} "
+                f"cannot be read: {text}"
             ) from error
-        if tuple(prepared.shape) != self.shape:
+        if tuple(x.shape) != shape:
             raise UserError(
-                f"{self._name}: the example of row {row} has the shape {tuple(prepared.shape)}, "
-                f"not {self.shape}"
+                f"{name}: the example of row {row} has the shape {tuple(x.shape)}, not {shape}"
             )
-        return prepared
+        return x
+
+    return Prepared(index.tolist(), example, shape)

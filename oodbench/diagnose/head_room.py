@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import scipy
 
-from oodbench.data import facts
 from oodbench.datasets import Dataset, make
 from oodbench.diagnose.admission import (
     ERM,
@@ -143,7 +142,7 @@ def head_room(
 
 def has_choice(dataset: Dataset) -> bool:
     """Whether the dataset has examples by which a rule can choose runs."""
-    return bool(facts.holdout(dataset) or dataset.validation_environments)
+    return bool(dataset.holdout or dataset.validation_environments)
 
 
 def show(room: HeadRoom, console: Terminal) -> None:
@@ -218,7 +217,7 @@ def _of(what: str, row: str) -> str:
 def _alone(dataset: Dataset, settings: Mapping[str, Any], rows: Sequence[str]) -> dict[str, Any]:
     tests = dataset.test_environments
     others = [name for name in dataset.environments if name not in tests]
-    if not set(tests) <= set(facts.training_environments(dataset, others)):
+    if not set(tests) <= set(dataset.trainable(others)):
         return {}
     return {
         "datasets": [{"name": dataset.name, **settings}],
@@ -253,7 +252,7 @@ def _compared(
     rows: Sequence[str],
 ) -> HeadRoom:
     cell = why(frames, label=ERM)
-    higher, trained = facts.higher_is_better(dataset), set(frames.runs["label"])
+    higher, trained = dataset.higher_is_better, set(frames.runs["label"])
     ceilings = {
         label: value_of(why(frames, label=label))
         for label in (_of(CEILING, row) for row in rows)
@@ -267,7 +266,7 @@ def _compared(
     constant = constant_values(judge(frames).places, reported).groupby("trial")["value"].mean()
     spent = runs["training_seconds"] + runs["evaluation_seconds"]
     return HeadRoom(
-        label=facts.label(dataset),
+        label=dataset.label,
         tests=tuple(dataset.test_environments),
         metric=cell.metric,
         higher_is_better=higher,

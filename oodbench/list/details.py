@@ -10,7 +10,6 @@ from typing import Any, get_args
 
 from oodbench.adaptations import adaptations
 from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
-from oodbench.data.facts import metric
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import Distribution
@@ -157,7 +156,7 @@ def _of_dataset(name: str, cls: type[Dataset]) -> dict[str, Any]:
         if made.validation_environments:
             known["validation_environments"] = list(made.validation_environments)
         known |= {"input_shape": list(made.input_shape), "task": made.task.kind}
-        known["metric"] = metric(made)
+        known["metric"] = made.metric
     except UserError as error:  # a dataset in files that are not on this machine
         known["environments"] = f"read from its files ({error})"
     if files := [*metadata.checksums] or [f"{metadata.folder}/"] * bool(metadata.folder):

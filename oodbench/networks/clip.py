@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.data.encodings import pretrained, transformers
-from oodbench.data.facts import normalization
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError, missing_package
 from oodbench.hparams import hparam
@@ -124,7 +123,7 @@ class CLIP(Network):
         """The hyperparameters with the weights' checksum and, for a text head, classes' names."""
         resolved = dict(values)
         if resolved["normalized"] is None:
-            resolved["normalized"] = normalization(dataset) is not None
+            resolved["normalized"] = dataset.normalization is not None
         if resolved["head_init"] == "text" and not resolved.get("classes"):
             resolved["classes"] = tuple(dataset.classes)
         file = cls.weights_file(resolved)

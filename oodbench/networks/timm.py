@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oodbench.data.facts import normalization
 from oodbench.datasets import IMAGENET, Dataset
 from oodbench.errors import UserError, missing_package, unknown
 from oodbench.hparams import choice, hparam
@@ -165,7 +164,7 @@ class Timm(Network):
         """The hyperparameters with the weights' checksum; the network is built once, as a check."""
         resolved = dict(values)
         if resolved["normalized"] is None:
-            resolved["normalized"] = normalization(dataset) is not None
+            resolved["normalized"] = dataset.normalization is not None
         file = cls.weights_file(resolved)
         require_sha256(file, resolved["sha256"])
         if file is not None:

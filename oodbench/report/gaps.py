@@ -12,13 +12,12 @@ shown, so that places and win rates are those among these rows.
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from oodbench.registry import folder, word, written
 from oodbench.report.cells import CEILING, REFERENCE, TRANSDUCTIVE, cells, scores
 from oodbench.report.numbers import Kind, Number, share
 from oodbench.report.statistics import (
@@ -30,6 +29,7 @@ from oodbench.report.statistics import (
     drawn_means,
     mean_and_error,
 )
+from oodbench.results.boards import halves
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import Tables, pretraining
 from oodbench.selection import Chosen, judge_by_all, rule_names, sees_test
@@ -227,8 +227,9 @@ class Gaps:
     def subsets(self) -> dict[str, list[str]]:
         """The datasets with a clear head-room, over which shares are averaged: all, and `GROUPS`."""
         runs, clear = self.chosen.runs, [str(d) for d in self.rooms.index[self.rooms["clear"]]]
-        names, weights = registered_names(runs), pretraining(runs)
-        groups = {ALL: clear} | {h: [d for d in clear if _half(names[d]) == h] for h in HALVES}
+        weights, of_boards = pretraining(runs), _halves(runs)
+        groups = {ALL: clear}
+        groups |= {half: [d for d in clear if d in of_boards.get(half, ())] for half in HALVES}
         groups[PRETRAINED] = [d for d in clear if weights.get((d, BASELINE))]
         return {group: members for group, members in groups.items() if members}
 
@@ -347,21 +348,8 @@ def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
     return {rule: means[rule] for rule in order}
 
 
-def registered_names(runs: pd.DataFrame) -> dict[str, str]:
-    """The registered name of each dataset; for features that of the pictures' dataset."""
-    firsts = runs[["dataset_label", "dataset", "options"]].drop_duplicates("dataset_label")
-    return {d: o.get("of", name) for d, name, o in firsts.itertuples(index=False, name=None)}
-
-
-@cache
-def _declared() -> dict[str, str]:
-    files = sorted(folder("datasets").glob("*.py"))
-    return {name: word(call, "half") for name, call, *_ in written(files)}
-
-
-def _half(name: str) -> str:
-    if name in _declared():
-        return _declared()[name]
-    from oodbench.datasets import datasets as registered  # brings torch
-
-    return str(registered.get(name).metadata.half) if name in registered else ""
+def _halves(runs: pd.DataFrame) -> dict[str, list[str]]:
+    if "frozen" not in runs:
+        return {}
+    boards = runs.loc[runs["frozen"].eq(True), "directory"].unique()
+    return halves(boards[0]) if len(boards) else {}

@@ -1,6 +1,6 @@
 """Paths of boards, and the names of those that the package has."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ RUNS_FILE, RECORDS_FILE = "runs.parquet", "records.parquet"
 """The two tables of a frozen board, see `oodbench.results.parquet`."""
 TIERS_FILE = "tiers.yaml"
 """The tiers of a frozen board: which datasets, draws and trials of its protocol each has."""
+HALVES_FILE = "halves.yaml"
+"""The `constructed` and the `natural` datasets of a board: whether somebody built the shift."""
 ENTRIES_FILE = "entries.csv"
 """Who entered which rows of a frozen board."""
 
@@ -108,10 +110,28 @@ def columns_of(board: Path, names: Sequence[str]) -> list[list[Any]]:
 
 def datasets_to_come(board: Path) -> list[str]:
     """Return the datasets of a board's protocol of which nothing is frozen yet, as tables call them."""
-    entries = read_yaml(board / PROTOCOL_FILE).get("datasets", [])
-    names = [e if isinstance(e, str) else str(e.get("label") or e.get("name")) for e in entries]
     frozen = set(frozen_datasets(board))
-    return [name for name in names if name not in frozen]
+    return [name for name in _names(read_yaml(board / PROTOCOL_FILE)) if name not in frozen]
+
+
+def halves(name: str) -> dict[str, list[str]]:
+    """The datasets of each half of a board, as tables call them; empty if its folder says nothing of them.
+
+    Raises UserError for a dataset that the protocol does not have.
+    """
+    board = find_board(name)
+    file = board / HALVES_FILE
+    by_half: dict[str, list[str]] = read_yaml(file) if file.is_file() else {}
+    names = _names(read_yaml(board / PROTOCOL_FILE))
+    for dataset in (dataset for members in by_half.values() for dataset in members):
+        if dataset not in names:
+            raise unknown("dataset", dataset, names, str(file))
+    return by_half
+
+
+def _names(protocol: Mapping[str, Any]) -> list[str]:
+    entries = protocol.get("datasets", [])
+    return [e if isinstance(e, str) else str(e.get("label") or e.get("name")) for e in entries]
 
 
 def to_come(datasets: Sequence[str]) -> str:

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.hparams import identity
 from oodbench.results.run_spec import OPTIONS, RunSpec
@@ -42,7 +41,7 @@ class Plan:
     chosen: Chosen | None = None
     """The hyperparameters that an earlier sweep has chosen, if the file names one."""
     notes: tuple[str, ...] = ()
-    """What is unusual in the data, see `facts.notes`, and in files of weights."""
+    """What is unusual in the data, see `Dataset.notes`, and in files of weights."""
 
     @cached_property
     def runs(self) -> dict[str, RunSpec]:
@@ -66,7 +65,7 @@ def expand(resolved: Resolved) -> Plan:
     """
     sweep = resolved.sweep
     trained_on: list[tuple[str, ...]] = []
-    notes = [f"{s.label}: {note}" for s, _ in resolved.datasets for note in facts.notes(s.dataset)]
+    notes = [f"{s.label}: {note}" for s, _ in resolved.datasets for note in s.dataset.notes]
     known: set[tuple[str, str, str]] = set()
     plan = Plan(sweep, [], [], resolved.chosen, tuple(dict.fromkeys([*notes, *resolved.notes])))
     for source, pairs in resolved.datasets:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from oodbench.data import facts
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
 from oodbench.sweep.file import (
     Component,
@@ -104,7 +103,7 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
     for item in sweep.datasets:
         with problems.noted():
             dataset, label, training, ceiling = _made(item, data_dir)
-            facts.check(dataset)
+            dataset.check()
             if label in by_label:
                 same = by_label[label].dataset.options == dataset.options
                 hint = "leave one out" if same else "give them a `label` each"
@@ -120,7 +119,7 @@ def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, Missing
     for item in sweep.datasets:
         dataset, label, *_ = _made(item, data_dir)
         try:
-            facts.check(dataset)
+            dataset.check()
         except MissingError as error:
             absent[label] = error
     return absent
@@ -142,7 +141,7 @@ def _made(
     if not isinstance(ceiling, dict):
         raise UserError(f"the ceiling of a dataset must be names with values: {short(item)}")
     dataset = make(name, options, data_dir)
-    label = facts.label(dataset) if label is None else label
+    label = dataset.label if label is None else label
     settings = (
         DatasetSettings() if training is None else training_of(training, f"the training on {label}")
     )
@@ -155,11 +154,11 @@ def _source(
     """The file's settings for this dataset take precedence over its settings for all."""
     from oodbench.networks.base import networks
 
-    facts.higher_is_better(dataset)
+    _ = dataset.higher_is_better  # or a UserError
     named = sweep.network if training.network is None else training.network
     network = Component(name=named) if isinstance(named, str) else named
-    if network.name in ("default", usual := facts.network(dataset)):
-        fixed = {**facts.network_hparams(dataset), **network.hparams}
+    if network.name in ("default", usual := dataset.network):
+        fixed = {**dataset.network_hparams, **network.hparams}
         network = Component(name=usual, hparams=fixed)
     steps = training.steps or (dataset.metadata.steps if sweep.steps == "default" else sweep.steps)
     every = training.evaluate_every or sweep.evaluate_every
@@ -170,16 +169,21 @@ def _source(
         )
     holdout = training.holdout
     if holdout is None:
-        holdout = sweep.holdout if "holdout" in sweep.model_fields_set else facts.holdout(dataset)
+        is_given = "holdout" in sweep.model_fields_set
+        holdout = sweep.holdout if is_given else float(dataset.holdout)
     return Source(
         *(dataset, label, training, ceiling, network, networks.get(network.name)),
         steps=int(steps),
         evaluate_every=-(-int(steps) // 20) if every == "default" else every,
-        holdout=0.0 if facts.evaluation_environments(dataset) else holdout,
+        holdout=0.0 if dataset.evaluation_environments else holdout,
         trials=trials_of(sweep, training),
-        options={each: facts.run_options(dataset, each) for each in (False, True)},
-        trainable=facts.training_environments(dataset, ()),
+        options={each: _options(dataset, each) for each in (False, True)},
+        trainable=dataset.trainable(()),
     )
+
+
+def _options(dataset: Any, pretrained: bool) -> dict[str, Any]:
+    return {**asdict(dataset.options), **dataset.resolved_options(pretrained)}
 
 
 def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) -> Source:
@@ -196,7 +200,7 @@ def ceiling_of(sweep: Sweep, row: Row, source: Source, data_dir: Path | None) ->
             f"the options of {short(row.label)} change the environments or the task of "
             f"{source.label}: it would be another dataset's ceiling"
         )
-    facts.check(dataset)
+    dataset.check()
     own = _source(sweep, dataset, source.label, source.training, source.ceiling)
     return replace(own, tests=source.tests, validation=source.validation)
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from oodbench.adaptations import Stream, adaptations, adapted
 from oodbench.adaptations.base import in_batches
 from oodbench.algorithms import Algorithm
-from oodbench.data.facts import split_metrics
 from oodbench.data.streams import ReadAhead, Stored
 from oodbench.datasets import Environment
 from oodbench.networks.base import build
@@ -26,7 +25,7 @@ from oodbench.networks.weights import replaced_weights
 from oodbench.results.run_spec import BEFORE, Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.tasks import Task
-from oodbench.train.evaluate import evaluate
+from oodbench.train.evaluate import evaluate, whole_metrics
 from oodbench.train.loading import Data
 from oodbench.train.process import kept_generators, seed_process
 
@@ -86,7 +85,7 @@ def with_adaptation(
         environments,
         splits,
         data.dataset.task,
-        whole=split_metrics(data.dataset),
+        whole=whole_metrics(data.dataset),
         groups=data.groups,
     )
     before = [

@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
 from oodbench.identity import Digests, code_of
@@ -36,7 +35,7 @@ def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Diges
         digests["network"] = code
     if code := code_of(datasets.get(spec.dataset)):
         digests["dataset"] = code
-    if dataset is not None and (files := facts.files_read(dataset)):
+    if dataset is not None and (files := dataset.files_read):
         digests["files"] = DataFiles(results).keep(files)
     return digests
 

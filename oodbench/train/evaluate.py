@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.data import facts
 from oodbench.data.streams import ReadAhead, Stored, chunk_size
-from oodbench.datasets import Environment
+from oodbench.datasets import Dataset, Environment
 from oodbench.metrics import Groups, values_of_examples, values_of_groups
 from oodbench.results.run_spec import Evaluation
 from oodbench.tasks import Task
@@ -30,6 +29,7 @@ Batches = Mapping[str, Sequence[Tensor]]
 """The indices of the examples that are predicted together, of every environment, batch by batch."""
 OfGroups = Mapping[str, Mapping[str, Groups]]
 """The groups of each split, by environment and split."""
+SplitMetrics = Callable[[str, Tensor, Tensor], Mapping[str, float]]
 Constants = dict[str, dict[str, dict[str, float | None]]]
 """metric -> environment -> split -> value; None where the metric of a constant is not defined."""
 
@@ -52,7 +52,7 @@ def evaluate(
     splits: Mapping[str, Mapping[str, Tensor]],
     task: Task,
     loader_workers: int = 0,
-    whole: Callable[[str, Tensor, Tensor], Mapping[str, float]] | None = None,
+    whole: SplitMetrics | None = None,
     groups: OfGroups | None = None,
     batches: Batches | None = None,
 ) -> list[Evaluation]:
@@ -60,7 +60,7 @@ def evaluate(
 
     `predict` maps inputs (N, ...), as they are in memory or read, to logits (N, C); `splits` holds the
     indices of each environment's splits. An empty split has no value. Splits with `groups` have the
-    metrics of `values_of_groups` too, and `whole` gives further ones, see `facts.split_metrics`.
+    metrics of `values_of_groups` too, and `whole` gives further ones, see `whole_metrics`.
     Without `batches` examples are predicted in their order, as many at once as suits the machine.
     """
 
@@ -273,6 +273,12 @@ def _size(environment: Environment, task: Task) -> int:
     return max(1, min(max(fewest, min(size, most)), limit))
 
 
+def whole_metrics(dataset: Dataset) -> SplitMetrics | None:
+    """The dataset's `split_metrics`; None if it has none, so that no split's predictions are kept."""
+    own = dataset.split_metrics
+    return None if getattr(own, "__func__", None) is Dataset.split_metrics else own
+
+
 @torch.no_grad()
 def constant_answer(
     data: Data, training: Sequence[str], scored: Mapping[str, Environment]
@@ -280,7 +286,7 @@ def constant_answer(
     """Return every metric on each split of the `scored` environments, of its best constant answer.
 
     The constant is the best one for the metric on the pooled `in` splits of the `training`
-    environments (`Task.constants`); a dataset's metrics of whole splits (`facts.split_metrics`)
+    environments (`Task.constants`); a dataset's metrics of whole splits (`Dataset.split_metrics`)
     are those of the constant that is best for the main one. The answer is computed once for all runs
     with the same training environments.
     """
@@ -299,7 +305,7 @@ def _constants(data: Data, training: Sequence[str], scored: Mapping[str, Environ
     outputs = task.constants(targets)
     constants: Constants = {}
     for best_for, output in outputs.items():
-        whole = facts.split_metrics(dataset) if task.metric in best_for else None
+        whole = whole_metrics(dataset) if task.metric in best_for else None
 
         def predict(x: Tensor, output: Tensor = output) -> Tensor:
             return output.expand(len(x), *output.shape)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors.torch import save
 
-from oodbench.data import facts
 from oodbench.datasets import Dataset
 from oodbench.files import whole_file
 from oodbench.metrics import known_direction
@@ -30,9 +29,9 @@ class Judge:
     def __init__(self, rule: "Rule", evidence: Sequence[tuple[str, str]], dataset: Dataset) -> None:
         """Take the environments and splits by which the rule judges the run as `evidence`."""
         self.evidence = evidence
-        self.metric = rule.metric or facts.metric(dataset)
-        is_main = self.metric == facts.metric(dataset)
-        higher = facts.higher_is_better(dataset) if is_main else known_direction(self.metric)
+        self.metric = rule.metric or dataset.metric
+        is_main = self.metric == dataset.metric
+        higher = dataset.higher_is_better if is_main else known_direction(self.metric)
         self._sign = -1.0 if higher else 1.0
         environments = list(dict.fromkeys(environment for environment, _ in evidence))
         self._parts = np.array([environments.index(environment) for environment, _ in evidence])

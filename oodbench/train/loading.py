@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import BALANCED, Algorithm
-from oodbench.data.facts import standardises_targets, training_environments
 from oodbench.data.preparation import fit, fits, fitted, load_checked, part
 from oodbench.data.streams import Stored, Subset
 from oodbench.datasets import Dataset, Environment, datasets, make
@@ -86,7 +85,7 @@ def load_environments(
     source = dataset, json.dumps(options, sort_keys=True), trial, holdout, data_dir, device
     data = _load(*source)
     depends = (
-        _has_unseen(data) or (changed and fits(data.dataset)) or standardises_targets(data.dataset)
+        _has_unseen(data) or (changed and fits(data.dataset)) or data.dataset.standardises_targets
     )
     return _prepared(source, tuple(sorted(held_out)) if depends else (), changed)
 
@@ -104,7 +103,7 @@ def estimated(
     These are the change of inputs before `Dataset.transform`, and the units of targets. Data are read only
     if there is something to estimate.
     """
-    if not fits(dataset) and not standardises_targets(dataset):
+    if not fits(dataset) and not dataset.standardises_targets:
         return (lambda x: x), None
     origin = _origin(spec, settings)
     data = load_environments(spec.dataset, spec.options, spec.held_out, changed=False, **origin)
@@ -143,7 +142,7 @@ def _prepared(source: _Source, held_out: tuple[str, ...], changed: bool) -> Data
     data = _load(*source)
     if _has_unseen(data):
         data = _by_role(data, held_out)
-    if standardises_targets(data.dataset):
+    if data.dataset.standardises_targets:
         data = replace(data, units=_units(data, held_out))
     if not changed:
         return data
@@ -175,7 +174,7 @@ def _units(data: Data, held_out: Collection[str]) -> StandardUnits:
 
 
 def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:
-    training = training_environments(data.dataset, held_out)
+    training = data.dataset.trainable(held_out)
     return {name: data.splits[name]["in"] for name in training}
 
 

@@ -13,7 +13,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, algorithms
-from oodbench.data import facts
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError, names_arguments, unknown, whole_number
 from oodbench.networks.base import networks
@@ -25,6 +24,7 @@ from oodbench.tasks import Task
 from oodbench.train.adapted import drawn_batches
 from oodbench.train.digests import dataset_of
 from oodbench.train.evaluate import evaluate as evaluate_splits
+from oodbench.train.evaluate import whole_metrics
 from oodbench.train.kept_weights import ABOUT
 from oodbench.train.loading import Data, estimated, fit_to_examples, load_data, load_environments
 from oodbench.train.process import check_device, clean_process, kept_generators
@@ -225,7 +225,7 @@ def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
     )
     load_fitting(algorithm, weights, mistake)
     if algorithm.overrides("fit_examples"):
-        names = facts.training_environments(dataset, spec.held_out)
+        names = dataset.trainable(spec.held_out)
         fit_to_examples(algorithm, load_data(spec, settings), names)
     return Model(algorithm, dataset, info, about["step"], settings).eval()
 
@@ -329,13 +329,13 @@ def _scores(
         inner = module.predict_prepared if isinstance(module, Model) else module
         return as_outputs(_called(inner, x.to(device), dataset.name), len(x), task).cpu()
 
-    whole = facts.split_metrics(dataset)
+    whole = whole_metrics(dataset)
     drawn = None
     if isinstance(module, Model):
         spec = replace(module.spec, dataset=dataset.name, trial=trial)
         drawn = drawn_batches(spec, module.algorithm, data.splits)
     evaluations = evaluate_splits(predict, wanted, data.splits, task, 0, whole, data.groups, drawn)
-    of_predictor = facts.predictor_metrics(dataset, predict_prepared, trial)
+    of_predictor = dataset.predictor_metrics(predict_prepared, trial)
     return evaluations + [Evaluation(None, None, m, value, 1) for m, value in of_predictor.items()]
 
 

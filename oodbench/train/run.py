@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
-from oodbench.data import facts
 from oodbench.data.preparation import fits, is_discrete, part
 from oodbench.data.streams import digest_of
 from oodbench.datasets import Dataset, Environment
@@ -25,7 +24,7 @@ from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.train.adapted import adapted_outputs, drawn_batches, with_adaptation
 from oodbench.train.averages import make_average
-from oodbench.train.evaluate import constant_answer, evaluate, logits, mean_loss
+from oodbench.train.evaluate import constant_answer, evaluate, logits, mean_loss, whole_metrics
 from oodbench.train.loading import batches, drawn_index, fit_to_examples, load_data, trained_counts
 from oodbench.train.process import (
     AUTOCAST,
@@ -42,7 +41,7 @@ def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem
     return Problem(
         dataset.input_shape,
         dataset.task,
-        facts.training_environments(dataset, spec.held_out),
+        dataset.trainable(spec.held_out),
         spec.steps,
         attributes=len(dataset.attributes),
         sizes=tuple(sizes),
@@ -89,8 +88,8 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
 
 @lru_cache(maxsize=2)
 def _about_data(dataset: Dataset) -> dict[str, Any]:
-    read_as = {r.column: f"{r.kind}: {r.why}" for r in facts.readings(dataset)}
-    about = {"data_notes": list(facts.notes(dataset)), "read_as": read_as}
+    read_as = {r.column: f"{r.kind}: {r.why}" for r in dataset.readings}
+    about = {"data_notes": list(dataset.notes), "read_as": read_as}
     return {key: value for key, value in about.items() if value}
 
 
@@ -122,7 +121,7 @@ class Run:
         seed_process(derive("data", spec.dataset, spec.trial))
         self.data = load_data(spec, settings)
         dataset = self.data.dataset
-        self.names = facts.training_environments(dataset, spec.held_out)
+        self.names = dataset.trainable(spec.held_out)
         sizes = [len(self.data.splits[name]["in"]) for name in self.names]
         self.problem = replace(
             problem_of(spec, dataset, sizes),
@@ -132,7 +131,7 @@ class Run:
         self.scored = {
             name: environment
             for name, environment in self.data.environments.items()
-            if not (facts.evaluation_environments(dataset) and name in self.names)
+            if not (dataset.evaluation_environments and name in self.names)
         }
         self.algorithm = build_algorithm(spec, self.problem, settings.device)
         fit_to_examples(self.algorithm, self.data, self.names)
@@ -158,13 +157,13 @@ class Run:
         """Facts on the dataset and its task that tables need beside the spec."""
         dataset = self.data.dataset
         return {
-            "dataset_label": self.spec.dataset_label or facts.label(dataset),
+            "dataset_label": self.spec.dataset_label or dataset.label,
             "family": dataset.metadata.family,
             "shift": dataset.metadata.shift,
             "training_environments": self.names,
             "classes": dataset.classes,
-            "metric": facts.metric(dataset),
-            "higher_is_better": facts.higher_is_better(dataset),
+            "metric": dataset.metric,
+            "higher_is_better": dataset.higher_is_better,
             "constant": constant_answer(self.data, self.names, self.scored),
             **_about_data(dataset),
         }
@@ -213,7 +212,7 @@ class Run:
         """All metrics of the predictor with the evaluated weights."""
         self.algorithm.eval()
         data, task, workers = self.data, self.problem.task, self.loader_workers
-        whole = facts.split_metrics(data.dataset)
+        whole = whole_metrics(data.dataset)
         self.validate()
         with self.evaluated_weights():
             drawn = drawn_batches(self.spec, self.algorithm, data.splits)
@@ -279,8 +278,7 @@ class Run:
         """The dataset's metrics of the predictor itself."""
         device = self.settings.device
         with self.evaluated_weights():
-            found = facts.predictor_metrics(
-                self.data.dataset,
+            found = self.data.dataset.predictor_metrics(
                 lambda x: self.in_units(self.algorithm.predict(x.to(device))).cpu(),
                 self.spec.trial,
             )

@@ -13,8 +13,7 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import DataLoader, RandomSampler
 
-from oodbench.data import facts
-from oodbench.datasets import IMAGENET, make
+from oodbench.datasets import IMAGENET, make, require_files
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
@@ -130,7 +129,7 @@ def loading_rows(folder: Path) -> list[Row]:
     settings = TrainSettings(loader_workers=WORKERS)
     peer = domainbeds(root)
     direct = ratios(Run(erm(root, "ConvNet", 0), settings), peer)
-    facts.require_files(make("ImageFolder", {"root": str(root), "size": SIZE})).cache(WORKERS)
+    require_files(make("ImageFolder", {"root": str(root), "size": SIZE})).cache(WORKERS)
     cached = ratios(Run(erm(root, "ConvNet", 1), settings), peer)
     what = f"augmented {SIZE} x {SIZE} images a {{}} / one loader an environment, {WORKERS} workers"
     rows = [

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 from oodbench.algorithms import algorithms
-from oodbench.data import facts
 from oodbench.datasets import IMAGENET, datasets, make
 from oodbench.hparams import draw
 from oodbench.networks.base import build
@@ -97,7 +96,7 @@ def test_rates_and_augmentation_follow_the_network(scans: Path, tmp_path: Path) 
 
 def test_the_size_is_that_of_the_files(scans: Path) -> None:
     dataset = make("ImageFolder", {}, scans)
-    assert dataset.input_shape == (3, SIDE, SIDE) and facts.label(dataset) == "ImageFolder"
+    assert dataset.input_shape == (3, SIDE, SIDE) and dataset.label == "ImageFolder"
     assert planned(scans, {"name": "ConvNet"}).options["size"] == SIDE
 
 

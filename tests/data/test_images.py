@@ -9,7 +9,6 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder as TorchvisionFolder
 from typer.testing import CliRunner
 
-from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.data.pictures import Look
 from oodbench.data.streams import MemoryMapped
@@ -125,7 +124,7 @@ def test_a_cache_that_breaks_off_leaves_nothing(dataset: Any, root: Path) -> Non
 
 
 def test_files_that_cannot_be_read_are_found_before_training(dataset: Any, root: Path) -> None:
-    facts.check(dataset)
+    dataset.check()
     torn = root / "a" / "dog" / "torn.jpg"
     Image.effect_noise((64, 64), 50).save(torn)
     torn.write_bytes(torn.read_bytes()[:-200])
@@ -133,24 +132,24 @@ def test_files_that_cannot_be_read_are_found_before_training(dataset: Any, root:
     text.write_text("hello")
     empty.touch()
     with pytest.raises(UserError, match=r"torn.jpg cannot be read .*; 2 others cannot either"):
-        facts.check(dataset)
+        dataset.check()
     torn.unlink()
     empty.unlink()
     with pytest.raises(UserError, match=r"^ImageFolder: \S+text.png .* \(its format is unknown\)"):
-        facts.check(dataset)
+        dataset.check()
 
 
 def test_files_are_looked_at_once(
     dataset: Any, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts.check(dataset)
+    dataset.check()
     monkeypatch.setattr(
         "oodbench.data.images._look", lambda file, *s: Look(f"{file} was looked at")
     )
-    facts.check(dataset)
+    dataset.check()
     os.utime(next((root / "a" / "cat").iterdir()), ns=(1, 1))
     with pytest.raises(UserError, match="was looked at"):
-        facts.check(dataset)
+        dataset.check()
 
 
 def test_hidden_folders_and_other_files_do_not_count(dataset: Any, root: Path) -> None:
@@ -164,6 +163,6 @@ def test_hidden_folders_and_other_files_do_not_count(dataset: Any, root: Path) -
     draw(root / "a" / "cat", (".ipynb_checkpoints", ".deep", "@eaDir"), ("x",))
     draw(root, ("__MACOSX",), CLASSES)
     dataset = make("ImageFolder", VALUES, root.parent)
-    assert facts.notes(dataset) == [f"3 files of {root} left out: 2 .txt, 1 .heic"]
+    assert dataset.notes == [f"3 files of {root} left out: 2 .txt, 1 .heic"]
     assert dataset.environments == ("a", "b", "c")
     assert torch.equal(dataset.load(0)["a"].y, before)

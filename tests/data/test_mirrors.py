@@ -15,10 +15,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.data.mirrors import fetch
-from oodbench.datasets import Environment, FileDataset, Metadata, make
+from oodbench.datasets import Environment, FileDataset, Metadata, make, require_files
 from oodbench.errors import UserError
 from tests.helpers.wilds_copies import COPIES
 
@@ -143,7 +142,7 @@ def test_a_folder_is_unpacked_from_an_archive_of_its_name(
 
 def test_a_damaged_archive_is_not_unpacked(archive: Path, source: str, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
-    dataset = facts.require_files(make("Camelyon17", {}, data_dir))
+    dataset = require_files(make("Camelyon17", {}, data_dir))
     archive.write_bytes(archive.read_bytes()[:-1000])
     assert "cannot be read (" in refusal(dataset, source, data_dir)
     archive.with_name(f"{archive.name}.sha256").write_text("0" * 64)

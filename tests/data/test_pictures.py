@@ -10,10 +10,9 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.data.pictures import decoded
-from oodbench.datasets import make
+from oodbench.datasets import in_order, make
 from oodbench.errors import UserError
 from tests.helpers.pictures import draw, picture
 
@@ -106,7 +105,7 @@ def test_pictures_of_every_format_count(suffix: str, tmp_path: Path) -> None:
     format_ = {".jfif": "JPEG", ".pbm": "PPM", ".apng": "PNG"}.get(suffix)
     picture(1, 0).convert("1" if suffix == ".pbm" else "RGB").save(extra, format=format_)
     dataset: Any = make("ImageFolder", {"root": "set", "size": 24}, tmp_path)
-    facts.check(dataset)
+    dataset.check()
     assert extra in dataset.files_read and len(dataset.load(0)["a"].y) == 9
 
 
@@ -134,9 +133,9 @@ def test_one_value_is_white_in_all_pictures_and_said(
     """The dimmest picture is as dim beside others as it was; the run's options have the value."""
     scans(tmp_path / "deep", change)
     dataset: Any = make("ImageFolder", {"root": "deep", "size": 24}, tmp_path)
-    facts.check(dataset)
-    assert any(note.endswith(f" and {white} is white") for note in facts.notes(dataset))
-    assert facts.run_options(dataset, False)["white"] == white
+    dataset.check()
+    assert any(note.endswith(f" and {white} is white") for note in dataset.notes)
+    assert dataset.resolved_options(False)["white"] == white
     with Image.open(dataset.files_read[0]) as image:
         wanted = float(np.asarray(image).max()) * 255 / white
     found = dataset.load(0)["a"].x.read(torch.tensor([0])).max()
@@ -173,12 +172,12 @@ def test_check_says_how_pictures_are_read_and_shows_them(tmp_path: Path) -> None
 
 
 def test_environments_are_in_the_order_in_which_people_count(tmp_path: Path) -> None:
-    assert facts.in_order(["10", "9", "1", "02"]) == ["1", "02", "9", "10"]
-    assert facts.in_order(["L100", "L38", "l46"]) == ["L38", "l46", "L100"]
-    assert facts.in_order(["0.5", "0.25", "-1", "10"]) == ["-1", "0.25", "0.5", "10"]
-    assert facts.in_order(["+90%", "-90%", "+80%"]) == ["-90%", "+80%", "+90%"]
-    assert facts.in_order(["day 2", "day 10", "Day 1"]) == ["Day 1", "day 2", "day 10"]
-    assert facts.in_order(["9" * 5000, "8" * 5000]) == ["8" * 5000, "9" * 5000]
+    assert in_order(["10", "9", "1", "02"]) == ["1", "02", "9", "10"]
+    assert in_order(["L100", "L38", "l46"]) == ["L38", "l46", "L100"]
+    assert in_order(["0.5", "0.25", "-1", "10"]) == ["-1", "0.25", "0.5", "10"]
+    assert in_order(["+90%", "-90%", "+80%"]) == ["-90%", "+80%", "+90%"]
+    assert in_order(["day 2", "day 10", "Day 1"]) == ["Day 1", "day 2", "day 10"]
+    assert in_order(["9" * 5000, "8" * 5000]) == ["8" * 5000, "9" * 5000]
     draw(tmp_path / "set", map(str, range(1, 12)), ("x", "y"))
     dataset = make("ImageFolder", {"root": "set", "size": 8}, tmp_path)
     assert dataset.test_environments == ("11",) and list(dataset.load(0)) == list(

@@ -12,7 +12,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oodbench.data import facts
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 
@@ -66,7 +65,7 @@ def test_a_column_is_what_its_cells_are(tmp_path: Path, cells: list[str], kind: 
         "environment": "environment",
         "c": kind,
     }
-    columns = facts.columns(dataset)
+    columns = dataset.columns
     assert columns is not None
     assert ("c" in columns.numbers, "c" in columns.categories) == (
         kind == "number",
@@ -96,7 +95,7 @@ def test_numbers_as_people_write_them(
     found = dataset.x[:, 0]
     assert torch.allclose(found, torch.from_numpy(np.resize(np.array(values, float), COUNT)))
     is_plain = "9.1" in cells
-    assert any("'c' read as number" in note for note in facts.notes(dataset)) != is_plain
+    assert any("'c' read as number" in note for note in dataset.notes) != is_plain
 
 
 def test_a_german_excel_export(tmp_path: Path) -> None:
@@ -109,7 +108,7 @@ def test_a_german_excel_export(tmp_path: Path) -> None:
     assert dataset.columns.numbers == ("x", "Größe", "Einkommen")
     assert dataset.columns.categories == {"Straße": ("Köln", "Ulm")}
     assert dataset.x[:2, 1:3].tolist() == [[1.85, 1250.0], [1.7, 900.0]]
-    said = " ".join(facts.notes(dataset))
+    said = " ".join(dataset.notes)
     assert "cp1252" in said and "semicolon" in said and "a decimal comma" in said
 
 
@@ -117,7 +116,7 @@ def test_one_number_in_two_spellings_is_one_class(tmp_path: Path) -> None:
     data = frame(target=["0", "1.0", "0.0", "1"], environment=["2020", "2021", "2020.0"])
     dataset = table(tmp_path, data)
     assert dataset.classes == ("0", "1") and dataset.environments == ("2020", "2021")
-    assert "0 and 0.0 are the same number and count as one" in " ".join(facts.notes(dataset))
+    assert "0 and 0.0 are the same number and count as one" in " ".join(dataset.notes)
     codes = table(tmp_path, frame(target=["01", "1"]))
     assert codes.classes == ("01", "1")
 
@@ -168,7 +167,7 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
     data = frame()
     data.loc[data["environment"] == "B", "target"] = "no."
     data.loc[[0, 3], "environment"] = "D"
-    notes = " ".join(facts.notes(table(tmp_path, data)))
+    notes = " ".join(table(tmp_path, data).notes)
     assert (
         "only environment 'B' has the class 'no.': where it is held out, 30 of its 30 exam" in notes
     )
@@ -180,7 +179,7 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
     said = (
         "with B, C held out, no training environment has 'no.': 30 examples of 'B' can't be right"
     )
-    assert said in " ".join(facts.notes(together))
+    assert said in " ".join(together.notes)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +199,7 @@ def test_what_could_mean_something_else_is_said(
     tmp_path: Path, column: str, cells: list[Any], said: str
 ) -> None:
     dataset = table(tmp_path, frame(**{column: cells}))
-    assert any(f"'{column}' read as" in n and said in n for n in facts.notes(dataset))
+    assert any(f"'{column}' read as" in n and said in n for n in dataset.notes)
 
 
 @pytest.mark.parametrize("name", ["breast_cancer", "diabetes", "iris", "linnerud", "wine"])

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from oodbench.data import facts
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.diagnose.head_room import HeadRoom, has_choice, head_room, show, value_text
 from oodbench.errors import UserError, unknown
@@ -90,7 +89,7 @@ def _here(name: str, data_dir: Path | None) -> Dataset | None:
     """The dataset with its default options, or None if its files are not here."""
     try:
         dataset = make(name, {}, data_dir)
-        facts.check(dataset)
+        dataset.check()
     except UserError:
         return None
     return dataset

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
+from oodbench.results.boards import HALVES_FILE, PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
 from oodbench.results.parquet import RECORDS, RUNS, table_of, write_table
 from oodbench.results.run_spec import SCORE
 
@@ -22,8 +22,8 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
     A row without a mean has the numbers of its dataset's first. A run is chosen at one step by every
     rule. `about`: `rules` and `constant` by dataset, `lower` (the datasets measured by mse), `grouped`
     (those with a worst group), `sets` (test sets of several environments by dataset), `ceilings`,
-    `transductives` and `alone` (labels), `names` (of registered datasets by dataset),
-    `own_trials` (their number, by dataset, where it is another).
+    `transductives` and `alone` (labels), `halves`, `own_trials` (their number, by dataset,
+    where it is another).
     """
     rows: list[dict[str, Any]] = []
     for place, (dataset, own) in enumerate(means.items()):
@@ -50,6 +50,7 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
     write_table(table_of(values, RECORDS), board / RECORDS_FILE)
     protocol = {"datasets": [{"name": "Any", "label": dataset} for dataset in means]}
     (board / PROTOCOL_FILE).write_text(yaml.safe_dump(protocol | {"algorithms": []}))
+    (board / HALVES_FILE).write_text(yaml.safe_dump(about.get("halves", {})))
     return pd.DataFrame(rows)
 
 
@@ -64,7 +65,7 @@ def _run(run: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
     made = {"commit": "0123456789abcdef", "torch": "2.9", "machine": "a machine"}
     kinds = {k: label in about.get(f"{k}s", ()) for k in ("ceiling", "transductive")}
     return {name: run[name] for name in ("id", "label", "draw", "trial")} | {
-        "dataset": about.get("names", {}).get(dataset, "Any"),
+        "dataset": "Any",
         "dataset_label": dataset,
         "algorithm": label,
         "network": "MLP",

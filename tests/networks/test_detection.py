@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 import oodbench
-from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.results.run_spec import RunSpec
@@ -134,7 +133,7 @@ def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path:
         model,
         "GlobalWheat",
         options,
-        environments=facts.evaluation_environments(model.dataset),
+        environments=model.dataset.evaluation_environments,
         holdout=spec.holdout,
         data_dir=tmp_path,
     )

@@ -1,5 +1,6 @@
 """The tables and sentences on the share of the gap, beside the runs themselves."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,11 @@ import pandas as pd
 import pytest
 import scipy.stats
 
+from oodbench.errors import UserError
 from oodbench.report import comparison
 from oodbench.report.gaps import Gaps, gaps_by_rule, losses, resampled
 from oodbench.report.tables import Block
+from oodbench.results.boards import HALVES_FILE, halves
 from oodbench.results.read import read_board
 from oodbench.results.tables import Tables, subset
 from tests.helpers.boards import invoke
@@ -22,7 +25,6 @@ MEANS: Means = {
     "delta": {"ERM": 0.6, "A": 0.7, "B": 0.5, "C": 0.5, "ceiling": None},
 }
 """`C` has no run of gamma; delta's ceiling has the runs of ERM."""
-NAMES = {"alpha": "ColoredDigits", "beta": "LinearSEM", "gamma": "Flights", "delta": "Spirals"}
 CLEAR = ["alpha", "beta", "gamma"]
 
 
@@ -37,7 +39,7 @@ def runs(made: Path) -> pd.DataFrame:
         *(made, MEANS, 3, 5),
         rules=dict.fromkeys(MEANS, ("val_env", "train_val", "oracle")),
         lower=("beta",),
-        names=NAMES,
+        halves={"constructed": ["alpha", "beta", "delta"], "natural": ["gamma"]},
         constant={"alpha": 0.4},
         ceilings=("ceiling",),
         transductives=("T",),
@@ -179,3 +181,14 @@ def test_a_board_without_a_ceiling_has_no_share(tmp_path: Path) -> None:
     means: Means = {"a": {"ERM": 0.5, "R": 0.6}, "b": {"ERM": 0.5, "R": 0.6}}
     made_board(board := tmp_path / "b", means, 2, 3, rules=dict.fromkeys(means, ("val_env",)))
     assert "Share of the gap" not in invoke("table", board)
+
+
+def test_a_half_names_datasets_of_the_protocol(
+    made: Path, runs: pd.DataFrame, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(made, tmp_path / "gaps.v1")
+    (copy / HALVES_FILE).write_text("natural: [alfa]")
+    with pytest.raises(UserError, match=r"'alfa'.*halves\.yaml.* alpha"):
+        halves(str(copy))
+    (copy / HALVES_FILE).unlink()
+    assert not halves(str(copy))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import oodbench
-from oodbench.data import facts
+from oodbench.datasets import require_files
 from oodbench.errors import UserError
 from oodbench.report.cli import app
 from oodbench.results.compact import compact
@@ -148,7 +148,7 @@ def test_new_image_files_are_read_as_in_training(tmp_path: Path) -> None:
         oodbench.load_model(results.path, rule="last")
     model = oodbench.load_model(results.path, rule="last", data_dir=tmp_path / "data")
     files = sorted((tmp_path / "data" / "south").rglob("*.png"))
-    inputs = facts.require_files(model.dataset).read(files)
+    inputs = require_files(model.dataset).read(files)
     assert inputs.shape == (10, 3, 16, 16) and inputs.dtype == torch.uint8
     right = model(inputs).argmax(1) == torch.tensor([0] * 5 + [1] * 5)
     (record,) = results.run(model.spec.id).records()
@@ -159,7 +159,7 @@ def test_new_image_files_are_read_as_in_training(tmp_path: Path) -> None:
     )
     assert model.classes == ("cat", "dog") and 0 <= int(right.sum()) - accuracy <= 2
     with pytest.raises(UserError, match="cannot be read as an image"):
-        facts.require_files(model.dataset).read([tmp_path / "out" / "sweep.json"])
+        require_files(model.dataset).read([tmp_path / "out" / "sweep.json"])
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Levels of CoinRun in the real game, copies of which can be put into any saved state."""
+"""Levels of CoinRun in the real game; a copy can be put into any saved state."""
 
 import contextlib
 import io

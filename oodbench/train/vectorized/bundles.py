@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from oodbench.data import facts
 from oodbench.networks.base import Network
+from oodbench.train.evaluate import whole_metrics
 from oodbench.train.run import Run
 from oodbench.train.vectorized.optimizers import shared_options
 from oodbench.train.vectorized.program import VectorizedProgram
@@ -146,7 +146,7 @@ def why_not(run: Run) -> str | None:
         return (
             "its network keeps more than parameters, such as the statistics of batch normalisation"
         )
-    if facts.split_metrics(run.data.dataset) is not None:
+    if whole_metrics(run.data.dataset) is not None:
         return "its data come with metrics of their own"
     if reduction is not None and reduction.unit == "example":
         return "it combines the gradients of single examples"

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from oodbench.algorithms import Batch, Problem, algorithms
-from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.networks.base import build
 from oodbench.sweep.plan import single
@@ -59,6 +58,6 @@ def test_weights_of_a_large_sample_are_those_of_the_closed_form(variant: str, er
     environments = list(dataset.load(0).values())
     x, y = (torch.stack([getattr(e, name) for e in environments]) for name in "xy")
     algorithm = fitted(x, y)
-    found = facts.predictor_metrics(dataset, algorithm.predict, 0)
+    found = dataset.predictor_metrics(algorithm.predict, 0)
     assert found["causal_error"] == pytest.approx(error, abs=2e-3)
     assert found["noncausal_error"] == pytest.approx(error, abs=2e-3)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.data.coinrun import making
 from oodbench.data.coinrun.experts import Episode
@@ -56,7 +55,7 @@ def test_a_set(coinrun_dir: Path) -> None:
         seen.add(images[0].tobytes())
     assert len(seen) == 7
     options = {"levels": 3, "states": 10, "test_levels": 4}
-    facts.check(dataset("CoinRun", options, coinrun_dir))
+    dataset("CoinRun", options, coinrun_dir).check()
 
 
 def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from oodbench.data import facts
 from oodbench.datasets import Dataset, Environment, make
 from oodbench.errors import UserError
 from oodbench.train.loading import split
@@ -130,7 +129,7 @@ def test_truncated_file(path: str, kept: int, mnist_dir: Path, tmp_path: Path) -
     with pytest.raises(UserError, match=f"{file} is damaged: it has {kept} bytes, not "):
         dataset.load(0)
     with pytest.raises(UserError, match=f"{file} is damaged .its md5 is not .*` replaces it"):
-        facts.check(dataset)
+        dataset.check()
 
 
 def read(mnist_dir: Path) -> tuple[Tensor, Tensor]:

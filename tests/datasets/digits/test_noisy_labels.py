@@ -12,7 +12,6 @@ import torch
 import yaml
 from torchvision.datasets import CIFAR10
 
-from oodbench.data import facts
 from oodbench.datasets import Environment, datasets, make
 from oodbench.errors import UserError
 from oodbench.identity import md5
@@ -117,7 +116,7 @@ def test_fashion_mnist_is_found_where_debian_puts_it(tmp_path: Path) -> None:
         pytest.skip("Debian's dataset-fashion-mnist is not installed")
     for data_dir in (None, tmp_path):
         dataset = make("NoisyLabels", {"base": "fashion_mnist", "fraction": 0}, data_dir)
-        facts.check(dataset)
+        dataset.check()
     found = dataset.load(0)
     train, test = found["train"], found["test"]
     assert train.x.shape == (60_000, 1, 28, 28) and test.x.shape == (10_000, 1, 28, 28)
@@ -129,7 +128,7 @@ def test_fashion_mnist_is_found_where_debian_puts_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_real_mnist(mnist_dir: Path) -> None:
     dataset = make("NoisyLabels", {"fraction": 0}, mnist_dir)
-    facts.check(dataset)
+    dataset.check()
     train, test = dataset.load(0).values()
     assert train.y.bincount()[:3].tolist() == [5923, 6742, 5958]
     assert len(test.y) == 10_000
@@ -173,7 +172,7 @@ def cifar_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_cifar_in_torchvisions_layout(cifar_dir: Path) -> None:
     dataset = make("CIFARNoise", {"fraction": 0}, cifar_dir)
-    facts.check(dataset)
+    dataset.check()
     train, test = dataset.load(0).values()
     assert train.x.shape == (25, 3, 32, 32) and test.x.shape == (5, 3, 32, 32)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (dataset.base.mean, dataset.base.std))  # type: ignore[attr-defined]
@@ -190,7 +189,7 @@ def test_damaged_cifar(cifar_dir: Path) -> None:
     file.write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     dataset = make("CIFARNoise", {}, cifar_dir)
     with pytest.raises(UserError, match=f"{file} is damaged .its md5 is not .*CIFARNoise"):
-        facts.check(dataset)
+        dataset.check()
     with pytest.raises(UserError, match=r"cifar-10-batches-py is damaged: "):
         dataset.load(0)
 

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from oodbench.data import facts
-from oodbench.data.preparation import load_checked
+from oodbench.data.preparation import group_names, load_checked
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from tests.datasets.digits.test_colored_mnist import color
@@ -19,7 +18,7 @@ from tests.helpers.wilds_copies import opened
 
 def test_the_colour_is_the_attribute_without_colour_too() -> None:
     dataset = make("ColoredDigits", {})
-    assert facts.group_names(dataset)[:2] == ("5 to 9, colour 0", "5 to 9, colour 1")
+    assert group_names(dataset)[:2] == ("5 to 9, colour 0", "5 to 9, colour 1")
     coloured, grey = dataset.load(0), make("ColoredDigits", {"grayscale": True}).load(0)
     for name, environment in coloured.items():
         for found in (environment.attributes, grey[name].attributes):
@@ -43,7 +42,7 @@ def test_folders_in_those_of_the_classes(tmp_path: Path) -> None:
     plain = make("ImageFolder", {}, tmp_path)
     assert not plain.attributes and all(e.attributes is None for e in plain.load(0).values())
     dataset = make("ImageFolder", {"attributes": True}, tmp_path)
-    assert facts.group_names(dataset) == (
+    assert group_names(dataset) == (
         "cat, indoors",
         "cat, outdoors",
         "dog, indoors",

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from oodbench.data import facts
 from oodbench.data.coinrun.making import TRAINING, Manifest, Settings, shards, write_manifest
 from oodbench.datasets import make, md5
 from oodbench.errors import UserError
@@ -49,7 +48,7 @@ def copy(written: Path, tmp_path: Path) -> Path:
 
 def test_environments(written: Path) -> None:
     dataset = make("CoinRun", OPTIONS, written)
-    facts.check(dataset)
+    dataset.check()
     found = dataset.load(0)
     assert tuple(found) == dataset.environments == ("level0", "level1", "level2", "unseen")
     assert dataset.test_environments == ("unseen",)
@@ -72,7 +71,7 @@ def test_fewer_than_were_made(written: Path) -> None:
     whole = make("CoinRun", OPTIONS, written).load(0)
     options = {"levels": 2, "states": 5, "test_levels": 3}
     part = make("CoinRun", options, written)
-    facts.check(part)
+    part.check()
     found = part.load(0)
     assert list(found) == ["level0", "level1", "unseen"]
     assert [len(e.y) for e in found.values()] == [5, 5, 3]

@@ -5,8 +5,7 @@ import pytest
 import torch
 from oodbench.datasets.flights import CHOICES, CLIP, MONTHS, NUMBERS
 
-from oodbench.data import facts
-from oodbench.datasets import Environment, make
+from oodbench.datasets import Environment, make, require_files
 
 COUNT = len(NUMBERS)
 SUMMER = "Jun-Jul"
@@ -37,7 +36,7 @@ def test_every_environment_has_flights_of_its_months_and_inputs_without_gaps() -
 
 def test_rows_are_those_of_the_package() -> None:
     dataset = make("Flights", {"num_examples": 50})
-    files = facts.require_files(dataset)
+    files = require_files(dataset)
     table = pd.read_csv(files.file("flights.csv.zip"))
     weather = pd.read_csv(files.file("weather.csv")).set_index(["origin", "time_hour"])
     dates = pd.to_datetime(table[["year", "month", "day"]])

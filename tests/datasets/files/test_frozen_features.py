@@ -10,10 +10,9 @@ import torch
 from typer.testing import CliRunner
 
 import oodbench
-from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.data.streams import MemoryMapped
-from oodbench.datasets import make
+from oodbench.datasets import make, require_files
 from oodbench.errors import UserError
 from oodbench.identity import sha256
 from oodbench.networks.base import build
@@ -82,7 +81,7 @@ def test_other_weights_or_images_are_other_features(
 
 
 def test_heads_train_on_them(options: dict[str, object], tmp_path: Path) -> None:
-    facts.require_files(make("FrozenFeatures", options, tmp_path)).cache(1)
+    require_files(make("FrozenFeatures", options, tmp_path)).cache(1)
     for algorithm in ("ERM", "IRM"):
         data = {"name": "FrozenFeatures", **options}
         run = single(data, {"name": algorithm}, tmp_path, steps=200)
@@ -96,7 +95,7 @@ def test_heads_train_on_them(options: dict[str, object], tmp_path: Path) -> None
 def test_the_ceiling_shows_the_tests_features_everywhere(
     options: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts.require_files(make("FrozenFeatures", options, tmp_path)).cache(1)
+    require_files(make("FrozenFeatures", options, tmp_path)).cache(1)
     plain = make("FrozenFeatures", options, tmp_path).load(0)
     ceiling: Any = make("FrozenFeatures", options | {"as_test": "c"}, tmp_path)
     with pytest.raises(UserError, match="ImageFolder has no unseen examples"):
@@ -213,7 +212,7 @@ def test_features_of_any_dataset_of_images_keep_what_it_says_of_its_examples(
     assert len([*(tmp_path / ".oodbench").glob("features-ColoredDigits-*")]) == 2
     for part in ("environments", "test_environments", "classes", "attributes", "task"):
         assert getattr(features, part) == getattr(digits, part), part
-    assert facts.repeats(features) and facts.repeats(digits)
+    assert features.repeats and digits.repeats
     rotated = make("FrozenFeatures", options | {"of": "RotatedDigits", "settings": []}, tmp_path)
     assert rotated.validation_environments == ("60",) and rotated.test_environments == ("75",)
 
@@ -226,14 +225,14 @@ def test_features_have_the_splits_and_metrics_of_a_set_of_wilds(
     planned = partial(single, {"name": "FrozenFeatures", **options, **data}, {"name": "GroupDRO"})
     with pytest.raises(UserError, match="there are no features"):
         planned(tmp_path, steps=2)
-    facts.require_files(make("FrozenFeatures", options | data, tmp_path)).cache(1)
+    require_files(make("FrozenFeatures", options | data, tmp_path)).cache(1)
     run = planned(tmp_path, steps=2)
     assert run.validation_environments == ("val",) and run.holdout == 0
     directory = ended(run, tmp_path / "run", data_dir=tmp_path)
     last = list(directory.records())[-1]["evaluations"]
     images = make("Waterbirds", {"size": 32}, tmp_path)
-    assert {facts.metric(images), "worst_group_accuracy"} <= {e["metric"] for e in last}
-    assert {e["environment"] for e in last} == set(facts.evaluation_environments(images))
+    assert {images.metric, "worst_group_accuracy"} <= {e["metric"] for e in last}
+    assert {e["environment"] for e in last} == set(images.evaluation_environments)
 
 
 def planned(file: Path, network: str = "ResNet18", **options: Any) -> RunSpec:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from oodbench.data import facts
 from oodbench.data.images import Suite
-from oodbench.datasets import datasets, make
+from oodbench.datasets import datasets, make, require_files
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.sweep.plan import single
 from tests.helpers.pictures import draw
@@ -39,11 +38,11 @@ def lay_out(data_dir: Path, name: str, count: int = 1) -> None:
 def test_a_layout_is_read(name: str, tmp_path: Path) -> None:
     lay_out(tmp_path, name)
     dataset = make(name, SMALL, tmp_path)
-    facts.check(dataset)
+    dataset.check()
     assert dataset.environments == ENVIRONMENTS[name]
     for environment in dataset.load(0).values():
         assert environment.y.tolist() == list(range(dataset.task.num_outputs))
-    assert "subset=True" in facts.label(dataset)
+    assert "subset=True" in dataset.label
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -124,5 +123,5 @@ def test_a_suite_trains_from_files_and_from_the_cache_to_the_same_records(tmp_pa
         path = tmp_path / str(workers)
         directory = ended(run, path, data_dir=tmp_path, loader_workers=workers)
         found.append([r["evaluations"] for r in directory.records()])
-        facts.require_files(make("PACS", options, tmp_path)).cache(1)
+        require_files(make("PACS", options, tmp_path)).cache(1)
     assert found[0] == found[1]

@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
@@ -36,7 +35,7 @@ def test_images_and_targets(tmp_path: Path) -> None:
     rows = listed().assign(group=lambda d: d.index // 6, split="in")
     rows.loc[:5, "split"] = "out"
     dataset = manifest(tmp_path, rows, group="group")
-    facts.check(dataset)
+    dataset.check()
     assert dataset.environments == ("day", "dusk", "night")
     assert (dataset.input_shape, dataset.task.kind) == ((3, 6, 6), "binary")
     dusk = dataset.load(0)["dusk"]
@@ -75,8 +74,8 @@ def test_absolute_paths_are_files_wherever_the_data_directory_is(
     file = {"": "../mine.csv", ".": "../mine.csv", "..": "mine.csv"}.get(data_dir, "mine.csv")
     folder = None if not data_dir else tmp_path if data_dir == "absolute" else Path(data_dir)
     dataset = make("Manifest", {"file": file, "size": 6}, folder)
-    facts.check(dataset)
+    dataset.check()
     assert len(dataset.load(0)["dusk"].x.read(torch.arange(8))) == 8
     (inner / "images" / "4.png").unlink()
     with pytest.raises(UserError, match=rf"line 6: there is no image '{inner}/images/4\.png'$"):
-        facts.check(make("Manifest", {"file": file, "size": 6}, folder))
+        make("Manifest", {"file": file, "size": 6}, folder).check()

@@ -12,7 +12,6 @@ import pytest
 import torch
 from PIL import Image
 
-from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.results.read import joined
@@ -104,7 +103,7 @@ def test_images_are_those_of_the_table(name: str, tmp_path: Path) -> None:
         assert x.shape == (2, 3, 4, 4) and x.dtype == torch.uint8
         shades = [5 * (part * count), 5 * (part * count + count - 1)]
         assert (x.float().mean((1, 2, 3)) - torch.tensor(shades).float()).abs().max() < 3  # a JPEG
-    facts.check(dataset)
+    dataset.check()
     assert len(dataset.files_read) == 1 + 3 * count
 
 
@@ -122,7 +121,7 @@ def test_texts_are_those_of_the_table(name: str, tmp_path: Path) -> None:
         if name == "SubpopMultiNLI":
             assert x[:, 1].tolist() == [part * count + i for i in range(count)]
     assert dataset.task.kind == ("binary" if classes == 2 else "multiclass")
-    facts.check(dataset)
+    dataset.check()
 
 
 @pytest.mark.slow
@@ -147,14 +146,14 @@ def test_a_sweep_selects_and_reports_by_the_worst_group(tmp_path: Path) -> None:
 
 def test_what_is_missing_or_foreign_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="SubpopCelebA needs --data-dir DIR with SubpopBench's"):
-        facts.check(make("SubpopCelebA", {}))
+        make("SubpopCelebA", {}).check()
     with pytest.raises(UserError, match=r"there is no folder .*celeba; the scripts of https"):
-        facts.check(make("SubpopCelebA", {}, tmp_path))
+        make("SubpopCelebA", {}, tmp_path).check()
     (tmp_path / "celeba").mkdir()
     with pytest.raises(UserError, match=r"metadata_celeba.csv is missing"):
-        facts.check(make("SubpopCelebA", {}, tmp_path))
+        make("SubpopCelebA", {}, tmp_path).check()
     folder = make_texts(tmp_path, "SubpopMultiNLI")
     features: Any = importlib.import_module("oodbench.datasets.subpop_bench")
     torch.save([Path("another object")], folder / features.FEATURES[0])
     with pytest.raises(UserError, match="holds no word pieces"):
-        facts.check(make("SubpopMultiNLI", {}, tmp_path))
+        make("SubpopMultiNLI", {}, tmp_path).check()

@@ -8,7 +8,6 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from oodbench.data import facts
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from oodbench.report.cli import app as report
@@ -44,7 +43,7 @@ def test_environments_inputs_and_targets(tmp_path: Path) -> None:
     assert dataset.environments == ("north", "south", "west")
     assert dataset.test_environments == ("west",)
     assert (dataset.task.kind, dataset.input_shape) == ("binary", (5,))
-    assert facts.label(dataset) == "mine"
+    assert dataset.label == "mine"
     found = dataset.load(0)
     for name, part in data[[*"abcd", "constant"]].groupby(data["environment"]):
         assert np.allclose(found[str(name)].x, part, atol=1e-6)
@@ -90,7 +89,7 @@ def test_gaps_and_categories_are_fitted_on_what_a_run_trains_on(
     rows = {name: data.index[data["environment"] == name] for name in loaded.environments}
     trained = [rows[n][loaded.splits[n]["in"].numpy()] for n in rows if n != held_out]
     inputs = by_pandas(data, pd.Index(np.concatenate(trained)))
-    columns = facts.columns(dataset)
+    columns = dataset.columns
     assert columns is not None and columns.inputs == tuple(inputs.columns)
     assert dataset.input_shape == (len(inputs.columns),)
     for name, environment in loaded.environments.items():

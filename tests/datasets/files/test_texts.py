@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import torch
 
-from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.networks.base import build
@@ -103,7 +102,7 @@ def test_texts_of_csv_and_parquet_are_the_same(tmp_path: Path) -> None:
     assert one.environments == ("mail", "news", "web")
     for e in one.environments:
         assert torch.equal(one.load(0)[e].x, other.load(0)[e].x)
-    assert facts.network(one) == "TextCNN" and one.input_shape == (128,)
+    assert one.network == "TextCNN" and one.input_shape == (128,)
     with pytest.raises(UserError, match="'words'"):
         make("Texts", {"file": "texts.csv", "text": "words"}, tmp_path)
 

@@ -12,7 +12,6 @@ import yaml
 from PIL import Image
 from typer.testing import CliRunner
 
-from oodbench.data import facts
 from oodbench.data import wilds as official
 from oodbench.data.preparation import fitted, load_checked
 from oodbench.datasets import make
@@ -48,7 +47,7 @@ def test_environments_are_the_groups_of_train_and_the_other_splits(
             dataset.places[split].tolist()
             == np.flatnonzero(splits == data.split_dict[split]).tolist()
         )
-    groups = facts.training_environments(dataset, ())
+    groups = dataset.trainable(())
     assert groups and {"val", "test"} <= set(dataset.evaluation_environments)
     train = torch.cat([dataset.places[group] for group in groups]).sort().values
     assert train.tolist() == np.flatnonzero(splits == data.split_dict["train"]).tolist()
@@ -95,7 +94,7 @@ def test_rxrx1_is_standardised_by_image_and_turned_in_training(wilds_dir: Path) 
 @pytest.mark.parametrize(("group_by", "names"), [(["all"], ("all",)), (["slide"], None)])
 def test_other_groups(group_by: list[str], names: tuple[str, ...] | None, wilds_dir: Path) -> None:
     dataset = opened("Camelyon17", wilds_dir, group_by=group_by)
-    groups = facts.training_environments(dataset, ())
+    groups = dataset.trainable(())
     assert groups == names if names else all(g.startswith("slide:") for g in groups)
     assert sum(len(dataset.places[g]) for g in groups) == 30
 
@@ -108,21 +107,21 @@ def test_texts_for_distilbert(
     dataset = make("Amazon", {"size": 12}, wilds_dir)
     ids = dataset.load(0)["test"].x.read(torch.tensor([0, 1]))
     assert ids.shape == (2, 12) and (ids[:, 0] == 2).all() and 7 in ids[1]  # [CLS], star
-    network = build("DistilBERT", facts.network_hparams(dataset), dataset.input_shape, 5, seed=0)
+    network = build("DistilBERT", dataset.network_hparams, dataset.input_shape, 5, seed=0)
     assert network(ids).shape == (2, 5)
 
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Camelyon17 needs --data-dir DIR"):
-        facts.check(make("Camelyon17", {}))
+        make("Camelyon17", {}).check()
     command = f"get it with `python -m oodbench.data download Camelyon17 --data-dir {tmp_path}`"
     with pytest.raises(UserError) as caught:
-        facts.check(make("Camelyon17", {}, tmp_path))
+        make("Camelyon17", {}, tmp_path).check()
     assert str(caught.value).endswith(command)
     assert "camelyon17_v1.0/metadata.csv is missing" in str(caught.value)
     (tmp_path / "camelyon17_v0.9").mkdir()
     with pytest.raises(UserError) as caught:
-        facts.check(make("Camelyon17", {}, tmp_path))
+        make("Camelyon17", {}, tmp_path).check()
     assert f"version 1.0 is wanted, and {tmp_path} holds camelyon17_v0.9" in str(caught.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["camelyon17_v0.9"]
 
@@ -143,7 +142,7 @@ def test_a_table_that_breaks_off(tmp_path: Path) -> None:
     for end in ("", ","):
         table.write_text(text.rpartition(",")[0] + end)
         with pytest.raises(UserError, match=r"metadata\.csv breaks off in its last row, '59,"):
-            facts.check(make("Camelyon17", {}, tmp_path))
+            make("Camelyon17", {}, tmp_path).check()
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in")  # Pillow leaves a broken file open

@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from oodbench.data import facts
 from oodbench.datasets import make
 
 SCALES = {"0.1": 0.1, "1": 1.0, "test 0.01": 0.01, "test 0.1": 0.1, "test 1": 1.0}
@@ -31,6 +30,6 @@ def test_pooled_weights_are_those_of_the_closed_form() -> None:
     data = [dataset.load(0)[name] for name in ("0.1", "1")]
     second = sum(e.x.double().T @ e.x.double() for e in data)
     weights = torch.linalg.solve(second, sum(e.x.double().T @ e.y.double() for e in data))
-    found = facts.predictor_metrics(dataset, lambda x: x @ weights.float(), 0)
+    found = dataset.predictor_metrics(lambda x: x @ weights.float(), 0)
     for name, wanted in zip(found, [0.66445, 0.66445, 0.33555, 0.33555], strict=True):
         assert found[name] == pytest.approx(wanted, abs=4e-3)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from oodbench.data import facts
 from oodbench.datasets import Environment, make
 from oodbench.networks.base import build
 
@@ -61,7 +60,7 @@ def test_fully_observed_weights_and_their_errors(variant: str) -> None:
     causal, noncausal = (0.90637, 0.09363) if variant[1] == "O" else (0.09363, 0.90637)
     expected = torch.tensor([causal] * 5 + [noncausal] * 5).double().unsqueeze(1)
     torch.testing.assert_close(model.scrambling @ weights, expected, atol=0.02, rtol=0)
-    metrics = facts.predictor_metrics(dataset, lambda x: x @ weights.float() + 3, 0)
+    metrics = dataset.predictor_metrics(lambda x: x @ weights.float() + 3, 0)
     assert metrics == {
         "causal_error": pytest.approx((1 - causal) ** 2, abs=0.02),
         "noncausal_error": pytest.approx(noncausal**2, abs=0.02),
@@ -75,10 +74,10 @@ def test_true_weights_have_no_error(variant: str) -> None:
     model = dataset.model(1)  # type: ignore[attr-defined]
     true = torch.cat([model.xy.sum(1), torch.zeros(5).double()])
     weights = (model.scrambling.T @ true).float().unsqueeze(1)
-    found = facts.predictor_metrics(dataset, lambda x: x @ weights, 1)
+    found = dataset.predictor_metrics(lambda x: x @ weights, 1)
     assert found == {name: pytest.approx(0, abs=1e-12) for name in found} and len(found) == 3
     scrambled = (model.scrambling.T @ true).square().mean().item()
-    other = facts.predictor_metrics(dataset, lambda x: 2 * x @ weights, 1)
+    other = dataset.predictor_metrics(lambda x: 2 * x @ weights, 1)
     assert other["weight_error"] == pytest.approx(scrambled, rel=1e-4)
     assert other["causal_error"] == pytest.approx(model.xy.sum(1).square().mean().item(), rel=1e-4)
 
@@ -88,12 +87,12 @@ def test_predictors_that_are_not_linear_have_no_weights(name: str) -> None:
     dataset = make(name, {})
     torch.manual_seed(0)
     hidden = build("MLP", {}, dataset.input_shape, 1, 0).requires_grad_(False)
-    assert facts.predictor_metrics(dataset, hidden, 0) == {}
-    assert facts.predictor_metrics(dataset, lambda x: x[:, :1] ** 2, 0) == {}
+    assert dataset.predictor_metrics(hidden, 0) == {}
+    assert dataset.predictor_metrics(lambda x: x[:, :1] ** 2, 0) == {}
 
 
 def test_broken_predictors_have_broken_errors() -> None:
-    found = facts.predictor_metrics(make("LinearSEM", {}), lambda x: x[:, :1] * float("nan"), 0)
+    found = make("LinearSEM", {}).predictor_metrics(lambda x: x[:, :1] * float("nan"), 0)
     assert all(value != value for value in found.values()) and len(found) == 3
 
 

@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from oodbench.data import facts
 from oodbench.datasets import Dataset, make
 
 # Pooled least squares on models 0, 1 and 199: the causal and noncausal errors that
@@ -23,7 +22,7 @@ def pooled_errors(dataset: Dataset, trial: int) -> tuple[float, float]:
     names = dataset.environments[:-1]
     x, y = (torch.cat([getattr(data[n], k) for n in names]).double() for k in ("x", "y"))
     weights = torch.linalg.lstsq(x, y).solution.float()
-    found = facts.predictor_metrics(dataset, lambda x: x @ weights, trial)
+    found = dataset.predictor_metrics(lambda x: x @ weights, trial)
     return found["causal_error"], found["noncausal_error"]
 
 

@@ -3,7 +3,6 @@ import math
 import pytest
 import torch
 
-from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
@@ -24,7 +23,7 @@ def test_frequencies_are_the_probabilities() -> None:
 
 def test_the_metrics_are_the_predictions() -> None:
     logits = torch.tensor([0.0, math.log(3), -math.log(4)])
-    found = facts.predictor_metrics(make("ThreeInputs", {}), lambda x: x @ logits[:, None], 0)
+    found = make("ThreeInputs", {}).predictor_metrics(lambda x: x @ logits[:, None], 0)
     assert found == pytest.approx({"p_0": 0.5, "p_1": 0.75, "p_2": 0.2})
 
 

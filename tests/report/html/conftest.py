@@ -22,7 +22,6 @@ KINDS: Means = {
 }
 """`C` has no run of gamma, `D` none of delta, whose ceiling has the runs of ERM; `D` diverged on alpha.
 `beta, b` is an mse."""
-NAMES = {"alpha": "ColoredDigits", "beta, b": "LinearSEM", "gamma": "Flights", "delta": "Spirals"}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tables, pd.DataFram
         *(folder, KINDS, 3, 5),
         rules=dict.fromkeys(KINDS, ("val_env", "train_val", "oracle")),
         lower=("beta, b",),
-        names=NAMES,
+        halves={"constructed": ["alpha", "beta, b", "delta"], "natural": ["gamma"]},
         constant={"alpha": 0.4},
         ceilings=("ceiling",),
         transductives=("T",),
