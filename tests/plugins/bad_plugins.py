@@ -63,11 +63,11 @@ class Bad(Rule):
 METRIC = '''
 import torch
 
-from oodbench.metrics import Metric, register
+from oodbench.metrics import {base}, register
 
 
 @register("bad")
-class Bad(Metric):
+class Bad({base}):
     """A bad metric."""
 
 {body}
@@ -191,5 +191,6 @@ BAD: dict[str, str] = {
 def module(name: str) -> str:
     """The text of the module of a bad plug-in."""
     kind = name.partition(",")[0]
-    base = "CustomStep" if kind == "own step" else "Algorithm"
+    bases = {"own step": "CustomStep", "metric": "RecordedMetric"}
+    base = "PredictionMetric" if "of_predictions" in name else bases.get(kind, "Algorithm")
     return TEMPLATES[kind].format(base=base, body=textwrap.indent(BAD[name], "    "))
