@@ -219,16 +219,16 @@ class LeaveOneOut(Rule):
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
         """For test set {T}: v's `in` split in the run {T, v}, for each training environment v."""
         sizes = runs["test_environments"].map(len)
-        singles = runs[sizes == 1]
-        singles = singles.assign(test=singles["test_environments"].str[0])
-        singles = singles.explode("training_environments")
-        singles = singles.rename(columns={"training_environments": "environment"})
         pairs = runs[sizes == 2].rename(columns={"id": "source"})
         ends = pairs["test_environments"]
         both = [pairs.assign(test=ends.str[i], environment=ends.str[1 - i]) for i in (0, 1)]
         same = ["dataset_label", "label", "draw", "trial", "test", "environment"]
-        singles = singles.dropna(subset=["environment"])
         judges = pd.concat(both)[["source", *same]]
+        singles = runs[sizes == 1]
+        singles = singles.assign(test=singles["test_environments"].str[0])
+        singles = singles[singles["test"].isin(judges["test"])].explode("training_environments")
+        singles = singles.rename(columns={"training_environments": "environment"})
+        singles = singles.dropna(subset=["environment"])
         return singles[["id", *same]].merge(judges, on=same, how="left").assign(split="in")
 
 
