@@ -1,10 +1,11 @@
 """From records to the chosen (run, step) of every cell, by rules that see only what they may.
 
 A cell is one trial of one row of a table with one test set; its candidates are its runs (one a
-hparam draw) at every recorded step. A rule is nothing but the records by which a run may be judged,
-its evidence: all others are dropped before anything is computed. Draws that tie are averaged in
-tables, and the first is the chosen one. How the rules of DomainBed differ (arXiv:2007.01434,
-section 3 and its code): the last draw wins a tie, and its oracle sees a run's last step only.
+hparam draw) at every recorded step. A rule names the records by which a run may be judged, its
+evidence, and scores the run by them; all other records are dropped before. Draws that tie are
+averaged in tables, and the first is the chosen one. How the rules of DomainBed differ
+(arXiv:2007.01434, section 3 and its code): the last draw wins a tie, and its oracle sees a run's
+last step only.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,6 @@ Numbers = npt.NDArray[np.float64]
 
 
 def _check_sentences(rule: type["Rule"]) -> None:
-    """Raise UserError for a rule without the sentences that tables and errors print."""
     sentences = {"summary": "the sentence on it below a table", "needs": "what it needs"}
     for name, meaning in sentences.items():
         if not isinstance(getattr(rule, name, None), str):
@@ -47,11 +47,10 @@ USUAL = "train_val"
 
 
 class Rule(ABC):
-    """A selection rule: the records by which a run is judged, and what may be said and done with it.
+    """A selection rule: the records by which a run is judged, and the score that they give it.
 
     A rule is one class, registered by `@register("NAME")` in this module, in a module that an entry
-    point of the group `oodbench.selection_rules` names, or in a plug-in. Tables, pages, kept
-    weights and boards ask the class; none of them knows a rule by its name.
+    point of the group `oodbench.selection_rules` names, or in a plug-in.
     """
 
     summary: ClassVar[str]
@@ -90,6 +89,17 @@ class Rule(ABC):
         `training_environments`. Where `judges_alone` is False, it is always the whole sweep, with the
         other columns of `Tables.runs`, too; else it may be a single run that has not ended.
         """
+
+    def score(self, values: Numbers, weights: Numbers, higher_is_better: bool) -> Numbers:
+        """The score of runs at each of their recorded steps, (..., steps); NaN is the worst.
+
+        `values` (..., steps, sets) are those of the metric on each row of the evidence, NaN where it is
+        not recorded; `weights` are each row's share of its environment's examples. The default is the
+        mean over environments, with the same bits in any order of the rows. A step's score may depend
+        on earlier steps, never on later ones: weights are kept while a run is trained.
+        """
+        ordered = np.sort(values * weights)
+        return np.asarray(ordered.cumsum(-1)[..., -1] / weights.sum(-1).round())
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
@@ -135,12 +145,26 @@ def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
     return evidence
 
 
+def score_by(rule: Rule, values: Numbers, weights: Numbers, higher_is_better: bool) -> Numbers:
+    """The scores by a rule; raises UserError where they have another shape than (..., steps)."""
+    scores = np.asarray(rule.score(values, weights, higher_is_better))
+    if scores.shape != values.shape[:-1]:
+        wanted = f"an array of the shape {values.shape[:-1]}"
+        raise wrong_result("score", f"the selection rule {rule.name}", wanted, scores)
+    return scores
+
+
+def shares(counts: Integers, environments: Integers) -> Numbers:
+    """Each count's share of the sum over its environment, which is numbered from 0; both (n,)."""
+    return np.asarray(counts / np.bincount(environments, counts)[environments])
+
+
 def records_on(runs: pd.DataFrame, environments: str, *splits: str) -> pd.DataFrame:
     """The records on `splits` of the environments that the column `environments` lists."""
     table = runs[["id", "holdout", environments]].explode(environments)
     table = table.rename(columns={environments: "environment"}).dropna(subset=["environment"])
     table = table.assign(source=table["id"]).merge(pd.DataFrame({"split": splits}), how="cross")
-    return table.query("split == 'in' or holdout > 0")
+    return table[(table["split"] == "in") | (table["holdout"] > 0)]
 
 
 @register(USUAL)
@@ -193,18 +217,18 @@ class LeaveOneOut(Rule):
     judges_alone = False
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return, for test set {T}: v's `in` split in the run {T, v}, for each training environment v."""
+        """For test set {T}: v's `in` split in the run {T, v}, for each training environment v."""
         sizes = runs["test_environments"].map(len)
-        singles = runs[sizes == 1]
-        singles = singles.assign(test=singles["test_environments"].str[0])
-        singles = singles.explode("training_environments")
-        singles = singles.rename(columns={"training_environments": "environment"})
         pairs = runs[sizes == 2].rename(columns={"id": "source"})
         ends = pairs["test_environments"]
         both = [pairs.assign(test=ends.str[i], environment=ends.str[1 - i]) for i in (0, 1)]
         same = ["dataset_label", "label", "draw", "trial", "test", "environment"]
-        singles = singles.dropna(subset=["environment"])
         judges = pd.concat(both)[["source", *same]]
+        singles = runs[sizes == 1]
+        singles = singles.assign(test=singles["test_environments"].str[0])
+        singles = singles[singles["test"].isin(judges["test"])].explode("training_environments")
+        singles = singles.rename(columns={"training_environments": "environment"})
+        singles = singles.dropna(subset=["environment"])
         return singles[["id", *same]].merge(judges, on=same, how="left").assign(split="in")
 
 
@@ -251,13 +275,9 @@ def _unserved(rule: Rule) -> UserError:
 
 
 def rule_names() -> list[str]:
-    """List the rules: first those that judge a run alone, last those that see the test set."""
-
-    def place(name: str) -> tuple[bool, bool, str]:
-        rule = selection_rules.get(name)
-        return rule.sees_test, not rule.judges_alone, name
-
-    return sorted(selection_rules, key=place)
+    """The rules: first those that judge a run alone, last those that see the test set."""
+    rules = dict(selection_rules.items())
+    return sorted(rules, key=lambda n: (rules[n].sees_test, not rules[n].judges_alone, n))
 
 
 def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule:
@@ -307,8 +327,6 @@ class Chosen:
     Ties go to the lowest draw, then to the earliest step; NaN is the worst score. A run can be judged when
     it and all runs that judge it have ended; its cell is complete, and only then chosen from, when all
     of its runs can be."""
-    _cell: Integers
-    """The cell of each candidate, numbered in the order of CELL."""
 
     @cached_property
     def tied(self) -> pd.DataFrame:
@@ -317,16 +335,14 @@ class Chosen:
         CELL, `id`, `draw`, `step`, `score`, and the run's `weight` in the mean over the cell's ties, which
         tables show.
         """
-        complete = self.candidates["complete"].to_numpy()
-        best = self.candidates.drop(columns="complete").assign(_cell=self._cell)[complete]
-        best = best.drop_duplicates("id")
-        cell = best.pop("_cell")
+        best = self.candidates[self.candidates["complete"]].drop(columns="complete")
+        best = best.drop_duplicates("id", ignore_index=True)
+        cell = best.groupby(CELL).ngroup()
         is_best = best["score"] == best.groupby(cell)["score"].transform("first")
         kept = is_best | ~cell.duplicated()  # a NaN is equal to nothing
-        tied, cell = best[kept], cell[kept]
-        order = np.argsort(cell.to_numpy(), kind="stable")
+        cell = cell[kept].sort_values(kind="stable")
         weight = 1 / cell.groupby(cell).transform("size")
-        return tied.assign(weight=weight).iloc[order].reset_index(drop=True)
+        return best.loc[cell.index].assign(weight=weight).reset_index(drop=True)
 
     @cached_property
     def chosen(self) -> pd.DataFrame:
@@ -345,9 +361,9 @@ class Chosen:
     def on(self, datasets: Collection[str]) -> "Chosen":
         """The choices on these datasets alone."""
         runs = self.runs[self.runs["dataset_label"].isin(datasets)].reset_index(drop=True)
-        there = self.candidates["dataset_label"].isin(datasets).to_numpy()
-        kept = self.candidates[there].reset_index(drop=True)
-        return Chosen(subset(self.tables, runs), self.rule, runs, kept, self._cell[there])
+        candidates = self.candidates[self.candidates["dataset_label"].isin(datasets)]
+        candidates = candidates.reset_index(drop=True)
+        return Chosen(subset(self.tables, runs), self.rule, runs, candidates)
 
 
 def judge(tables: Tables, rule: str | None = None) -> Chosen:
@@ -362,7 +378,7 @@ def judge(tables: Tables, rule: str | None = None) -> Chosen:
         beside = runs["dataset_label"].isin(others)
         if not beside.all():
             runs = runs.assign(**{kind: runs[kind] & beside for kind in marked})
-    return Chosen(tables, name, runs, *_candidates(tables, name, runs))
+    return Chosen(tables, name, runs, _candidates(tables, name, runs))
 
 
 def judge_by_all(tables: Tables, names: Iterable[str]) -> dict[str, Chosen]:
@@ -384,7 +400,7 @@ def served(tables: Tables) -> list[str]:
     return list(judge_by_all(tables, dict.fromkeys([*rule_names(), usual(tables)])))
 
 
-def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> tuple[pd.DataFrame, Integers]:
+def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
     rule = find_rule(name, plugins=plugins_of(tables))
     if rule.metric is not None:
         runs = _judged_by(rule.metric, tables, runs)
@@ -393,31 +409,25 @@ def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> tuple[pd.DataF
     ready = _ready(runs, evidence, live, frozen)
     table = frozen
     if live.any():
-        scores = _scores(tables.records, evidence, pd.Index(runs["id"]))
+        scores = _scores(rule, tables.records, evidence, runs)
         table = pd.concat([scores[live[scores["run"]]], frozen], ignore_index=True)
     table = table[(ready & ~runs["helper"].to_numpy())[table["run"]]]
-    columns, cell = [*CELL, "id", "draw"], runs.groupby(CELL).ngroup().to_numpy()
-    of_run = runs[columns].assign(complete=(np.bincount(cell, ~ready) == 0)[cell])
-    sign = np.where(runs["higher_is_better"].to_numpy() == False, 1.0, -1.0)  # noqa: E712 (missing)
-    cost = sign[table["run"]] * table["score"].to_numpy()
-    order = np.lexsort((*_before(runs, cell, table), cost))  # NaN comes last
-    table = table.iloc[order]
-    run = table["run"].to_numpy()
-    found = of_run.iloc[run].reset_index(drop=True)
+    cell = runs.groupby(CELL).ngroup()
+    complete = (~cell.isin(cell[~ready])).to_numpy()
+    found: pd.DataFrame = runs[[*CELL, "id", "draw"]].iloc[table["run"]].reset_index(drop=True)
     found["step"] = table["step"].to_numpy(np.int64)
     found["score"] = table["score"].to_numpy()
-    return found[[*columns, "step", "score", "complete"]], cell[run]
+    found["complete"] = complete[table["run"]]
+    cost = found["score"] * np.where(_higher_is_better(runs), -1, 1)[table["run"]]
+    # the id decides only where runs share cell and draw
+    shared = runs[["draw"]].assign(cell=cell).duplicated().any()
+    last = found["id"].rank() if shared else np.zeros(len(found))
+    order = np.lexsort((last, found["step"], found["draw"], cost))  # NaN comes last
+    return found.iloc[order].reset_index(drop=True)
 
 
-def _before(
-    runs: pd.DataFrame, cell: Integers, table: pd.DataFrame
-) -> tuple[Integers, Integers, Integers]:
-    """What decides between equal scores, the last first: draw, step, id where runs share cell and draw."""
-    run, draw = table["run"].to_numpy(), runs["draw"].to_numpy()
-    place = np.zeros(len(runs), dtype=np.int64)
-    if pd.DataFrame({"cell": cell, "draw": draw}).duplicated().any():
-        place = np.argsort(np.argsort(runs["id"].to_numpy()))
-    return place[run], table["step"].to_numpy(), draw[run]
+def _higher_is_better(runs: pd.DataFrame) -> Booleans:
+    return ~runs["higher_is_better"].eq(False).to_numpy()  # missing where no run has started
 
 
 def _frozen(tables: Tables, rule: str, runs: pd.DataFrame) -> tuple[Booleans, pd.DataFrame]:
@@ -484,67 +494,51 @@ def _judged_by(metric: str, tables: Tables, runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(metric=metrics, higher_is_better=higher)
 
 
-def _scores(records: pd.DataFrame, evidence: pd.DataFrame, ids: "pd.Index[str]") -> pd.DataFrame:
-    """`run` (its place in `ids`), `step` and `score` of every recorded step.
-
-    The score is NaN where a value is NaN or a part of the evidence is not there.
-    """
-    run = ids.get_indexer(pd.Index(evidence["id"]))
-    names = ("environment", "split", "metric")
-    wanted = {n: records[n].cat.categories.get_indexer(pd.Index(evidence[n])) for n in names}
-    source = records["id"].cat.categories.get_indexer(pd.Index(evidence["source"]))
-    # what an environment is called counts here also where nothing is recorded on it
-    part = pd.factorize(evidence["environment"])[0]
-    asked = pd.DataFrame({"run": run, "part": part, "source": source, **wanted})
-    size = asked.groupby("run")["part"].agg(["size", "nunique"]).reindex(range(len(ids)))
-    seen = _seen(records, asked[(asked[["source", *names]] >= 0).all(axis=1)])
-    steps = _steps(records, ids)
-    cell = seen.groupby(["run", "step"], sort=False).ngroup().to_numpy()
-    firsts = seen[["run", "step"]].drop_duplicates()
-    of_environment = seen.groupby(["run", "step", "part"], sort=False).ngroup().to_numpy()
-    score = mean_scores(cell, of_environment, seen["value"].to_numpy(), seen["count"].to_numpy())
-    whole = np.bincount(cell, minlength=len(firsts)) == size["size"].loc[firsts["run"]]
-    firsts = firsts.assign(score=np.where(whole, score, np.nan))
-    return steps.merge(firsts, on=["run", "step"], how="left")
-
-
-def mean_scores(cell: Integers, part: Integers, value: Numbers, count: Integers) -> Numbers:
-    """The score of each cell, by which a run's step is judged, from the (n,) records of its evidence.
-
-    It is the mean over a cell's parts (environments) of the mean over a part's examples. Cells and parts
-    are numbered from 0. Equal values have equal scores, in any order of the records.
-    """
-    counts, cell_of = count.astype(float), np.zeros(part.max(initial=-1) + 1, dtype=np.int64)
-    weighted = value * (counts / np.bincount(part, counts)[part])
-    cell_of[part] = cell
-    order = np.argsort(weighted)
-    return np.asarray(np.bincount(cell[order], weighted[order]) / np.bincount(cell_of))
-
-
-def _seen(records: pd.DataFrame, asked: pd.DataFrame) -> pd.DataFrame:
-    """`run`, `part`, `step`, `value`, `count` of the records that are asked for.
-
-    A record that judges several runs occurs several times.
-    """
-    names = ["environment", "split", "metric"]
-    kept = np.ones(len(records), dtype=bool)
-    codes = {name: records[name].cat.codes.to_numpy() for name in names}
-    for name in names:
-        useful = np.zeros(len(records[name].cat.categories) + 1, dtype=bool)
-        useful[asked[name].unique()] = True
-        kept &= useful[codes[name]]
-    there = np.flatnonzero(kept)
-    table = pd.DataFrame({name: codes[name][there] for name in names})
-    table["source"] = records["id"].cat.codes.to_numpy()[there]
-    for name in ("step", "value", "count"):
-        table[name] = records[name].to_numpy()[there]
-    return table.merge(asked, on=["source", *names])
+def _scores(
+    rule: Rule, records: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame
+) -> pd.DataFrame:
+    """`run` (its position in `runs`), `step` and `score` of every recorded step of runs with evidence."""
+    ids = pd.Index(runs["id"])
+    evidence = evidence.assign(run=ids.get_indexer(evidence["id"]))
+    steps = _steps(records, ids).merge(evidence.groupby("run").size().rename("sets"), on="run")
+    steps = steps.sort_values(["run", "step"], ignore_index=True)
+    steps["count"] = steps.groupby("run")["step"].transform("size")
+    steps["end"] = steps["sets"].cumsum()
+    steps["higher"] = _higher_is_better(runs)[steps["run"]]
+    values, weights = _laid_out(steps, _seen(records, evidence))
+    scores = np.empty(len(steps))
+    shapes: Any = steps.groupby(["count", "sets", "higher"])
+    for (count, sets, higher), alike in shapes:
+        place = alike["end"].to_numpy().reshape(-1, count, 1) - np.arange(sets, 0, -1)
+        scores[alike.index] = score_by(rule, values[place], weights[place], higher).ravel()
+    return steps[["run", "step"]].assign(score=scores)
 
 
 def _steps(records: pd.DataFrame, ids: "pd.Index[str]") -> pd.DataFrame:
-    """`run` and `step` of every record, once."""
-    code, step = records["id"].cat.codes.to_numpy(), records["step"].to_numpy()
-    new = np.ones(len(code), dtype=bool)
-    new[1:] = (code[1:] != code[:-1]) | (step[1:] != step[:-1])
-    run = ids.get_indexer(records["id"].cat.categories)[code[new]]
-    return pd.DataFrame({"run": run, "step": step[new]}).drop_duplicates(ignore_index=True)
+    run = ids.get_indexer(records["id"].cat.categories)[records["id"].cat.codes]
+    steps = pd.DataFrame({"run": run, "step": records["step"].to_numpy()})
+    return steps[(steps != steps.shift()).any(axis=1)].drop_duplicates()
+
+
+def _seen(records: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
+    """The records of the evidence, where `set` numbers those of a run at a step."""
+    asked, codes = evidence[["run"]].assign(set=evidence.groupby("run").cumcount()), {}
+    for name in ("id", "environment", "split", "metric"):
+        column = evidence["source" if name == "id" else name]
+        asked[name] = records[name].cat.categories.get_indexer(pd.Index(column))
+        codes[name] = records[name].cat.codes.to_numpy()
+    asked = asked[(asked[[*codes]] >= 0).all(axis=1)]
+    useful = [np.isin(codes[n], asked[n].unique()) for n in ("environment", "split", "metric")]
+    found = records[["step", "value", "count"]].assign(**codes)[np.logical_and.reduce(useful)]
+    return found.merge(asked, on=[*codes])
+
+
+def _laid_out(steps: pd.DataFrame, seen: pd.DataFrame) -> tuple[Numbers, Numbers]:
+    """The values and weights of the evidence of all steps, one after another."""
+    seen = seen.merge(steps[["run", "step", "sets", "end"]], on=["run", "step"])
+    place = seen["end"] - seen["sets"] + seen["set"]
+    environment = seen.groupby(["end", "environment"], sort=False).ngroup()
+    values, weights = np.full((2, int(steps["sets"].sum())), [[np.nan], [1]])
+    values[place] = seen["value"]
+    weights[place] = shares(seen["count"].to_numpy(), environment.to_numpy())
+    return values, weights

@@ -13,7 +13,7 @@ from oodbench.algorithms import Algorithm, Outputs
 from oodbench.datasets import Dataset, FileDataset, Metadata
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
-from oodbench.metrics import Metric
+from oodbench.metrics import PredictionMetric, RecordedMetric
 from oodbench.networks import base as networks
 from oodbench.networks.base import Network
 from oodbench.registry import Registry
@@ -29,7 +29,8 @@ REGISTER: dict[type, Callable[[type], object]] = {
     Dataset: datasets.register("Mine", METADATA),
     FileDataset: datasets.register("Mine", METADATA),
     Rule: selection.register("Mine"),
-    Metric: metrics.register("Mine"),
+    PredictionMetric: metrics.register("Mine"),
+    RecordedMetric: metrics.register("Mine"),
     Launcher: launchers.register("Mine"),
     Network: networks.register("Mine"),
 }
@@ -68,7 +69,7 @@ MISSPELT = [
     (Dataset, "tranform", "transform"),
     (FileDataset, "dowload", "download"),
     (Rule, "evidnce", "evidence"),
-    (Metric, "of_prediction", "of_predictions"),
+    (PredictionMetric, "of_prediction", "of_predictions"),
     (Launcher, "lauch", "launch"),
     (Network, "foward", "forward"),
 ]
@@ -135,7 +136,7 @@ def test_what_a_plug_in_for_0_4_says_of_boards_is_refused_with_the_new_spelling(
         (Dataset, {"notes": with_none}, "`notes` begins with `@property`"),
         (Dataset, {"repeats": with_none}, "`repeats` begins with `@property`"),
         (Rule, {"evidence": with_none}, r"is called with \(self, runs\)"),
-        (Metric, {"of_groups": hook}, r"is called with \(self, groups, right\)"),
+        (RecordedMetric, {"of_groups": hook}, r"is called with \(self, groups, right\)"),
         (Launcher, {"launch": with_none}, r"is called with \(self, job\)"),
         (Network, {"forward": with_two}, r"is called with \(self, x\)"),
     ],

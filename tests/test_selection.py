@@ -15,8 +15,9 @@ from oodbench.results.directory import Results
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.tables import Tables
-from oodbench.selection import choose, judge, rule_names, usual
+from oodbench.selection import TrainVal, choose, judge, rule_names, usual
 from tests.helpers.made import texts, write_run
+from tests.helpers.plugins import rules_of_the_guide
 
 ENVIRONMENTS = ("A", "B", "T")
 Values = dict[tuple[str, str], float]
@@ -107,6 +108,42 @@ def test_a_rule_may_judge_by_another_recorded_metric(tmp_path: Path) -> None:
     for name in ("train_vl:loss", "train_val:", "trainval"):
         with pytest.raises(UserError, match=f"unknown selection rule '{name}'.* train_val"):
             choose(frames, name)
+
+
+def test_the_guides_rules_score_by_the_worst_environment_and_by_the_last_steps(
+    tmp_path: Path,
+) -> None:
+    records = {
+        0: out(0.9, 0.0),
+        5: out(0.5, 0.4),
+        10: out(0.1, 0.8),
+        15: out(0.6, 0.3),
+        20: out(0, 0),
+    }
+    runs = [Trained(records), Trained({0: out(0.4, 0.41)}, draw=1)]
+    with rules_of_the_guide():
+        frames = load(tmp_path / "accuracy", runs)
+        assert picks(frames, "worst_val") == [(0, 5)]
+        assert picks(frames, "worst_val:loss") == [(0, 5)]  # minus the accuracy
+        # means .45, .45, .45, .45, 0: the last is averaged with two others
+        assert picks(frames, "smooth_val") == [(0, 0)]
+        candidates = judge(frames, "smooth_val").candidates
+        of_run = candidates[candidates["draw"] == 0].sort_values("step")["score"]
+        assert of_run.tolist() == pytest.approx([0.45, 0.45, 0.45, 0.45, 0.3])
+        assert picks(load(tmp_path / "mse", [Trained(records, metric="mse")]), "worst_val") == [
+            (0, 20)
+        ]
+
+
+def test_a_score_of_another_shape_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = load(tmp_path, [Trained({0: out(0.5, 0.5), 5: out(0.6, 0.6)})])
+    monkeypatch.setattr(TrainVal, "score", lambda self, values, weights, higher: values)
+    with pytest.raises(
+        UserError, match="`score` of the selection rule train_val must return an array"
+    ):
+        choose(frames, "train_val")
 
 
 def out(a: float, b: float, t: float = 0.5) -> Values:

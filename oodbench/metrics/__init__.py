@@ -1,6 +1,7 @@
 """Metrics: what each of them is, which direction is better, and how it is computed."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,14 +73,11 @@ class Groups:
                 yield name, hits / count, count
 
 
-class Metric:
-    """A number that says how good a predictor is on the examples of one split of one environment.
+class AnyMetric:
+    """What is known of every metric, also of one that a dataset computes (`Dataset.split_metrics`).
 
-    A subclass is registered by its name and defines one of three methods. What `of_examples` or
-    `of_groups` returns is recorded at every evaluation of a run; what `of_predictions` returns is
-    computed from kept predictions when a table asks for the metric. The first line of its docstring
-    says what it is. An entry point of the group `oodbench.metrics`, or `--plugin`, imports the
-    modules of a user.
+    A subclass is registered by its name, and the first line of its docstring says what it is. An entry
+    point of the group `oodbench.metrics`, or `--plugin`, imports the modules of a user.
     """
 
     higher_is_better: ClassVar[bool] = False
@@ -87,41 +85,52 @@ class Metric:
     """Whether it is in [0, 1] and printed in %."""
     sees_attributes: ClassVar[bool] = False
     """Whether it asks for the examples' attributes, which a study may take for unknown."""
-    kinds: ClassVar[Sequence[str]] = ("binary", "multiclass", "distribution")
-    """The kinds of task whose predictions `of_predictions` takes."""
+
+
+class RecordedMetric(AnyMetric):
+    """A metric that is recorded at every evaluation of a run, on each split of each environment.
+
+    A subclass defines one of the methods.
+    """
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
         """The value of each example, (...); its mean over a split is recorded. None: it has none.
 
         The examples' leading dimensions may be those of many runs, and they are on a run's device.
         """
-        raise NotImplementedError
+        return None
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
         """The value on a split, given how many examples of each group are classified right; or None.
 
         It is called where targets are classes.
         """
-        raise NotImplementedError
+        return None
 
+
+class PredictionMetric(AnyMetric, ABC):
+    """A metric that is computed from kept predictions when a table asks for it."""
+
+    kinds: ClassVar[Sequence[str]] = ("binary", "multiclass", "distribution")
+    """The kinds of task whose predictions it takes."""
+
+    @abstractmethod
     def of_predictions(self, p: Predictions) -> float:
-        """The value on the kept predictions of a split, which has at least one example."""
-        raise NotImplementedError
+        """The value on the predictions of a split, which has at least one example."""
 
 
-metrics: Registry[type[Metric]] = Registry("metric", "oodbench.metrics")
+metrics: Registry[type[AnyMetric]] = Registry("metric", "oodbench.metrics")
 register = metrics.add
 
 
-def _family(name: str) -> str:
-    """Strip the suffix of a metric of a group: `accuracy[0, red]` is `accuracy`."""
-    return re.split(r"\[| \(", name)[0]
+def _known(name: str) -> type[AnyMetric]:
+    """Strips the suffix of a metric of a group: `accuracy[0, red]` is `accuracy`."""
+    return metrics.find(re.split(r"\[| \(", name)[0]) or AnyMetric
 
 
 def is_proportion(name: str) -> bool:
     """Whether a metric is in [0, 1] and printed in %; `accuracy[0, red]` is, as accuracy."""
-    known = metrics.find(_family(name))
-    return known is not None and known.is_proportion
+    return _known(name).is_proportion
 
 
 def is_higher_better(name: str) -> bool:
@@ -130,14 +139,12 @@ def is_higher_better(name: str) -> bool:
 
     For a metric of examples that may be unknown, use `known_direction`.
     """
-    known = metrics.find(_family(name))
-    return known is not None and known.higher_is_better
+    return _known(name).higher_is_better
 
 
 def sees_attributes(name: str) -> bool:
     """Whether a metric asks for the examples' attributes; `accuracy[0, red]` does."""
-    known = metrics.find(_family(name))
-    return "[" in name or (known is not None and known.sees_attributes)
+    return "[" in name or _known(name).sees_attributes
 
 
 def known_direction(name: str, plugins: Collection[str] = ()) -> bool:
@@ -145,15 +152,14 @@ def known_direction(name: str, plugins: Collection[str] = ()) -> bool:
 
     A guess could invert every ranking. The error names the `plugins` of the sweep.
     """
-    known = metrics.find(_family(name))
-    if known is None:
+    known = _known(name)
+    if known is AnyMetric:
         raise unknown("direction of the metric", name, metrics, hint=plugin_hint(plugins))
     return known.higher_is_better
 
 
-def _defining(method: str) -> list[tuple[str, Metric]]:
-    base = getattr(Metric, method)
-    return [(n, cls()) for n, cls in metrics.items() if getattr(cls, method) is not base]
+def _recorded() -> list[tuple[str, RecordedMetric]]:
+    return [(name, cls()) for name, cls in metrics.items() if issubclass(cls, RecordedMetric)]
 
 
 def values_of_examples(task: "Task", logits: "Tensor", targets: "Tensor") -> "dict[str, Tensor]":
@@ -162,13 +168,13 @@ def values_of_examples(task: "Task", logits: "Tensor", targets: "Tensor") -> "di
     An example with several labels or tokens, none of them known, has no value, see `Task.known`.
     """
     examples = Examples(task, logits, targets)
-    values = {name: metric.of_examples(examples) for name, metric in _defining("of_examples")}
+    values = {name: metric.of_examples(examples) for name, metric in _recorded()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[str, float, int]]:
     """Yield each recorded metric of groups with its value and count, and each group's accuracy."""
-    for name, metric in _defining("of_groups"):
+    for name, metric in _recorded():
         value = metric.of_groups(groups, right)
         if value is not None:
             yield name, value, sum(groups.counts)
@@ -177,9 +183,10 @@ def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[s
 
 def computed_names() -> list[str]:
     """The names of the metrics that are computed from kept predictions."""
-    return [name for name, _ in _defining("of_predictions")]
+    return [name for name, cls in metrics.items() if issubclass(cls, PredictionMetric)]
 
 
-def of_predictions(name: str) -> Metric | None:
+def of_predictions(name: str) -> PredictionMetric | None:
     """The metric of that name if it is computed from kept predictions."""
-    return dict(_defining("of_predictions")).get(name)
+    known = metrics.find(name)
+    return known() if known is not None and issubclass(known, PredictionMetric) else None

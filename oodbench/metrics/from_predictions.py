@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from oodbench.metrics import Metric, register
+from oodbench.metrics import PredictionMetric, register
 from oodbench.results.predictions import Array, Predictions
 
 BINS = 15
@@ -11,7 +11,7 @@ BINS = 15
 
 
 @register("macro_f1")
-class MacroF1(Metric):
+class MacroF1(PredictionMetric):
     """The mean over classes of 2 TP / (2 TP + FP + FN), by scikit-learn.
 
     It counts the classes that occur as a target or a prediction; a NaN prediction is of no class.
@@ -29,7 +29,7 @@ class MacroF1(Metric):
 
 
 @register("auroc")
-class AUROC(Metric):
+class AUROC(PredictionMetric):
     """The area under the ROC curve, by scikit-learn; for several classes the one-versus-rest mean.
 
     Classes that no example or every example has are left out: NaN where that leaves none. A NaN
@@ -42,16 +42,14 @@ class AUROC(Metric):
         """The mean area."""
         from sklearn.metrics import roc_auc_score
 
-        shares = _shares(p)
-        is_class = classes_of(p.targets)[:, None] == np.arange(shares.shape[1])
-        shares = np.where(_finite(p)[:, None], shares, ~is_class)
-        seen = [c for c in range(shares.shape[1]) if 0 < is_class[:, c].sum() < len(is_class)]
-        areas = [roc_auc_score(is_class[:, c], shares[:, c]) for c in seen]
+        is_class, shares = _each_class(p)
+        seen = [c for c in range(len(shares)) if 0 < is_class[c].sum() < is_class.shape[1]]
+        areas = [roc_auc_score(is_class[c], shares[c]) for c in seen]
         return float(np.mean(areas)) if areas else float("nan")
 
 
 @register("auprc")
-class AUPRC(Metric):
+class AUPRC(PredictionMetric):
     """The area under the precision-recall curve of the second of two classes, by scikit-learn.
 
     It is the average precision; for several classes the mean over those that occur, each against the
@@ -64,20 +62,16 @@ class AUPRC(Metric):
         """The mean area."""
         from sklearn.metrics import average_precision_score
 
-        shares = _shares(p)
-        is_class = classes_of(p.targets)[:, None] == np.arange(shares.shape[1])
-        shares = np.where(_finite(p)[:, None], shares, ~is_class)
-        asked = [1] if shares.shape[1] == 2 else range(shares.shape[1])
+        is_class, shares = _each_class(p)
+        asked = [1] if len(shares) == 2 else range(len(shares))
         areas = [
-            average_precision_score(is_class[:, c], shares[:, c])
-            for c in asked
-            if is_class[:, c].any()
+            average_precision_score(is_class[c], shares[c]) for c in asked if is_class[c].any()
         ]
         return float(np.mean(areas)) if areas else float("nan")
 
 
 @register("calibration_error")
-class CalibrationError(Metric):
+class CalibrationError(PredictionMetric):
     """The expected calibration error, ECE: the mean distance of accuracy and confidence over 15 equal bins.
 
     It is that of arXiv:1706.04599, eq. 3. Each bin counts by its examples. NaN predictions count as certain
@@ -112,6 +106,13 @@ def _finite(p: Predictions) -> Array:
 
 def _shares(p: Predictions) -> npt.NDArray[np.float64]:
     return probabilities(np.where(_finite(p)[:, None], p.logits, 0))
+
+
+def _each_class(p: Predictions) -> tuple[Array, Array]:
+    """Whether it is the target, and its probability, of each class and example (C, N)."""
+    shares = _shares(p).T
+    is_class = classes_of(p.targets) == np.arange(len(shares))[:, None]
+    return is_class, np.where(_finite(p), shares, ~is_class)
 
 
 def _guesses(p: Predictions) -> npt.NDArray[np.int64]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oodbench.metrics import Examples, Groups, Metric, register
+from oodbench.metrics import AnyMetric, Examples, Groups, PredictionMetric, RecordedMetric, register
 from oodbench.metrics.from_predictions import classes_of, right_of
 from oodbench.results.predictions import Predictions
 
@@ -17,7 +17,7 @@ IOU, SCORE = 0.5, 0.5
 
 
 @register("accuracy")
-class Accuracy(Metric):
+class Accuracy(RecordedMetric):
     """The share of examples whose class is predicted; a prediction that is not finite is wrong.
 
     The known labels or tokens of an example count equally; for boxes it is TP / (TP + FP + FN).
@@ -44,7 +44,7 @@ class Accuracy(Metric):
 
 
 @register("loss")
-class Loss(Metric):
+class Loss(RecordedMetric):
     """The negative log-likelihood of the class, the labels or the tokens."""
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
@@ -54,7 +54,7 @@ class Loss(Metric):
 
 
 @register("brier")
-class Brier(Metric):
+class Brier(RecordedMetric):
     """The squared distance of the probabilities from the target.
 
     Of two classes it is (p - y)^2, in [0, 1]; of more the sum over all of them, in [0, 2].
@@ -74,7 +74,7 @@ class Brier(Metric):
 
 
 @register("mse")
-class MeanSquaredError(Metric):
+class MeanSquaredError(RecordedMetric):
     """The squared error of a regression, averaged over its outputs."""
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
@@ -83,7 +83,7 @@ class MeanSquaredError(Metric):
 
 
 @register("kl")
-class KullbackLeibler(Metric):
+class KullbackLeibler(RecordedMetric):
     """The divergence KL(target || softmax) of the predicted distribution from the target."""
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
@@ -92,7 +92,7 @@ class KullbackLeibler(Metric):
 
 
 @register("agreement")
-class Agreement(Metric):
+class Agreement(RecordedMetric):
     """The share of examples whose most probable class is that of the target distribution."""
 
     higher_is_better = is_proportion = True
@@ -106,7 +106,7 @@ class Agreement(Metric):
 
 
 @register("balanced_accuracy")
-class BalancedAccuracy(Metric):
+class BalancedAccuracy(RecordedMetric):
     """The mean over the classes that a split has of the accuracy on each."""
 
     higher_is_better = is_proportion = True
@@ -118,7 +118,7 @@ class BalancedAccuracy(Metric):
 
 
 @register("worst_class_accuracy")
-class WorstClassAccuracy(Metric):
+class WorstClassAccuracy(RecordedMetric):
     """The lowest accuracy on a class: what stands for the worst group while attributes are unknown.
 
     It is recorded where examples have an attribute (arXiv:2302.12254); elsewhere `worst_group_accuracy`
@@ -133,7 +133,7 @@ class WorstClassAccuracy(Metric):
 
 
 @register("adjusted_accuracy")
-class AdjustedAccuracy(Metric):
+class AdjustedAccuracy(RecordedMetric):
     """The mean over the groups of class and attribute that a split has of the accuracy on each.
 
     It is recorded where examples have an attribute (SubpopBench, arXiv:2302.12254).
@@ -148,7 +148,7 @@ class AdjustedAccuracy(Metric):
 
 
 @register("worst_group_accuracy")
-class WorstGroupAccuracy(Metric):
+class WorstGroupAccuracy(RecordedMetric, PredictionMetric):
     """The lowest accuracy on a group of class and attribute (arXiv:1911.08731).
 
     It is recorded where examples have an attribute. Elsewhere a group is a class, and it is computed
@@ -167,7 +167,7 @@ class WorstGroupAccuracy(Metric):
         return _lowest(np.bincount(classes, right_of(p)).tolist(), np.bincount(classes).tolist())
 
 
-class Official(Metric):
+class Official(AnyMetric):
     """A metric of whole splits that the package wilds computes, see `Dataset.split_metrics`."""
 
     higher_is_better = True

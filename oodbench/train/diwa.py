@@ -153,8 +153,8 @@ class _WeightAverage:
         return self._cost([vars(e) for e in self.evaluate(members)])
 
     def _cost(self, evaluations: Sequence[Mapping[str, Any]]) -> float:
-        cost = self._judge.cost(evaluations)
-        return math.inf if cost is None else cost
+        seen = self._judge.seen(evaluations)
+        return math.inf if seen is None else self._judge.cost([seen])
 
     def evaluate(self, members: Sequence[Member]) -> list[Evaluation]:
         self.run.algorithm.load_state_dict(mean_weights([_loaded(m.weights) for m in members]))

@@ -23,25 +23,25 @@ ABOUT = "oodbench"
 """The only key of the files' metadata: with several, in any order, equal weights would differ in bytes."""
 
 
+Seen = tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]
+"""The values and weights of a rule's evidence at a step."""
+
+
 class Judge:
     """Judges the steps of one run by a selection rule and the run's own records."""
 
     def __init__(self, rule: "Rule", evidence: Sequence[tuple[str, str]], dataset: Dataset) -> None:
         """Take the environments and splits by which the rule judges the run as `evidence`."""
-        self.evidence = evidence
+        self._rule, self.evidence = rule, evidence
         self.metric = rule.metric or dataset.metric
         is_main = self.metric == dataset.metric
-        higher = dataset.higher_is_better if is_main else known_direction(self.metric)
-        self._sign = -1.0 if higher else 1.0
+        self._rises = dataset.higher_is_better if is_main else known_direction(self.metric)
         environments = list(dict.fromkeys(environment for environment, _ in evidence))
-        self._parts = np.array([environments.index(environment) for environment, _ in evidence])
+        self._environments = np.array([environments.index(e) for e, _ in evidence])
 
-    def cost(self, evaluations: Iterable[Mapping[str, Any]]) -> float | None:
-        """The score of a record, negated where higher is better; infinite where a value is missing.
-
-        None if the metric is not recorded.
-        """
-        from oodbench.selection import mean_scores  # with pandas, which few runs need
+    def seen(self, evaluations: Iterable[Mapping[str, Any]]) -> Seen | None:
+        """What the rule sees of an evaluation; None if the metric is not recorded."""
+        from oodbench.selection import shares  # with pandas, which few runs need
 
         recorded = {
             (e["environment"], e["split"]): (e["value"], e["count"])
@@ -50,12 +50,18 @@ class Judge:
         }
         if not recorded:
             return None
-        found = [recorded.get(place, (None, 0)) for place in self.evidence]
-        if any(value is None or not math.isfinite(value) for value, _ in found):
-            return math.inf
-        values, counts = map(np.asarray, zip(*found, strict=True))
-        score = mean_scores(np.zeros_like(self._parts), self._parts, values, counts)
-        return self._sign * float(score[0])
+        found = [recorded.get(place, (None, 1)) for place in self.evidence]
+        values = np.array([value for value, _ in found], dtype=float)  # None becomes NaN
+        counts = np.array([count for _, count in found])
+        return np.where(np.isfinite(values), values, np.nan), shares(counts, self._environments)
+
+    def cost(self, steps: Sequence[Seen]) -> float:
+        """The last step's score, negated where higher is better; infinite where it is NaN."""
+        from oodbench.selection import score_by
+
+        values, weights = map(np.stack, zip(*steps, strict=True))
+        score = float(score_by(self._rule, values, weights, self._rises)[-1])
+        return math.inf if math.isnan(score) else -score if self._rises else score
 
 
 class KeptWeights:
@@ -69,6 +75,7 @@ class KeptWeights:
         """Find the files of a run at its checkpoint, and delete those of later steps."""
         self._run, self._directory = run, directory
         self._judges = _judges(run)
+        self._seen: dict[str, list[Seen]] = {name: [] for name in self._judges}
         self._best: dict[str, tuple[float, int]] = {}
         for record in directory.records() if self._judges else ():
             self._improved(record["step"], record["evaluations"])
@@ -81,8 +88,12 @@ class KeptWeights:
     def _improved(self, step: int, evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
         rules = []
         for name, judge in self._judges.items():
-            cost = judge.cost(evaluations)
-            if cost is not None and (name not in self._best or cost < self._best[name][0]):
+            seen = judge.seen(evaluations)
+            if seen is None:
+                continue
+            self._seen[name].append(seen)
+            cost = judge.cost(self._seen[name])
+            if name not in self._best or cost < self._best[name][0]:
                 self._best[name] = cost, step
                 rules.append(name)
         return rules

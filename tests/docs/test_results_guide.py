@@ -5,15 +5,20 @@ import re
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 
+from oodbench.metrics import metrics, of_predictions, values_of_examples
 from oodbench.report.table import table
 from oodbench.results.directory import Results
 from oodbench.results.parquet import JSON, NAMES, RECORDS, RUNS
+from oodbench.results.predictions import Predictions
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
+from oodbench.tasks import Task
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import TINY, ended, first
 
@@ -44,6 +49,20 @@ def test_it_lists_every_column_with_its_type(name: str, schema: pa.Schema) -> No
     }
     assert dict(described(name)) == written
     assert len(described(name)) == len(schema)
+
+
+def test_a_metric_of_ones_own_is_recorded_or_computed_from_predictions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "_classes", dict(metrics.items()))
+    for code in blocks("python"):
+        if "@register" in code:
+            exec(code, {"__name__": "guide"})
+    values = values_of_examples(Task("multiclass", 3), torch.zeros(2, 3), torch.tensor([0, 1]))
+    assert values["confidence"].tolist() == pytest.approx([1 / 3, 1 / 3])
+    errors = of_predictions("errors")
+    predictions = Predictions("multiclass", np.eye(3), np.array([0, 1, 1]), np.zeros(3, dtype=bool))
+    assert errors is not None and errors.of_predictions(predictions) == 1
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Plug-ins of a test: modules that are found in its folder, and forgotten afterwards."""
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from oodbench.networks.base import networks
 from oodbench.registry import Registry
 from oodbench.selection import selection_rules
 from oodbench.sweep.launchers import launchers
+from tests.helpers.paths import ROOT
 
 REGISTRIES: tuple[Registry[Any], ...] = (
     *(algorithms, datasets, metrics, networks, selection_rules, launchers),
@@ -36,3 +38,14 @@ def plugins_in(folder: Path, *modules: str) -> Iterator[None]:
         yield
         for module in modules:
             sys.modules.pop(module, None)
+
+
+@contextmanager
+def rules_of_the_guide() -> Iterator[None]:
+    """Register `worst_val` and `smooth_val`, which the guide defines."""
+    page = (ROOT / "docs" / "guide" / "protocol.md").read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection_rules, "_classes", dict(selection_rules.items()))
+        for code in re.findall(r"```python\n(.*?)```", page, re.S):
+            exec(code, {"__name__": "rules_of_the_guide"})
+        yield

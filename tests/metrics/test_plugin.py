@@ -21,11 +21,11 @@ from tests.helpers.sweeps import edited, tiny_file
 pytestmark = pytest.mark.slow
 
 PLUGIN = '''
-from oodbench.metrics import Metric, register
+from oodbench.metrics import PredictionMetric, RecordedMetric, register
 
 
 @register("confidence")
-class Confidence(Metric):
+class Confidence(RecordedMetric):
     """The probability of the predicted class."""
 
     higher_is_better = is_proportion = True
@@ -35,7 +35,7 @@ class Confidence(Metric):
 
 
 @register("group_gap")
-class GroupGap(Metric):
+class GroupGap(RecordedMetric):
     """The distance between the highest and the lowest accuracy on a group."""
 
     def of_groups(self, groups, right):
@@ -44,7 +44,7 @@ class GroupGap(Metric):
 
 
 @register("mean_output")
-class MeanOutput(Metric):
+class MeanOutput(PredictionMetric):
     """The mean of all logits."""
 
     higher_is_better = True

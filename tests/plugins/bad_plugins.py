@@ -62,11 +62,11 @@ class Bad(Rule):
 METRIC = '''
 import torch
 
-from oodbench.metrics import Metric, register
+from oodbench.metrics import {base}, register
 
 
 @register("bad")
-class Bad(Metric):
+class Bad({base}):
     """A bad metric."""
 
 {body}
@@ -189,4 +189,6 @@ BAD: dict[str, str] = {
 
 def module(name: str) -> str:
     """The text of the module of a bad plug-in."""
-    return TEMPLATES[name.partition(",")[0]].format(body=textwrap.indent(BAD[name], "    "))
+    base = "PredictionMetric" if "of_predictions" in name else "RecordedMetric"
+    kind = name.partition(",")[0]
+    return TEMPLATES[kind].format(base=base, body=textwrap.indent(BAD[name], "    "))

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.metrics import Metric, register
+from oodbench.metrics import PredictionMetric, register
 from oodbench.report import cli as report
 from oodbench.report.html.contents import contents
 from oodbench.report.sources import spare, with_prediction_metrics
@@ -33,7 +33,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
     @register("again")
-    class Again(Metric):
+    class Again(PredictionMetric):
         def of_predictions(self, p: Predictions) -> float:
             return float(((p.logits[:, 0] > 0) == (p.targets > 0.5)).mean())
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,15 @@ from oodbench.train.process import clean_process
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import Killed
+from tests.helpers.plugins import rules_of_the_guide
 from tests.helpers.sweeps import outcome, require_close, tiny, trained
 
 pytestmark = pytest.mark.slow
 
-RULES = ("train_val", "val_env", "oracle", "train_val:loss", "last")
+RULES = (
+    *("train_val", "val_env", "oracle", "train_val:loss", "worst_val", "worst_val:loss"),
+    *("smooth_val", "last"),
+)
 SETTINGS = TrainSettings(keep_weights=RULES)
 
 
@@ -63,6 +68,12 @@ def with_weights(spec: RunSpec, path: Path) -> Run:
 
 def contents(directory: RunDirectory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.weights.iterdir()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rules() -> Iterator[None]:
+    with rules_of_the_guide():
+        yield
 
 
 @pytest.fixture(scope="module")
