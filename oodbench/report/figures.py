@@ -22,6 +22,7 @@ from oodbench.files import whole_file
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import cells, scores
 from oodbench.report.comparison import gains
+from oodbench.report.numbers import unit_of_gains, with_unit
 from oodbench.results.tables import CELL, Tables, records_at, records_of
 from oodbench.selection import judge, usual
 from oodbench.terminal import printable
@@ -85,14 +86,13 @@ class Panel:
     """The chosen runs at all steps: `label`, `trial`, `step`, `test`."""
 
     @property
-    def scale(self) -> float:
-        """The factor of every value shown: 100 for proportions, which are shown in %, else 1."""
-        return 100.0 if is_proportion(self.metric) else 1.0
-
-    @property
     def unit(self) -> str:
         """The name of the metric with its unit, as axes show it."""
-        return plain(self.metric) + (" (%)" if is_proportion(self.metric) else "")
+        return plain(with_unit(self.metric))
+
+
+def _scale(metric: str) -> float:
+    return 100.0 if is_proportion(metric) else 1.0
 
 
 def plot(name: str, frames: Tables, rule: str | None = None, baseline: str = "ERM") -> Figure:
@@ -122,15 +122,16 @@ def _curves(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     """The chosen runs' mean over trials, with its standard error, at every evaluation."""
     labels = _labels(frames)
     for panel, axes in _panels(figure, frames, rule):
+        scale = _scale(panel.metric)
         for label, of_label in panel.curves.groupby("label", sort=False):
             colour, dash, _ = _look(labels, label)
             per_trial = of_label.groupby(["step", "trial"])["test"].mean().unstack("trial")
-            steps, mean = per_trial.index.to_numpy(), panel.scale * per_trial.mean(axis=1)
-            error = panel.scale * per_trial.sem(axis=1).fillna(0)
+            steps, mean = per_trial.index.to_numpy(), scale * per_trial.mean(axis=1)
+            error = scale * per_trial.sem(axis=1).fillna(0)
             axes.plot(steps, mean, dash, color=colour)
             axes.fill_between(steps, mean - error, mean + error, color=colour, alpha=0.2, lw=0)
         axes.set(xlabel="step", ylabel=f"test {panel.unit}")
-        _widen(axes, "y", panel.scale)
+        _widen(axes, "y", scale)
     _legend(figure, labels, markers=False)
 
 
@@ -141,21 +142,22 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     """
     labels = _labels(frames)
     for panel, axes in _panels(figure, frames, rule):
+        scale = _scale(panel.metric)
         points = panel.points.dropna(subset=["inside", "test"])
         for label, of_label in points.groupby("label", sort=False):
             colour, _, marker = _look(labels, label)
             for chosen, subset in of_label.groupby("chosen"):
-                x, y = panel.scale * subset["inside"], panel.scale * subset["test"]
+                x, y = scale * subset["inside"], scale * subset["test"]
                 look = RING if chosen else DOT
                 axes.plot(x, y, ls="", color=colour, marker=marker, **look)
         axes.set(xlabel=f"{panel.unit} in distribution", ylabel=f"test {panel.unit}")
-        if panel.scale > 1:  # one scale, in which the diagonal can be seen
+        if scale > 1:  # one scale, in which the diagonal can be seen
             ends = [*axes.get_xlim(), *axes.get_ylim()]
             margin = SCATTER_MARGIN * (max(ends) - min(ends))
             limits = (min(ends) - margin, max(ends) + margin)
             axes.set(xlim=limits, ylim=limits)
-        _widen(axes, "x", panel.scale)
-        _widen(axes, "y", panel.scale)
+        _widen(axes, "x", scale)
+        _widen(axes, "y", scale)
         axes.axline((0, 0), slope=1, color="0.6", lw=0.8, ls=":", zorder=1)
     _legend(figure, labels, markers=True)
 
@@ -163,39 +165,36 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
 def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     """The paired gain of each row over the baseline with its 95 % interval, a panel a dataset."""
     table = scores(cells(judge(frames, rule)))
-    if baseline not in set(table["label"]):
-        raise unknown("baseline", baseline, table["label"].unique())
-    metrics = dict(zip(table["dataset"], table["metric"], strict=True))
-    differences = {dataset: rows for dataset, rows in gains(table, baseline).items() if rows}
+    labels = table["label"].unique()
+    if baseline not in labels:
+        raise unknown("baseline", baseline, labels)
+    differences = gains(table, baseline)
     if not differences:
         raise UserError(f"no row can be compared with {baseline}")
     width = _panel_width(figure, len(differences))
-    names = {label: _wrapped(str(label), NAME_SHARE * width) for label in table["label"].unique()}
+    names = {label: _wrapped(str(label), NAME_SHARE * width) for label in labels}
     most = max(text.count("\n") for text in names.values()) + 1
-    room = (1 - NAME_SHARE) * width
     height = 0.75 + 0.2 * max(map(len, differences.values())) * most
-    for axes, (dataset, rows) in zip(
-        _grid(figure, len(differences), height), differences.items(), strict=True
-    ):
-        metric = metrics.get(dataset, "accuracy")
-        scale = 100.0 if is_proportion(metric) else 1.0
+    grid = _grid(figure, len(differences), height)
+    for axes, (dataset, rows) in zip(grid, differences.items(), strict=True):
         ordered = sorted(rows.values(), key=lambda d: d.gain.mean)
+        metric = ordered[0].metric
         for place, d in enumerate(ordered):
-            colour = "0.4"
-            if d.gain.low > 0 or d.gain.high < 0:
-                colour = COLOURS[0] if d.gain.mean > 0 else COLOURS[1]
-            if not math.isnan(d.gain.low):
-                axes.plot([scale * d.gain.low, scale * d.gain.high], [place] * 2, color=colour)
-            axes.plot([scale * d.gain.mean], [place], "o", ms=3.5, color=colour)
+            mean, low, high = (_scale(metric) * v for v in (d.gain.mean, d.gain.low, d.gain.high))
+            colour = COLOURS[0] if low > 0 else COLOURS[1] if high < 0 else "0.4"
+            if not math.isnan(low):
+                axes.plot([low, high], [place] * 2, color=colour)
+            axes.plot([mean], [place], "o", ms=3.5, color=colour)
         axes.axvline(0, color="0.6", lw=0.8, zorder=0)
+        room = (1 - NAME_SHARE) * width
         axes.set(
             yticks=range(len(ordered)),
             yticklabels=[names[d.label] for d in ordered],
             ylim=(-0.6, len(ordered) - 0.4),
             title=_wrapped(dataset, room),
-            xlabel=_wrapped(f"gain over {baseline} ({'points' if scale > 1 else metric})", room),
+            xlabel=_wrapped(f"gain over {baseline} ({unit_of_gains(metric)})", room),
         )
-        _widen(axes, "x", scale)
+        _widen(axes, "x", _scale(metric))
 
 
 FIGURES: Mapping[str, Callable[[Figure, Tables, str, str], None]] = {
@@ -264,15 +263,14 @@ def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     table = records.astype({"id": object, "metric": object}).merge(
         runs[["id", "metric", *names[2:]]], on=["id", "metric"]
     )
-    kinds = []
-    for environment, split, tests, training, holdout in zip(
-        *(table[n] for n in names), strict=True
-    ):
-        inside = environment in training and split == ("out" if holdout else "in")
-        kinds.append("test" if environment in tests and split == "in" else "inside" * inside)
-    values = table["value"].fillna(-math.inf)
-    means = values.groupby([table["id"], table["step"], pd.Series(kinds, table.index)]).mean()
-    wide = means.replace(-math.inf, math.nan).unstack().reindex(columns=["inside", "test"])
+    table["kind"] = [
+        "test"
+        if e in tests and split == "in"
+        else "inside" * (e in training and split == ("out" if holdout else "in"))
+        for e, split, tests, training, holdout in table[names].itertuples(index=False, name=None)
+    ]
+    values = table.fillna({"value": -math.inf}).groupby(["id", "step", "kind"])["value"].mean()
+    wide = values.replace(-math.inf, math.nan).unstack().reindex(columns=["inside", "test"])
     return pd.DataFrame(wide).reset_index()
 
 

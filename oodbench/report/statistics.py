@@ -84,6 +84,8 @@ class Difference:
     """The smallest mean gain that this number of clusters finds with 80 % power."""
     equal: bool
     """Whether every pair has two equal values: there is nothing to estimate."""
+    metric: str = ""
+    """The metric of the values; over several datasets the one of the first."""
 
 
 def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) -> list[Difference]:
@@ -98,6 +100,7 @@ def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) 
     pairs = scores[~is_baseline].merge(of_baseline, on=PLACE, suffixes=("", "_baseline"))
     sign = np.where(pairs["higher"].astype(bool), 1.0, -1.0)
     gains = sign * (pairs["value"] - pairs["value_baseline"]).to_numpy(float)
+    metric = str(scores["metric"].iloc[0]) if "metric" in scores and len(scores) else ""
     rows_of = dict(iter(pairs.groupby("label", sort=False).indices.items()))
     dataset, environment, trial = (pd.factorize(pairs[name])[0] for name in PLACE)
     found = []
@@ -118,6 +121,7 @@ def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) 
             planned=int(is_baseline.sum()),
             detectable=detectable_difference(spread, len(clusters)),
             equal=len(gain) > 0 and not np.any(gain),
+            metric=metric,
         )
         found.append(difference)
     return found

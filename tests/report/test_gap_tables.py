@@ -105,12 +105,12 @@ def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
     few = table[~(table["label"].eq("A") & table["dataset_label"].eq("delta"))]
     fewer = gaps_by_rule(subset(frames, few)).get("val_env")
     assert fewer is not None
-    first = fewer.ranked["all"][0]
-    assert first.label == "A"
+    over = fewer.over["all"]
+    assert over.index[0] == "A"
     drawn = resampled(fewer.trials, fewer.rooms, CLEAR)["A"]
-    assert [first.low, first.high] == np.quantile(drawn, [0.025, 0.975]).tolist()
-    assert first.better == (drawn > 0).mean()
-    assert fewer.ranked["all"][0] == gaps.ranked["all"][0]
+    first = over.loc["A", ["low", "high", "better"]].tolist()
+    assert first == [*np.quantile(drawn, [0.025, 0.975]), (drawn > 0).mean()]
+    assert over.loc["A"].equals(gaps.over["all"].loc["A"])
 
 
 def test_selection_costs_a_share_of_the_oracles_head_room(
