@@ -1,4 +1,4 @@
-"""The numbers of a report as one tidy table, of which every table, page and figure is a view.
+"""The numbers of a report as one tidy table; every printed table, page and figure is a view of it.
 
 A report of your own takes a few lines, such as the mean rank of each method by environment:
 
@@ -32,7 +32,7 @@ ROW = ["dataset_label", "label"]
 PLACE = ["dataset_label", "test_environments", "trial"]
 COLUMNS = [*CELL, "environment", "metric", "value", "complete", "kind", "higher"]
 MEAN = "mean"
-"""The environment of a mean over all test environments, of which `test_environments` is empty."""
+"""The environment of a mean over all test environments; its `test_environments` is empty."""
 
 
 def cells(chosen: Chosen, metric: str | None = None, trained_alone: bool = False) -> pd.DataFrame:

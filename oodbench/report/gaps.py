@@ -3,7 +3,7 @@
 On a dataset the share is (row - baseline) / (ceiling - baseline), 0 for the baseline and 1 for the ceiling,
 of means over trials; it has the same unit for accuracies and for losses. In means over datasets it is
 bounded below at `FLOOR`, as one diverged regression would outweigh all else. The difference of ceiling and
-baseline is the *head-room*. A dataset whose head-room is not clear of its own error has no shares.
+baseline is the *head-room*. A dataset has shares only if its head-room is clear of the error.
 
 `Trials` are the values by dataset, trial and label, larger being better. Functions take the labels that are
 shown, so that places and win rates are those among these rows.
@@ -253,13 +253,12 @@ class Gaps:
         drawn = resampled(trials, self.rooms, members)
         low, high = np.quantile(drawn, _TAILS, axis=0)
         better = ((drawn > 0) + 0.5 * (drawn == 0)).mean().where(~np.isnan(low))
-        found = places(means[drawn.columns], drawn.to_numpy())
+        there = drawn.columns[: 0 if grey else None]
+        found = places(means[there], drawn[there].to_numpy()).reindex(drawn.columns)
         found = found.assign(low=low, high=high, better=better)
         if (len(members) if len(members) > 1 else len(trials.loc[members])) < LEAST:
             found = found[["place"]].reindex(columns=found.columns)
         found.loc[BASELINE, ["low", "high", "better"]] = math.nan
-        if grey:
-            found["place"] = math.nan
         return means.to_frame("mean").join(found).assign(grey=grey).drop([BASELINE] * grey)
 
     def means_over(self, group: str) -> dict[str, Number]:
@@ -321,7 +320,7 @@ def lost_to_oracle(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
 def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
     """What rows lose to the oracle by each other rule, on average over rows and datasets.
 
-    Rules that judge more datasets come first, then those that lose less. Empty without an oracle.
+    Rules that judge more datasets come first, then rules that lose less. Empty without an oracle.
     """
     lost = lost_to_oracle(by_rule)
     means = {rule: float(table.mean(axis=1).mean()) for rule, table in lost.items()}

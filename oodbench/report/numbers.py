@@ -112,6 +112,11 @@ def with_unit(metric: str) -> str:
     return f"{metric} (%)" if is_proportion(metric) else metric
 
 
+def scale(metric: str) -> float:
+    """The factor of a metric's values where they are shown: 100 for proportions, else 1."""
+    return 100.0 if is_proportion(metric) else 1.0
+
+
 def unit_of_gains(metric: str) -> str:
     """The unit in which gains of a metric are written."""
     return "points" if is_proportion(metric) else metric

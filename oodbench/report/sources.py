@@ -57,7 +57,7 @@ def frames_of(
 def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str] = ()) -> Tables:
     """The runs of a board and of results directories under its protocol, on `datasets` or all.
 
-    Results on datasets of which nothing is frozen yet are left out. All rows are cut to the datasets that
+    Results on datasets without frozen runs are left out. All rows are cut to the datasets that
     have results in the directories, and to the trials and draws that every row of them has; a note says so.
     Further notes name the rows with other search ranges, and the code and machines that trained the board
     and the rows here. A row that is also frozen is shown once if both have the same values, else twice.
@@ -112,7 +112,7 @@ def _matched(local: Tables, board: Tables) -> Tables:
 def _ranked(name: str) -> Tables:
     """The runs of a board with the rule of its headline as `selection`, if the protocol names none.
 
-    It is the one that loses least to the oracle of those that judge most datasets.
+    Among the rules that judge most datasets it is the one that loses least to the oracle.
     """
     frames = read_board(find_board(name))
     if frames.runs["selection"].notna().any():

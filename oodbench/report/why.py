@@ -94,8 +94,8 @@ def why(
     best = one.candidates[one.candidates["id"].isin(runs["id"])].drop_duplicates("id")
     shown = {str(first["dataset_label"]): metric or usual_metric}
     values = test_values(one, best[["id", "step"]], shown).groupby("id")["value"]
-    values = values.agg(lambda of_run: of_run.mean(skipna=False))
-    best = best.assign(value=best["id"].map(values), place=range(len(best)))
+    means = values.agg(lambda of_run: of_run.mean(skipna=False))
+    best = best.assign(value=best["id"].map(means), place=range(len(best)))
     table = runs[["trial", "draw", "id", "state", "hparams"]].merge(
         best[["id", "step", "score", "value", "place"]], on="id", how="left"
     )

@@ -14,6 +14,10 @@ from oodbench.results.read import read_results
 from tests.helpers.made import Curve, Made, flat, leaderboard, texts
 
 
+def remarks(made: Made) -> tuple[str, ...]:
+    return texts(leaderboard(read_results(made.results)).remarks)
+
+
 def shortcut(rise: float) -> Curve:
     """Rises in `a`, the training environment, and falls everywhere else."""
     return lambda environment, split, step: (
@@ -246,16 +250,14 @@ def test_runs_that_diverged_are_counted_and_named(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in range(5):
         made.add("D", "ERM", ("b",), trial, flat(0.5), state="done" if trial else "diverged")
-    remarks = texts(leaderboard(read_results(made.results)).remarks)
+    remarks = remarks(made)
     assert remarks[0].startswith("Runs: 4 done, 1 diverged")
     assert remarks[1] == (
         "Diverged, counted with what they recorded: ERM on D (test b, trial 0, draw 0)."
     )
     for trial in range(5):
         made.add("D", "IRM", ("b",), trial, flat(0.5), state="diverged")
-    (named,) = [
-        r for r in texts(leaderboard(read_results(made.results)).remarks) if "Diverged" in r
-    ]
+    (named,) = [r for r in remarks(made) if "Diverged" in r]
     assert named.endswith("IRM on D (test b, trial 1, draw 0), 3 more.")
 
 
@@ -285,13 +287,9 @@ def test_several_settings_under_one_name_are_told(tmp_path: Path) -> None:
     for label in ("ERM", "IRM"):
         for draw in range(2):
             made.add("D", label, ("b",), 0, flat(0.5), draw=draw)
-    assert not [
-        r for r in texts(leaderboard(read_results(made.results)).remarks) if "one name" in r
-    ]
+    assert not [r for r in remarks(made) if "one name" in r]
     made.add("D", "IRM", ("b",), 0, flat(0.6), hparams={"lr": 0.3, "optimizer": "adam"})
-    (remark,) = [
-        r for r in texts(leaderboard(read_results(made.results)).remarks) if "one name" in r
-    ]
+    (remark,) = [r for r in remarks(made) if "one name" in r]
     assert remark.startswith(
         "Several settings under one name: IRM on D. The rule chooses among all"
     )

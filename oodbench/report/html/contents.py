@@ -24,7 +24,7 @@ from oodbench.report.comparison import (
     selection_costs,
 )
 from oodbench.report.gaps import ALL, BASELINE, GROUPS, Gaps, gaps_of, losses, share_cells
-from oodbench.report.numbers import count, gain, number, unit_of_gains, with_unit
+from oodbench.report.numbers import count, gain, number, scale, unit_of_gains, with_unit
 from oodbench.report.sources import with_prediction_metrics
 from oodbench.report.statistics import Difference, block_table, estimate, mean_ranks, significant
 from oodbench.report.tables.leaderboard import Leaderboard, is_mean
@@ -124,10 +124,6 @@ class Numbers:
     def higher(self, dataset: str) -> bool:
         """Whether a higher value is better."""
         return self.board.higher.get(self.metrics[dataset], True)
-
-    def scale(self, dataset: str) -> float:
-        """The factor of the values that the page shows."""
-        return 100.0 if is_proportion(self.metrics[dataset]) else 1.0
 
 
 def _dataset(name: str, runs: pd.DataFrame, by_rule: Mapping[str, Numbers]) -> dict[str, Any]:
@@ -433,7 +429,7 @@ def _of_dataset(one: Numbers, dataset: str) -> dict[str, Any]:
 
 
 def _order(means: pd.DataFrame, up: bool) -> list[str]:
-    """The labels of a dataset: methods, those that see test inputs, others; the best first."""
+    """The labels of a dataset: methods, then transductive ones, then others; the best of each first."""
     kind = means["kind"].map({METHOD: 0, TRANSDUCTIVE: 1}).fillna(2)
     value = means["mean"] * (-1 if up else 1)
     table = pd.DataFrame({"k": kind, "few": means["n"] < means["planned"], "v": value})
@@ -443,7 +439,7 @@ def _order(means: pd.DataFrame, up: bool) -> list[str]:
 def _marks(one: Numbers, dataset: str) -> dict[str, float]:
     """Where the baseline, the constant answer and the ceiling stand among the gains on a dataset."""
     means = one.means[dataset].query("n > 0")
-    sign = one.scale(dataset) * (1 if one.higher(dataset) else -1)
+    sign = scale(one.metrics[dataset]) * (1 if one.higher(dataset) else -1)
     marks = {one.baseline: 0.0}
     for kind in (CONSTANT, CEILING):
         of_kind = sign * means.loc[means["kind"] == kind, "mean"]
@@ -458,7 +454,7 @@ def _row_of_gain(one: Numbers, dataset: str, label: str, extra: str) -> Row:
         is_zero = label == one.baseline
         texts = ["0" if is_zero else "-", extra]
         return Row(label, 0.0 if is_zero else math.nan, math.nan, math.nan, texts, is_zero)
-    mean, low, high = (one.scale(dataset) * v for v in (d.gain.mean, d.gain.low, d.gain.high))
+    mean, low, high = (scale(d.metric) * v for v in (d.gain.mean, d.gain.low, d.gain.high))
     return Row(label, mean, low, high, [str(gain_cell(d)), extra], d.pairs == d.planned)
 
 
@@ -466,7 +462,7 @@ def _row_of_value(one: Numbers, dataset: str, label: str, extra: str) -> Row:
     values = one.scores.query("dataset == @dataset and label == @label")
     found = estimate(values.groupby("trial")["value"].mean())
     text = gain(found.mean, one.metrics[dataset], "") if found.n else "-"
-    mean, low, high = (one.scale(dataset) * v for v in (found.mean, found.low, found.high))
+    mean, low, high = (scale(one.metrics[dataset]) * v for v in (found.mean, found.low, found.high))
     return Row(label, mean, low, high, [text, extra], True)
 
 

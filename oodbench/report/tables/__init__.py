@@ -193,7 +193,7 @@ LATEX = {
     "\n": " ",
 } | {c: f"\\{c}" for c in "&%$#_{}"}
 PACKAGES = {r"\toprule": "booktabs", r"\textcolor": "xcolor", r"\resizebox": "graphicx"}
-"""Commands of LaTeX and the packages that define them; a text names those that it uses."""
+"""Commands of LaTeX and the packages that define them; a text names what it uses."""
 LINE = 84
 """The number of characters of a row beyond which a table is scaled to the width of the text."""
 

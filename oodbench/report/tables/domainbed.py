@@ -6,7 +6,7 @@ between steps to the first; the oracle sees the last step alone; runs that have 
 error is the population's (ddof=0), 0.0 for one trial.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,7 +123,7 @@ def tables(frames: Tables) -> Sheet:
     return Sheet(shown, notes, (), pd.DataFrame(rows, columns=columns))
 
 
-def _place(name: str, known: Sequence[str] | dict[str, Any]) -> tuple[int, str]:
+def _place(name: str, known: Iterable[str]) -> tuple[int, str]:
     return [*known, name].index(name), name
 
 
