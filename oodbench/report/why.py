@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -212,11 +213,14 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
     groups = runs[~runs["ceiling"]].groupby(["dataset_label", "label"], sort=False)
     for row, group in groups:
         for name in varied(group["hparams"]):
-            values = [hparams.get(name) for hparams in group["hparams"]]
-            defaults = [v for v, draw in zip(values, group["draw"], strict=True) if draw == 0]
-            chosen = [v for v, i in zip(values, group["id"], strict=True) if i in best]
+            there = group[[name in hparams for hparams in group["hparams"]]]
+            values = there["hparams"].map(itemgetter(name))
+            defaults, chosen = (
+                values[which].tolist() for which in (there["draw"] == 0, there["id"].isin(best))
+            )
             default = text_of(defaults[0]) if defaults else "-"
-            rows.append([*map(str, row), name, default, _span(values), _median_and_span(chosen)])
+            tried = _span(values.tolist())
+            rows.append([*map(str, row), name, default, tried, _median_and_span(chosen)])
     title = "Hyperparameters: tried and chosen"
     block = Block(title, TRIED_HEADER, _once(rows), len(rows), keys=3)
     once = runs["hparams_from"].dropna().unique() if "hparams_from" in runs else ()
