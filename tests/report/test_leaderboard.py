@@ -250,9 +250,9 @@ def test_runs_that_diverged_are_counted_and_named(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in range(5):
         made.add("D", "ERM", ("b",), trial, flat(0.5), state="done" if trial else "diverged")
-    remarks = remarks(made)
-    assert remarks[0].startswith("Runs: 4 done, 1 diverged")
-    assert remarks[1] == (
+    found = remarks(made)
+    assert found[0].startswith("Runs: 4 done, 1 diverged")
+    assert found[1] == (
         "Diverged, counted with what they recorded: ERM on D (test b, trial 0, draw 0)."
     )
     for trial in range(5):
