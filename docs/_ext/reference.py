@@ -16,7 +16,6 @@ from sphinx.application import Sphinx
 import oodbench
 from oodbench.list.details import details, registered_entries
 from oodbench.report.table import table as leaderboard
-from oodbench.report.tables import Shows
 from oodbench.results.boards import PROTOCOL_FILE, find_board
 
 BOARD = "small.v3"
@@ -229,7 +228,7 @@ class Board:
         protocol = yaml.safe_load((folder / PROTOCOL_FILE).read_text())
         self.algorithm_of = dict(map(_labelled, protocol["algorithms"]))
         self.dataset_of = dict(map(_labelled, protocol["datasets"]))
-        self.blocks = leaderboard(folder).blocks
+        self.sheet = leaderboard(folder)
 
     def of_algorithm(self, name: str) -> list[str]:
         """The algorithm's rows beside ERM's and the grey ones, a line for each dataset."""
@@ -237,7 +236,7 @@ class Board:
         labels = [label for label in own if label not in GREY]
         if not labels:
             return []
-        (block,) = (b for b in self.blocks if b.shows is Shows.OVER_DATASETS)
+        block = self.sheet.paper
         rows = {row[0]: row for row in block.rows}
         shown = [label for label in dict.fromkeys([*labels, "ERM", *GREY]) if label in rows]
         lines = [
@@ -252,7 +251,7 @@ class Board:
         lines: list[str] = []
         for label, dataset in self.dataset_of.items():
             if dataset == name:
-                block = next(b for b in self.blocks if b.dataset == label)
+                block = next(b for b in self.sheet.blocks if b.title.startswith(f"{label}: "))
                 hidden = {"from", "n"} | ({"mean"} if block.header[2] == "mean" else set())
                 kept = [i for i, column in enumerate(block.header) if column not in hidden]
                 wanted = {row[0] for row in block.rows[:5]} | {"ERM", *GREY}

@@ -1,4 +1,4 @@
-"""The numbers of a report as one tidy table, of which every table, page and figure is a view.
+"""The numbers of a report as one tidy table; every printed table, page and figure is a view of it.
 
 A report of your own takes a few lines, such as the mean rank of each method by environment:
 
@@ -10,7 +10,6 @@ A report of your own takes a few lines, such as the mean rank of each method by 
 """
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ ROW = ["dataset_label", "label"]
 PLACE = ["dataset_label", "test_environments", "trial"]
 COLUMNS = [*CELL, "environment", "metric", "value", "complete", "kind", "higher"]
 MEAN = "mean"
-"""The environment of a mean over all test environments, of which `test_environments` is empty."""
+"""The environment of a mean over all test environments; its `test_environments` is empty."""
 
 
 def cells(chosen: Chosen, metric: str | None = None, trained_alone: bool = False) -> pd.DataFrame:
@@ -84,8 +83,10 @@ def before_adaptation(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _is_before(table: pd.DataFrame) -> "pd.Series[bool]":
-    names = [name for name in table["metric"].unique() if name.endswith(BEFORE)]
-    return table["metric"].isin(names)
+    names = set(table["metric"])
+    return table["metric"].isin(
+        name for name in names if name.removesuffix(BEFORE) in names - {name}
+    )
 
 
 def over_tests(table: pd.DataFrame) -> pd.DataFrame:
@@ -145,17 +146,10 @@ def reported_metrics(
 def recorded_metrics(tables: Tables) -> dict[str, set[str]]:
     """The metrics that runs of each dataset recorded on environments."""
     records, runs = tables.records, tables.runs
-    code = records["metric"].cat.codes.to_numpy().astype(np.int64)
-    id_code = records["id"].cat.codes.to_numpy()
-    dataset, names = pd.factorize(runs["dataset_label"])
-    of_id = dataset[pd.Index(runs["id"]).get_indexer(records["id"].cat.categories)]
-    scored = (records["environment"].cat.codes != -1).to_numpy()
-    pairs = pd.DataFrame({"dataset": of_id[id_code[scored]], "metric": code[scored]})
-    known: dict[str, set[str]] = {str(name): set() for name in names}
-    metrics = records["metric"].cat.categories
-    for place, name in pairs.drop_duplicates().itertuples(index=False, name=None):
-        known[str(names[place])].add(str(metrics[name]))
-    return known
+    pairs = records.loc[records["environment"].cat.codes != -1, ["id", "metric"]].drop_duplicates()
+    pairs = pairs.astype(object).merge(runs[["id", "dataset_label"]], on="id")
+    known = pairs.groupby("dataset_label")["metric"].agg(set)
+    return {str(d): known.get(d, set()) for d in runs["dataset_label"].unique()}
 
 
 def _grid(chosen: Chosen) -> pd.DataFrame:
@@ -198,23 +192,16 @@ def test_values(
     The columns of `rows` with `environment`, `metric` and `value`, a row for every test environment of
     each; `value` is NaN where nothing was recorded.
     """
-    runs = chosen.runs
-    place = pd.Index(runs["id"]).get_indexer(pd.Index(rows["id"]))
-    tests = runs["test_environments"].to_numpy()[place]
-    if metrics is None:
-        metric = runs["metric"].to_numpy()[place]
-    else:
-        metric = runs["dataset_label"].map(metrics).to_numpy()[place]
-    row = np.repeat(np.arange(len(rows)), [len(names) for names in tests])
-    wanted = pd.DataFrame({"row": row, "environment": [*chain.from_iterable(tests)]}, dtype=object)
-    asked = rows[["id", "step"]].assign(row=np.arange(len(rows)))
-    records = records_at(chosen.tables, asked, set(pd.unique(metric)))
-    meant = (records["split"] == "in") & (records["metric"].to_numpy() == metric[records["row"]])
+    runs = chosen.runs.iloc[pd.Index(chosen.runs["id"]).get_indexer(pd.Index(rows["id"]))]
+    metric = runs["metric"] if metrics is None else runs["dataset_label"].map(metrics)
+    asked = rows[["id", "step"]].assign(row=np.arange(len(rows)), metric_shown=metric.to_numpy())
+    records = records_at(chosen.tables, asked, set(metric.unique()))
+    meant = (records["split"] == "in") & (records["metric"] == records["metric_shown"])
+    tests = rows.assign(row=np.arange(len(rows)), environment=runs["test_environments"].to_numpy())
+    tests = tests.assign(metric=metric.to_numpy()).explode("environment")
     values = records.loc[meant, ["row", "environment", "value"]]
-    table = wanted.astype({"row": int}).merge(values, on=["row", "environment"], how="left")
-    columns = rows.iloc[table["row"].to_numpy()].reset_index(drop=True)
-    found = table[["environment", "value"]].assign(metric=metric[table["row"]])
-    return pd.concat([columns, found], axis=1)
+    table = tests.merge(values, on=["row", "environment"], how="left")
+    return table.drop(columns="row")
 
 
 def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
@@ -264,7 +251,8 @@ def _of_predictor(chosen: Chosen, grid: pd.DataFrame) -> pd.DataFrame:
 
 def _unadapted(chosen: Chosen, grid: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
     runs = chosen.runs
-    if "adapt" not in runs or not runs["adapt"].notna().any():
+    reported = {d: m for d, m in reported.items() if not m.endswith(BEFORE)}
+    if "adapt" not in runs or not runs["adapt"].notna().any() or not reported:
         return pd.DataFrame()
     rows = set(runs.loc[runs["adapt"].notna(), ROW].itertuples(index=False, name=None))
     grid, tied = (

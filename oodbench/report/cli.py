@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oodbench.notes import AnyNote
 from oodbench.registry import load_plugins
 from oodbench.report.tables import FORMATS, NOTES, print_sheet
 from oodbench.results.boards import board_among
@@ -145,8 +144,7 @@ def compare(
     from oodbench.report.comparison import comparison
     from oodbench.report.sources import with_prediction_metrics
 
-    load_plugins(plugin or [])
-    frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
+    frames = _frames(plugin, sources, dataset, algorithms, baseline, allow_mixed)
     frames = with_prediction_metrics(frames, [selection], [metric])
     print_sheet(comparison(frames, baseline, selection, metric), format_, notes)
 
@@ -164,8 +162,7 @@ def hparams(
     """Print the hyperparameters that draws tried and that were chosen: an appendix's table."""
     from oodbench.report.why import hparams_sheet
 
-    load_plugins(plugin or [])
-    frames = frames_of(sources, dataset or (), algorithms or (), None, allow_mixed)
+    frames = _frames(plugin, sources, dataset, algorithms, None, allow_mixed)
     print_sheet(hparams_sheet(frames, selection), format_)
 
 
@@ -174,7 +171,7 @@ def bibtex(sources: Sources, dataset: Datasets = None, algorithms: Rows = None) 
     """Print the BibTeX entries of all methods, datasets and networks of the results."""
     from oodbench.report import bibtex as room
 
-    frames = frames_of(sources, dataset or (), algorithms or (), allow_mixed=True)
+    frames = _frames(None, sources, dataset, algorithms, None, True)
     entries, unknown_names = room.bibtex(frames)
     print("\n\n".join(entries))
     if unknown_names:
@@ -196,11 +193,10 @@ def figure(
     """Plot a figure for a paper: a vector with embedded fonts, two columns wide for several datasets."""
     from oodbench.report.figures import plot, save
 
-    load_plugins(plugin or [])
-    frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
+    frames = _frames(plugin, sources, dataset, algorithms, baseline, allow_mixed)
     save(plot(kind, frames, selection, baseline), out)
-    _say(frames.notes)
-    terminal().say(str(out))
+    for text in (*frames.notes, out):
+        terminal().say(str(text))
 
 
 @app.command()
@@ -220,10 +216,9 @@ def html(
     """Write the report as one HTML file that needs no network."""
     from oodbench.report.html import write
 
-    load_plugins(plugin or [])
+    frames = _frames(plugin, sources, dataset, algorithms, baseline, allow_mixed)
     directories = board_among(sources)[1]
     path = out or (directories[0] / "report.html" if directories else Path("board.html"))
-    frames = frames_of(sources, dataset or (), algorithms or (), baseline, allow_mixed)
     write(frames, path, baseline, metric)
     terminal().say(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
 
@@ -245,21 +240,22 @@ def why(
     from oodbench.report import why as room
     from oodbench.report.sources import with_prediction_metrics
 
-    load_plugins(plugin or [])
-    frames = frames_of(sources, allow_mixed=allow_mixed)
+    frames = _frames(plugin, sources, allow_mixed=allow_mixed)
     frames = with_prediction_metrics(frames, [selection], [metric])
-    cell = room.why(frames, dataset, algorithm, test_env, selection, metric)
-    room.show(cell, terminal())
-    _say(frames.notes)
-
-
-def frames_of(sources: Sequence[str], *restricted: Any, **options: Any) -> "Tables":
-    """The runs of some sources; see `oodbench.report.sources.frames_of`."""
-    from oodbench.report import sources as room  # brings pandas, which takes half a second
-
-    return room.frames_of(sources, *restricted, **options)
-
-
-def _say(notes: Sequence[AnyNote]) -> None:
-    for note in notes:
+    room.show(room.why(frames, dataset, algorithm, test_env, selection, metric), terminal())
+    for note in frames.notes:
         terminal().say(str(note))
+
+
+def _frames(
+    plugins: Sequence[str] | None,
+    sources: Sequence[str],
+    datasets: Sequence[str] | None = None,
+    rows: Sequence[str] | None = None,
+    baseline: str | None = None,
+    allow_mixed: bool = False,
+) -> "Tables":
+    from oodbench.report.sources import frames_of  # brings pandas, which takes half a second
+
+    load_plugins(plugins or [])
+    return frames_of(sources, datasets or (), rows or (), baseline, allow_mixed)

@@ -21,6 +21,7 @@ from oodbench.report.gaps import (
     gaps_of,
     losses,
     lost_to_oracle,
+    share_cells,
 )
 from oodbench.report.numbers import Kind, Number, count, gain, share, unit_of_gains
 from oodbench.report.statistics import (
@@ -35,13 +36,11 @@ from oodbench.report.statistics import (
     ranks,
     significant,
 )
-from oodbench.report.tables import Block, Cell, Sheet, Shows
-from oodbench.report.tables.leaderboard import leaderboard_of
+from oodbench.report.tables import Block, Cell, Sheet
+from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.report.tables.sheet import sheet
-from oodbench.report.tables.short import short_sheet
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import Tables, origins
-from oodbench.selection import judge
 
 OVERALL = "all datasets"
 ERRORS = (
@@ -54,6 +53,10 @@ FLOORS = (-0.5, -2.0, -5.0)
 """Other bounds of a share than `FLOOR`, to see what changes with them."""
 COUNTED = ("wins", "ties", "losses", "pairs", "planned", "detectable", "equal")
 """The fields of a difference that a file of gains has as they are."""
+BEST = 10
+"""The number of best rows of a board on a screen."""
+OWN = 12
+"""The most lines on the rows trained here on a screen."""
 
 
 def comparison(
@@ -64,22 +67,29 @@ def comparison(
     Its frame has the gains: a row for each dataset (and OVERALL) and label. Raises UserError for an
     unknown baseline, rule or metric.
     """
-    board = leaderboard_of(judge(tables, rule), metric)
+    board = leaderboard(tables, rule, metric)
     labels = [str(x) for x in board.frame.loc[board.frame["kind"] == METHOD, "label"].unique()]
     if baseline not in labels:
         raise unknown("baseline", baseline, labels)
     table, main = scores(board.cells), sheet(board)
-    found = {dataset: rows for dataset, rows in gains(table, baseline).items() if rows}
-    metrics = dict(zip(table["dataset"], table["metric"], strict=True)) | {OVERALL: "accuracy"}
-    by_dataset = [_gain_block(name, rows, metrics[name]) for name, rows in found.items()]
-    blocks = [*main.blocks, *by_dataset, *_rank_blocks(table)]
-    notes = (f"No row can be compared with {baseline}.",)
+    found = gains(table, baseline)
+    by_dataset = [_gain_block(name, [*rows.values()]) for name, rows in found.items()]
+    notes = _notes(baseline) if found else (f"No row can be compared with {baseline}.",)
+    rows = [
+        {"dataset": dataset, "label": d.label, "baseline": d.baseline, "gain": d.gain.mean}
+        | {f"gain_{name}": getattr(d.gain, name) for name in ("stderr", "low", "high")}
+        | {"clusters": d.gain.n}
+        | {name: getattr(d, name) for name in COUNTED}
+        | {"rule": board.rule, "errors": ERRORS}
+        for dataset, differences in found.items()
+        for d in differences.values()
+    ]
     return replace(
         main,
-        blocks=blocks,
-        notes=(*main.notes, *(_notes(baseline) if found else notes)),
-        frame=_frame(found, board.rule),
-        paper=_paper(found, metrics, baseline) if found else None,
+        blocks=[*main.blocks, *by_dataset, *_rank_blocks(table)],
+        notes=(*main.notes, *notes),
+        frame=pd.DataFrame(rows),
+        paper=_paper(found, baseline) if found else None,
     )
 
 
@@ -88,55 +98,55 @@ Gains = Mapping[str, Mapping[str, Difference]]
 
 
 def gains(table: pd.DataFrame, baseline: str) -> Gains:
-    """The gains on each dataset; if several are measured in proportions, also over these."""
+    """The gains on each dataset where rows can be compared; also over several measured in proportions."""
     parts = {str(dataset): scored for dataset, scored in table.groupby("dataset", sort=False)}
     shares = table[table["metric"].map(is_proportion).astype(bool)]
     if shares["dataset"].nunique() > 1:
         parts[OVERALL] = shares
     found = {}
     for name, scored in parts.items():
-        if baseline in set(scored["label"]):
+        if baseline in set(scored["label"]) and scored["label"].nunique() > 1:
             band = BAND if is_proportion(str(scored["metric"].iloc[0])) else 0.0
             found[name] = {d.label: d for d in paired_differences(scored, baseline, band)}
     return found
 
 
-def _gain_block(dataset: str, rows: Mapping[str, Difference], metric: str) -> Block:
+def _gain_block(dataset: str, differences: list[Difference]) -> Block:
     header = ["algorithm", "gain", "95 % interval", "win/tie/loss", "detectable", "pairs"]
-    ordered = sorted(rows.values(), key=lambda d: (d.pairs < d.planned, -d.gain.mean))
-    title = f"{dataset}: gain over {ordered[0].baseline} ({unit_of_gains(metric)})"
+    ordered = sorted(differences, key=lambda d: (d.pairs < d.planned, -d.gain.mean))
+    unit = unit_of_gains(ordered[0].metric)
+    title = f"{dataset}: gain over {ordered[0].baseline} ({unit})"
     ranked = sum(d.pairs == d.planned for d in ordered)
-    return Block(title, header, [_gain_row(d, metric) for d in ordered], ranked)
+    return Block(title, header, list(map(_gain_row, ordered)), ranked)
 
 
-def _gain_row(d: Difference, metric: str) -> list[Cell]:
+def _gain_row(d: Difference) -> list[Cell]:
     pairs, counts = count(d.pairs, d.planned), f"{d.wins}/{d.ties}/{d.losses}"
     if d.equal:
-        return [d.label, Number(0.0, kind=Kind.SIZE, metric=metric), "equal", counts, "-", pairs]
-    mean, low, high = (gain(v, metric) for v in (d.gain.mean, d.gain.low, d.gain.high))
+        return [d.label, Number(0.0, kind=Kind.SIZE, metric=d.metric), "equal", counts, "-", pairs]
+    mean, low, high = (gain(v, d.metric) for v in (d.gain.mean, d.gain.low, d.gain.high))
     interval = "-" if math.isnan(d.gain.low) else f"[{low}, {high}]"
-    return [d.label, mean, interval, counts, gain(d.detectable, metric, ""), pairs]
+    return [d.label, mean, interval, counts, gain(d.detectable, d.metric, ""), pairs]
 
 
-def _paper(gains: Gains, metrics: Mapping[str, str], baseline: str) -> Block:
+def _paper(gains: Gains, baseline: str) -> Block:
     """The gains on all datasets as one table, bold where the interval does not hold 0."""
     rows: list[list[Cell]] = []
     clear = set()
     for label in dict.fromkeys(label for of_dataset in gains.values() for label in of_dataset):
         row: list[Cell] = [label]
-        for dataset, of_dataset in gains.items():
+        for of_dataset in gains.values():
             d = of_dataset.get(label)
-            if d is not None and (d.gain.low > 0 or d.gain.high < 0):
+            if d is None:
+                row.append("-")
+                continue
+            if d.gain.low > 0 or d.gain.high < 0:
                 clear.add((len(rows), len(row)))
-            row.append("-" if d is None else _gain_and_half(d, metrics[dataset]))
+            half = math.nan if d.equal else (d.gain.high - d.gain.low) / 2
+            row.append(Number(d.gain.mean, half, kind=Kind.GAIN, metric=d.metric))
         rows.append(row)
     title = f"Gain over {baseline} with 95 % intervals; bold where these do not hold 0"
     return Block(title, ["algorithm", *gains], rows, len(rows), clear, explains_bold=True)
-
-
-def _gain_and_half(d: Difference, metric: str) -> Number:
-    half = math.nan if d.equal else (d.gain.high - d.gain.low) / 2
-    return Number(d.gain.mean, half, kind=Kind.GAIN, metric=metric)
 
 
 def _rank_blocks(table: pd.DataFrame) -> list[Block]:
@@ -170,19 +180,6 @@ def _notes(baseline: str) -> tuple[Note, Note]:
     )
 
 
-def _frame(gains: Gains, rule: str) -> pd.DataFrame:
-    rows = [
-        {"dataset": dataset, "label": d.label, "baseline": d.baseline, "gain": d.gain.mean}
-        | {f"gain_{name}": getattr(d.gain, name) for name in ("stderr", "low", "high")}
-        | {"clusters": d.gain.n}
-        | {name: getattr(d, name) for name in COUNTED}
-        | {"rule": rule, "errors": ERRORS}
-        for dataset, differences in gains.items()
-        for d in differences.values()
-    ]
-    return pd.DataFrame(rows)
-
-
 def board_sheet(
     tables: Tables,
     rule: str | None = None,
@@ -194,12 +191,13 @@ def board_sheet(
     """The leaderboard of `beside_board`'s tables, the gap closed, and the rows trained here.
 
     Where runs of some rows alone are `shown`, their ranks and places are still those among all rows.
-    `short` keeps what `short_sheet` does. Raises UserError for an unknown rule or metric.
+    `short` keeps what fits a screen: the rows trained here, and the best ones of the board. Raises
+    UserError for an unknown rule or metric.
     """
-    whole = leaderboard_of(judge(tables, rule), metric, also)
-    board = whole if shown is None else leaderboard_of(judge(shown, whole.rule), metric, also)
-    sheet_of_rows = sheet(board)
-    blocks, notes = [*sheet_of_rows.blocks], sheet_of_rows.notes
+    whole = leaderboard(tables, rule, metric, also)
+    board = whole if shown is None else leaderboard(shown, whole.rule, metric, also)
+    main = sheet(board)
+    blocks, notes, ranking = [*main.blocks], main.notes, main.paper or main.blocks[0]
     labels = None if shown is None else {*shown.runs["label"], CONSTANT}
     if not short or board.frame["dataset"].nunique() > 1:
         gaps = gaps_of(whole.chosen, whole.cells)
@@ -208,15 +206,22 @@ def board_sheet(
                 about(gaps), "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals."
             )
             beside = [g for other in whole.others if (g := gaps_of(other.chosen, other.cells))]
-            blocks, notes = [*blocks, headline(gaps, beside, labels)], (note, *notes)
-    places = origins(board.chosen.runs)
-    if local := compare_own_rows(scores(whole.cells), origins(whole.chosen.runs), labels):
-        blocks.append(local)
+            ranking = headline(gaps, beside, labels)
+            blocks, notes = [*blocks, ranking], (note, *notes)
+    local = compare_own_rows(scores(whole.cells), origins(whole.chosen.runs), labels, short)
     if labels is not None:
         notes = (*notes, "Places and ranks are those among all rows of the board.")
-    found = replace(sheet_of_rows, blocks=blocks, notes=notes)
-    own = [label for label, origin in places.items() if "here" in origin]
-    return short_sheet(found, own, (BASELINE, CONSTANT, CEILING)) if short else found
+    if not short:
+        return replace(main, blocks=[*blocks, *([local] if local else [])], notes=notes)
+    own = [x for x, origin in origins(board.chosen.runs).items() if "here" in origin]
+    beside_best = {*own[:BEST], BASELINE, CONSTANT, CEILING}
+    best = min(BEST, ranking.ranked)
+    rows = [r for r, row in enumerate(ranking.cells) if r < best or row[0] in beside_best]
+    few = ranking.part(rows, sorted(ranking.fits))
+    counts = f"The best {best} of {ranking.ranked} ranked rows."
+    return replace(
+        main, blocks=[*([local] if local else []), few], notes=(*notes, counts), remarks=()
+    )
 
 
 def about(gaps: Gaps) -> str:
@@ -245,24 +250,22 @@ def headline(
     """
     beside = {f"by {g.rule} ({len(g.subsets[ALL])})": g.means_over(ALL) for g in others}
     groups = [g for g in GROUPS if gaps.subsets.get(g, gaps.subsets[ALL]) != gaps.subsets[ALL]]
+    of_groups = [
+        {row.Index: share_cells(row)[0] for row in gaps.over[g].itertuples()} for g in groups
+    ]
     rows: list[list[Cell]] = []
-    for of_group in (gaps.ranked, gaps.unranked):
-        means = {g: {of_row.label: of_row.cells[0] for of_row in of_group[g]} for g in groups}
-        for of_row in of_group[ALL]:
-            mean, *places = of_row.cells
-            other = (known.get(of_row.label, "-") for known in beside.values())
-            of_groups = (means[g][of_row.label] for g in groups)
-            rows.append([of_row.label, mean, *other, *places, *of_groups])
+    for row in gaps.over[ALL].itertuples():
+        label, (mean, *places) = str(row.Index), share_cells(row)
+        other = (known.get(label, "-") for known in beside.values())
+        rows.append([label, mean, *other, *places, *(means[label] for means in of_groups)])
     name, *names = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *groups))
     kept = ["algorithm", name, *beside, "place", "P(better)"]
-    header = [*kept, *names]
     title = f"Share of the gap closed by {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
-    grey, shows = len(gaps.unranked[ALL]), Shows.GAP_CLOSED
-    fits = range(len(kept))
-    block = Block(title, header, rows, len(gaps.means), grey=grey, shows=shows, fits=fits)
+    grey, columns = int(gaps.over[ALL]["grey"].sum()), [*kept, *names]
+    block = Block(title, columns, rows, len(gaps.means), grey=grey, fits=range(len(kept)))
     if shown is None:
         return block
-    return block.part([r for r, row in enumerate(rows) if row[0] in shown], range(len(header)))
+    return block.part([r for r, row in enumerate(rows) if row[0] in shown], range(len(columns)))
 
 
 def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
@@ -284,8 +287,7 @@ def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
     table.loc["mean over rows"] = table.mean()
     named = table.itertuples(name=None)
     rows: list[list[Cell]] = [[str(label), *map(share, row)] for label, *row in named]
-    header = ["algorithm", *map(str, table)]
-    return Block("What selection costs", header, rows, len(rows))
+    return Block("What selection costs", ["algorithm", *map(str, table)], rows, len(rows))
 
 
 def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
@@ -319,11 +321,15 @@ def left_by_holm(differences: Sequence[Difference]) -> str:
 
 
 def compare_own_rows(
-    table: pd.DataFrame, places: Mapping[str, str], shown: Collection[str] | None = None
+    table: pd.DataFrame,
+    places: Mapping[str, str],
+    shown: Collection[str] | None = None,
+    short: bool = False,
 ) -> Block | None:
     """The rows trained here (or those `shown` of them): rank, gains over baseline and best frozen row.
 
-    `table` is of `scores`, `places` of `origins`. None if no row was trained here.
+    `table` is of `scores`, `places` of `origins`. `short` leaves out the last column, the name of a single
+    row, and all but the means of many rows. None if no row was trained here.
     """
     local = [
         x for x, origin in places.items() if origin == "here" and (shown is None or x in shown)
@@ -333,23 +339,23 @@ def compare_own_rows(
     frozen = [label for label, origin in places.items() if origin != "here"]
     groups = [(str(dataset), group) for dataset, group in table.groupby("dataset", sort=False)]
     rows = [row for group in groups for row in _own_rows(*group, local, frozen)]
-    in_percent = table[table["metric"].map(is_proportion).astype(bool)]
-    means: list[list[Cell]] = []
-    if in_percent["dataset"].nunique() > 1:
-        means = _own_rows("datasets in %", in_percent, local, frozen)
     if not rows:
         return None
+    in_percent, means = table[table["metric"].map(is_proportion).astype(bool)], list[list[Cell]]()
+    if in_percent["dataset"].nunique() > 1:
+        means = _own_rows("datasets in %", in_percent, local, frozen)
     header = ["dataset", "algorithm", "rank"]
     header += [f"gain over {BASELINE} [95 %]", "best of the board", "gain over it [95 %]"]
-    return Block(
-        "Trained here, beside the board",
-        header,
-        [*rows, *means],
-        len(rows) + len(means),
-        keys=2,
-        shows=Shows.OWN_ROWS,
-        summary=len(means),
-    )
+    several = len(rows) + len(means) > OWN
+    kept = [*rows, *means] if not (short and several) else (means or rows)[:OWN]
+    block = Block("Trained here, beside the board", header, kept, len(kept), keys=2)
+    if not short:
+        return block
+    labels = {str(row[1]) for row in rows}
+    columns = [0, 1, 2, 3, 4] if len(labels) > 1 else [0, 2, 3, 4]
+    block = block.part(range(len(kept)), columns)
+    title = block.title if len(labels) > 1 else f"{labels.pop()} beside the board"
+    return replace(block, title=title, keys=len(columns) - 3)
 
 
 def _own_rows(
@@ -376,13 +382,12 @@ def _own_rows(
 def _gain(group: pd.DataFrame, label: str, other: str | None) -> Cell:
     if other is None or other == label or other not in set(group["label"]):
         return "-"
-    both = group[group["label"].isin((label, other))]
-    (difference,) = paired_differences(both, other)
-    return gain_cell(difference, str(group["metric"].iloc[0]))
+    (difference,) = paired_differences(group[group["label"].isin((label, other))], other)
+    return gain_cell(difference)
 
 
-def gain_cell(d: Difference, metric: str) -> Cell:
+def gain_cell(d: Difference) -> Cell:
     """A gain with its interval; "equal" where every pair has two equal values."""
     if d.equal or not d.pairs:
         return "equal" if d.equal else "-"
-    return Number(d.gain.mean, low=d.gain.low, high=d.gain.high, kind=Kind.GAIN, metric=metric)
+    return Number(d.gain.mean, low=d.gain.low, high=d.gain.high, kind=Kind.GAIN, metric=d.metric)

@@ -103,7 +103,7 @@ def outcome(table: pd.DataFrame) -> str:
 
 
 def named(run: "pd.Series[Any]") -> str:
-    """Name a run by its row, dataset, trial and draw."""
+    """A run's row, dataset, trial and draw."""
     return f"{run['label']} on {run['dataset_label']}, trial {run['trial']}, draw {run['draw']}"
 
 
@@ -112,11 +112,9 @@ def distance(run: "pd.Series[Any]") -> str:
     gap, metric = float(run["gap"]), str(run["metric"])
     if not np.isfinite(gap):
         return f"which has no {metric} on one side"
-    return (
-        f"by {100 * gap:.1f} points of {metric}"
-        if is_proportion(metric)
-        else f"by {gap:.3g} in {metric}"
-    )
+    if is_proportion(metric):
+        return f"by {100 * gap:.1f} points of {metric}"
+    return f"by {gap:.3g} in {metric}"
 
 
 def equal_notes(rows: pd.DataFrame) -> list[Note]:

@@ -6,7 +6,6 @@ Each is plotted from the numbers that tables and the HTML page show.
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,13 @@ from oodbench.files import whole_file
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import cells, scores
 from oodbench.report.comparison import gains
+from oodbench.report.numbers import scale, unit_of_gains, with_unit
 from oodbench.results.tables import CELL, Tables, records_at, records_of
 from oodbench.selection import judge, usual
 from oodbench.terminal import printable
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Colours of the lines of a picture, which the colour-blind tell apart too (Okabe and Ito, 2008)."""
-STYLE: Any = {
-    "axes.prop_cycle": cycler(color=COLOURS),
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": "medium",
-    "font.size": 10,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "oodbench",
-}
 
 
 def plain(name: str) -> str:
@@ -64,35 +54,19 @@ LEAST_SPAN = 0.1
 """An axis spans at least 10 points of a proportion, else this share of its largest value."""
 SCATTER_MARGIN = 0.03
 """Room around the points of a scatter as a share of its axes, so that the frame cuts no marker."""
-PAPER = STYLE | {
-    "font.size": 8,
+PAPER: Any = {
+    "axes.prop_cycle": cycler(color=COLOURS),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": "medium",
     "axes.linewidth": 0.6,
+    "font.size": 8,
+    "legend.frameon": False,
     "lines.linewidth": 1.2,
     "pdf.fonttype": 42,  # whole TrueType fonts, which publishers ask for
     "svg.fonttype": "path",
+    "svg.hashsalt": "oodbench",
 }
-
-
-@dataclass(frozen=True)
-class Panel:
-    """The judged runs of a dataset."""
-
-    dataset: str
-    metric: str
-    points: pd.DataFrame
-    """A run at its best step in each row: `label`, `chosen`, `inside`, `test`; see `_inside_and_test`."""
-    curves: pd.DataFrame
-    """The chosen runs at all steps: `label`, `trial`, `step`, `test`."""
-
-    @property
-    def scale(self) -> float:
-        """The factor of every value shown: 100 for proportions, which are shown in %, else 1."""
-        return 100.0 if is_proportion(self.metric) else 1.0
-
-    @property
-    def unit(self) -> str:
-        """The name of the metric with its unit, as axes show it."""
-        return plain(self.metric) + (" (%)" if is_proportion(self.metric) else "")
 
 
 def plot(name: str, frames: Tables, rule: str | None = None, baseline: str = "ERM") -> Figure:
@@ -121,16 +95,16 @@ def save(figure: Figure, out: Path) -> None:
 def _curves(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     """The chosen runs' mean over trials, with its standard error, at every evaluation."""
     labels = _labels(frames)
-    for panel, axes in _panels(figure, frames, rule):
-        for label, of_label in panel.curves.groupby("label", sort=False):
+    for metric, _, runs, axes in _panels(figure, frames, rule):
+        for label, of_label in runs.groupby("label", sort=False):
             colour, dash, _ = _look(labels, label)
             per_trial = of_label.groupby(["step", "trial"])["test"].mean().unstack("trial")
-            steps, mean = per_trial.index.to_numpy(), panel.scale * per_trial.mean(axis=1)
-            error = panel.scale * per_trial.sem(axis=1).fillna(0)
+            steps, mean = per_trial.index.to_numpy(), scale(metric) * per_trial.mean(axis=1)
+            error = scale(metric) * per_trial.sem(axis=1).fillna(0)
             axes.plot(steps, mean, dash, color=colour)
             axes.fill_between(steps, mean - error, mean + error, color=colour, alpha=0.2, lw=0)
-        axes.set(xlabel="step", ylabel=f"test {panel.unit}")
-        _widen(axes, "y", panel.scale)
+        axes.set(xlabel="step", ylabel=f"test {plain(with_unit(metric))}")
+        _widen(axes, "y", metric)
     _legend(figure, labels, markers=False)
 
 
@@ -140,22 +114,23 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     Chosen runs are rings, which hide nothing; others are faint dots below them.
     """
     labels = _labels(frames)
-    for panel, axes in _panels(figure, frames, rule):
-        points = panel.points.dropna(subset=["inside", "test"])
+    for metric, runs, _, axes in _panels(figure, frames, rule):
+        unit = plain(with_unit(metric))
+        points = runs.dropna(subset=["inside", "test"])
         for label, of_label in points.groupby("label", sort=False):
             colour, _, marker = _look(labels, label)
             for chosen, subset in of_label.groupby("chosen"):
-                x, y = panel.scale * subset["inside"], panel.scale * subset["test"]
+                x, y = scale(metric) * subset["inside"], scale(metric) * subset["test"]
                 look = RING if chosen else DOT
                 axes.plot(x, y, ls="", color=colour, marker=marker, **look)
-        axes.set(xlabel=f"{panel.unit} in distribution", ylabel=f"test {panel.unit}")
-        if panel.scale > 1:  # one scale, in which the diagonal can be seen
+        axes.set(xlabel=f"{unit} in distribution", ylabel=f"test {unit}")
+        if is_proportion(metric):  # one scale, in which the diagonal can be seen
             ends = [*axes.get_xlim(), *axes.get_ylim()]
             margin = SCATTER_MARGIN * (max(ends) - min(ends))
             limits = (min(ends) - margin, max(ends) + margin)
             axes.set(xlim=limits, ylim=limits)
-        _widen(axes, "x", panel.scale)
-        _widen(axes, "y", panel.scale)
+        _widen(axes, "x", metric)
+        _widen(axes, "y", metric)
         axes.axline((0, 0), slope=1, color="0.6", lw=0.8, ls=":", zorder=1)
     _legend(figure, labels, markers=True)
 
@@ -163,39 +138,36 @@ def _scatter(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
 def _gains(figure: Figure, frames: Tables, rule: str, baseline: str) -> None:
     """The paired gain of each row over the baseline with its 95 % interval, a panel a dataset."""
     table = scores(cells(judge(frames, rule)))
-    if baseline not in set(table["label"]):
-        raise unknown("baseline", baseline, table["label"].unique())
-    metrics = dict(zip(table["dataset"], table["metric"], strict=True))
-    differences = {dataset: rows for dataset, rows in gains(table, baseline).items() if rows}
+    labels = table["label"].unique()
+    if baseline not in labels:
+        raise unknown("baseline", baseline, labels)
+    differences = gains(table, baseline)
     if not differences:
         raise UserError(f"no row can be compared with {baseline}")
     width = _panel_width(figure, len(differences))
-    names = {label: _wrapped(str(label), NAME_SHARE * width) for label in table["label"].unique()}
+    names = {label: _wrapped(str(label), NAME_SHARE * width) for label in labels}
     most = max(text.count("\n") for text in names.values()) + 1
-    room = (1 - NAME_SHARE) * width
     height = 0.75 + 0.2 * max(map(len, differences.values())) * most
-    for axes, (dataset, rows) in zip(
-        _grid(figure, len(differences), height), differences.items(), strict=True
-    ):
-        metric = metrics.get(dataset, "accuracy")
-        scale = 100.0 if is_proportion(metric) else 1.0
+    grid = _grid(figure, len(differences), height)
+    for axes, (dataset, rows) in zip(grid, differences.items(), strict=True):
         ordered = sorted(rows.values(), key=lambda d: d.gain.mean)
+        metric = ordered[0].metric
         for place, d in enumerate(ordered):
-            colour = "0.4"
-            if d.gain.low > 0 or d.gain.high < 0:
-                colour = COLOURS[0] if d.gain.mean > 0 else COLOURS[1]
-            if not math.isnan(d.gain.low):
-                axes.plot([scale * d.gain.low, scale * d.gain.high], [place] * 2, color=colour)
-            axes.plot([scale * d.gain.mean], [place], "o", ms=3.5, color=colour)
+            mean, low, high = (scale(metric) * v for v in (d.gain.mean, d.gain.low, d.gain.high))
+            colour = COLOURS[0] if low > 0 else COLOURS[1] if high < 0 else "0.4"
+            if not math.isnan(low):
+                axes.plot([low, high], [place] * 2, color=colour)
+            axes.plot([mean], [place], "o", ms=3.5, color=colour)
         axes.axvline(0, color="0.6", lw=0.8, zorder=0)
+        room = (1 - NAME_SHARE) * width
         axes.set(
             yticks=range(len(ordered)),
             yticklabels=[names[d.label] for d in ordered],
             ylim=(-0.6, len(ordered) - 0.4),
             title=_wrapped(dataset, room),
-            xlabel=_wrapped(f"gain over {baseline} ({'points' if scale > 1 else metric})", room),
+            xlabel=_wrapped(f"gain over {baseline} ({unit_of_gains(metric)})", room),
         )
-        _widen(axes, "x", scale)
+        _widen(axes, "x", metric)
 
 
 FIGURES: Mapping[str, Callable[[Figure, Tables, str, str], None]] = {
@@ -206,17 +178,27 @@ FIGURES: Mapping[str, Callable[[Figure, Tables, str, str], None]] = {
 """The functions that plot the figures, by name."""
 
 
-def _panels(figure: Figure, frames: Tables, rule: str) -> Iterator[tuple[Panel, Axes]]:
-    """Yield each dataset that has judged runs with its axes, which have a title if there are several."""
-    panels = _judged(frames, rule)
-    if not panels:
+def _panels(
+    figure: Figure, frames: Tables, rule: str
+) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame, Axes]]:
+    """Yield the metric of each dataset that has judged runs, two tables of its runs, and its axes.
+
+    `label`, `inside` and `test` (see `_inside_and_test`) of each run at its best step, and whether it is
+    `chosen`; and of the chosen runs, with their `trial`, at every `step`. Axes of several datasets have
+    titles.
+    """
+    points, curves, metrics = _judged(frames, rule)
+    there = points.loc[points[["inside", "test"]].notna().all(axis=1), "dataset_label"]
+    datasets = [d for d in points["dataset_label"].unique() if d in set(there)]
+    if not datasets:
         raise UserError("no run has ended with finite values yet")
-    width = _panel_width(figure, len(panels))
-    grid = _grid(figure, len(panels), min(0.8 * width, 2.6), 0.3)
-    for panel, axes in zip(panels, grid, strict=True):
-        if len(panels) > 1:
-            axes.set_title(_wrapped(panel.dataset, TITLE_SHARE * width))
-        yield panel, axes
+    width = _panel_width(figure, len(datasets))
+    grid = _grid(figure, len(datasets), min(0.8 * width, 2.6), 0.3)
+    for dataset, axes in zip(datasets, grid, strict=True):
+        if len(datasets) > 1:
+            axes.set_title(_wrapped(dataset, TITLE_SHARE * width))
+        of_dataset = (table[table["dataset_label"] == dataset] for table in (points, curves))
+        yield metrics[dataset], *of_dataset, axes
 
 
 def _columns(figure: Figure, panels: int) -> int:
@@ -237,7 +219,7 @@ def _grid(figure: Figure, panels: int, height: float, above: float = 0.0) -> lis
     return list(axes[:panels])
 
 
-def _judged(frames: Tables, rule: str) -> list[Panel]:
+def _judged(frames: Tables, rule: str) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, str]]:
     one = judge(frames, rule)
     best = one.candidates.drop_duplicates("id")
     best = best.assign(chosen=best["complete"] & ~best.duplicated(CELL))
@@ -245,13 +227,9 @@ def _judged(frames: Tables, rule: str) -> list[Panel]:
     points = best.merge(_inside_and_test(records, one.runs), on=["id", "step"], how="left")
     chosen = one.runs[["id"]].merge(best.loc[best["chosen"], [*CELL, "id"]], on="id")
     curves = _inside_and_test(records_of(frames.records, chosen["id"]), one.runs)
-    curves = chosen.merge(curves, on="id")
-    metrics = one.runs.dropna(subset=["metric"]).groupby("dataset_label")["metric"].first()
-    return [
-        Panel(str(d), str(metrics[d]), of_dataset, curves[curves["dataset_label"] == d])
-        for d, of_dataset in points.groupby("dataset_label", sort=False)
-        if of_dataset[["inside", "test"]].notna().all(axis=1).any()
-    ]
+    started = one.runs.dropna(subset=["metric"]).drop_duplicates("dataset_label")
+    metrics = dict(zip(started["dataset_label"], started["metric"], strict=True))
+    return points, chosen.merge(curves, on="id"), metrics
 
 
 def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -264,15 +242,14 @@ def _inside_and_test(records: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     table = records.astype({"id": object, "metric": object}).merge(
         runs[["id", "metric", *names[2:]]], on=["id", "metric"]
     )
-    kinds = []
-    for environment, split, tests, training, holdout in zip(
-        *(table[n] for n in names), strict=True
-    ):
-        inside = environment in training and split == ("out" if holdout else "in")
-        kinds.append("test" if environment in tests and split == "in" else "inside" * inside)
-    values = table["value"].fillna(-math.inf)
-    means = values.groupby([table["id"], table["step"], pd.Series(kinds, table.index)]).mean()
-    wide = means.replace(-math.inf, math.nan).unstack().reindex(columns=["inside", "test"])
+    table["kind"] = [
+        "test"
+        if e in tests and split == "in"
+        else "inside" * (e in training and split == ("out" if holdout else "in"))
+        for e, split, tests, training, holdout in table[names].itertuples(index=False, name=None)
+    ]
+    values = table.fillna({"value": -math.inf}).groupby(["id", "step", "kind"])["value"].mean()
+    wide = values.replace(-math.inf, math.nan).unstack().reindex(columns=["inside", "test"])
     return pd.DataFrame(wide).reset_index()
 
 
@@ -291,10 +268,10 @@ def _wrapped(name: str, inches: float) -> str:
     return "\n".join(map(plain, textwrap.wrap(printable(name), int(inches / LETTER))))
 
 
-def _widen(axes: Axes, name: str, scale: float) -> None:
+def _widen(axes: Axes, name: str, metric: str) -> None:
     """Let an axis show LEAST_SPAN at least, so that differences within the noise look small."""
     low, high = axes.get_xlim() if name == "x" else axes.get_ylim()
-    least = LEAST_SPAN * (scale if scale > 1 else max(abs(low), abs(high)))
+    least = LEAST_SPAN * (100.0 if is_proportion(metric) else max(abs(low), abs(high)))
     if high - low < least:
         middle = (low + high) / 2
         limits = (middle - least / 2, middle + least / 2)

@@ -3,16 +3,17 @@
 On a dataset the share is (row - baseline) / (ceiling - baseline), 0 for the baseline and 1 for the ceiling,
 of means over trials; it has the same unit for accuracies and for losses. In means over datasets it is
 bounded below at `FLOOR`, as one diverged regression would outweigh all else. The difference of ceiling and
-baseline is the *head-room*. A dataset whose head-room is not clear of its own error has no shares.
+baseline is the *head-room*. A dataset has shares only if its head-room is clear of the error.
 
 `Trials` are the values by dataset, trial and label, larger being better. Functions take the labels that are
 shown, so that places and win rates are those among these rows.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -147,55 +148,35 @@ def _resamples(trials: Trials, resamples: int) -> Iterator[tuple["np.ndarray", N
         yield drawn, means
 
 
-def places(better: "pd.Series[float]", resampled: Numbers) -> dict[str, Number]:
-    """The place of each label by a number of which larger is better, with its spread over resamples.
+def places(better: "pd.Series[float]", resampled: Numbers) -> pd.DataFrame:
+    """The `place` of each label, and `place_low` and `place_high`, its 95 % interval over resamples.
 
-    `resampled` is (resamples, labels), in the order of `better`; 1 is the best place, and equal labels have
-    the first of theirs.
+    A larger number is `better`; `resampled` is (resamples, labels), in the same order. Equal labels share
+    the first of their places.
     """
-    here = first_places(better.to_numpy()[None])[0]
-    spread = np.quantile(first_places(resampled), _TAILS, axis=0, method="inverted_cdf")
-    columns = zip(better.index, here, *spread, strict=True)
-    return {
-        str(x): Number(int(p), low=int(a), high=int(b), kind=Kind.PLACE) for x, p, a, b in columns
-    }
+    low, high = np.quantile(_places(resampled), _TAILS, axis=0, method="inverted_cdf")
+    (here,) = _places(better.to_numpy()[None])
+    columns = {"place": here, "place_low": low, "place_high": high}
+    return pd.DataFrame(columns, index=better.index)
 
 
-def first_places(table: npt.NDArray[np.floating]) -> Numbers:
-    """The place of each value among those of its row (rows, columns), 1 the largest, NaN if one is NaN."""
-    order = np.argsort(-table, axis=1)
-    ordered = np.take_along_axis(table, order, axis=1)
-    is_new = np.ones(table.shape, dtype=bool)
-    is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    first = np.maximum.accumulate(np.where(is_new, np.arange(1.0, 1 + table.shape[1]), 0), axis=1)
-    places = np.empty(table.shape)
-    np.put_along_axis(places, order, first, axis=1)
-    places[np.isnan(table).any(axis=1)] = np.nan
-    return places
+def _places(table: npt.NDArray[np.floating]) -> Numbers:
+    ranks = pd.DataFrame(table).rank(axis=1, method="min", ascending=False)
+    return np.where(np.isnan(table).any(axis=1, keepdims=True), np.nan, ranks)
 
 
 _TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
 
-@dataclass(frozen=True)
-class Share:
-    """A row's mean share of the gap over some datasets, with its interval; NaN where there is none."""
+def share_cells(row: Any) -> tuple[Number | str, Number | str, Number | str]:
+    """A row's mean share, its place and how often it is better, as tables have them.
 
-    label: str
-    mean: float
-    low: float = math.nan
-    high: float = math.nan
-    place: Number | None = None
-    """None of rows that have no place."""
-    better: float = math.nan
-    """The share of resamples in which the row is better than the baseline; a tie counts half."""
-
-    @property
-    def cells(self) -> tuple[Number | str, Number | str, Number | str]:
-        """The mean, the place and how often the row is better, as tables have them."""
-        if self.label == BASELINE and not math.isnan(self.mean):
-            return "0", self.place or "-", "-"
-        return share(self.mean, self.low, self.high), self.place or "-", share(self.better)
+    `row` is a row of `Gaps.over`, as `itertuples` gives it.
+    """
+    place = Number(row.place, low=row.place_low, high=row.place_high, kind=Kind.PLACE)
+    if row.Index == BASELINE and not math.isnan(row.mean):
+        return "0", place, "-"
+    return share(row.mean, row.low, row.high), place, share(row.better)
 
 
 @dataclass(frozen=True)
@@ -217,7 +198,7 @@ class Gaps:
 
     @cached_property
     def apart(self) -> Trials:
-        """The same for rows that are not ranked (transductive, reference, constant), and the baseline."""
+        """The same as `trials` for rows that are not ranked, and the baseline."""
         baseline = scores(self.cells[self.cells["label"] == BASELINE])
         kinds = (TRANSDUCTIVE, REFERENCE, CONSTANT)
         parts = [baseline, *(scores(self.cells, kind) for kind in kinds)]
@@ -255,37 +236,37 @@ class Gaps:
         return [str(dataset) for dataset in self.rooms.index[~self.rooms["clear"]]]
 
     @cached_property
-    def ranked(self) -> dict[str, list[Share]]:
-        """The methods by group of datasets: the best mean share first, those that lack a dataset last."""
-        return {group: self._rows(members) for group, members in self.subsets.items()}
+    def over(self) -> dict[str, pd.DataFrame]:
+        """Mean shares over each group of datasets, a label a row: the methods, the best first, then others.
 
-    @cached_property
-    def unranked(self) -> dict[str, list[Share]]:
-        """The rows that have no place, but for the baseline, by group of datasets."""
-        return {group: self._rows(members, apart=True) for group, members in self.subsets.items()}
+        `mean`, with the 95 % interval `low`, `high`; `better`, the share of resamples in which the row is
+        better than the baseline (a tie counts half); `place`, `place_low`, `place_high`; and `grey`,
+        whether the row has no place as it is no method. NaN for what a row lacks.
+        """
+        return {
+            group: pd.concat([self._over(members), self._over(members, grey=True)])
+            for group, members in self.subsets.items()
+        }
+
+    def _over(self, members: list[str], grey: bool = False) -> pd.DataFrame:
+        table, trials = (self.apart_shares, self.apart) if grey else (self.shares, self.trials)
+        means = _ordered(bounded_mean(table.loc[members]))
+        drawn = resampled(trials, self.rooms, members)
+        low, high = np.quantile(drawn, _TAILS, axis=0)
+        better = ((drawn > 0) + 0.5 * (drawn == 0)).mean().where(~np.isnan(low))
+        there = drawn.columns[: 0 if grey else None]
+        found = places(means[there], drawn[there].to_numpy()).reindex(drawn.columns)
+        found = found.assign(low=low, high=high, better=better)
+        if (len(members) if len(members) > 1 else len(trials.loc[members])) < LEAST:
+            found = found[["place"]].reindex(columns=found.columns)
+        found.loc[BASELINE, ["low", "high", "better"]] = math.nan
+        return means.to_frame("mean").join(found).assign(grey=grey).drop([BASELINE] * grey)
 
     def means_over(self, group: str) -> dict[str, Number]:
         """The mean share of all rows over a group of datasets."""
         members = self.subsets.get(group, [])
         tables = (table.loc[members] for table in (self.apart_shares, self.shares))
         return {str(x): share(m) for t in tables for x, m in bounded_mean(t).dropna().items()}
-
-    def _rows(self, members: Sequence[str], apart: bool = False) -> list[Share]:
-        table, trials = (self.apart_shares, self.apart) if apart else (self.shares, self.trials)
-        means = _ordered(bounded_mean(table.loc[list(members)])).drop([BASELINE] * apart)
-        drawn = resampled(trials, self.rooms, members)
-        there = {} if apart else places(means[drawn.columns], drawn.to_numpy())
-        if (len(members) if len(members) > 1 else len(trials.loc[list(members)])) < LEAST:
-            there = {x: Number(place.value, kind=Kind.PLACE) for x, place in there.items()}
-            drawn[:] = math.nan
-        low, high = np.quantile(drawn, _TAILS, axis=0)
-        better = ((drawn > 0) + 0.5 * (drawn == 0)).mean().where(~np.isnan(low))
-        table = pd.DataFrame({"low": low, "high": high, "better": better}).drop(BASELINE)
-        rows = table.reindex(means.index).to_numpy(float).tolist()
-        return [
-            Share(str(label), mean, low, high, there.get(str(label)), better)
-            for (label, mean), (low, high, better) in zip(means.items(), rows, strict=True)
-        ]
 
 
 def _ordered(means: "pd.Series[float]") -> "pd.Series[float]":
@@ -340,7 +321,7 @@ def lost_to_oracle(by_rule: Mapping[str, Gaps]) -> dict[str, pd.DataFrame]:
 def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
     """What rows lose to the oracle by each other rule, on average over rows and datasets.
 
-    Rules that judge more datasets come first, then those that lose less. Empty without an oracle.
+    Rules that judge more datasets come first, then rules that lose less. Empty without an oracle.
     """
     lost = lost_to_oracle(by_rule)
     means = {rule: float(table.mean(axis=1).mean()) for rule, table in lost.items()}

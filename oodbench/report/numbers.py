@@ -8,31 +8,28 @@ from enum import StrEnum
 from oodbench.metrics import is_proportion
 
 ROUND_OFF = 1e-8
-"""The error below which a number is written with a power of ten, whatever its size."""
+"""The error below which a number is written with a power of ten, however large it is."""
 
 
 class Kind(StrEnum):
     """How a number is written."""
 
-    VALUE = "value"
-    """Of a metric, with its standard error."""
-    GAIN = "gain"
-    """A difference with its sign, and with its interval or half of its width."""
-    SIZE = "size"
-    """A difference without a sign."""
-    SHARE = "share"
-    """Of the gap, with its interval."""
+    VALUE = "value"  # of a metric
+    GAIN = "gain"  # a difference with its sign
+    SIZE = "size"  # a difference without a sign
+    SHARE = "share"  # of the gap
     TAU = "correlation"
     RANK = "rank"
     PLACE = "place"
-    """With its interval."""
-    COUNT = "count"
-    """With the planned number where some are missing."""
+    COUNT = "count"  # `high` is the planned number
+
+
+DIGITS = {Kind.SHARE: "z.2f", Kind.TAU: "z.2f", Kind.RANK: ".2f", Kind.PLACE: ".0f"}
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number of a table; NaN of what it lacks."""
+    """A number of a table with its error or its interval; NaN for what is missing."""
 
     value: float
     error: float = math.nan
@@ -40,39 +37,55 @@ class Number:
     high: float = math.nan
     kind: Kind = Kind.VALUE
     metric: str = ""
-    """Of values and gains: a proportion is written in %."""
+    """The metric of a value or gain; a proportion is written in %."""
 
     def __str__(self) -> str:
-        """The text in tables; `-` for what is missing."""
-        return _WRITTEN[self.kind](self)
+        """The text in tables; `-` for a number that is missing."""
+        if self.kind is Kind.VALUE:
+            return number(self.value, self.error, self.metric)
+        if self.kind is Kind.COUNT:
+            return f"{self.value:.0f}" + f"/{self.high:.0f}" * (self.high != self.value)
+        if math.isnan(self.value) and self.kind is not Kind.TAU:
+            return "-"
+        text = self._written(self.value)
+        if not math.isnan(self.error):
+            return f"{text} ± {gain(self.error, self.metric, '')}"
+        if math.isnan(self.low):
+            return text
+        return f"{text} [{self._written(self.low)}, {self._written(self.high)}]"
+
+    def _written(self, value: float) -> str:
+        if self.kind in DIGITS:
+            return format(value, DIGITS[self.kind])
+        return gain(value, self.metric, "+" * (self.kind is Kind.GAIN))
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The text of the number, and that of its error, which is empty where it has none."""
+        """The texts of the number and of its error, which may be empty."""
         text, _, error = str(self).partition(" ± ")
         return text, error
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A number as somebody else prints it, and its error."""
+    """A number and its error as a paper prints them."""
 
     value: str
     error: str = ""
 
     def __str__(self) -> str:
-        return f"{self.value} ± {self.error}" if self.error else self.value
+        return " ± ".join(filter(None, self.parts))
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The texts of the number and of its error."""
+        """The texts of the number and of its error, which may be empty."""
         return self.value, self.error
 
 
 def number(mean: float, stderr: float, metric: str) -> str:
     """A value as tables print it: a proportion in % with one decimal, others to 4 digits.
 
-    Its error, to 2 digits, has a power of ten if the value has one.
+    The error, to 2 digits, has a power of ten if the value has one.
     """
     if is_proportion(metric):
         text, error = (f"{100 * v:.1f}" for v in (mean, stderr))
@@ -99,46 +112,14 @@ def with_unit(metric: str) -> str:
     return f"{metric} (%)" if is_proportion(metric) else metric
 
 
+def scale(metric: str) -> float:
+    """The factor of a metric's values where they are shown: 100 for proportions, else 1."""
+    return 100.0 if is_proportion(metric) else 1.0
+
+
 def unit_of_gains(metric: str) -> str:
     """The unit in which gains of a metric are written."""
     return "points" if is_proportion(metric) else metric
-
-
-def _gain(n: Number) -> str:
-    text = gain(n.value, n.metric)
-    if not math.isnan(n.error):
-        return f"{text} ± {gain(n.error, n.metric, '')}"
-    if math.isnan(n.low):
-        return text
-    return f"{text} [{gain(n.low, n.metric)}, {gain(n.high, n.metric)}]"
-
-
-def _share(n: Number) -> str:
-    if math.isnan(n.value):
-        return "-"
-    return f"{n.value:z.2f}" + ("" if math.isnan(n.low) else f" [{n.low:z.2f}, {n.high:z.2f}]")
-
-
-def _place(n: Number) -> str:
-    if math.isnan(n.value):
-        return "-"
-    return f"{n.value:.0f}" + ("" if math.isnan(n.low) else f" [{n.low:.0f}, {n.high:.0f}]")
-
-
-def _count(n: Number) -> str:
-    return f"{n.value:.0f}" + ("" if n.high == n.value else f"/{n.high:.0f}")
-
-
-_WRITTEN = {
-    Kind.VALUE: lambda n: number(n.value, n.error, n.metric),
-    Kind.GAIN: _gain,
-    Kind.SIZE: lambda n: gain(n.value, n.metric, ""),
-    Kind.SHARE: _share,
-    Kind.TAU: lambda n: f"{n.value:z.2f}",
-    Kind.RANK: lambda n: "-" if math.isnan(n.value) else f"{n.value:.2f}",
-    Kind.PLACE: _place,
-    Kind.COUNT: _count,
-}
 
 
 def count(n: int, planned: int) -> Number:
@@ -152,7 +133,7 @@ def share(value: float, low: float = math.nan, high: float = math.nan) -> Number
 
 
 def measured(mean: float, error: float) -> Printed:
-    """A value in the unit of a paper, to two digits of its error; to 4 digits where it has none."""
+    """A value in a paper's unit, to two digits of its error; to 4 digits without an error."""
     if math.isnan(error) or error == 0:
         return Printed(f"{mean:.4g}")
     digits = max(0, 1 - math.floor(math.log10(error)))

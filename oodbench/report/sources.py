@@ -1,14 +1,14 @@
 """The runs that a report is of: results directories, a board, or a board with directories beside it."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.metrics import of_predictions
+from oodbench.metrics import Metric, of_predictions
 from oodbench.notes import Note
 from oodbench.report.differences import Agreement, compared, equal_notes, origin, unlike_note
 from oodbench.report.gaps import BASELINE, gaps_by_rule, losses
@@ -55,9 +55,9 @@ def frames_of(
 
 
 def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str] = ()) -> Tables:
-    """The frames of a board and of results directories under its protocol, on `datasets` or all.
+    """The runs of a board and of results directories under its protocol, on `datasets` or all.
 
-    Results on datasets of which nothing is frozen yet are left out. All rows are cut to the datasets that
+    Results on datasets without frozen runs are left out. All rows are cut to the datasets that
     have results in the directories, and to the trials and draws that every row of them has; a note says so.
     Further notes name the rows with other search ranges, and the code and machines that trained the board
     and the rows here. A row that is also frozen is shown once if both have the same values, else twice.
@@ -68,26 +68,25 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     if not directories:
         return replace(board, notes=(*board.notes, *range_notes(board.runs), origin(board.runs)))
     local = joined(directories, allow_mixed=True)  # `_check` compares each with the protocol
-    here = ", ".join(map(str, directories))
-    title = f"the board {Path(name).name}"
-    local = replace(local, runs=local.runs.assign(frozen=False))
-    left_out = datasets_to_come(find_board(name))
-    shown = local.runs["dataset_label"].isin(datasets or set(local.runs["dataset_label"]))
-    local = subset(local, local.runs[shown & ~local.runs["dataset_label"].isin(left_out)])
+    here, title = ", ".join(map(str, directories)), f"the board {Path(name).name}"
+    runs = local.runs.assign(frozen=False)
+    shown = runs["dataset_label"].isin(datasets or set(runs["dataset_label"]))
+    shown &= ~runs["dataset_label"].isin(datasets_to_come(find_board(name)))
+    local = subset(local, runs[shown])
     if local.runs.empty:
         raise UserError(f"{here} has no runs of {', '.join(datasets) or f'what {title} has'}")
     _check(local.runs, board.runs, here, title)
-    local, shown, notes = _cut(_matched(local, board), board, here, title)
+    local, shown_board, notes = _cut(_matched(local, board), board, here, title)
     notes += range_notes(board.runs, local.runs)
-    made = origin(shown.runs, local.runs)
-    local, shown, repeated = _beside_frozen(local, shown, here, title)
-    order = {label: i for i, label in enumerate(shown.runs["dataset_label"].unique())}
-    runs = stacked_runs([shown.runs, local.runs]).sort_values(
+    made = origin(shown_board.runs, local.runs)
+    local, shown_board, repeated = _beside_frozen(local, shown_board, here, title)
+    order = {label: i for i, label in enumerate(shown_board.runs["dataset_label"].unique())}
+    runs = stacked_runs([shown_board.runs, local.runs]).sort_values(
         "dataset_label", key=lambda labels: labels.map(order), kind="stable", ignore_index=True
     )
-    metrics = stacked([shown.records, local.records])
+    records = stacked([shown_board.records, local.records])
     sentences = (*local.notes, *board.notes, *notes, *repeated, made)
-    return Tables(completed(runs), metrics, shown.scores, sentences)
+    return Tables(completed(runs), records, shown_board.scores, sentences)
 
 
 def _matched(local: Tables, board: Tables) -> Tables:
@@ -95,11 +94,10 @@ def _matched(local: Tables, board: Tables) -> Tables:
 
     A run here may also stand on the board under another label.
     """
-    place = ["dataset_label", "label"]
 
     def keyed(runs: pd.DataFrame) -> list[tuple[str, str, str]]:
         plain = runs["id"].str.partition("@")[0]
-        return list(zip(plain, *(runs[name] for name in place), strict=True))
+        return list(zip(plain, runs["dataset_label"], runs["label"], strict=True))
 
     frozen = dict(zip(keyed(board.runs), board.runs["id"], strict=True))
     runs, known = local.runs, set(board.runs["id"])
@@ -107,15 +105,14 @@ def _matched(local: Tables, board: Tables) -> Tables:
         run_id: frozen.get(key) or (f"{run_id}@here" if run_id in known else run_id)
         for run_id, key in zip(runs["id"], keyed(runs), strict=True)
     }
-    return replace(
-        local, runs=runs.assign(id=runs["id"].map(ids)), records=renamed(local.records, ids)
-    )
+    named = runs.assign(id=runs["id"].map(ids))
+    return replace(local, runs=named, records=renamed(local.records, ids))
 
 
 def _ranked(name: str) -> Tables:
     """The runs of a board with the rule of its headline as `selection`, if the protocol names none.
 
-    It is the one that loses least to the oracle of those that judge most datasets.
+    Among the rules that judge most datasets it is the one that loses least to the oracle.
     """
     frames = read_board(find_board(name))
     if frames.runs["selection"].notna().any():
@@ -133,23 +130,20 @@ def check_planned(specs: Iterable[RunSpec], frozen_runs: pd.DataFrame, name: str
 
 def _check(runs: pd.DataFrame, frozen_runs: pd.DataFrame, here: str, title: str) -> None:
     """Raise UserError, which names all differences, unless the board's protocol plans these runs."""
-    frozen_runs = frozen_runs[~frozen_runs["ceiling"]]
+    frozen_runs, runs = (t[~t["ceiling"]] for t in (frozen_runs, runs))
+    for name in BATCH:
+        frozen_runs, runs = (
+            t.assign(**{name: [hparams.get(name) for hparams in t["hparams"]]})
+            for t in (frozen_runs, runs)
+        )
     unlike: list[str] = []
-    for dataset, local in runs[~runs["ceiling"]].groupby("dataset_label", sort=False):
+    for dataset, local in runs.groupby("dataset_label", sort=False):
         known = frozen_runs[frozen_runs["dataset_label"] == dataset]
         if known.empty:
             raise UserError(f"{here} holds {dataset}, which {title} has not")
-        for column in FIXED:
-            if column in local:  # a plan has no metric yet
-                unlike += _differences(local, known, [column])
-        for hparam in BATCH:
-            local, known = (
-                table.assign(**{hparam: table["hparams"].map(lambda h, name=hparam: h.get(name))})
-                for table in (local, known)
-            )
-            if known[hparam].nunique() == 1:
-                unlike += _differences(local, known, [hparam])
-        for columns in CHOICES:
+        fixed = [[column] for column in FIXED if column in local]  # a plan has no metric yet
+        batch = [[name] for name in BATCH if known[name].nunique() == 1]
+        for columns in (*fixed, *batch, *CHOICES):
             unlike += _differences(local, known, columns)
     if unlike:
         more = f" (and {len(unlike) - SHOWN} more)" if len(unlike) > SHOWN else ""
@@ -189,34 +183,34 @@ def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, T
     rows of a dataset have no trial or draw in common.
     """
     runs, frozen_runs = local.runs, board.runs
-    datasets = list(frozen_runs["dataset_label"].unique())
     ended = set(runs.loc[runs["state"].isin(COMPLETE), "dataset_label"])
-    shown = [d for d in datasets if d in (ended or set(runs["dataset_label"]))]
-    kept, kept_frozen = list[pd.DataFrame](), list[pd.DataFrame]()
-    cuts: dict[str, set[str]] = {"trial": set(), "draw": set()}
-    for dataset in shown:
-        of_both = [t[t["dataset_label"] == dataset] for t in (runs, frozen_runs)]
-        rows = of_both[0].groupby("label")
-        for column, counts in cuts.items():
-            common = set.intersection(*(set(row[column]) for _, row in rows))
-            planned = frozen_runs.loc[frozen_runs["dataset_label"] == dataset, column].unique()
-            if not common:
+    shown = set(runs["dataset_label"]) & (ended or set(runs["dataset_label"]))
+    datasets = [d for d in frozen_runs["dataset_label"].unique() if d in shown]
+    count = frozen_runs["dataset_label"].nunique()
+    texts = [f"{len(datasets)} of {count} datasets"] * (len(datasets) < count)
+    runs, frozen_runs = (t[t["dataset_label"].isin(datasets)] for t in (runs, frozen_runs))
+    planned = frozen_runs.groupby("dataset_label")[["trial", "draw"]].agg(lambda v: set(v))
+    of_rows = runs.groupby(["dataset_label", "label"])[["trial", "draw"]].agg(lambda v: set(v))
+    common = of_rows.groupby("dataset_label").agg(lambda sets: set.intersection(*sets))
+    for column in ("trial", "draw"):
+        counts = set()
+        for dataset in datasets:
+            kept, there = common.loc[dataset, column], planned.loc[dataset, column]
+            if not kept:
                 raise UserError(f"the rows on {dataset} in {here} have no {column} in common")
-            if common != set(planned):
-                counts.add(f"{len(common)} of {len(planned)} {column}s")
-            of_both = [table[table[column].isin(common)] for table in of_both]
-        kept.append(of_both[0])
-        kept_frozen.append(of_both[1])
-    texts = [" or ".join(sorted(counts)) for counts in cuts.values() if counts]
-    if len(shown) < len(datasets):
-        texts.insert(0, f"{len(shown)} of {len(datasets)} datasets")
+            if kept != there:
+                counts.add(f"{len(kept)} of {len(there)} {column}s")
+        texts += [" or ".join(sorted(counts))] * bool(counts)
+        allowed = {(d, value) for d, values in common[column].items() for value in values}
+        runs, frozen_runs = (
+            t[pd.MultiIndex.from_frame(t[["dataset_label", column]]).isin(allowed)]
+            for t in (runs, frozen_runs)
+        )
     note = Note(
         f"Partial: all rows are cut to {', '.join(texts)} of {title}: no more were trained here.",
         f"Partial: all rows are cut to {', '.join(texts)}.",
     )
-    local = subset(local, pd.concat(kept).sort_index())
-    board = subset(board, pd.concat(kept_frozen).sort_index())
-    return local, board, [note] * bool(texts)
+    return subset(local, runs), subset(board, frozen_runs), [note] * bool(texts)
 
 
 def _beside_frozen(
@@ -261,8 +255,8 @@ def _beside_frozen(
 
 def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, here: str) -> None:
     """Raise UserError if two rows of one label and version differ in method or draws."""
-    made, frozen_by = ([p for p in runs["provenance"] if p] for runs in (row, frozen_row))
-    if versions(made) != versions(frozen_by):
+    made = [[p for p in runs["provenance"] if p] for runs in (row, frozen_row)]
+    if versions(made[0]) != versions(made[1]):
         return  # another version may have changed the method or its ranges
     if not row["id"].isin(frozen_row["id"]).all():
         raise UserError(
@@ -270,7 +264,7 @@ def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, her
         )
     sources, frozen_sources = (
         ", ".join(sorted({str(method_digest(p)) for p in provenances})) or "none"
-        for provenances in (made, frozen_by)
+        for provenances in made
     )
     if sources != frozen_sources:
         raise UserError(
@@ -282,11 +276,11 @@ def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, her
 def _renamed(board: Tables, ids: set[str]) -> Tables:
     """Give these frozen runs, which were also trained here, ids of their own."""
     new = {run_id: f"{run_id}@board" for run_id in ids}
-    metrics, scores = board.records, board.scores
+    runs, records, scores = board.runs, board.records, board.scores
     return replace(
         board,
-        runs=board.runs.assign(id=board.runs["id"].replace(new)),
-        records=metrics.assign(id=metrics["id"].cat.rename_categories(new)),
+        runs=runs.assign(id=runs["id"].replace(new)),
+        records=records.assign(id=records["id"].cat.rename_categories(new)),
         scores=scores.assign(id=scores["id"].replace(new)),
     )
 
@@ -332,46 +326,44 @@ def range_notes(*tables: pd.DataFrame) -> list[Note]:
 def with_prediction_metrics(
     frames: Tables, rules: Sequence[str | None], metrics: Iterable[str | None]
 ) -> Tables:
-    """Add to the frames of `joined` the metrics that are computed from predictions, of the runs shown.
+    """Add to the tables of `joined` the metrics that are computed from predictions, of the runs shown.
 
     Runs that recorded a metric keep its values, and a metric that is not computed from predictions
     changes nothing; an environment whose task the metric does not take has no value. Raises UserError
     where no predictions are kept, and for a rule that chooses nothing.
     """
     for metric in dict.fromkeys(metrics):
-        if metric is not None and rules:
-            frames = _with_metric(frames, rules, metric)
+        computed = None if metric is None or not rules else of_predictions(metric)
+        if metric is not None and computed is not None:
+            values = pd.DataFrame(
+                _computed(frames, rules, metric, computed), columns=list(Tables.RECORD_COLUMNS)
+            )
+            if len(values):
+                names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
+                frames = replace(frames, records=stacked([frames.records, values.astype(names)]))
     return frames
 
 
-def _with_metric(frames: Tables, rules: Sequence[str | None], metric: str) -> Tables:
+def _computed(
+    frames: Tables, rules: Sequence[str | None], metric: str, computed: Metric
+) -> Iterator[tuple[object, ...]]:
+    """Yield the records of a metric at the steps that the rules chose."""
     recorded = frames.records.loc[frames.records["metric"] == metric, "id"].unique()
     if len(recorded) == frames.records["id"].nunique():
-        return frames
-    computed = of_predictions(metric)
-    if computed is None:
-        return frames
+        return
     tied = [judge(frames, rule).tied[["id", "step"]] for rule in rules]
     chosen = pd.concat(tied).drop_duplicates()
     chosen = chosen[~chosen["id"].isin(recorded)]
-    if chosen.empty:
-        return frames
-    rows = []
     read = predictions_of_runs(frames.runs)
     for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
         for environment, p in read(str(run_id), int(step)).items():
             for split, mask in (("in", ~p.out), ("out", p.out)):
                 if mask.any() and p.kind in computed.kinds:
-                    subset = replace(
+                    part = replace(
                         p, logits=p.logits[mask], targets=p.targets[mask], out=p.out[mask]
                     )
-                    value, count = computed.of_predictions(subset), int(mask.sum())
-                    rows.append((str(run_id), int(step), environment, split, metric, value, count))
-    if not rows:
-        return frames
-    values = pd.DataFrame(rows, columns=list(Tables.RECORD_COLUMNS))
-    names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
-    return replace(frames, records=stacked([frames.records, values.astype(names)]))
+                    value, count = computed.of_predictions(part), int(mask.sum())
+                    yield str(run_id), int(step), environment, split, metric, value, count
 
 
 def spare(results: Results) -> list[Path]:

@@ -2,7 +2,7 @@
 
 Every `scores` is a frame with one number in each row: `dataset`, `label`, `environment`, `trial`,
 `value`, and `higher` (whether a larger value is better). A *gain* over a baseline is positive where
-the label is better, whatever the direction of the metric.
+the label is better, for accuracies and losses alike.
 
 A *table* has a block (a dataset) a row and a label a column, larger values being better; rank 1 is best.
 """
@@ -72,7 +72,7 @@ class Difference:
     label: str
     baseline: str
     gain: Estimate
-    """Over clusters: the datasets, or the trials where there is one dataset; by Student's t."""
+    """Over clusters: the datasets, or the trials of a single dataset; by Student's t."""
     wins: int
     ties: int
     losses: int
@@ -84,6 +84,8 @@ class Difference:
     """The smallest mean gain that this number of clusters finds with 80 % power."""
     equal: bool
     """Whether every pair has two equal values: there is nothing to estimate."""
+    metric: str = ""
+    """The metric of the values; over several datasets the one of the first."""
 
 
 def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) -> list[Difference]:
@@ -98,6 +100,7 @@ def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) 
     pairs = scores[~is_baseline].merge(of_baseline, on=PLACE, suffixes=("", "_baseline"))
     sign = np.where(pairs["higher"].astype(bool), 1.0, -1.0)
     gains = sign * (pairs["value"] - pairs["value_baseline"]).to_numpy(float)
+    metric = str(scores["metric"].iloc[0]) if "metric" in scores and len(scores) else ""
     rows_of = dict(iter(pairs.groupby("label", sort=False).indices.items()))
     dataset, environment, trial = (pd.factorize(pairs[name])[0] for name in PLACE)
     found = []
@@ -118,6 +121,7 @@ def paired_differences(scores: pd.DataFrame, baseline: str, band: float = BAND) 
             planned=int(is_baseline.sum()),
             detectable=detectable_difference(spread, len(clusters)),
             equal=len(gain) > 0 and not np.any(gain),
+            metric=metric,
         )
         found.append(difference)
     return found
@@ -209,7 +213,7 @@ def detectable_difference(spread: float, n: int, power: float = 0.8) -> float:
 def block_table(scores: pd.DataFrame) -> pd.DataFrame:
     """Blocks by labels: mean over environments of the mean over trials, larger is better.
 
-    A block is a dataset, or a test environment where there is one dataset. The table has only the
+    A block is a dataset, or a test environment of a single dataset. The table has only the
     labels with a value in every block, environment and trial that any label has; NaN (a diverged
     run) becomes the worst of its block.
     """
@@ -271,5 +275,5 @@ def kendall(a: "pd.Series[float]", b: "pd.Series[float]") -> float:
     both = a.index.intersection(b.index)
     values = (x[both].to_numpy(float) for x in (a, b))
     first, second = (np.sign(np.subtract.outer(v, v)) for v in values)
-    pairs = math.sqrt((first**2).sum() * (second**2).sum())  # without those that tie
+    pairs = math.sqrt((first**2).sum() * (second**2).sum())  # pairs that tie count nowhere
     return float((first * second).sum()) / pairs if pairs else math.nan

@@ -4,11 +4,11 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
@@ -76,35 +76,31 @@ def why(
     """
     rule = rule or usual(frames)
     rule_metric = find_rule(rule, plugins=plugins_of(frames)).metric
-    by_rule = judge(frames, rule)
-    runs = by_rule.runs
-    runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
-    places = (
-        ("dataset_label", "dataset", dataset),
-        ("label", "algorithm", label),
-        ("test", "test environment", test),
-    )
-    for (column, what, name), option in zip(places, options, strict=True):
+    one = judge(frames, rule)
+    runs = one.runs[~one.runs["helper"]]
+    runs = runs.assign(test=runs["test_environments"].map("+".join))
+    columns = {"dataset_label": dataset, "label": label, "test": test}
+    nouns = ("dataset", "algorithm", "test environment")
+    for (column, name), what, option in zip(columns.items(), nouns, options, strict=True):
         runs = runs[runs[column] == _one(what, option, name, runs[column])]
-    of_cell = by_rule.candidates[by_rule.candidates["id"].isin(runs["id"])].drop_duplicates("id")
-    of_cell["chosen"] = of_cell["id"].isin(by_rule.chosen["id"])
-    of_cell["tied"] = of_cell["id"].isin(by_rule.tied["id"])
-    first, directories = runs.iloc[0], runs.get("directory", runs["id"][:0]).unique()
-    metrics, classes = runs["metric"].dropna(), runs["classes"].dropna()
+    metrics, classes, directories = (
+        runs[name].dropna() if name in runs else runs["id"][:0]
+        for name in ("metric", "classes", "directory")
+    )
     usual_metric = str(metrics.iloc[0]) if len(metrics) else ""
     known = sorted(frames.records["metric"].cat.categories)
     if metric is not None and metric not in known:
         raise unknown("metric", metric, known, hint=PLUGIN_HINT)
+    first = runs.iloc[0]
+    best = one.candidates[one.candidates["id"].isin(runs["id"])].drop_duplicates("id")
     shown = {str(first["dataset_label"]): metric or usual_metric}
-    values = test_values(by_rule, of_cell[["id", "step"]], shown).groupby("id")["value"]
-    of_cell["value"] = of_cell["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
+    values = test_values(one, best[["id", "step"]], shown).groupby("id")["value"]
+    means = values.agg(lambda of_run: of_run.mean(skipna=False))
+    best = best.assign(value=best["id"].map(means), place=range(len(best)))
     table = runs[["trial", "draw", "id", "state", "hparams"]].merge(
-        of_cell[["id", "step", "score", "value", "chosen", "tied"]], on="id", how="left"
+        best[["id", "step", "score", "value", "place"]], on="id", how="left"
     )
-    table[["chosen", "tied"]] = table[["chosen", "tied"]].eq(True)
-    ranked = pd.Index(of_cell["id"])
-    place = np.where(table["step"].notna(), ranked.get_indexer(pd.Index(table["id"])), np.inf)
-    table = table.iloc[np.lexsort((table["draw"], place, table["trial"]))].reset_index(drop=True)
+    table = table.sort_values(["trial", "place", "draw"], ignore_index=True).drop(columns="place")
     return Why(
         dataset=str(first["dataset_label"]),
         label=str(first["label"]),
@@ -113,9 +109,20 @@ def why(
         metric=metric or usual_metric,
         selection_metric=rule_metric or usual_metric,
         classes=tuple(classes.iloc[0]) if len(classes) else (),
-        runs=table,
-        directory=str(directories[0]) if len(directories) == 1 else None,
+        runs=table.assign(
+            chosen=table["id"].isin(one.chosen["id"]), tied=table["id"].isin(one.tied["id"])
+        ),
+        directory=str(directories.iloc[0]) if directories.nunique() == 1 else None,
     )
+
+
+def _one(what: str, option: str, name: str | None, there: Iterable[str]) -> str:
+    known = list(dict.fromkeys(there))
+    if name is None and len(known) > 1:
+        raise UserError(f"{option} must say which {what}: {', '.join(known)}")
+    if name is not None and name not in known:
+        raise unknown(what, name, known)
+    return known[0] if name is None else name
 
 
 def load_line(cell: Why) -> str | None:
@@ -140,15 +147,6 @@ def load_line(cell: Why) -> str | None:
     return None
 
 
-def _one(what: str, option: str, name: str | None, there: Iterable[str]) -> str:
-    known = list(dict.fromkeys(there))
-    if name is None and len(known) > 1:
-        raise UserError(f"{option} must say which {what}: {', '.join(known)}")
-    if name is not None and name not in known:
-        raise unknown(what, name, known)
-    return known[0] if name is None else name
-
-
 def show(cell: Why, console: Terminal) -> None:
     """Print the cell: what is chosen and how, the runs and the mean."""
     tests = "+".join(cell.test_environments)
@@ -162,10 +160,10 @@ def show(cell: Why, console: Terminal) -> None:
         "then to the earliest step. Draws that tie count with the mean of their values."
     )
     console.print()
-    console.print(console.tables(HEADER, _rows(cell), keys=2), soft_wrap=True)
+    rows = [_row(cell, run) for run in cell.runs.itertuples()]
+    console.print(console.tables(HEADER, rows, keys=2), soft_wrap=True)
     console.say(_mean(cell))
-    line = load_line(cell)
-    if line is not None:
+    if line := load_line(cell):
         console.say("The chosen weights are kept; in Python:")
         console.print(line, soft_wrap=True, markup=False, highlight=False)  # to be typed as it is
     states = cell.runs.loc[~cell.runs["state"].isin(COMPLETE), "state"].value_counts()
@@ -178,19 +176,15 @@ def show(cell: Why, console: Terminal) -> None:
 HEADER = ("trial", "draw", "step", "score", "value", "chosen", "state", "run")
 
 
-def _rows(cell: Why) -> list[list[str]]:
-    rows = []
-    for run in cell.runs.to_dict(orient="records"):
-        step, score, value = "-", "-", "-"
-        if not pd.isna(run["step"]):
-            step = str(int(run["step"]))
-            score = number(run["score"], math.nan, cell.selection_metric)
-            if cell.metric == cell.selection_metric or not pd.isna(run["value"]):
-                value = number(run["value"], math.nan, cell.metric)
-        choice = "yes" if run["chosen"] else "tie" * run["tied"]
-        place = [str(run["trial"]), str(run["draw"]), step]
-        rows.append([*place, score, value, choice, run["state"], str(run["id"]).partition("@")[0]])
-    return rows
+def _row(cell: Why, run: Any) -> list[str]:
+    step, score, value = "-", "-", "-"
+    if not pd.isna(run.step):
+        step, score = str(int(run.step)), number(run.score, math.nan, cell.selection_metric)
+        if cell.metric == cell.selection_metric or not pd.isna(run.value):
+            value = number(run.value, math.nan, cell.metric)
+    choice = "yes" if run.chosen else "tie" * run.tied
+    place = [str(run.trial), str(run.draw), step]
+    return [*place, score, value, choice, run.state, str(run.id).partition("@")[0]]
 
 
 def _mean(cell: Why) -> str:
@@ -198,13 +192,10 @@ def _mean(cell: Why) -> str:
     if not len(values):
         return "No trial is complete."
     mean, error = mean_and_error(values, LEAST)
-    planned = cell.runs["trial"].nunique()
     few = "one trial" if len(values) == 1 else "mean over two trials, too few for an error"
     what = few if len(values) < LEAST else "mean ± standard error over trials (ddof=1)"
-    return (
-        f"{with_unit(cell.metric)}: {number(mean, error, cell.metric)}, {what}, "
-        f"n = {len(values)} of {planned}"
-    )
+    shown = f"{with_unit(cell.metric)}: {number(mean, error, cell.metric)}"
+    return f"{shown}, {what}, n = {len(values)} of {cell.runs['trial'].nunique()}"
 
 
 TRIED_HEADER = ["dataset", "algorithm", "hyperparameter", "default", "tried", "chosen"]
@@ -217,19 +208,19 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
     The default is that of draw 0. Raises UserError as `choose` does.
     """
     rule = rule or usual(frames)
-    runs = frames.runs
-    best = set(choose(frames, rule)["id"])
-    rows = []
-    for (dataset, label), group in runs[~runs["ceiling"]].groupby(
-        ["dataset_label", "label"], sort=False
-    ):
+    runs, best = frames.runs, set(choose(frames, rule)["id"])
+    rows: list[list[str]] = []
+    groups = runs[~runs["ceiling"]].groupby(["dataset_label", "label"], sort=False)
+    for row, group in groups:
         for name in varied(group["hparams"]):
-            of_run = group["hparams"].map(lambda hparams, name=name: hparams.get(name))
-            defaults = of_run[group["draw"] == 0]
-            default = text_of(defaults.iloc[0]) if len(defaults) else "-"
-            chosen = list(of_run[group["id"].isin(best)])
-            texts = [default, _span(list(of_run)), _median_and_span(chosen)]
-            rows.append([str(dataset), str(label), name, *texts])
+            there = group[[name in hparams for hparams in group["hparams"]]]
+            values = there["hparams"].map(itemgetter(name))
+            defaults, chosen = (
+                values[which].tolist() for which in (there["draw"] == 0, there["id"].isin(best))
+            )
+            default = text_of(defaults[0]) if defaults else "-"
+            tried = _span(values.tolist())
+            rows.append([*map(str, row), name, default, tried, _median_and_span(chosen)])
     title = "Hyperparameters: tried and chosen"
     block = Block(title, TRIED_HEADER, _once(rows), len(rows), keys=3)
     once = runs["hparams_from"].dropna().unique() if "hparams_from" in runs else ()

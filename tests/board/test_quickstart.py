@@ -32,7 +32,7 @@ def test_the_protocol_of_the_board_plans_the_runs_that_are_frozen(dataset: str) 
 def test_what_is_trained_here_stands_among_the_best_of_the_board(
     board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oodbench.report.tables.short.BEST", 2)
+    monkeypatch.setattr("oodbench.report.comparison.BEST", 2)
     entry = protocol_of(board).datasets[1]
     mine = trained(tmp_path, "quick", algorithms=["IRM", "VREx"], datasets=[entry])
     frames = beside_board(str(board), [mine])

@@ -10,13 +10,12 @@ from typer.testing import CliRunner
 from oodbench.notes import AnyNote
 from oodbench.report.cli import app
 from oodbench.report.tables import Block
-from oodbench.report.tables.leaderboard import Leaderboard, leaderboard_of
+from oodbench.report.tables.leaderboard import Leaderboard
+from oodbench.report.tables.leaderboard import leaderboard as leaderboard
 from oodbench.report.tables.sheet import blocks
 from oodbench.results.directory import Results
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.tables import Tables
-from oodbench.selection import judge
 from oodbench.version import __version__
 
 Curve = Callable[[str, str, int], float]
@@ -59,11 +58,6 @@ def write_run(
         directory.fail(error, "trace")
     elif state == "running":
         directory.beat(spec.steps)
-
-
-def leaderboard(frames: Tables, rule: str | None = None, metric: str | None = None) -> Leaderboard:
-    """Return the leaderboard by a rule, the sweep's by default; raises as `leaderboard_of` does."""
-    return leaderboard_of(judge(frames, rule), metric)
 
 
 class Made:

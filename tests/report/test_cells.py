@@ -40,3 +40,9 @@ def test_every_kind_of_row_is_there(tmp_path: Path) -> None:
         "Forest": ["reference", 0.625],
         "constant": ["constant", 0.25],
     }
+
+
+def test_a_metric_before_adaptation_is_shown_where_it_is_asked_for() -> None:
+    table = pd.DataFrame({"environment": "a", "metric": ["accuracy", "accuracy (before)"]})
+    assert on_tests(table)["metric"].tolist() == ["accuracy"]
+    assert on_tests(table[1:])["metric"].tolist() == ["accuracy (before)"]

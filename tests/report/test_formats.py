@@ -92,6 +92,11 @@ def test_each_part_of_a_wide_table_has_all_that_names_a_row() -> None:
     assert r"\begin{tabular}{llrrrrrr}" in FORMATS["latex"](shown)
 
 
+def test_a_table_that_is_scaled_names_the_package_that_scales_it() -> None:
+    text = FORMATS["latex"](two_rows(*["gain"] * 12))
+    assert r"\resizebox" in text and "graphicx" in text.partition("\n")[0]
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_long_title_of_a_column_is_wrapped(width: int) -> None:
     title = "the shortcut's sign pattern; in the test environment it says nothing (%)"

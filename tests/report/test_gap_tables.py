@@ -107,12 +107,12 @@ def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
     few = table[~(table["label"].eq("A") & table["dataset_label"].eq("delta"))]
     fewer = gaps_by_rule(subset(frames, few)).get("val_env")
     assert fewer is not None
-    first = fewer.ranked["all"][0]
-    assert first.label == "A"
+    over = fewer.over["all"]
+    assert over.index[0] == "A"
     drawn = resampled(fewer.trials, fewer.rooms, CLEAR)["A"]
-    assert [first.low, first.high] == np.quantile(drawn, [0.025, 0.975]).tolist()
-    assert first.better == (drawn > 0).mean()
-    assert fewer.ranked["all"][0] == gaps.ranked["all"][0]
+    first = over.loc["A", ["low", "high", "better"]].tolist()
+    assert first == [*np.quantile(drawn, [0.025, 0.975]), (drawn > 0).mean()]
+    assert over.loc["A"].equals(gaps.over["all"].loc["A"])
 
 
 def test_selection_costs_a_share_of_the_oracles_head_room(
@@ -175,6 +175,11 @@ def test_the_order_is_compared_with_that_of_other_datasets_bounds_and_rules(
 def test_the_headline_stands_in_the_table(made: Path) -> None:
     shown = invoke("table", made, "--format", "markdown")
     assert shown.count("### Share of the gap closed by val_env: 0 is ERM, 1 the ceiling") == 1
+
+
+def test_domainbeds_rules_are_refused_on_a_board(made: Path) -> None:
+    shown = invoke("table", made, "--rule", "domainbed", code=2)
+    assert "DomainBed's rules need all records" in shown
 
 
 def test_a_board_without_a_ceiling_has_no_share(tmp_path: Path) -> None:

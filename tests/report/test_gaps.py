@@ -179,6 +179,7 @@ def test_places_count_those_ahead_in_every_resample() -> None:
     better = pd.Series({"A": 0.5, "B": 0.2, "C": 0.2})
     drawn = np.array([[3, 2, 1], [3, 2, 2], [1, 1, 0], [0, 1, 2]], float)
     places = g.places(better, drawn)
-    assert [places[x].value for x in "ABC"] == [1, 2, 2]
+    assert places["place"].tolist() == [1, 2, 2]
     # the places of A are 1, 1, 1, 3; of B 2, 2, 1, 2; of C 3, 2, 3, 1
-    assert [(places[x].low, places[x].high) for x in "ABC"] == [(1, 3), (1, 2), (1, 3)]
+    assert places["place_low"].tolist() == [1, 1, 1]
+    assert places["place_high"].tolist() == [3, 2, 3]

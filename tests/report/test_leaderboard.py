@@ -8,12 +8,14 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.report.cells import CEILING, scores
 from oodbench.report.comparison import comparison
-from oodbench.report.html.contents import contents
 from oodbench.report.tables import FORMATS
-from oodbench.report.tables.leaderboard import LAST_COLUMNS, LastColumn
 from oodbench.report.tables.sheet import blocks, sheet
-from oodbench.results.read import joined, read_results
+from oodbench.results.read import read_results
 from tests.helpers.made import Curve, Made, flat, leaderboard, texts
+
+
+def remarks(made: Made) -> tuple[str, ...]:
+    return texts(leaderboard(read_results(made.results)).remarks)
 
 
 def shortcut(rise: float) -> Curve:
@@ -60,27 +62,6 @@ def test_a_finding_says_where_two_rules_differ_beyond_both_errors(tmp_path: Path
 def test_rules_that_agree_are_not_mentioned(tmp_path: Path) -> None:
     frames = read_results(with_validation(tmp_path, {"ERM": 0.0}).results)
     assert texts(leaderboard(frames).findings) == ()
-
-
-def test_a_declared_column_is_in_every_format_and_on_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = Made(tmp_path)
-    for label, level in (("ERM", 0.5), ("IRM", 0.7)):
-        for trial in range(2):
-            made.add("D", label, ("a", "b"), trial, easier_a(level))
-    lag = LastColumn("lag", lambda row: f"{1 - row['mean']:.2f}", "Lag: what is missing to 1.")
-    monkeypatch.setattr("oodbench.report.tables.leaderboard.LAST_COLUMNS", (*LAST_COLUMNS, lag))
-    made_sheet = sheet(leaderboard(read_results(made.results)))
-    (table,) = made_sheet.blocks
-    assert table.header == ["algorithm", "a", "b", "mean", "n", "lag"]
-    assert table.rows[0][3:] == ["75.0", "2", "0.25"]
-    for name, write in FORMATS.items():
-        assert all(word in write(made_sheet) for word in ("lag", "0.25")), name
-    assert lag.note in texts(made_sheet.notes)
-    page = contents(joined([tmp_path]))["rules"]["train_val"]
-    assert lag.note in page["notes"]
-    assert [name for name, _ in page["cells"][0][0][5]][:2] == ["n", "lag"]
 
 
 def answered(value: float) -> dict[str, dict[str, dict[str, float]]]:
@@ -269,16 +250,14 @@ def test_runs_that_diverged_are_counted_and_named(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in range(5):
         made.add("D", "ERM", ("b",), trial, flat(0.5), state="done" if trial else "diverged")
-    remarks = texts(leaderboard(read_results(made.results)).remarks)
-    assert remarks[0].startswith("Runs: 4 done, 1 diverged")
-    assert remarks[1] == (
+    found = remarks(made)
+    assert found[0].startswith("Runs: 4 done, 1 diverged")
+    assert found[1] == (
         "Diverged, counted with what they recorded: ERM on D (test b, trial 0, draw 0)."
     )
     for trial in range(5):
         made.add("D", "IRM", ("b",), trial, flat(0.5), state="diverged")
-    (named,) = [
-        r for r in texts(leaderboard(read_results(made.results)).remarks) if "Diverged" in r
-    ]
+    (named,) = [r for r in remarks(made) if "Diverged" in r]
     assert named.endswith("IRM on D (test b, trial 1, draw 0), 3 more.")
 
 
@@ -308,13 +287,9 @@ def test_several_settings_under_one_name_are_told(tmp_path: Path) -> None:
     for label in ("ERM", "IRM"):
         for draw in range(2):
             made.add("D", label, ("b",), 0, flat(0.5), draw=draw)
-    assert not [
-        r for r in texts(leaderboard(read_results(made.results)).remarks) if "one name" in r
-    ]
+    assert not [r for r in remarks(made) if "one name" in r]
     made.add("D", "IRM", ("b",), 0, flat(0.6), hparams={"lr": 0.3, "optimizer": "adam"})
-    (remark,) = [
-        r for r in texts(leaderboard(read_results(made.results)).remarks) if "one name" in r
-    ]
+    (remark,) = [r for r in remarks(made) if "one name" in r]
     assert remark.startswith(
         "Several settings under one name: IRM on D. The rule chooses among all"
     )

@@ -1,15 +1,14 @@
 """Tables, and how they are printed: for a terminal, a web page, a paper or a program.
 
-Numbers stay numbers, and tables, columns and rows say what they are, until a format renders them.
+Cells are numbers until a format renders them.
 """
 
 import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -23,18 +22,10 @@ from oodbench.terminal import Terminal, printable, printable_json, terminal
 if TYPE_CHECKING:
     import pandas as pd
 
-
-class Shows(StrEnum):
-    """What a block shows, by which views select it."""
-
-    DATASET = "a dataset's values"
-    OVER_DATASETS = "means of all datasets"
-    GAP_CLOSED = "shares of the gap"
-    OWN_ROWS = "rows trained here"
-
-
 Cell = Number | Printed | str
-"""A number, or a text: a name, or `-` where there is nothing."""
+"""A number, or a text: a name, or `-` for a number that is missing."""
+Marks = set[tuple[int, int]]
+"""(row, column) of some cells."""
 
 
 @dataclass(frozen=True)
@@ -43,59 +34,51 @@ class Block:
 
     title: str
     header: Sequence[str]
-    """The names of the columns."""
     cells: Sequence[Sequence[Cell]]
-    """The rows."""
     ranked: int
     """The number of ranked rows: the complete ones, which stand first, the best at the top."""
-    best: set[tuple[int, int]] = field(default_factory=set)
-    """(row, column) of the best values."""
-    near: set[tuple[int, int]] = field(default_factory=set)
-    """(row, column) of the values no further from a best one than its standard error."""
-    second: set[tuple[int, int]] = field(default_factory=set)
-    """(row, column) of the runners-up, which papers underline."""
+    best: Marks = field(default_factory=set)
+    near: Marks = field(default_factory=set)
+    """The values no further from a best one than its standard error."""
+    second: Marks = field(default_factory=set)
+    """The runners-up, which papers underline."""
     grey: int = 0
     """The number of last rows that are no methods."""
     keys: int = 1
     """The number of first columns that name a row."""
-    shows: Shows | None = None
-    dataset: str = ""
-    """The only dataset that it shows."""
-    summary: int = 0
-    """The number of last rows that are means over several datasets."""
     fits: Collection[int] = ()
     """The columns that a screen keeps of a long table."""
     explains_bold: bool = False
-    """Whether the title says what is bold, which is the best value elsewhere."""
+    """Whether the title says what is bold; elsewhere it is the best value."""
 
     @property
     def rows(self) -> list[list[str]]:
         """The cells as texts."""
         return [list(map(str, row)) for row in self.cells]
 
+    @property
+    def grey_places(self) -> Marks:
+        """The cells of the grey rows."""
+        rows = range(len(self.cells) - self.grey, len(self.cells))
+        return {(row, column) for row in rows for column in range(len(self.header))}
+
     def part(self, rows: Sequence[int], columns: Sequence[int]) -> "Block":
         """The block with these rows and columns alone; their cells keep their marks."""
         places = {(r, c): (i, j) for i, r in enumerate(rows) for j, c in enumerate(columns)}
-
-        def moved(marks: set[tuple[int, int]]) -> set[tuple[int, int]]:
-            return {places[place] for place in marks & places.keys()}
-
+        best, near, second = (
+            {places[place] for place in marks & places.keys()}
+            for marks in (self.best, self.near, self.second)
+        )
         return replace(
             self,
             header=[self.header[c] for c in columns],
             cells=[[self.cells[r][c] for c in columns] for r in rows],
             ranked=sum(r < self.ranked for r in rows),
             grey=sum(r >= len(self.cells) - self.grey for r in rows),
-            best=moved(self.best),
-            near=moved(self.near),
-            second=moved(self.second),
+            best=best,
+            near=near,
+            second=second,
         )
-
-    @property
-    def grey_places(self) -> list[tuple[int, int]]:
-        """(row, column) of the cells of the grey rows."""
-        rows = range(len(self.cells) - self.grey, len(self.cells))
-        return [(row, column) for row in rows for column in range(len(self.header))]
 
 
 @dataclass(frozen=True)
@@ -104,7 +87,7 @@ class Sheet:
 
     blocks: list[Block]
     notes: tuple[AnyNote, ...]
-    """The notes that belong into a caption."""
+    """The notes of a caption."""
     remarks: tuple[AnyNote, ...]
     """The notes that a paper does not repeat: counts and code."""
     frame: "pd.DataFrame"
@@ -114,10 +97,87 @@ class Sheet:
     paper: Block | None = None
     """The one table that a paper shows; None means all blocks."""
 
+    @property
+    def all_notes(self) -> tuple[AnyNote, ...]:
+        """All notes in their order."""
+        return *self.notes, *self.marks, *self.remarks
+
     def _repr_html_(self) -> str:
         """The tables and the notes as a notebook shows them."""
         parts = [f"<h4>{escape(b.title)}</h4>{_tabulated(b, 'unsafehtml')}" for b in self.blocks]
-        return "".join([*parts, *[f"<p>{escape(str(note))}</p>" for note in _notes(self)]])
+        return "".join([*parts, *[f"<p>{escape(str(note))}</p>" for note in self.all_notes]])
+
+
+NOTES = "`--notes` prints these lines in full."
+"""The line below footnotes."""
+
+
+def to_terminal(
+    tables: Sheet, console: Terminal | None = None, whole: bool = False, more: str = NOTES
+) -> str:
+    """Tables in the width and, if it has any, the colours of a terminal; no number is cut.
+
+    The notes stand below them, in full if `whole`; else their footnotes and the line `more`, which says
+    how to read them in full.
+    """
+    console = console or terminal()
+    with console.capture() as capture:
+        for block in tables.blocks:
+            console.say(block.title)
+            ranked = block.ranked if block.ranked < len(block.cells) else 0
+            styles = _by_place(block, "bold", block.near, "underline", "bright_black")
+            table = console.tables(
+                block.header, block.rows, keys=block.keys, line_after=ranked, styles=styles
+            )
+            console.print(table, soft_wrap=True)
+        styled = console.color_system is not None
+        notes = [*(tables if styled else replace(tables, marks=())).all_notes]
+        shown = notes if whole else footnotes(notes)
+        for note in shown:
+            console.say(str(note))
+        if more and shown != notes:
+            console.say(more)
+    return capture.get()
+
+
+def _by_place(
+    block: Block, best: str, near: Iterable[tuple[int, int]], underlined: str, grey: str
+) -> dict[tuple[int, int], str]:
+    marks = dict.fromkeys(near, underlined) | dict.fromkeys(block.best, best)
+    return marks | dict.fromkeys(block.grey_places, grey)
+
+
+def _marked(
+    block: Block, render: Callable[[Cell], str], marks: Mapping[tuple[int, int], str]
+) -> list[list[str]]:
+    return [
+        [marks.get((r, c), "{}").format(render(cell)) for c, cell in enumerate(row)]
+        for r, row in enumerate(block.cells)
+    ]
+
+
+def markdown(tables: Sheet) -> str:
+    """A heading and a pipe table for each block, then the notes as a list."""
+    parts = [
+        f"### {_markdown_escaped(block.title)}\n\n{_tabulated(block, 'pipe')}\n"
+        for block in tables.blocks
+    ]
+    notes = [f"- {_markdown_escaped(str(note))}" for note in tables.all_notes]
+    return "\n".join([*parts, *notes, ""])
+
+
+def _tabulated(block: Block, style: str) -> str:
+    escaped: Callable[[str], str] = _markdown_escaped if style == "pipe" else escape
+    best, grey = ("**{}**", "*{}*") if style == "pipe" else ("<b>{}</b>", "<i>{}</i>")
+    marks = _by_place(block, best, block.near, "<u>{}</u>", grey)
+    rows = _marked(block, lambda cell: escaped(str(cell)), marks)
+    align = [*["left"] * block.keys, *["right"] * (len(block.header) - block.keys)]
+    header = list(map(escaped, block.header))
+    return tabulate(rows, header, style, disable_numparse=True, colalign=align)
+
+
+def _markdown_escaped(text: str) -> str:
+    return re.sub(r"([\\`*<|])", r"\\\1", printable(text.replace("\n", " ")))
 
 
 LATEX = {
@@ -132,75 +192,10 @@ LATEX = {
     "*": "{*}",
     "\n": " ",
 } | {c: f"\\{c}" for c in "&%$#_{}"}
-
-LATEX_MARKS = (r"\textbf{{{}}}", r"\underline{{{}}}", r"\textcolor{{gray}}{{{}}}")
-"""LaTeX around the best values, around those near them, and around grey rows."""
-
-ERRORS = (
-    "stderr: standard error of the mean over n trials (ddof=1); "
-    "low, high: its 95 % interval by Student's t with n - 1 degrees of freedom"
-)
-"""The explanation of `stderr`, `low` and `high` in every row of a file."""
-
-
-NOTES = "`--notes` prints these lines in full."
-"""The line below footnotes."""
-
-
-def to_terminal(
-    tables: Sheet, console: Terminal | None = None, whole: bool = False, more: str = NOTES
-) -> str:
-    """Tables in the width and, if it has any, the colours of a terminal; no number is cut.
-
-    Below them stand the notes, in full if `whole`; else their footnotes and the line `more`, which says
-    how to read them in full.
-    """
-    console = console or terminal()
-    with console.capture() as capture:
-        for block in tables.blocks:
-            console.say(block.title)
-            styles = dict.fromkeys(block.near, "underline") | dict.fromkeys(block.best, "bold")
-            styles |= dict.fromkeys(block.grey_places, "bright_black")
-            ranked = block.ranked if block.ranked < len(block.cells) else 0
-            table = console.tables(
-                block.header, block.rows, keys=block.keys, line_after=ranked, styles=styles
-            )
-            console.print(table, soft_wrap=True)
-        styled = console.color_system is not None
-        notes = [*tables.notes, *(tables.marks if styled else ()), *tables.remarks]
-        shown = notes if whole else footnotes(notes)
-        for note in shown:
-            console.say(str(note))
-        if more and shown != notes:
-            console.say(more)
-    return capture.get()
-
-
-def markdown(tables: Sheet) -> str:
-    """A heading and a pipe table for each block, then the notes as a list."""
-    parts = [
-        f"### {_markdown_escaped(block.title)}\n\n{_tabulated(block, 'pipe')}\n"
-        for block in tables.blocks
-    ]
-    notes = [f"- {_markdown_escaped(str(note))}" for note in _notes(tables)]
-    return "\n".join([*parts, *notes, ""])
-
-
-def _tabulated(block: Block, style: str) -> str:
-    escaped: Callable[[str], str] = _markdown_escaped if style == "pipe" else escape
-    best, grey = ("**{}**", "*{}*") if style == "pipe" else ("<b>{}</b>", "<i>{}</i>")
-    rows = _marked(block, lambda cell: escaped(str(cell)), best, "<u>{}</u>", grey)
-    align = [*["left"] * block.keys, *["right"] * (len(block.header) - block.keys)]
-    header = list(map(escaped, block.header))
-    return tabulate(rows, header, style, disable_numparse=True, colalign=align)
-
-
-def _notes(tables: Sheet) -> tuple[AnyNote, ...]:
-    return (*tables.notes, *tables.marks, *tables.remarks)
-
-
-def _markdown_escaped(text: str) -> str:
-    return re.sub(r"([\\`*<|])", r"\\\1", printable(text.replace("\n", " ")))
+PACKAGES = {r"\toprule": "booktabs", r"\textcolor": "xcolor", r"\resizebox": "graphicx"}
+"""Commands of LaTeX and the packages that define them; a text names what it uses."""
+LINE = 84
+"""The number of characters of a row beyond which a table is scaled to the width of the text."""
 
 
 def latex(tables: Sheet) -> str:
@@ -210,53 +205,36 @@ def latex(tables: Sheet) -> str:
     the label `tab:` and the title's letters and digits.
     """
     blocks = tables.blocks if tables.paper is None else [tables.paper]
-    tabulars = ["\n".join(_tabular(block)) for block in blocks]
-    text = "".join(tabulars)
-    packages = [name for mark, name in PACKAGES.items() if mark in text]
+    tabulars = list(map(_tabular, blocks))
+    packages = [name for mark, name in PACKAGES.items() if mark in "".join(tabulars)]
     notes = [*tables.notes]
     if any(block.best and not block.explains_bold for block in blocks):
         notes.append("Bold: the best value. Underlined: the runner-up.")
-    notes += tables.remarks
-    parts = [
-        f"% needs \\usepackage{{{', '.join(packages)}}}",
-        *[f"% {_one_line(str(n))}" for n in notes],
-    ]
+    lines = [f"% needs \\usepackage{{{', '.join(packages)}}}"]
+    lines += [f"% {printable(' '.join(str(n).split()))}" for n in (*notes, *tables.remarks)]
     for block, tabular in zip(blocks, tabulars, strict=True):
         title = block.title.partition(";")[0].lower()
-        parts += [
+        lines += [
             "",
             r"\begin{table}",
             r"\centering",
             f"\\caption{{{_latex_escaped(block.title)}}}",
             f"\\label{{tab:{re.sub('[^a-z0-9]+', '-', title).strip('-')}}}",
-            _fitted(block, tabular),
+            tabular,
             r"\end{table}",
         ]
-    return "\n".join([*parts, ""])
+    return "\n".join([*lines, ""])
 
 
-PACKAGES = {r"\toprule": "booktabs", r"\textcolor": "xcolor", r"\resizebox": "graphicx"}
-"""Commands of LaTeX and the packages that define them; a text names those that it uses."""
-LINE = 84
-"""The number of characters of a row of a table beyond which it is scaled to the width of the text."""
-
-
-def _fitted(block: Block, tabular: str) -> str:
-    texts = zip(*block.rows, strict=True) if block.cells else [block.header]
-    width = sum(max(map(len, column)) + 2 for column in texts)
-    if width <= LINE:
-        return tabular
-    return f"\\resizebox{{\\textwidth}}{{!}}{{%\n{tabular}%\n}}"
-
-
-def _tabular(block: Block) -> list[str]:
-    marks = replace(block, near=block.second)
-    rows = [f"{' & '.join(row)} \\\\" for row in _marked(marks, _latex_cell, *LATEX_MARKS)]
+def _tabular(block: Block) -> str:
+    styles = (r"\textbf{{{}}}", block.second, r"\underline{{{}}}", r"\textcolor{{gray}}{{{}}}")
+    cells = _marked(block, _latex_cell, _by_place(block, *styles))
+    rows = [f"{' & '.join(row)} \\\\" for row in cells]
     if 0 < block.ranked < len(rows):
         rows.insert(block.ranked, r"\midrule")
     titles = [*map(_latex_escaped, block.header[: block.keys])]
     titles += [_stacked(name) for name in block.header[block.keys :]]
-    return [
+    lines = [
         f"\\begin{{tabular}}{{{'l' * block.keys}{'r' * (len(block.header) - block.keys)}}}",
         r"\toprule",
         f"{' & '.join(titles)} \\\\",
@@ -265,6 +243,10 @@ def _tabular(block: Block) -> list[str]:
         r"\bottomrule",
         r"\end{tabular}",
     ]
+    columns = zip(*block.rows, strict=True) if block.cells else [block.header]
+    if sum(max(map(len, column)) + 2 for column in columns) > LINE:
+        return "\n".join([r"\resizebox{\textwidth}{!}{%", *lines]) + "%\n}"
+    return "\n".join(lines)
 
 
 def _stacked(title: str) -> str:
@@ -276,33 +258,20 @@ def _stacked(title: str) -> str:
 
 
 def _latex_cell(cell: Cell) -> str:
-    """A cell, whose error, if it has one, is small."""
     value, error = (cell, "") if isinstance(cell, str) else cell.parts
-    if not error:
-        return _latex_escaped(value)
-    return rf"{_latex_escaped(value)} {{\scriptsize $\pm$ {_latex_escaped(error)}}}"
-
-
-def _one_line(text: str) -> str:
-    return printable(" ".join(text.split()))
+    small = rf" {{\scriptsize $\pm$ {_latex_escaped(error)}}}" if error else ""
+    return _latex_escaped(value) + small
 
 
 def _latex_escaped(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in printable(text, "\n"))
 
 
-def _marked(
-    block: Block, render: Callable[[Cell], str], best: str, near: str, grey: str
-) -> list[list[str]]:
-    marks = dict.fromkeys(block.near, near) | dict.fromkeys(block.best, best)
-    marks |= dict.fromkeys(block.grey_places, grey)
-
-    def marked(place: tuple[int, int], cell: Cell) -> str:
-        return marks.get(place, "{}").format(render(cell))
-
-    return [
-        [marked((r, c), cell) for c, cell in enumerate(row)] for r, row in enumerate(block.cells)
-    ]
+ERRORS = (
+    "stderr: standard error of the mean over n trials (ddof=1); "
+    "low, high: its 95 % interval by Student's t with n - 1 degrees of freedom"
+)
+"""The explanation of `stderr`, `low` and `high` in every row of a file."""
 
 
 def csv(tables: Sheet) -> str:
@@ -314,10 +283,9 @@ def csv(tables: Sheet) -> str:
 
 def to_json(tables: Sheet) -> str:
     """`Sheet.frame` as a list of objects, as in `csv`; NaN is null."""
-    rows = _with_intervals(tables.frame).to_dict(orient="records")
     tidy = [
         {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
-        for row in rows
+        for row in _with_intervals(tables.frame).to_dict(orient="records")
     ]
     return printable_json(json.dumps(tidy, indent=1, ensure_ascii=False)) + "\n"
 
@@ -347,13 +315,13 @@ FORMATS: dict[str, Callable[[Sheet], str]] = {
 def print_sheet(
     tables: Sheet, format_: str = "terminal", whole: bool = False, more: str = NOTES
 ) -> None:
-    """Print tables in a format, on a terminal with `whole` notes or footnotes as `to_terminal` does.
+    """Print tables in a format; on a terminal with `whole` notes or footnotes, as `to_terminal` does.
 
     Raises UserError if there is no format of that name.
     """
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    is_terminal = format_ == "terminal"
-    print(
-        to_terminal(tables, None, whole, more) if is_terminal else FORMATS[format_](tables), end=""
-    )
+    if format_ == "terminal":
+        print(to_terminal(tables, None, whole, more), end="")
+    else:
+        print(FORMATS[format_](tables), end="")

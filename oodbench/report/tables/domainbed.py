@@ -8,13 +8,13 @@ error is the population's (ddof=0), 0.0 for one trial.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.report.numbers import Printed
+from oodbench.report.numbers import Number
 from oodbench.report.tables import Block, Cell, Sheet
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.results.tables import Tables
@@ -56,7 +56,7 @@ def _leave_one_out(sweep: Accuracies, run: Any) -> Choice | None:
     pairs = sweep.runs[(sweep.runs[key] == [run.label, run.trial, run.draw]).all(axis=1)]
     columns = []
     for other in (e for e in sweep.environments if e != run.test):
-        both = pairs["test_environments"].map(lambda t, o=other: set(t) == {run.test, o})
+        both = [set(t) == {run.test, other} for t in pairs["test_environments"]]
         ids = [i for i in pairs.loc[both, "id"] if i in sweep.values]
         if not ids:
             return None
@@ -69,8 +69,7 @@ def _leave_one_out(sweep: Accuracies, run: Any) -> Choice | None:
 
 
 def _oracle(sweep: Accuracies, run: Any) -> Choice:
-    values = sweep.values[run.id]
-    last = values.sort_index(kind="stable").iloc[-1]
+    last = sweep.values[run.id].sort_index(kind="stable").iloc[-1]
     return float(last["out", run.test]), float(last["in", run.test])
 
 
@@ -85,7 +84,6 @@ METHODS: Sequence[tuple[str, Callable[[Accuracies, Any], Choice | None]]] = (
     ("test-domain validation set (oracle)", _oracle),
 )
 """DomainBed's name of each rule, and the function that applies it to a run."""
-CELL_COLUMNS = ("label", "environment", "trial", "value")
 
 
 def tables(frames: Tables) -> Sheet:
@@ -95,26 +93,25 @@ def tables(frames: Tables) -> Sheet:
     (ddof=0) and `n`. Raises UserError if no run has one test environment and an accuracy.
     """
     runs = frames.runs
-    sweeps = {name: _sweep(frames, runs, name) for name in _sorted(runs["dataset_label"].unique())}
+    if frames.scores is not None:
+        raise UserError("DomainBed's rules need all records; a board has those of chosen steps")
+    names = sorted(runs["dataset_label"].unique(), key=lambda d: _place(d, ENVIRONMENTS))
+    sweeps = {name: _sweep(frames, name) for name in names}
     sweeps = {name: sweep for name, sweep in sweeps.items() if sweep.values}
-    labels = sorted(runs["label"].unique(), key=lambda x: [*ALGORITHMS, x].index(x))
+    labels = sorted(runs["label"].unique(), key=lambda label: _place(label, ALGORITHMS)[0])
     if not any((s.runs["test"] != "").any() for s in sweeps.values()):
         raise UserError("DomainBed's rules need accuracies of runs with one test environment each")
-    shown: list[Block] = []
-    rows: list[tuple[Any, ...]] = []
-    for name, choose in METHODS:
-        cells = pd.DataFrame(
-            [(d, *cell) for d, sweep in sweeps.items() for cell in _cells(sweep, choose)],
-            columns=["dataset", *CELL_COLUMNS],
-        )
+    shown, rows = list[Block](), list[tuple[Any, ...]]()
+    for rule, choose in METHODS:
+        cells = pd.concat([_cells(sweep, choose).assign(dataset=d) for d, sweep in sweeps.items()])
         for dataset, sweep in sweeps.items():
             scored = cells[cells["dataset"] == dataset].rename(columns={"environment": "column"})
-            shown.append(_table(f"{dataset}: {name}", scored, labels, sweep.environments))
+            shown.append(_table(f"{dataset}: {rule}", scored, labels, sweep.environments))
         by_trial = cells.groupby(["label", "dataset", "trial"], sort=False)["value"].mean()
         means = by_trial.reset_index().rename(columns={"dataset": "column"})
-        shown.append(_table(f"Averages: {name}", means, labels, list(sweeps)))
+        shown.append(_table(f"Averages: {rule}", means, labels, list(sweeps)))
         places = cells.groupby(["dataset", "label", "environment"], sort=False)["value"]
-        rows += [(name, *place, *_mean_and_error(v), len(v)) for place, v in places]
+        rows += [(rule, *place, *_mean_and_error(v), len(v)) for place, v in places]
     notes = (
         "By DomainBed's rules: ± is the population's error over trials (ddof=0; 0.0 for one trial), "
         "the oracle sees the last step, ties between draws go to the last one; X: no result.",
@@ -122,16 +119,19 @@ def tables(frames: Tables) -> Sheet:
         *_unlike_tests(runs),
         *frames.notes,
     )
-    names = ["rule", "dataset", "label", "environment", "mean", "error", "n"]
-    return Sheet(shown, notes, (), pd.DataFrame(rows, columns=names))
+    columns = ["rule", "dataset", "label", "environment", "mean", "error", "n"]
+    return Sheet(shown, notes, (), pd.DataFrame(rows, columns=columns))
+
+
+def _place(name: str, known: Iterable[str]) -> tuple[int, str]:
+    return [*known, name].index(name), name
 
 
 def _shared_seeds(runs: pd.DataFrame) -> list[str]:
     """Say which rows have several runs of the same seeds, which collect_results takes for one run."""
     key = ["dataset_label", "label", "test_environments", "trial", "draw"]
-    several = runs[runs.duplicated(key, keep=False)]
-    names = several[["label", "dataset_label"]].drop_duplicates().itertuples(index=False, name=None)
-    rows = ", ".join(f"{label} on {dataset}" for label, dataset in names)
+    several = runs.loc[runs.duplicated(key, keep=False), ["label", "dataset_label"]]
+    rows = ", ".join(f"{label} on {d}" for label, d in several.drop_duplicates().to_numpy())
     if not rows:
         return []
     return [
@@ -153,44 +153,36 @@ def _unlike_tests(runs: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _sorted(datasets: Iterable[str]) -> list[str]:
-    return sorted(datasets, key=lambda d: ([*ENVIRONMENTS, d].index(d), d))
-
-
-def _sweep(frames: Tables, runs: pd.DataFrame, dataset: str) -> Accuracies:
-    trained = runs[runs["dataset_label"] == dataset]
-    tests = trained["test_environments"]
-    trained = trained.assign(test=tests.map(lambda t: t[0] if len(t) == 1 else ""))
-    trained = trained[tests.map(len) <= 2]
-    metrics = frames.records
-    mine = metrics["id"].isin(trained["id"]) & (metrics["metric"] == "accuracy")
-    rows = metrics[mine & metrics["split"].isin(("in", "out"))]
+def _sweep(frames: Tables, dataset: str) -> Accuracies:
+    runs = frames.runs[frames.runs["dataset_label"] == dataset]
+    tests = runs["test_environments"]
+    trained = runs.assign(test=[t[0] if len(t) == 1 else "" for t in tests])[tests.map(len) <= 2]
+    records = frames.records
+    mine = records["id"].isin(trained["id"]) & (records["metric"] == "accuracy")
+    rows = records[mine & records["split"].isin(("in", "out"))]
     rows = rows.astype(dict.fromkeys(("id", "environment", "split"), object))
     environments = [str(e) for e in rows["environment"].unique()]
+    columns = pd.MultiIndex.from_product([("in", "out"), environments])
     values = {}
     for run_id, of_run in rows.groupby("id", sort=False):
         wide = of_run.pivot_table("value", "step", ["split", "environment"], "first", dropna=False)
-        complete = pd.MultiIndex.from_product([("in", "out"), environments])
-        wide = wide.reindex(columns=complete)
-        values[str(run_id)] = wide.loc[of_run["step"].drop_duplicates()]
+        values[str(run_id)] = wide.reindex(columns=columns).loc[of_run["step"].drop_duplicates()]
     return Accuracies(trained, values, environments)
 
 
-def _cells(
-    sweep: Accuracies, choose: Callable[[Accuracies, Any], Choice | None]
-) -> list[tuple[str, str, int, float]]:
+def _cells(sweep: Accuracies, choose: Callable[[Accuracies, Any], Choice | None]) -> pd.DataFrame:
     """Label, environment, trial and accuracy of the best draw of each cell that has a draw."""
-    best = []
     measured = (sweep.runs["test"] != "") & sweep.runs["id"].isin(sweep.values)
-    singles = sweep.runs[measured].sort_values("draw", kind="stable")
-    for key, cell in singles.groupby(["label", "test", "trial"], sort=False):
-        label, test, trial = cast(tuple[str, str, int], key)
-        choices = [c for run in cell.itertuples() if (c := choose(sweep, run)) is not None]
-        if choices:
-            scores = [-np.inf if np.isnan(score) else score for score, _ in choices]
-            last_best = max(range(len(choices)), key=lambda i: (scores[i], i))
-            best.append((label, test, int(trial), choices[last_best][1]))
-    return best
+    found = []
+    for run in sweep.runs[measured].sort_values("draw", kind="stable").itertuples():
+        choice = choose(sweep, run)
+        if choice is not None:
+            score = -np.inf if np.isnan(choice[0]) else choice[0]
+            found.append((run.label, run.test, run.trial, score, choice[1]))
+    key = ["label", "environment", "trial"]
+    table = pd.DataFrame(found, columns=[*key, "score", "value"])
+    last_best = table.sort_values("score", kind="stable").drop_duplicates(key, keep="last")
+    return table[key].drop_duplicates().merge(last_best, on=key)
 
 
 def _mean_and_error(values: "pd.Series[float]") -> tuple[float, float]:
@@ -207,9 +199,8 @@ def _table(title: str, cells: pd.DataFrame, labels: list[str], names: list[str])
     rows: list[list[Cell]] = []
     for label in labels:
         known = [by_place.get((label, name)) for name in names]
-        texts = [Printed(f"{100 * v[0]:.1f}", f"{100 * v[1]:.1f}") if v else NOTHING for v in known]
+        texts = [Number(*v, metric="accuracy") if v else NOTHING for v in known]
         means = [value[0] for value in known if value]
-        whole = len(means) == len(names)
-        average = f"{100 * sum(means) / len(means):.1f}" if whole else NOTHING
-        rows.append([label, *texts, average])
+        average = Number(sum(means) / len(names), metric="accuracy")
+        rows.append([label, *texts, average if len(means) == len(names) else NOTHING])
     return Block(title, ["algorithm", *names, "Avg"], rows, len(rows))

@@ -1,6 +1,6 @@
 """The leaderboard: the mean and its error of each row in each column, over the cells' trials."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -31,74 +31,39 @@ from oodbench.terminal import counted
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
 ENTRY = [*ROW, *COLUMN]
-FROM = "from"
-PRETRAINING = "pretraining"
-UNADAPTED = "before"
-"""The column of a row's mean before adaptation."""
-
-
-@dataclass(frozen=True)
-class LastColumn:
-    """A column that stands after the numbers of a table."""
-
-    name: str
-    cell: Callable[[Mapping[Any, Any]], Cell]
-    """From a row's mean over the test environments, by the columns of `Leaderboard.frame`, to its cell."""
-    note: str = ""
-    """A sentence of the caption."""
-    overall: bool = False
-    """Whether tables over several datasets have it, too."""
-    needs: str = "label"
-    """The column of `Leaderboard.frame` that it is made from; a table without that one leaves it out."""
-    fits: bool = False
-    """Whether a screen keeps it of a long table; of those over several datasets it keeps all."""
-
-
-def number_of(row: Mapping[Any, Any], name: str = "", metric: str = "") -> Cell:
-    """A row's mean, or another one of its columns; empty where it has none."""
-    mean, error = row[name or "mean"], row[f"{name}_stderr" if name else "stderr"]
-    return "" if np.isnan(mean) else Number(mean, error, metric=metric or row["metric"])
-
-
-LAST_COLUMNS: tuple[LastColumn, ...] = (
-    LastColumn(
-        UNADAPTED,
-        lambda row: number_of(row, UNADAPTED),
-        "before: the mean of the same runs at the same steps before adaptation.",
-        needs=UNADAPTED,
-    ),
-    LastColumn("n", lambda row: count(row["n"], row["planned"]), fits=True),
-    LastColumn(
-        PRETRAINING,
-        lambda row: str(row[PRETRAINING]) or "none",
-        note="pretraining: the weights that the network begins with.",
-        needs=PRETRAINING,
-    ),
-    LastColumn(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM, fits=True),
-)
-"""The last columns of a table. All formats print what this list declares."""
-
-
-def _column_of(metric: str) -> LastColumn:
-    return LastColumn(with_unit(metric), lambda row: number_of(row, metric, metric), needs=metric)
+FROM, PRETRAINING, UNADAPTED = "from", "pretraining", "before"
+"""Columns of a leaderboard's frame, and of its tables, that only some runs have."""
+ABOUT = {
+    UNADAPTED: "before: the mean of the same runs at the same steps before adaptation.",
+    PRETRAINING: "pretraining: the weights that the network begins with.",
+}
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """The numbers of a table by one rule, and the sentences that belong beside them."""
+    """The numbers of a table by one rule, and the sentences beside them."""
 
     chosen: Chosen
     metric: str | None = None
     """Shown in place of each dataset's own."""
-    others: tuple["Leaderboard", ...] = ()
-    """By other rules, with which a finding compares."""
     also: tuple[str, ...] = ()
     """Further metrics, each with a column."""
+    alone: bool = False
+    """Whether the findings leave out other rules."""
 
     @property
     def rule(self) -> str:
         """The selection rule."""
         return self.chosen.rule
+
+    @cached_property
+    def others(self) -> list["Leaderboard"]:
+        """The leaderboards by the other rules; none if a rule sees the test environments."""
+        if self.alone or sees_test(self.rule):
+            return []
+        names = [n for n in rule_names() if n != self.rule and not sees_test(n)]
+        judged = judge_by_all(self.chosen.tables, names).values()
+        return [Leaderboard(one, self.metric) for one in judged]
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -131,11 +96,11 @@ class Leaderboard:
 
         `dataset`, `label`, `test_environments` (joined by `+`), `environment`, `metric`, `mean` and
         `stderr` (over trials, ddof=1; NaN below LEAST trials), `n` (complete trials), `planned` (trials),
-        `rule`, `kind` (see `cells`); where a dataset has a constant answer, `constant`: the verdict by
-        `constant_verdicts`; where rows adapt, `before` and `before_stderr`: the row's mean before that;
-        beside a board, `from`: where the label's runs are from (`board`, `here` or both);
-        `pretraining`, and a mean and error of each metric in `also`. The `environment` of a mean over all
-        test environments is MEAN; that of a metric of the predictor itself is empty.
+        `rule`, `kind` (see `cells`). Some runs have further columns: `constant`, the verdict by
+        `constant_verdicts`; `before` and `before_stderr`, the row's mean before adaptation; beside a board
+        `from`, where the label's runs are from (`board`, `here` or both); `pretraining`; and a mean and
+        error of each metric in `also`. The `environment` of a mean over all test environments is MEAN;
+        that of a metric of the predictor itself is empty.
         """
         frame, runs = self.means.assign(rule=self.rule), self.chosen.runs
         frame = frame.assign(kind=frame.pop("kind"))
@@ -157,27 +122,33 @@ class Leaderboard:
 
     @cached_property
     def _further(self) -> dict[str, pd.DataFrame]:
-        """The cells of each metric in `also`, of the datasets that have it."""
         known, found = recorded_metrics(self.chosen.tables), {}
         for metric in self.also:
             there = [dataset for dataset, metrics in known.items() if metric in metrics]
             found[metric] = cells(self.chosen.on(there) if there else self.chosen, metric)
         return found
 
-    @property
-    def columns(self) -> list[LastColumn]:
-        """The columns after the numbers."""
-        further = map(_column_of, self.also)
-        return [*further, *(c for c in LAST_COLUMNS if c.needs in self.frame)]
+    def last_cells(self, row: Mapping[Any, Any]) -> dict[str, Cell]:
+        """The last cells of a table's row by the titles of their columns.
+
+        `row` is the row's mean in `frame`.
+        """
+        found: dict[str, Cell] = {with_unit(m): _number(row, m, m) for m in self.also}
+        if UNADAPTED in row:
+            found[UNADAPTED] = _number(row, UNADAPTED, row["metric"])
+        found["n"] = count(row["n"], row["planned"])
+        if PRETRAINING in row:
+            found[PRETRAINING] = row[PRETRAINING] or "none"
+        return found | ({FROM: row[FROM]} if FROM in row else {})
 
     @cached_property
     def notes(self) -> tuple[AnyNote, ...]:
         """The sentences of a caption."""
         tables = self.chosen.tables
         rule = find_rule(self.rule, plugins=plugins_of(tables))
-        declared = [c.note for c in LAST_COLUMNS if c.needs in self.frame and c.note]
         of_rule = notes(tables.runs, self.rule, rule.description, self.higher)
-        return (*of_rule, *_ties(self.chosen), *declared, *map(self._of_metric, self.also))
+        about = [text for name, text in ABOUT.items() if name in self.frame]
+        return (*of_rule, *_ties(self.chosen), *about, *map(self._of_metric, self.also))
 
     def _of_metric(self, metric: str) -> Note:
         is_higher = self._further[metric].query("metric == @metric")["higher"].iloc[0]
@@ -193,36 +164,21 @@ class Leaderboard:
     @cached_property
     def findings(self) -> tuple[AnyNote, ...]:
         """The findings that a reader must not miss, a sentence each."""
-        own = beside_constant(self.frame), equal_rows(self.values), disagreement(self)
-        return (*self.chosen.tables.notes, *(note for of_kind in own for note in of_kind))
+        own = [*beside_constant(self.frame), *equal_rows(self.values), *disagreement(self)]
+        return (*self.chosen.tables.notes, *own)
 
 
-def leaderboard_of(
-    chosen: Chosen, metric: str | None = None, also: Sequence[str] = ()
+def leaderboard(
+    tables: Tables, rule: str | None = None, metric: str | None = None, also: Sequence[str] = ()
 ) -> Leaderboard:
-    """The leaderboard by a rule, with a finding where another rule would have given other numbers.
-
-    Raises UserError as `cells` does.
-    """
-    also = tuple(dict.fromkeys(also))
-    board = Leaderboard(chosen, metric, tuple(by_other_rules(chosen, metric)), also)
+    """The leaderboard by a rule, the usual one by default; raises UserError as `judge` and `cells` do."""
+    board = Leaderboard(judge(tables, rule), metric, tuple(dict.fromkeys(also)))
     assert len(board.frame)  # names are checked here
     return board
 
 
-def leaderboard(tables: Tables, rule: str | None = None, metric: str | None = None) -> Leaderboard:
-    """The leaderboard by a rule alone, the usual one by default; raises UserError as `cells` does."""
-    board = Leaderboard(judge(tables, rule), metric)
-    assert len(board.cells)
-    return board
-
-
-def by_other_rules(chosen: Chosen, metric: str | None = None) -> list[Leaderboard]:
-    """The leaderboards by the other rules, if neither rule sees the test environments."""
-    if sees_test(chosen.rule):
-        return []
-    names = [n for n in rule_names() if n != chosen.rule and not sees_test(n)]
-    return [Leaderboard(one, metric) for one in judge_by_all(chosen.tables, names).values()]
+def _number(row: Mapping[Any, Any], name: str, metric: str) -> Cell:
+    return "" if np.isnan(row[name]) else Number(row[name], row[f"{name}_stderr"], metric=metric)
 
 
 def _means(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
@@ -249,31 +205,21 @@ def is_mean(frame: pd.DataFrame) -> "pd.Series[bool]":
     return (frame["environment"] == MEAN) & (frame["test_environments"] == "")
 
 
-def _of_methods(board: Leaderboard) -> pd.DataFrame:
-    """The means over test environments of methods with a complete trial, by (dataset, label)."""
-    means = board.means
-    ranked = is_mean(means) & (means["n"] > 0) & (means["kind"] == METHOD)
-    return means[ranked].set_index(["dataset", "label"])[["mean", "stderr", "metric"]]
-
-
 def disagreement(board: Leaderboard) -> list[Note]:
     """A finding where another rule moves a row by more than both errors, with the row that moves furthest.
 
     The distance is counted in errors; a row without an error of its mean is passed over.
     """
-    mine, moved = _of_methods(board), []
+    mine, moved = _of_methods(board), [pd.DataFrame()]
     for other in board.others:
-        both = mine.join(_of_methods(other).add_suffix("_other"), how="inner")
-        gap, errors = (
-            (both["mean"] - both["mean_other"]).abs(),
-            both["stderr"] + both["stderr_other"],
-        )
-        both = both.assign(errors_apart=gap / errors, other=other.rule)
-        moved.append(both[gap > errors])
-    table = pd.concat(moved) if moved else pd.DataFrame()
+        both = mine.join(_of_methods(other), rsuffix="_other", how="inner")
+        gap = (both["mean"] - both["mean_other"]).abs()
+        errors = both["stderr"] + both["stderr_other"]
+        moved.append(both.assign(apart=gap / errors, other=other.rule)[gap > errors])
+    table = pd.concat([part for part in moved if len(part)] or moved)
     if table.empty:
         return []
-    furthest = table["errors_apart"].to_numpy().argmax()
+    furthest = table["apart"].to_numpy().argmax()
     (dataset, label), far = table.index.to_list()[furthest], table.iloc[furthest]
     here, there = (
         number(far[f"mean{s}"], far[f"stderr{s}"], far["metric"]) for s in ("", "_other")
@@ -289,8 +235,14 @@ def disagreement(board: Leaderboard) -> list[Note]:
     return [Note(finding, brief)]
 
 
+def _of_methods(board: Leaderboard) -> pd.DataFrame:
+    """The means over test environments of methods with a complete trial, by (dataset, label)."""
+    means = board.means
+    ranked = is_mean(means) & (means["n"] > 0) & (means["kind"] == METHOD)
+    return means[ranked].set_index(["dataset", "label"])[["mean", "stderr", "metric"]]
+
+
 def _ties(chosen: Chosen) -> list[str]:
-    """A sentence on the cells in which several draws have the best score, if there are any."""
     several = int((chosen.tied.loc[~chosen.tied.duplicated(CELL), "weight"] < 1).sum())
     of = counted(len(chosen.chosen), "cell")
     text = f"In {several} of {of} draws tie in validation: the value is their mean."
@@ -301,8 +253,8 @@ def constant_verdicts(values: pd.DataFrame) -> pd.DataFrame:
     """Whether rows are `better` than the constant answer, `worse` or `equal`: ENTRY, `constant`.
 
     `values` is `Leaderboard.values`. A row differs where the 95 % interval of its paired difference
-    (Student's t over trials) does not contain 0; with one trial, which has no interval, where the
-    difference is not 0, with two nowhere; and where it diverged.
+    (Student's t over trials) does not contain 0, and where it diverged. One trial has no interval: a row
+    differs where the difference is not 0. With two trials no row does.
     """
     place = ["dataset_label", *COLUMN, "trial"]
     complete = values[values["complete"]]
@@ -361,11 +313,9 @@ def equal_rows(values: pd.DataFrame, baseline: str = "ERM") -> list[Note]:
         if wide[label].notna().any():
             groups.setdefault(wide[label].to_numpy(float).tobytes(), []).append(str(label))
     sentences = []
-    for labels in groups.values():
-        if len(labels) > 1:
-            first = baseline if baseline in labels else labels[0]
-            others = ", ".join(label for label in labels if label != first)
-            text = f"{others}: equal to {first} on every run."
-            brief = f"{counted(len(labels), 'row')} equal on every run: {first}, ..."
-            sentences.append(Note(text, brief))
+    for labels in (group for group in groups.values() if len(group) > 1):
+        first = baseline if baseline in labels else labels[0]
+        others = ", ".join(label for label in labels if label != first)
+        brief = f"{counted(len(labels), 'row')} equal on every run: {first}, ..."
+        sentences.append(Note(f"{others}: equal to {first} on every run.", brief))
     return sentences

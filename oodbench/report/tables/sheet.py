@@ -1,8 +1,8 @@
-"""A leaderboard in rows and columns: one block a dataset, then over the datasets."""
+"""A leaderboard in rows and columns: tables of each dataset, then one over the datasets."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,25 +10,26 @@ import pandas as pd
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import MEAN, METHOD, TRANSDUCTIVE
 from oodbench.report.numbers import Kind, Number, with_unit
-from oodbench.report.tables import Block, Cell, Sheet, Shows
+from oodbench.report.tables import Block, Cell, Marks, Sheet
 from oodbench.report.tables.leaderboard import (
     COLUMN,
+    FROM,
     Leaderboard,
     beats_constant,
     is_mean,
-    leaderboard_of,
+    leaderboard,
 )
 from oodbench.results.tables import Tables
-from oodbench.selection import judge
 
-Marks = set[tuple[int, int]]
+Column = tuple[str, str, str]
+"""The test environments, environment and metric of a column."""
 
 
 def leaderboard_sheet(
     tables: Tables, rule: str | None = None, metric: str | None = None, also: Sequence[str] = ()
 ) -> Sheet:
     """The leaderboard of runs, with columns of the metrics `also`; raises UserError for unknown names."""
-    return sheet(leaderboard_of(judge(tables, rule), metric, also))
+    return sheet(leaderboard(tables, rule, metric, also))
 
 
 def sheet(board: Leaderboard) -> Sheet:
@@ -39,124 +40,117 @@ def sheet(board: Leaderboard) -> Sheet:
         block.near for block in shown
     )
     apart = "Predictions of transductive methods depend on the other test inputs, too."
-    has_apart = TRANSDUCTIVE in set(frame["kind"])
-    notes = (*board.notes, *[apart] * has_apart, *board.findings)
-    paper = next((block for block in shown if block.shows is Shows.OVER_DATASETS), shown[0])
-    # declared last columns that the frame lacks, as texts
-    new = [c for c in board.columns if c.name not in frame and c.needs not in board.also]
-    rows = frame.to_dict(orient="records") if new else []
-    frame = frame.assign(**{c.name: [str(c.cell(row)) for row in rows] for c in new})
+    notes = (*board.notes, *[apart] * (TRANSDUCTIVE in set(frame["kind"])), *board.findings)
+    paper = shown[-1 if frame["dataset"].nunique() > 1 else 0]
     return Sheet(shown, notes, board.remarks, frame, (" ".join(marks),) * bool(marks), paper)
 
 
 def blocks(board: Leaderboard) -> list[Block]:
-    """One or two blocks per dataset; with several datasets also their means."""
-    datasets = [_Dataset(str(d), f, board) for d, f in board.frame.groupby("dataset", sort=False)]
-    shown = [block for dataset in datasets for block in dataset.blocks()]
-    return shown if len(datasets) == 1 else [*shown, _over_datasets(board, datasets)]
+    """The tables of each dataset; with several datasets also the one over all, which is the last."""
+    frames = {str(d): frame for d, frame in board.frame.groupby("dataset", sort=False)}
+    shown = [block for name, frame in frames.items() for block in _of_dataset(board, name, frame)]
+    return shown if len(frames) == 1 else [*shown, _over_datasets(board)]
 
 
-class _Marked(NamedTuple):
-    """The rows of a column that are marked."""
-
-    best: set[int]
-    near: set[int]
-    second: set[int]
-
-
-class _Dataset:
-    """The numbers of a dataset, and the tables of them."""
-
-    def __init__(self, name: str, frame: pd.DataFrame, board: Leaderboard) -> None:
-        self.name, self.frame, self.board = name, frame, board
-        means = frame[is_mean(frame)].set_index("label", drop=False)
-        self.metric = str(means.loc[means["kind"] == METHOD, "metric"].iloc[0])
-        self.higher = board.higher.get(self.metric, True)
-        self.methods, self.apart = (
-            means[means["kind"] == kind].sort_values(
-                "mean", kind="stable", ascending=not self.higher, key=lambda m: m.map(rounded)
-            )
-            for kind in (METHOD, TRANSDUCTIVE)
-        )
-        self.grey = means[~means["kind"].isin((METHOD, TRANSDUCTIVE))]
-        entries = frame.assign(told=beats_constant(frame)).to_dict("records")
-        self.entries = {tuple(e[name] for name in ("label", *COLUMN)): e for e in entries}
-        self.means = {key[0]: e for key, e in self.entries.items() if key[1:3] == ("", MEAN)}
-
-    def blocks(self) -> list[Block]:
-        """A table of the dataset's metric, and one of the predictor's own metrics if there are any."""
-        places = list(self.frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
-        tested = [place for place in places if place[1]]
-        if len(tested) == 2:  # the mean over a single environment would repeat its column
-            tested = tested[:1]
-        title = f"{self.name}: {with_unit(self.metric) or 'nothing recorded yet'}"
-        tables = [self._block(title, tested, self.methods, self.grey)]
-        if len(self.apart):
-            apart = f"{title}, of transductive methods"
-            tables.append(self._block(apart, tested, self.apart, self.grey[:0]))
-        if of_predictor := [place for place in places if not place[1]]:
-            own = self.frame["environment"].eq("") & self.frame["mean"].notna()
-            grey = self.grey[self.grey.index.isin(self.frame.loc[own, "label"])]  # no forest
-            title = f"{self.name}: of the predictor itself"
-            rows = pd.concat([self.methods, self.apart])
-            tables.append(self._block(title, of_predictor, rows, grey))
-        return tables
-
-    def _block(
-        self, title: str, places: Sequence[Any], means: pd.DataFrame, grey: pd.DataFrame
-    ) -> Block:
-        """A column for each of `places`, then the leaderboard's last columns.
-
-        The rows are the complete ones of `means` in its order, then its others, then those of `grey`.
-        """
-        complete = is_complete(means)
-        labels = [*means.index[complete], *means.index[~complete], *grey.index]
-        ranked, header, fits = int(complete.sum()), ["algorithm"], [0]
-        cells: list[list[Cell]] = [labels]
-        for place in places:
-            fits += [len(header)] * (place[1] == MEAN or len(places) == 1)
-            header.append(_header(place, places))
-            cells.append([value_cell(self.entries.get((label, *place))) for label in labels])
-        for column in self.board.columns:
-            last = [column.cell(self.means[label]) for label in labels]
-            if any(last):
-                fits += [len(header)] * column.fits
-                header.append(column.name)
-                cells.append(last)
-        marks = [self._marked(labels[:ranked], place) for place in places]
-        return Block(
-            title,
-            header,
-            list(map(list, zip(*cells, strict=True))),
-            ranked,
-            *_marks(marks),
-            grey=len(grey),
-            shows=Shows.DATASET,
-            dataset=self.name,
-            fits=fits,
-        )
-
-    def _marked(self, labels: Sequence[str], place: Any) -> _Marked:
-        nothing: dict[Any, Any] = {"mean": math.nan, "stderr": math.nan, "told": True}
-        rows = [self.entries.get((label, *place), nothing) for label in labels]
-        means, errors, told = ([row[name] for row in rows] for name in nothing)
-        marked = _best_and_second(means, self.board.higher.get(place[2], True), told)
-        for row in marked.best:
-            gaps = np.abs(np.array(means) - means[row])
-            marked.near.update(map(int, np.flatnonzero(gaps <= errors[row])))
-        return marked._replace(near=marked.near - marked.best)
+def _of_dataset(board: Leaderboard, name: str, frame: pd.DataFrame) -> list[Block]:
+    """A table of the dataset's metric, one of transductive methods, and one of the predictor's metrics."""
+    means = frame[is_mean(frame)].set_index("label", drop=False)
+    metric = str(means.loc[means["kind"] == METHOD, "metric"].iloc[0])
+    cost = means["mean"].map(rounded) * (-1 if board.higher.get(metric, True) else 1)
+    ordered = means.iloc[np.argsort(cost.to_numpy(), kind="stable")]
+    methods, apart = (ordered[ordered["kind"] == kind] for kind in (METHOD, TRANSDUCTIVE))
+    grey = means[~means["kind"].isin((METHOD, TRANSDUCTIVE))]
+    columns = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
+    tested = [column for column in columns if column[1]]
+    if len(tested) == 2:  # the mean over a single environment would repeat its column
+        tested = tested[:1]
+    title = f"{name}: {with_unit(metric) or 'nothing recorded yet'}"
+    tables = [_block(board, title, frame, tested, methods, grey)]
+    if len(apart):
+        title = f"{title}, of transductive methods"
+        tables.append(_block(board, title, frame, tested, apart, grey[:0]))
+    if of_predictor := [column for column in columns if not column[1]]:
+        own = frame.loc[frame["environment"].eq("") & frame["mean"].notna(), "label"]
+        rows, grey = pd.concat([methods, apart]), grey[grey.index.isin(own)]  # no forest
+        title = f"{name}: of the predictor itself"
+        tables.append(_block(board, title, frame, of_predictor, rows, grey))
+    return tables
 
 
-def _marks(columns: Sequence[_Marked]) -> tuple[Marks, Marks, Marks]:
-    """(row, column) of the best values, those near them, and the runners-up; the labels are column 0."""
-    best, near, second = (
-        {(row, c) for c, marked in enumerate(columns, 1) for row in marked[kind]}
-        for kind in range(3)
+def _block(
+    board: Leaderboard,
+    title: str,
+    frame: pd.DataFrame,
+    columns: Sequence[Column],
+    means: pd.DataFrame,
+    grey: pd.DataFrame,
+) -> Block:
+    """A column of each of `columns`, then the leaderboard's last cells.
+
+    The rows are the complete ones of `means` in its order, then its others, then those of `grey`.
+    """
+    complete = is_complete(means)
+    ranked, labels = int(complete.sum()), [*means.index[complete], *means.index[~complete]]
+    lasts = [board.last_cells(row) for row in means.loc[labels].to_dict("records")]
+    lasts += [board.last_cells(row) for row in grey.to_dict("records")]
+    labels.extend(grey.index)
+    records = frame.assign(told=beats_constant(frame)).to_dict("records")
+    entries = {tuple(e[name] for name in ("label", *COLUMN)): e for e in records}
+    header, cells, fits, marks = ["algorithm"], [labels], [0], list[Marked]()
+    for column in columns:
+        of_column = [entries.get((label, *column), {}) for label in labels]
+        fits += [len(header)] * (column[1] == MEAN or len(columns) == 1)
+        header.append(_title(column, columns))
+        cells.append(list(map(value_cell, of_column)))
+        marks.append(_marked(of_column[:ranked], board.higher.get(column[2], True)))
+    for name in lasts[0]:
+        if any(of_row[name] for of_row in lasts):
+            fits += [len(header)] * (name in ("n", FROM))
+            header.append(name)
+            cells.append([of_row[name] for of_row in lasts])
+    rows = list(map(list, zip(*cells, strict=True)))
+    best, near, second = _places(marks)
+    return Block(title, header, rows, ranked, best, near, second, len(grey), fits=fits)
+
+
+Marked = tuple[set[int], set[int], set[int]]
+"""The rows of a column with the best values, those near them, and the runners-up."""
+
+
+def _marked(rows: Sequence[Any], higher: bool) -> Marked:
+    """Mark the best values that are `told` from the constant answer, and the runner-up.
+
+    A runner-up stands below a single best of at least three values; below none where that is not told.
+    """
+    means, errors = (
+        np.array([row.get(name, math.nan) for row in rows], float) for name in ("mean", "stderr")
     )
-    return best, near, second
+    values = [rounded(mean) for mean in means]
+    best = _best(values, higher)
+    shown = {row for row in best if rows[row].get("told", True)}
+    near = {int(r) for b in shown for r in np.flatnonzero(np.abs(means - means[b]) <= errors[b])}
+    if len(best) != 1 or len(rows) < 3 or not shown:
+        return shown, near - shown, set()
+    others = [math.nan if row in best else value for row, value in enumerate(values)]
+    return shown, near - shown, _best(others, higher)
 
 
-def _header(column: tuple[str, str, str], columns: Sequence[tuple[str, str, str]]) -> str:
+def _best(values: Sequence[float], higher: bool) -> set[int]:
+    """The places of the best of at least two values."""
+    finite = [value for value in values if not math.isnan(value)]
+    if len(values) < 2 or not finite:
+        return set()
+    best = max(finite) if higher else min(finite)
+    return {place for place, value in enumerate(values) if value == best}
+
+
+def _places(columns: Sequence[Marked]) -> Iterator[Marks]:
+    """Yield the (row, column) of each kind of mark; the labels are column 0."""
+    for kind in range(3):
+        yield {(row, c) for c, marked in enumerate(columns, 1) for row in marked[kind]}
+
+
+def _title(column: Column, columns: Sequence[Column]) -> str:
     tests, environment, metric = column
     if not environment:
         return metric
@@ -164,9 +158,10 @@ def _header(column: tuple[str, str, str], columns: Sequence[tuple[str, str, str]
     return f"{environment} (of {tests})" if others and tests != environment else environment
 
 
-def value_cell(row: Mapping[Any, Any] | None) -> Cell:
+def value_cell(row: Any) -> Cell:
     """The mean in a row of `Leaderboard.frame`; `-` where no trial is complete."""
-    return Number(row["mean"], row["stderr"], metric=row["metric"]) if row and row["n"] else "-"
+    is_there = row and row["n"]
+    return Number(row["mean"], row["stderr"], metric=row["metric"]) if is_there else "-"
 
 
 def is_complete(means: pd.DataFrame) -> "pd.Series[bool]":
@@ -179,85 +174,51 @@ def rounded(mean: float) -> float:
     return float(f"{mean:.12g}")
 
 
-def _best(values: Sequence[float], higher: bool) -> set[int]:
-    """The places of the best of at least two values."""
-    finite = [value for value in values if not math.isnan(value)]
-    if len(values) < 2 or not finite:
-        return set()
-    best = max(finite) if higher else min(finite)
-    return {place for place, value in enumerate(values) if value == best}
-
-
-def _best_and_second(means: Sequence[float], higher: bool, told: Sequence[bool]) -> _Marked:
-    """The best values that are `told` from the constant answer, and the runner-up.
-
-    A runner-up stands below a single best of at least three values; below none where that is not told.
-    """
-    values = [rounded(mean) for mean in means]
-    best = _best(values, higher)
-    shown = {place for place in best if told[place]}
-    if len(best) != 1 or len(means) < 3 or not shown:
-        return _Marked(shown, set(), set())
-    others = [math.nan if place in best else value for place, value in enumerate(values)]
-    return _Marked(shown, set(), _best(others, higher))
-
-
-def _over_datasets(board: Leaderboard, datasets: Sequence[_Dataset]) -> Block:
+def _over_datasets(board: Leaderboard) -> Block:
     """Every dataset's mean, the mean of these where they are proportions, and the mean rank.
 
     Methods that are complete on all datasets are ranked, the best mean rank first; ties share a rank.
     """
-    first = board.frame.drop_duplicates("label").set_index("label", drop=False)
-    is_method = board.frame["kind"] == METHOD
-    labels = [str(x) for x in board.frame.loc[is_method, "label"].unique()]
-    grey = [str(x) for x in board.frame.loc[~is_method, "label"].unique()]
-    complete = [is_complete(d.methods).reindex(labels, fill_value=False) for d in datasets]
-    full = [label for label in labels if all(of_dataset[label] for of_dataset in complete)]
-    rank = _mean_ranks(datasets, full)
+    frame = board.frame
+    means = frame[is_mean(frame)].assign(told=beats_constant(frame))
+    is_method = frame["kind"] == METHOD
+    labels, grey = (list(frame.loc[rows, "label"].unique()) for rows in (is_method, ~is_method))
+    datasets = list(frame["dataset"].unique())
+    methods = means[means["kind"] == METHOD]
+    methods = methods.assign(mean=methods["mean"].map(rounded), whole=is_complete(methods))
+    values, whole, told = (
+        methods.pivot(index="label", columns="dataset", values=name).reindex(labels)[datasets]
+        for name in ("mean", "whole", "told")
+    )
+    whole = whole.eq(True)
+    full = [label for label in labels if whole.loc[label].all()]
+    metrics = dict(zip(methods["dataset"], methods["metric"], strict=True))
+    higher = {d: board.higher.get(metrics[d], True) for d in datasets}
+    costs = values.loc[full] * [-1 if up else 1 for up in higher.values()]
+    rank = costs.rank(na_option="bottom").mean(axis=1)
     full.sort(key=lambda label: rank[label])
-    shares = [
-        d.methods.loc[is_complete(d.methods), "mean"].map(rounded).reindex(labels)
-        for d in datasets
-        if is_proportion(d.metric)
-    ]
-    share = pd.concat(shares, axis=1).mean(axis=1, skipna=False) if shares else None
-    last = [column for column in board.columns if column.overall]
+    in_percent = [d for d in datasets if is_proportion(metrics[d])]
+    share = values.where(whole)[in_percent].mean(axis=1, skipna=False)
+    entries = {(e["dataset"], e["label"]): e for e in means.to_dict("records")}
+    froms = frame.drop_duplicates("label").set_index("label")[[FROM] if FROM in frame else []]
     rows: list[list[Cell]] = []
     for label in [*full, *(x for x in labels if x not in full), *grey]:
-        of_datasets = (d.means.get(label) for d in datasets)
-        kinds = [None if e and (e["kind"] == METHOD) == (label in grey) else e for e in of_datasets]
-        row: list[Cell] = [label, *map(value_cell, kinds)]
-        if share is not None:
+        row: list[Cell] = [label]
+        for dataset in datasets:
+            entry = entries.get((dataset, label), {"kind": None, "n": 0})
+            row.append(value_cell(entry) if (entry["kind"] == METHOD) != (label in grey) else "-")
+        if in_percent:
             mean = share.get(label, math.nan)
             row.append("-" if math.isnan(mean) else Number(mean, metric="accuracy"))
-        row.append(Number(rank.get(label, math.nan), kind=Kind.RANK))
-        rows.append([*row, *(column.cell(first.loc[label].to_dict()) for column in last)])
-    header = ["algorithm", *(d.name for d in datasets), *["mean (%)"] * bool(shares), "mean rank"]
-    header += [column.name for column in last]
+        rows.append([*row, Number(rank.get(label, math.nan), kind=Kind.RANK), *froms.loc[label]])
+    header = ["algorithm", *datasets, *["mean (%)"] * bool(in_percent), "mean rank", *froms]
+    told = told.loc[full].eq(True)
+    columns = [(values[d], told[d], up) for d, up in higher.items()]
+    columns += [(share, told.any(axis=1), True)] * bool(in_percent)
+    columns.append((rank, told.any(axis=1), False))
+    best, near, second = _places(
+        [_marked([{"mean": v[x], "told": t[x]} for x in full], up) for v, t, up in columns]
+    )
+    title = "All datasets: means over test environments"
     fits = (0, *range(1 + len(datasets), len(header)))
-    marks = _marks(_overall_marks(datasets, full, rank, share))
-    title, shows = "All datasets: means over test environments", Shows.OVER_DATASETS
-    return Block(title, header, rows, len(full), *marks, grey=len(grey), shows=shows, fits=fits)
-
-
-def _mean_ranks(datasets: Sequence[_Dataset], full: list[str]) -> "pd.Series[float]":
-    ranks = []
-    for d in datasets:
-        values = d.methods["mean"].map(rounded).reindex(full)
-        ranks.append(values.rank(ascending=not d.higher, na_option="bottom"))
-    return pd.concat(ranks, axis=1).mean(axis=1)
-
-
-def _overall_marks(
-    datasets: Sequence[_Dataset],
-    full: list[str],
-    rank: "pd.Series[float]",
-    share: "pd.Series[float] | None",
-) -> list[_Marked]:
-    """The best and second values; over datasets of rows that are told from the constant answer on one."""
-    told = [beats_constant(d.methods).reindex(full) for d in datasets]
-    anywhere = pd.concat(told, axis=1).any(axis=1)
-    columns = [(d.methods["mean"], d.higher, t) for d, t in zip(datasets, told, strict=True)]
-    columns += [(share, True, anywhere)] if share is not None else []
-    columns.append((rank, False, anywhere))
-    return [_best_and_second(m[full].tolist(), up, t[full].tolist()) for m, up, t in columns]
+    return Block(title, header, rows, len(full), best, near, second, len(grey), fits=fits)
