@@ -87,7 +87,9 @@ def _clean(results: Path, ids: Collection[str]) -> None:
                 run.checkpoint.replace(run.kept / run.checkpoint.name)
             shutil.rmtree(folder, ignore_errors=True)
     folder = results / FOLDER
-    orphans = {*folder.glob("records-*.parquet")} - {*map(records_file, folder.glob("runs-*.parquet"))}
+    orphans = {*folder.glob("records-*.parquet")} - {
+        *map(records_file, folder.glob("runs-*.parquet"))
+    }
     for path in list(folder.iterdir()):
         if is_temporary(path) or path in orphans:
             path.unlink(missing_ok=True)

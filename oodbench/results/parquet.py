@@ -122,7 +122,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """The table in a file; raises DamagedFile for one that is missing, torn, foreign or of other columns."""
+    """The table in a file; raises DamagedFile for one that is missing, torn or foreign."""
     content = read_bytes(path)
     if content is None:
         raise DamagedFile(f"{path}: No such file or directory")

@@ -100,7 +100,7 @@ def read_folders(results: Path, ids: Sequence[str]) -> tuple[pd.DataFrame, pa.Ta
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # a disk may be slow
         found = list(pool.map(_folders, chunks))
     about = [each for of_chunk, _ in found for each in of_chunk]
-    frame = pd.DataFrame(about, pd.Index(ids, dtype=object), ABOUT)
+    frame = pd.DataFrame(about, pd.Index(list(ids), dtype="object"), ABOUT)
     return frame, pa.concat_tables([RECORDS.empty_table(), *(records for _, records in found)])
 
 
@@ -324,8 +324,9 @@ def _check(runs: pd.DataFrame) -> None:
     _alike(runs.assign(how=how), "how", "in how hyperparameters were chosen")
     runs = runs[runs["provenance"].map(lambda p: bool(p) and "code" not in p)]
     made: list[Mapping[str, Any]] = list(runs["provenance"])
-    _alike(runs.assign(version=[p.get("oodbench") for p in made]), "version", "in oodbench")
-    codes = [None if "digests" in p else code(p) for p in made]
+    versions: Any = [p.get("oodbench") for p in made]
+    _alike(runs.assign(version=versions), "version", "in oodbench")
+    codes: Any = [None if "digests" in p else code(p) for p in made]
     _alike(runs.assign(code=codes), "code", "in code")
     for kind, column in DIGESTED.items():
         digests = [_by_file_name(p.get("digests", {}).get(kind)) for p in made]
