@@ -164,7 +164,7 @@ class RunSpec:
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
 
     def due(self, step: int | None = None) -> list[int]:
-        """The steps of evaluations up to `step` or the end; a run that diverges adds the one where it ends."""
+        """The steps of evaluations up to `step` or the end, without that where a run diverged."""
         last = self.steps if step is None else min(step, self.steps)
         regular = list(range(self.interval, last + 1, self.interval))
         return regular + [last] * (last == self.steps and last not in regular)
