@@ -148,8 +148,7 @@ def _in_order(runs: pd.DataFrame, protocol: Sweep) -> pd.DataFrame:
 
     places = [place(row) for row in runs[ROW].itertuples(index=False, name=None)]
     order = sorted(range(len(runs)), key=places.__getitem__)
-    in_order: pd.DataFrame = runs.iloc[order].reset_index(drop=True)
-    return in_order
+    return runs.iloc[order].reset_index(drop=True)
 
 
 def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -191,7 +190,8 @@ def _kept(tables: Tables, chosen: pd.DataFrame) -> pd.DataFrame:
     is_test = pd.Series([e in tests and s == "in" for e, s, tests in places], at.index)
     is_main = at["metric"].str.removesuffix(BEFORE).eq(at["metric_main"])
     kept = is_test & (is_main | at["metric"].eq(WORST_GROUP)) | at["environment"].isna()
-    return at.loc[kept, RECORDS.names]
+    records: pd.DataFrame = at.loc[kept, RECORDS.names]
+    return records
 
 
 def _chosen(tables: Tables) -> pd.DataFrame:

@@ -261,8 +261,10 @@ def _compared(
     }
     alone = {} if own is None else {r: _on_its_own(own, higher, _of(ALONE, r)) for r in rows}
     both = ceilings | {_of(ALONE, row): value for row, value in alone.items() if value}
-    _raise_for_failed(frames)
     runs = frames.runs
+    failed = runs[~runs["state"].isin(COMPLETE)]
+    if len(failed):
+        raise UserError(f"{counted(len(failed), 'run')} failed: {failed['error'].iloc[0]}")
     reported = reported_metrics(frames)[0]
     constant = constant_values(judge(frames).places, reported).groupby("trial")["value"].mean()
     spent = runs["training_seconds"] + runs["evaluation_seconds"]
@@ -283,12 +285,6 @@ def _compared(
         spearman=_spearman(frames),
         figures=figures(frames, both, cell.metric, higher) if len(rows) > 1 else None,
     )
-
-
-def _raise_for_failed(frames: Tables) -> None:
-    failed = frames.runs[~frames.runs["state"].isin(COMPLETE)]
-    if len(failed):
-        raise UserError(f"{counted(len(failed), 'run')} failed: {failed['error'].iloc[0]}")
 
 
 def _spearman(frames: Tables) -> Value | None:
