@@ -67,7 +67,7 @@ class Figures:
     tied: float
     """The share of trials, of ERM or of all rows, in which several draws have the best score."""
     rows: int = 0
-    """How many methods there are beside ERM, of which the next two are."""
+    """The number of methods other than ERM, which `equal` and `half_width` are of."""
     equal: float = 0.0
     """The share of methods whose values all equal ERM's."""
     half_width: float = 0.0

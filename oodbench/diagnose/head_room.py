@@ -1,4 +1,4 @@
-"""The head-room of a dataset: ERM beside the constant answer and the ceiling."""
+"""The head-room of a dataset: how far ERM is from the constant answer and from the ceiling."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,7 +108,7 @@ def head_room(
 ) -> HeadRoom:
     """Train ERM, the ceiling, and ERM on the test environments alone, and compare their values.
 
-    With `references` these are fitted beside ERM in all three. `settings` are options of the dataset; the
+    With `references` these are fitted, too, in all three. `settings` are options of the dataset; the
     last two have half of the draws. A run has the dataset's own steps, at most `MOST_STEPS`, unless
     `steps` says otherwise. What has ended in `options.out` is not trained again. Raises UserError for data
     that are missing, and for runs that fail.

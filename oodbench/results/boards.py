@@ -1,4 +1,4 @@
-"""Paths of boards, and the names of those that the package has."""
+"""Where boards are, and what they are called."""
 
 from collections.abc import Sequence
 from pathlib import Path

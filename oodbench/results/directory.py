@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 PLACE = ["dataset_label", "label", "test_environments", "draw", "trial"]
 """The columns of a plan by which a run of a row is found."""
 LAST = "last"
-"""The name of the weights of a run's last step, used beside the selection rules."""
+"""The name of the weights of a run's last step, where else a selection rule stands."""
 WEIGHTS = ".safetensors"
 LOST_AFTER = 120.0
 """Seconds without a heartbeat after which a run that another machine trained counts as lost."""
@@ -84,7 +84,7 @@ class RunDirectory:
         self.stack = path / "stack.txt"
         """Where a process that ran out of time left the stacks of its threads."""
         self.kept = self.results / "kept" / self.id
-        """The folder of what stays of the run beside the tables when it has ended."""
+        """The folder of weights and predictions, which stay when the run has ended."""
         self.weights = self.kept / "weights"
         self._info: RunFile | None = None
         self._written: str | None = None
@@ -402,7 +402,7 @@ class Results:
         return dict(zip(rows["id"], specs_of(rows), strict=True))
 
     def start_anew(self, ids: Collection[str]) -> None:
-        """Have the next launch train these runs from their first step, whatever they have reached.
+        """Have the next launch train these runs from their first step.
 
         A run that another process trains is left alone.
         """

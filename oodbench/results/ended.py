@@ -180,7 +180,7 @@ def _read(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> Ended:
 
 
 def records_file(runs: Path) -> Path:
-    """The file of records beside a file of runs."""
+    """The file of records of a file of runs."""
     return runs.with_name(runs.name.replace("runs-", "records-", 1))
 
 

@@ -1,4 +1,4 @@
-"""Records as lines of metrics.jsonl: flat objects, of which pandas makes a table.
+"""Records as lines of metrics.jsonl: flat objects, which pandas reads as a table.
 
     {"step": 20, "accuracy/0.2/in": 0.8069, "loss/0.2/in": 0.4455, "training_seconds": 1.2, ...}
 
