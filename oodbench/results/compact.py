@@ -39,10 +39,12 @@ def compact(directory: Results, patient: bool = True) -> int:
         found = [i for i in waiting if (results / "runs" / i / "done.json").exists()]
         about, records = read_folders(results, found)
         about = about[about["state"].isin(COMPLETE)]
-        left = now.contradicted.keys() - {*about.index}
-        if left:  # what several parts say is kept until all these runs have ended again
-            about = about[~about.index.isin(list(now.contradicted))]
-        chosen = _to_merge(now, rows, len(about) > 0, left)
+        chosen = [*range(len(now.parts))]
+        if now.contradicted.keys() - {*about.index}:
+            # parts that contradict each other stay until all these runs have ended again
+            chosen, about = [], about[~about.index.isin(list(now.contradicted))]
+        elif not now.contradicted:
+            chosen = _to_merge(now, rows, len(about) > 0)
         if chosen or len(about):
             new = rows[rows["id"].isin(about.index)].join(about, on="id")[RUNS.names]
             of_new = [(new, of_runs(records, about.index))]
@@ -52,16 +54,12 @@ def compact(directory: Results, patient: bool = True) -> int:
     return 0
 
 
-def _to_merge(now: Ended, rows: pd.DataFrame, more: bool, left: Collection[str]) -> list[int]:
-    """The indices of the parts to write as one, with `more` runs; none with a run of `left`."""
-    small, old = [], []
-    for i, part in enumerate(now.parts):
-        runs = set(part.runs["id"])
-        if runs.isdisjoint(left):
-            torn = not runs.isdisjoint(now.contradicted)
-            small += [i] * (torn or len(part.content) < SMALL)
-            old += [i] * (_keys(part.runs) != _keys(_in_rows(part.runs, rows)))
-    return sorted({*small, *old}) if more or old or len(small) > 1 else []
+def _to_merge(now: Ended, rows: pd.DataFrame, more: bool) -> list[int]:
+    """The indices of the parts to write as one, with `more` runs: small ones, and those of other rows."""
+    parts = list(enumerate(now.parts))
+    small = {i for i, part in parts if len(part.content) < SMALL}
+    old = {i for i, part in parts if _keys(part.runs) != _keys(_in_rows(part.runs, rows))}
+    return sorted(small | old) if more or old or len(small) > 1 else []
 
 
 def _keys(runs: pd.DataFrame) -> set[tuple[object, ...]]:

@@ -1,8 +1,8 @@
 """The files that examples come from, by content, as OUT/data/<digest>.json lists them.
 
 A file whose size and time of change are those in a list of this results directory, or in one that this
-machine made for a directory next to it, is not read again. The content of a folder is the names of the folders and images in
-it, without those that begin with a dot.
+machine made for a directory next to it, is not read again. The content of a folder is the names of the
+folders and images in it, without those that begin with a dot.
 """
 
 import hashlib
