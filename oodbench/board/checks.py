@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from oodbench.algorithms import algorithms
-from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
+from oodbench.board.protocol import entry_of, label_of, name_of, protocol_of, restricted
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
 from oodbench.results.boards import ENTRIES_FILE, RECORDS_FILE, RUNS_FILE
@@ -272,7 +272,7 @@ def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: str | dict[str,
     training = _training(entry)
     network = protocol.network if training.network is None else training.network
     network = Component(name=network) if isinstance(network, str) else network
-    options = {} if isinstance(entry, str) else dict(entry)
+    options = dict(entry_of(entry))
     ceiling = {**options.pop("ceiling", {}), **row.options} if row.ceiling else {}
     not_options = ("name", "label", "training")
     options = {k: v for k, v in options.items() if k not in not_options} | ceiling
@@ -303,7 +303,7 @@ def _average(value: Any) -> dict[str, Any]:
 
 def _training(dataset: str | dict[str, Any]) -> DatasetSettings:
     """The settings of the training on a dataset of a protocol."""
-    values = {} if isinstance(dataset, str) else dataset.get("training", {})
+    values = entry_of(dataset).get("training", {})
     return training_of(values, f"the training on {name_of(dataset)}")
 
 

@@ -36,11 +36,11 @@ def protocol_of(board: Path) -> Sweep:
         )
     if sweep.hparams_from is not None:
         raise UserError(f"{file} has `hparams_from`: every trial of a board chooses for itself")
-    given = [entry for entry in sweep.datasets if isinstance(entry, dict)]
-    for entry in given:
+    entries = [entry_of(entry) for entry in sweep.datasets]
+    for entry in entries:
         if not entry.get("label") and entry.keys() - {"name", "label", "training", "ceiling"}:
             raise UserError(f"{file} gives {entry.get('name')} options: give it a `label`, too")
-    of_datasets = [entry.get("training", {}).get("test_environments") for entry in given]
+    of_datasets = [entry.get("training", {}).get("test_environments") for entry in entries]
     if "pairs" in (sweep.test_environments, *of_datasets):
         raise UserError(
             f"{file} plans `pairs`, whose runs judge each other, which a board cannot hold; it holds "
@@ -96,8 +96,8 @@ def with_features(sweep: Sweep, file: Path) -> Sweep:
 
     Raises UserError unless it has one dataset, which is of frozen features.
     """
-    entry, *more = sweep.datasets
-    if more or isinstance(entry, str) or entry["name"] != FEATURES:
+    entry, *more = map(entry_of, sweep.datasets)
+    if more or entry["name"] != FEATURES:
         raise UserError(
             f"--features replaces those of one dataset of {FEATURES}, which --dataset names"
         )
@@ -164,22 +164,27 @@ def label_of(row: str | Row) -> str:
     return row if isinstance(row, str) else str(completed_row(row).label)
 
 
+def entry_of(dataset: str | dict[str, Any]) -> dict[str, Any]:
+    """The keys of a dataset in a protocol, which may be a name alone."""
+    return {"name": dataset} if isinstance(dataset, str) else dataset
+
+
 def name_of(dataset: str | dict[str, Any]) -> str:
     """The name of a dataset in a protocol: its label if it has one, else its registered name."""
-    if isinstance(dataset, str):
-        return dataset
-    return str(dataset.get("label") or dataset.get("name"))
+    entry = entry_of(dataset)
+    return str(entry.get("label") or entry.get("name"))
 
 
 def _own_trials(dataset: str | dict[str, Any]) -> Numbers | None:
-    return None if isinstance(dataset, str) else dataset.get("training", {}).get("trials")
+    trials: Numbers | None = entry_of(dataset).get("training", {}).get("trials")
+    return trials
 
 
 def _cut(dataset: str | dict[str, Any], wanted: int | None) -> str | dict[str, Any]:
-    own = _own_trials(dataset)
-    if own is None or isinstance(dataset, str):
+    own, entry = _own_trials(dataset), entry_of(dataset)
+    if own is None:
         return dataset
-    return dataset | {"training": dataset["training"] | {"trials": _first(own, wanted)}}
+    return entry | {"training": entry["training"] | {"trials": _first(own, wanted)}}
 
 
 def _first(planned: Numbers, wanted: int | None) -> Numbers:
@@ -187,7 +192,6 @@ def _first(planned: Numbers, wanted: int | None) -> Numbers:
 
 
 def _check_number(wanted: int | None, planned: Sequence[Numbers], what: str, name: str) -> None:
-    """Raise UserError if more trials or draws are wanted than any dataset has."""
     most = max(len(indices(numbers, what)) for numbers in planned)
     if wanted is not None and wanted > most:
         raise UserError(f"the protocol {name} has {most} {what}, not {wanted}")

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from oodbench.algorithms import algorithms
+from oodbench.board.checks import ROW
 from oodbench.board.freeze import data_digests
 from oodbench.board.protocol import name_of, possible, protocol_of
 from oodbench.errors import unknown
@@ -88,15 +89,13 @@ def train_frozen(board: Path, specs: Sequence[RunSpec], options: LaunchOptions) 
 def changed_data(chosen: pd.DataFrame, runs: pd.DataFrame, data_dir: Path | None) -> list[str]:
     """A sentence on each row of the chosen runs, among all `runs`, whose data are no longer the same."""
     changed = []
-    row = ["dataset_label", "label"]
-    for dataset, label in chosen[row].drop_duplicates().itertuples(index=False, name=None):
-        of_row = runs[(runs[row] == [dataset, label]).all(axis=1)]
+    of_rows = dict(iter(runs.groupby(ROW, sort=False)))
+    for dataset, label in chosen[ROW].drop_duplicates().itertuples(index=False, name=None):
+        of_row = of_rows[dataset, label]
         first = of_row.iloc[0]
         known = first["provenance"].get("data", {})
-        if not known:
-            continue
         trials = sorted(set(map(int, of_row["trial"])))
-        now = data_digests(first["dataset"], first["options"], trials, data_dir)
+        now = known and data_digests(first["dataset"], first["options"], trials, data_dir)
         unlike = [name for name, digest in known.items() if now.get(name) != digest]
         if unlike:
             changed.append(

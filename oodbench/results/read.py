@@ -212,8 +212,8 @@ def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     def objects(values: Sequence[Any]) -> "pd.Series[Any]":
         return pd.Series(values, runs.index, dtype=object)
 
-    states = [State(s) if isinstance(s, str) else State.PLANNED for s in runs["state"]]
-    runs["state"] = objects(states)
+    states = [str(s) if isinstance(s, str) else str(State.PLANNED) for s in runs["state"]]
+    runs["state"] = objects(states)  # plain texts
     runs["error"] = runs["error"].astype(object).fillna("")
     contexts = [c if isinstance(c, dict) else {} for c in runs.pop("context")]
     for name in FURTHER:
@@ -227,7 +227,7 @@ def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     runs["selection"] = settings.get("selection")
     runs["plugins"] = [tuple(settings.get("plugins", ()))] * len(runs)
     runs["hparams_from"] = chosen_once(chosen) if chosen else None
-    return runs.assign(frozen=False, rerun=False)
+    return runs.assign(frozen=None, rerun=False)
 
 
 def _each_once(runs: pd.DataFrame, records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -30,9 +30,9 @@ class Tables:
       `metric`, `higher_is_better`, `constant`, `family`, `shift`, `data_notes`, `read_as`;
     - `selection` (the rule that the sweep names for its tables, or None), `plugins` (the modules that it
       imports), `hparams_from` (how an earlier sweep chose hyperparameters, or None);
-    - `directory` (where the run was read), `frozen` (whether that is a board), `rerun` (whether a frozen
-      run has the same numbers here), `helper` (whether the run serves `leave_one_out` alone, and makes no
-      cell of its own)."""
+    - `directory` (where the run was read), `frozen` (whether that is a board; None if no board is read),
+      `rerun` (whether a frozen run has the same numbers here), `helper` (whether the run serves
+      `leave_one_out` alone, and makes no cell)."""
     records: Any
     """Evaluations, one a row: RECORD_COLUMNS; `environment` and `split` are None for the predictor's own;
     a value that was not finite is NaN. `id` and the three names are categorical."""
@@ -89,9 +89,9 @@ def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:
     """Where each row of a table with a board is from: `board`, `here` or `board, here`."""
-    frozen, again = (runs[name].eq(True) for name in ("frozen", "rerun"))
-    if not frozen.any():
+    if runs["frozen"].isna().all():
         return {}
+    frozen, again = (runs[name].eq(True) for name in ("frozen", "rerun"))
     places = {"board": {*runs.loc[frozen, "label"]}, "here": {*runs.loc[~frozen | again, "label"]}}
     return {
         str(label): ", ".join(place for place, labels in places.items() if label in labels)

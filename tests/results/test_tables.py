@@ -20,4 +20,4 @@ def test_rows_are_of_the_board_of_here_or_of_both() -> None:
     runs = pd.DataFrame({"label": [*"AABC"], "frozen": [True, True, None, True]})
     runs["rerun"] = [False, False, None, True]
     assert origins(runs) == {"A": "board", "B": "here", "C": "board, here"}
-    assert origins(runs[2:3]) == {}
+    assert origins(runs[2:3]) == {} and origins(runs[2:3].assign(frozen=False)) == {"B": "here"}
