@@ -4,12 +4,11 @@ What is compared must have been made alike: sweeps that differ in protocol or co
 unless the user says that the difference is meant.
 """
 
-import gc
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -77,19 +76,6 @@ CHUNK = 250
 """The number of runs that are parsed together."""
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause the garbage collector, which would search all objects again and again while many are made."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@_no_collection()
 def read_folders(results: Path, ids: Sequence[str]) -> tuple[pd.DataFrame, pa.Table]:
     """What the folders of runs hold: the columns ABOUT by id, and the records.
 
