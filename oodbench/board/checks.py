@@ -1,6 +1,7 @@
 """Checks of results before they are frozen, and of a board's files."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from oodbench.algorithms import algorithms
-from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
+from oodbench.board.protocol import entry_of, label_of, name_of, protocol_of, restricted
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
 from oodbench.results.boards import ENTRIES_FILE, RECORDS_FILE, RUNS_FILE
@@ -29,7 +30,6 @@ from oodbench.sweep.sources import indices, trials_of
 
 LARGEST = 10 * 2**20
 """The most bytes of a board's two tables."""
-
 ROW = ["dataset_label", "label"]
 """The columns of a run that say which row it is of."""
 ENTRY = ("row", "author", "date", "paper", "pretraining")
@@ -39,47 +39,40 @@ ALIKE = (
     *("precision", "channels_last", "arithmetic"),
 )
 """The fields of specs that all rows of a dataset share, ceilings apart."""
+ABOUT_DATA = ("metric", "higher_is_better", "classes", "family", "shift")
+"""What all rows of a dataset know of it."""
 
 Cell = tuple[int, int, tuple[str, ...]]
 """A trial, a draw and a test set."""
-Rows = dict[tuple[str, str], dict[str, RunSpec]]
-"""Specs by id of every (dataset, label)."""
-
-
-def planned_rows(
-    protocol: Sweep, labels: Sequence[str], data_dir: Path | None, datasets: Sequence[str] = ()
-) -> Rows:
-    """Return the specs that the protocol plans for rows, on `datasets` or all; raises as `make_plan`."""
-    rows: Rows = {}
-    chosen = restricted(protocol, labels, datasets=datasets)
-    plan = make_plan(chosen, data_dir, to_train=False)
-    for spec in plan.rows:
-        rows.setdefault((spec.dataset_name, spec.label), {})[spec.id] = spec
-    return rows
 
 
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
-    """Return the reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
-    runs = read_results(Results(results)).runs.assign(directory=str(results))
+    """The reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
+    runs = read_results(Results(results)).runs
     runs["id"] = runs["id"].str.partition("@")[0]  # of a run in several rows
     labels = [str(label) for label in runs["label"].unique()]
     entries = {name_of(entry) for entry in protocol.datasets}  # others may lack their data here
     trained = [str(name) for name in runs["dataset_label"].unique() if name in entries]
-    planned = planned_rows(protocol, labels, data_dir, trained)
+    plan = make_plan(restricted(protocol, labels, datasets=trained), data_dir, to_train=False)
+    planned: dict[tuple[str, str], dict[str, RunSpec]] = defaultdict(dict)
+    for spec in plan.rows:
+        planned[spec.dataset_name, spec.label][spec.id] = spec
     wrong = []
-    for (dataset, label), group in runs.groupby(["dataset_label", "label"], sort=False):
-        ended = set(group.loc[group["state"].isin(COMPLETE), "id"])
+    for (dataset, label), row in runs.groupby(ROW, sort=False):
         specs = planned.get((str(dataset), str(label)))
-        if specs is None:
-            wrong.append(f"{label} on {dataset}: the protocol plans no such row")
-        else:
-            wrong += _wrong_row(f"{label} on {dataset}", group, ended, specs)
-            wrong += _several_codes(f"{label} on {dataset}", group["provenance"])
+        unlike = ["the protocol plans no such row"]
+        if specs is not None:
+            unlike = _unplanned(row, specs) or _missing(
+                row[row["state"].isin(COMPLETE)],
+                [(s.trial, s.draw, s.test_environments) for s in specs.values()],
+            )
+        wrong += [f"{label} on {dataset}: {text}" for text in unlike]
+        if specs is not None:
+            wrong += _several_codes(f"{label} on {dataset}", row["provenance"])
     return wrong + [reason.sentence for reason in stale_runs(runs) if reason.is_known]
 
 
 def _several_codes(row: str, provenances: Iterable[Any]) -> list[str]:
-    """Return a sentence if the runs of a row were trained by several codes, or versions of its method."""
     made = [provenance for provenance in provenances if provenance]
     if len(several := {code(p) for p in made}) > 1:
         return [f"{row} was trained by several codes: {', '.join(sorted(several))}"]
@@ -88,50 +81,41 @@ def _several_codes(row: str, provenances: Iterable[Any]) -> list[str]:
     return []
 
 
-def _wrong_row(
-    row: str, runs: pd.DataFrame, ended: set[str], planned: Mapping[str, RunSpec]
-) -> list[str]:
-    """Return the mistakes in the runs of a row, of which `ended` have results."""
-    unplanned = runs[~runs["id"].isin(planned)]
-    if len(unplanned):
-        first = unplanned.iloc[0]
-        return [
-            f"{row}: {len(unplanned)} of {len(runs)} runs are under another protocol, first run "
-            f"{first['id']}: "
-            f"{', '.join(_differing(first, planned.values()))}"
-        ]
-    cells = [(s.trial, s.draw, s.test_environments) for s in planned.values()]
-    return _missing(row, runs[runs["id"].isin(ended)], cells)
-
-
-def _differing(run: "pd.Series[Any]", planned: Iterable[RunSpec]) -> list[str]:
-    """Return the keys of a run's spec that differ from the planned one closest to it, with both values."""
+def _unplanned(runs: pd.DataFrame, planned: Mapping[str, RunSpec]) -> list[str]:
+    """How the first run that the protocol does not plan differs from the planned one closest to it."""
+    others = runs[~runs["id"].isin(planned)]
+    if others.empty:
+        return []
+    run = others.iloc[0]
 
     def unlike(spec: RunSpec) -> list[str]:
-        values = {f.name: getattr(spec, f.name) for f in fields(spec)}
-        return [name for name, value in values.items() if name in run and run[name] != value]
+        values = ((f.name, getattr(spec, f.name)) for f in fields(spec))
+        return [f"{n} is {run[n]}, not {value}" for n, value in values if run[n] != value]
 
-    closest = min(planned, key=lambda spec: len(unlike(spec)))
-    return [f"{name} is {run[name]}, not {getattr(closest, name)}" for name in unlike(closest)]
+    closest = min(map(unlike, planned.values()), key=len)
+    return [
+        f"{len(others)} of {len(runs)} runs are under another protocol, first run {run['id']}: "
+        f"{', '.join(closest)}"
+    ]
 
 
-def _missing(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
-    """Return sentences on the trials, draws and test sets in which a row lacks runs."""
+def _missing(runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
+    """The trials, draws and test sets in which a row lacks runs."""
     wrong = []
-    names = {"trial": "trial", "draw": "draw", "test_environments": "test set"}
-    for (column, what), values in zip(names.items(), zip(*planned, strict=True), strict=True):
+    columns = {"trial": "trial", "draw": "draw", "test_environments": "test set"}
+    for (column, noun), values in zip(columns.items(), zip(*planned, strict=True), strict=True):
         each = list(dict.fromkeys(values))
         missing = [value for value in each if value not in set(runs[column])]
         texts = ["+".join(v) if isinstance(v, tuple) else str(v) for v in missing]
         if missing:
-            wrong.append(f"{row}: {what} {', '.join(texts)} missing ({len(each)} are planned)")
+            wrong.append(f"{noun} {', '.join(texts)} missing ({len(each)} are planned)")
     if not wrong and len(runs) < len(planned):
-        wrong.append(f"{row}: {len(runs)} of {len(planned)} runs have results")
+        wrong.append(f"{len(runs)} of {len(planned)} runs have results")
     return wrong
 
 
 def wrong_board(board: Path) -> list[str]:
-    """Return the mistakes in a board, a sentence each; raises UserError if its protocol cannot be read.
+    """The mistakes in a board, a sentence each; raises UserError if its protocol cannot be read.
 
     A board is compared with its protocol's file and its own records, not with this version's ranges,
     defaults and data: the version that trained it may have had others.
@@ -140,13 +124,16 @@ def wrong_board(board: Path) -> list[str]:
         tables = read_board(board)
     except DamagedFile as error:
         return [str(error)]
-    runs, protocol = tables.runs, _Protocol(protocol_of(board))
+    runs, protocol = tables.runs, protocol_of(board)
     wrong: list[str] = []
     size = sum((board / name).stat().st_size for name in (RUNS_FILE, RECORDS_FILE))
     if size > LARGEST:
         most = f"a board has at most {LARGEST / 2**20:.0f}"
         wrong.append(f"the tables have {size / 2**20:.1f} MB; {most}")
-    off, rules = _off(tables), _rules(tables)
+    off = _off(tables)
+    scored = tables.scores.merge(runs[["id", *ROW]], on="id")
+    rules = scored.groupby(ROW)["rule"].agg(set).to_dict()
+    entries = {name_of(entry): entry for entry in protocol.datasets}
     sets = {
         name: list(t.unique()) for name, t in runs.groupby("dataset_label")["test_environments"]
     }
@@ -159,16 +146,19 @@ def wrong_board(board: Path) -> list[str]:
             for text, flags in off.items()
             if flags[row.index].any()
         ]
-        unlike += _wrong_beside(row, first) + _wrong_rules(row, first, rules)
-        unlike += protocol.unlike(row)
+        unlike += _unlike_first(row, first)
+        of_row, of_first = (rules.get((*t[ROW].iloc[0],), set()) for t in (row, first))
+        unlike += _wrong_rules(of_row, of_first, first["label"].iloc[0])
+        if dataset in entries:
+            unlike += _unlike_protocol(row, protocol, entries[dataset])
+            unlike += _wrong_cells(row, _cells(protocol, entries[dataset], sets[dataset]))
+        else:
+            unlike.append("the protocol has no such dataset")
         wrong += [f"{label} on {dataset}: {text}" for text in unlike]
-        if planned := protocol.cells(dataset, sets[dataset]):
-            wrong += _wrong_cells(f"{label} on {dataset}", row, planned)
     return wrong + _wrong_entries(board, set(runs["label"]))
 
 
 def _wrong_ids(row: pd.DataFrame) -> list[str]:
-    """Return a sentence on the first run whose id is not that of its spec."""
     for run_id, spec in zip(row["id"], specs_of(row), strict=True):
         try:
             found = replace(spec).id
@@ -180,7 +170,7 @@ def _wrong_ids(row: pd.DataFrame) -> list[str]:
 
 
 def _off(tables: Tables) -> dict[str, "pd.Series[bool]"]:
-    """Return which runs lack numbers, or have them twice, by what is wrong with them."""
+    """Which runs lack numbers, or have them twice, by what is wrong with them."""
     runs, records = tables.runs, tables.records
     ids, row = runs["id"], runs.groupby(ROW, sort=False).ngroup()
     counts = pd.crosstab(tables.scores["id"], tables.scores["rule"]).reindex(ids, fill_value=0)
@@ -195,33 +185,16 @@ def _off(tables: Tables) -> dict[str, "pd.Series[bool]"]:
     metric = records["id"].astype(object).map(runs.set_index("id")["metric"])
     main = records[records["metric"].astype(object) == metric]
     there = set(zip(main["id"], main["environment"], strict=True))
-    missing = [
-        any((run_id, name) not in there for name in tests)
-        for run_id, tests in zip(ids, runs["test_environments"], strict=True)
-    ]
-    on_each = "has runs without a value on each test environment"
-    off[on_each] = pd.Series(missing, runs.index)
+    pairs = zip(ids, runs["test_environments"], strict=True)
+    missing = [any((run_id, name) not in there for name in tests) for run_id, tests in pairs]
+    off["has runs without a value on each test environment"] = pd.Series(missing, runs.index)
     seconds = runs["training_seconds"]
     off["has seconds that cannot be"] = ~(np.isfinite(seconds) & (seconds >= 0))
     return off
 
 
-def _rules(tables: Tables) -> dict[tuple[str, str], set[str]]:
-    """Return the rules by which each row has scores."""
-    rows = tables.scores[["id", "rule"]].merge(tables.runs[["id", *ROW]], on="id")
-    found: dict[tuple[str, str], set[str]] = {}
-    for dataset, label, rule in rows[[*ROW, "rule"]].drop_duplicates().itertuples(index=False):
-        found.setdefault((dataset, label), set()).add(rule)
-    return found
-
-
-def _wrong_rules(
-    row: pd.DataFrame, first: pd.DataFrame, known: Mapping[tuple[str, str], set[str]]
-) -> list[str]:
-    """Return the mistakes in a row's rules, beside those of the first row of its dataset."""
-    rules, of_first = (known.get((*t[ROW].iloc[0],), set()) for t in (row, first))
+def _wrong_rules(rules: set[str], of_first: set[str], label: str) -> list[str]:
     if rules != of_first:
-        label = first["label"].iloc[0]
         return [f"has the rules {sorted(rules)}, and {label} has {sorted(of_first)}"]
     if rules and all(map(sees_test, rules)):
         seeing = " and ".join(sorted(rules))
@@ -229,14 +202,12 @@ def _wrong_rules(
     return []
 
 
-def _wrong_beside(row: pd.DataFrame, first: pd.DataFrame) -> list[str]:
-    """Return the mistakes in a row's settings, environments and data, beside the first row of its
-    dataset.
-    """
+def _unlike_first(row: pd.DataFrame, first: pd.DataFrame) -> list[str]:
+    """Where a row's settings, environments and data are not those of its dataset's first row."""
     label = first["label"].iloc[0]
     wrong = [
         f"{name.replace('_', ' ')} is not that of {label}"
-        for name in (*ALIKE, "metric", "higher_is_better", "classes", "family", "shift")
+        for name in (*ALIKE, *ABOUT_DATA)
         if repr(row[name].iloc[0]) != repr(first[name].iloc[0])
     ]
     names = ["trial", *(f"{kind}_environments" for kind in ("test", "validation", "training"))]
@@ -257,7 +228,7 @@ def _wrong_beside(row: pd.DataFrame, first: pd.DataFrame) -> list[str]:
 
 
 def _wrong_entries(board: Path, labels: set[str]) -> list[str]:
-    """Return a sentence on the lines of `entries.csv` that are no entry of a row of the board."""
+    """What is wrong with the lines of `entries.csv`, each of which is on a row of the board."""
     file = board / ENTRIES_FILE
     if not file.is_file():
         return []
@@ -271,103 +242,77 @@ def _wrong_entries(board: Path, labels: set[str]) -> list[str]:
     return [f"{file} names rows that the board has not: {', '.join(strange)}"] * bool(strange)
 
 
-def _wrong_cells(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
-    """Return the mistakes of a row, which must have exactly one run for each trial, draw and test set."""
+def _cells(
+    protocol: Sweep, entry: str | dict[str, Any], sets: Sequence[tuple[str, ...]]
+) -> list[Cell]:
+    trials = trials_of(protocol, _training(entry))
+    draws = indices(protocol.hparam_draws, "hparam_draws")
+    return list(itertools.product(trials, draws, sets))
+
+
+def _wrong_cells(runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
+    """The mistakes of a row, which must have exactly one run for each trial, draw and test set."""
     known = runs[["trial", "draw", "test_environments"]].apply(tuple, axis=1).isin(planned)
     if not known.all():
         strange = f"{(~known).sum()} of {len(runs)} runs are under another protocol, first run"
-        return [f"{row}: {strange} {runs.loc[~known, 'id'].iloc[0]}"]
+        return [f"{strange} {runs.loc[~known, 'id'].iloc[0]}"]
     if len(runs) > len(planned):
-        return [f"{row}: {len(runs)} runs, and {len(planned)} are planned"]
-    return _missing(row, runs, planned)
+        return [f"{len(runs)} runs, and {len(planned)} are planned"]
+    return _missing(runs, planned)
 
 
-class _Protocol:
-    """What the file of a protocol says of rows, datasets and runs."""
-
-    def __init__(self, protocol: Sweep) -> None:
-        self.protocol = protocol
-        self.entries = {name_of(entry): entry for entry in protocol.datasets}
-        self.rows = {label_of(row): row for row in protocol.algorithms}
-
-    def cells(self, dataset: str, sets: Sequence[tuple[str, ...]]) -> list[Cell]:
-        """Return the runs that each row of a dataset must have; none of a dataset that is not there."""
-        if dataset not in self.entries:
-            return []
-        trials = trials_of(self.protocol, _training(self.entries[dataset]))
-        draws = indices(self.protocol.hparam_draws, "hparam_draws")
-        return list(itertools.product(trials, draws, sets))
-
-    def unlike(self, runs: pd.DataFrame) -> list[str]:
-        """Return the mistakes, a sentence each, where a row's specs differ from the file."""
-        spec = {str(name): value for name, value in runs.iloc[0].items()}
-        dataset, label = str(spec["dataset_label"]), str(spec["label"])
-        if dataset not in self.entries:
-            return ["the protocol has no such dataset"]
-        if label not in (*self.rows, spec["algorithm"]):
-            return ["the protocol plans no such row"]
-        row = self.rows.get(label, label)
-        row = Row(name=row) if isinstance(row, str) else row
-        training = _training(self.entries[dataset])
-        network = self.protocol.network if training.network is None else training.network
-        network = Component(name=network) if isinstance(network, str) else network
-        pairs = self._pairs(row, self.entries[dataset], network.name, spec)
-        first = {name: "" for pair in pairs for name in _unlike(*pair)}
-        hparams = {**training.hparams, **row.hparams}
-        hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
-        neutral = neutral_values(algorithms.get(row.name).Hparams) if row.name in algorithms else {}
-        of_network = {**network.hparams, **row.network}
-        names = ("id", "hparams", "network_hparams")
-        for run_id, own, own_network in zip(*(runs[name] for name in names), strict=True):
-            unlike = _unlike(hparams, {**neutral, **own}) + _unlike(of_network, own_network)
-            for name in unlike:
-                first.setdefault(name, f", first in run {run_id}")
-        return [
-            f"{name.replace('_', ' ')} is not the protocol's{run}" for name, run in first.items()
-        ]
-
-    def _pairs(
-        self, row: Row, entry: str | dict[str, Any], network: str, spec: Mapping[str, Any]
-    ) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """Return what the file declares of all runs of a row, each beside what a spec has."""
-        training = _training(entry)
-        numbers = {
-            name: getattr(training, name, None) or getattr(self.protocol, name)
-            for name in ("steps", "evaluate_every")
-        }
-        options: dict[str, Any] = {} if isinstance(entry, str) else dict(entry)
-        ceiling = {**options.pop("ceiling", {}), **row.options} if row.ceiling else {}
-        others = ("name", "label", "training")
-        options = {k: v for k, v in options.items() if k not in others} | ceiling
-        declared = {"algorithm": row.name, "ceiling": row.ceiling, "network": network, **numbers}
-        return [
-            (declared, spec),
-            (options, spec["options"]),
-            (_average(row.average), _average(spec["average"] or "none")),
-            ({"adapt": _adaptation(row.adapt)}, {"adapt": _adaptation(spec["adapt"] or "none")}),
-        ]
+def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: str | dict[str, Any]) -> list[str]:
+    """Where a row's specs differ from what the protocol's file declares."""
+    spec = {str(name): value for name, value in runs.iloc[0].items()}
+    rows = {label_of(row): row for row in protocol.algorithms}
+    if spec["label"] not in (*rows, spec["algorithm"]):
+        return ["the protocol plans no such row"]
+    row = rows.get(spec["label"], spec["label"])
+    row = Row(name=row) if isinstance(row, str) else row
+    training = _training(entry)
+    network = protocol.network if training.network is None else training.network
+    network = Component(name=network) if isinstance(network, str) else network
+    options = dict(entry_of(entry))
+    ceiling = {**options.pop("ceiling", {}), **row.options} if row.ceiling else {}
+    not_options = ("name", "label", "training")
+    options = {k: v for k, v in options.items() if k not in not_options} | ceiling
+    declared = {"algorithm": row.name, "ceiling": row.ceiling, "network": network.name}
+    for name in ("steps", "evaluate_every"):
+        declared[name] = getattr(training, name, None) or getattr(protocol, name)
+    declared["adapt"], spec["adapt"] = _adaptation(row.adapt), _adaptation(spec["adapt"] or "none")
+    of_row = _unlike(declared, spec) + _unlike(options, spec["options"])
+    of_row += _unlike(_average(row.average), _average(spec["average"] or "none"))
+    first = dict.fromkeys(of_row, "")
+    hparams = {**training.hparams, **row.hparams}
+    hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
+    neutral = neutral_values(algorithms.get(row.name).Hparams) if row.name in algorithms else {}
+    of_network = {**network.hparams, **row.network}
+    names = ("id", "hparams", "network_hparams")
+    for run_id, own, own_network in zip(*(runs[name] for name in names), strict=True):
+        for name in _unlike(hparams, {**neutral, **own}) + _unlike(of_network, own_network):
+            first.setdefault(name, f", first in run {run_id}")
+    return [f"{name.replace('_', ' ')} is not the protocol's{run}" for name, run in first.items()]
 
 
 def _average(value: Any) -> dict[str, Any]:
-    """Return an average of a row or run as `average`, its name, and its numbers."""
-    return (
-        {"average": value.get("name"), **value} if isinstance(value, dict) else {"average": value}
-    )
+    """An average of a row or run as `average`, its name, and its numbers."""
+    if isinstance(value, dict):
+        return {"average": value.get("name"), **value}
+    return {"average": value}
 
 
 def _training(dataset: str | dict[str, Any]) -> DatasetSettings:
-    """Return the settings of the training on a dataset of a protocol."""
-    values = {} if isinstance(dataset, str) else dataset.get("training", {})
+    """The settings of the training on a dataset of a protocol."""
+    values = entry_of(dataset).get("training", {})
     return training_of(values, f"the training on {name_of(dataset)}")
 
 
 def _adaptation(adapt: str | Mapping[str, Any]) -> str:
-    """Return the name of the adaptation of a row or run, or `none`."""
     return adapt if isinstance(adapt, str) else str(adapt.get("name"))
 
 
 def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """Return the declared names with another value; `default` and names without a value pass."""
+    """The declared names with another value; `default` and names without a value pass."""
     return [n for n, value in declared.items() if value not in ("default", values.get(n, value))]
 
 

@@ -28,7 +28,7 @@ from oodbench.results.predictions import freeze_predictions, predictions_file
 from oodbench.results.provenance import method_digest
 from oodbench.results.read import FURTHER, read_board, read_results
 from oodbench.results.run_spec import BEFORE, SCORE
-from oodbench.results.tables import Tables, only, stacked, stacked_runs, subset
+from oodbench.results.tables import Tables, only, stacked_runs, subset
 from oodbench.selection import Chosen, find_rule, judge, rule_names
 from oodbench.sweep.file import Sweep
 
@@ -40,10 +40,11 @@ MADE_BY = (
 """The fields of the runs' provenance that a board keeps."""
 Row = tuple[str, str]
 """A row of a table: its dataset and its label."""
+TEXTS = dict.fromkeys(CATEGORIES, object)
 
 
 def frozen_rules() -> list[str]:
-    """Return the rules whose choices are frozen where a dataset serves them, also by worst groups."""
+    """The rules whose choices are frozen where a dataset serves them, also by worst groups."""
     rules = [rule for rule in map(find_rule, rule_names()) if rule.frozen]
     by_group = [f"{rule.name}:{WORST_GROUP}" for rule in rules if not rule.sees_test]
     return [*(rule.name for rule in rules), *by_group]
@@ -72,10 +73,11 @@ def freeze(
     protocol = protocol_of(board)
     refuse(wrong_results(results, protocol, data_dir), f"{results} cannot be frozen")
     runs, records = frozen_tables(read_results(Results(results)))
+    rows = _rows(runs)
     with lock(board):
         known, known_records = tables_of(board)
-        there = _rows(known)
-        for row in _rows(runs):
+        there = [row for row in rows if row in _rows(known)]
+        for row in rows:
             ids = runs.loc[(runs[ROW] == list(row)).all(axis=1), "id"]
             ids = ids if row in there else ids[ids.isin(known["id"])]
             if _numbers(known_records, ids) != _numbers(records, ids):
@@ -83,28 +85,21 @@ def freeze(
                     f"{row[1]} on {row[0]} is frozen with other numbers: what changes a row is a new "
                     "version of the board, under a new name"
                 )
-        is_new = pd.Series(
-            [r not in there for r in zip(*(runs[n] for n in ROW), strict=True)], runs.index
-        )
-        if is_new.any():
-            both = stacked_runs([known, _with_data(runs[is_new], data_dir)])
-            of_new = records["id"].isin(runs.loc[is_new, "id"]) & ~records["id"].isin(known["id"])
-            values = [
-                f.astype(dict.fromkeys(CATEGORIES, "category"))
-                for f in (known_records, records[of_new])
-            ]
-            _write(board, _in_order(both, protocol), stacked(values))
+        new = runs[[row not in there for row in runs[ROW].itertuples(index=False, name=None)]]
+        if len(new):
+            both = stacked_runs([known, _with_data(new, data_dir)])
+            of_new = records["id"].isin(new["id"]) & ~records["id"].isin(known["id"])
+            values = pd.concat([known_records.astype(TEXTS), records[of_new]])
+            _write(board, _in_order(both, protocol), values)
         if predictions:
             _freeze_predictions(Results(results), board, set(runs["id"]))
-    added = _rows(runs[is_new])
-    return Frozen(tuple(added), tuple(row for row in _rows(runs) if row not in added))
+    return Frozen(tuple(row for row in rows if row not in there), tuple(there))
 
 
 def _write(board: Path, runs: pd.DataFrame, records: pd.DataFrame) -> None:
-    """Write the two tables, the records in the order of the runs."""
     place = pd.Index(runs["id"].unique()).get_indexer(records["id"])
-    records = records.iloc[place.argsort(kind="stable")].astype(dict.fromkeys(CATEGORIES, object))
-    write_table(table_of(records, RECORDS), board / RECORDS_FILE)
+    in_order = records.iloc[place.argsort(kind="stable")]
+    write_table(table_of(in_order, RECORDS), board / RECORDS_FILE)
     write_table(table_of(runs, RUNS), board / RUNS_FILE)
 
 
@@ -121,12 +116,12 @@ def _freeze_predictions(results: Results, board: Path, ids: set[str]) -> None:
 
 
 def _bare(ids: "pd.Series[str]") -> "pd.Series[str]":
-    """Return the ids without the labels that tell the rows of one run apart in memory."""
-    return ids.astype(str).str.replace("@.*", "", regex=True)
+    """The ids without what tells the rows of one run apart in memory."""
+    return ids.astype(str).str.partition("@")[0]
 
 
 def tables_of(board: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the two tables of a board as they are on the disk, empty if nothing is frozen yet."""
+    """The two tables of a board as they are on the disk, empty if nothing is frozen yet."""
     if not (board / RUNS_FILE).is_file():
         return runs_frame(RUNS.empty_table()), records_frame([])
     runs = runs_frame(read_table(board / RUNS_FILE, RUNS))
@@ -138,74 +133,69 @@ def _rows(runs: pd.DataFrame) -> list[Row]:
 
 
 def _numbers(records: pd.DataFrame, ids: "pd.Series[str]") -> object:
-    """Return what a training of runs gives again, in an order that it cannot change."""
-    own = records[records["id"].isin(ids)].astype(dict.fromkeys(CATEGORIES, object)).fillna("")
+    """What a training of runs gives again, in an order that it cannot change."""
+    own = records[records["id"].isin(ids)].astype(TEXTS).fillna("")
     return own.sort_values(RECORDS.names).to_numpy().tolist()
 
 
 def _in_order(runs: pd.DataFrame, protocol: Sweep) -> pd.DataFrame:
-    """Return the runs by dataset and row in the order of the protocol; what it does not list comes last."""
-    places = {
-        "dataset_label": [name_of(entry) for entry in protocol.datasets],
-        "label": [label_of(row) for row in protocol.algorithms],
-    }
-    ranks = {
-        f"rank of {column}": runs[column]
-        .map({n: i for i, n in enumerate(names)})
-        .fillna(len(names))
-        for column, names in places.items()
-    }
-    table = runs.assign(**ranks).sort_values([*ranks, *ROW], kind="stable", ignore_index=True)
-    return table.drop(columns=list(ranks))
+    """The runs by dataset and row in the order of the protocol; what it does not list comes last."""
+    listed = [name_of(e) for e in protocol.datasets], [label_of(row) for row in protocol.algorithms]
+
+    def place(row: Row) -> list[tuple[int, str]]:
+        pairs = zip(listed, row, strict=True)
+        return [(known.index(n) if n in known else len(known), n) for known, n in pairs]
+
+    places = [place(row) for row in runs[ROW].itertuples(index=False, name=None)]
+    order = sorted(range(len(runs)), key=places.__getitem__)
+    return runs.iloc[order].reset_index(drop=True)
 
 
 def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return runs that have all ended, and their records at the steps that rules choose, as a board has
-    them.
+    """Runs that have all ended, and their records at the steps that rules choose, as a board has them.
 
     The columns are `oodbench.results.parquet.RUNS` and RECORDS. Of a step's records those of the `in`
     splits of test environments are kept, by the metric that ranks the dataset and by worst groups, and
     those of the predictor itself. A validation score is a record of the split `score`.
     """
     chosen, runs = _chosen(tables), tables.runs
-    about = runs.set_index("id")[["metric", "test_environments"]].add_suffix("_main")
-    steps = chosen[["id", "step"]].drop_duplicates()
-    at = tables.records.astype(dict.fromkeys(CATEGORIES, object)).merge(steps, on=["id", "step"])
-    at = at.join(about, on="id")
-    places = zip(at["environment"], at["split"], at["test_environments_main"], strict=True)
-    is_test = pd.Series([e in tests and s == "in" for e, s, tests in places], at.index)
-    is_main = at["metric"].str.removesuffix(BEFORE).eq(at["metric_main"])
-    kept = is_test & (is_main | at["metric"].eq(WORST_GROUP)) | at["environment"].isna()
     scores = chosen.rename(columns={"rule": "metric", "score": "value"})
     scores = scores.assign(environment=None, split=SCORE, count=1)
-    records = pd.concat([at.loc[kept, RECORDS.names], scores[RECORDS.names]], ignore_index=True)
+    records = pd.concat([_kept(tables, chosen), scores[RECORDS.names]], ignore_index=True)
     order = dict(zip(runs["id"], range(len(runs)), strict=True))
     records = records.sort_values(
         ["id", "step"], key=lambda c: c.map(order) if c.name == "id" else c, kind="stable"
     )
-    sizes = records.groupby("id").size()
-    spent = runs[["training_seconds", "evaluation_seconds"]].astype(float).sum(axis=1)
     contexts = runs[list(FURTHER[:3])].to_dict(orient="records")
-    known = [{k: v for k, v in each.items() if v is not None} for each in contexts]
     frozen = runs.assign(
+        id=_bare(runs["id"]),
         state=runs["state"].astype(str),
-        training_seconds=spent,
-        waiting_seconds=None,
-        evaluation_seconds=None,
-        memory_mb=None,
-        records=runs["id"].map(sizes),
+        training_seconds=runs[["training_seconds", "evaluation_seconds"]].astype(float).sum(axis=1),
+        **dict.fromkeys(("waiting_seconds", "evaluation_seconds", "memory_mb")),
+        records=runs["id"].map(records.groupby("id").size()),
         constant=_constants(runs),
-        context=known,
+        context=[{k: v for k, v in each.items() if v is not None} for each in contexts],
         provenance=_provenances(runs),
     )
     records = records.assign(id=_bare(records["id"])).drop_duplicates(RECORDS.names[:5])
-    return frozen.assign(id=_bare(frozen["id"])).reindex(columns=RUNS.names), records
+    return frozen.reindex(columns=RUNS.names), records
+
+
+def _kept(tables: Tables, chosen: pd.DataFrame) -> pd.DataFrame:
+    """The records at the chosen steps that a board has."""
+    about = tables.runs.set_index("id")[["metric", "test_environments"]].add_suffix("_main")
+    steps = chosen[["id", "step"]].drop_duplicates()
+    at = tables.records.astype(TEXTS).merge(steps, on=["id", "step"]).join(about, on="id")
+    places = zip(at["environment"], at["split"], at["test_environments_main"], strict=True)
+    is_test = pd.Series([e in tests and s == "in" for e, s, tests in places], at.index)
+    is_main = at["metric"].str.removesuffix(BEFORE).eq(at["metric_main"])
+    kept = is_test & (is_main | at["metric"].eq(WORST_GROUP)) | at["environment"].isna()
+    records: pd.DataFrame = at.loc[kept, RECORDS.names]
+    return records
 
 
 def _chosen(tables: Tables) -> pd.DataFrame:
-    """Return the `id`, `rule`, `step` and `score` of each run's candidate by each rule that its dataset
-    serves.
-    """
+    """The `id`, `rule`, `step` and `score` of each run's candidate by each rule that its dataset serves."""
     found = [
         by_rule.candidates.drop_duplicates("id")[["id", "step", "score"]].assign(rule=rule)
         for of_dataset in _judged_by_rule(tables).values()
@@ -217,7 +207,7 @@ def _chosen(tables: Tables) -> pd.DataFrame:
 
 
 def _judged_by_rule(tables: Tables) -> dict[str, dict[str, Chosen]]:
-    """Judge the runs of each dataset by the rules that it serves."""
+    """The choices on each dataset by the rules that it serves."""
     found: dict[str, dict[str, Chosen]] = {}
     for dataset in map(str, tables.runs["dataset_label"].unique()):
         of_dataset = only(tables, [dataset])
@@ -230,7 +220,7 @@ def _judged_by_rule(tables: Tables) -> dict[str, dict[str, Chosen]]:
 
 
 def _provenances(runs: pd.DataFrame) -> "pd.Series[Any]":
-    """Return the provenance of each run: that of its row, which one code has trained."""
+    """The provenance of each run: that of its row, which one code has trained."""
     made = pd.Series([{}] * len(runs), runs.index, dtype=object)
     for _, row in runs.groupby(ROW, sort=False):
         of_row = _provenance(row["provenance"])
@@ -253,20 +243,20 @@ def _provenance(provenances: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _constants(runs: pd.DataFrame) -> "pd.Series[Any]":
-    """Return the constant answers of the runs, on the `in` splits of their test environments."""
-    known: dict[tuple[int, tuple[str, ...]], Any] = {}
-    for answer, tests in zip(runs["constant"], runs["test_environments"], strict=True):
-        if isinstance(answer, Mapping) and (id(answer), tests) not in known:
-            known[id(answer), tests] = {
-                metric: {e: {"in": v["in"]} for e, v in of_metric.items() if e in tests}
+    """The constant answers of the runs, on the `in` splits of their test environments."""
+    known: dict[tuple[int, tuple[str, ...]], Any] = {}  # runs that share an answer go on sharing it
+    keys = [(id(a), tests) for a, tests in runs[["constant", "test_environments"]].to_numpy()]
+    for key, answer in zip(keys, runs["constant"], strict=True):
+        if isinstance(answer, Mapping) and key not in known:
+            known[key] = {
+                metric: {e: {"in": v["in"]} for e, v in of_metric.items() if e in key[1]}
                 for metric, of_metric in answer.items()
             }
-    places = zip(runs["constant"], runs["test_environments"], strict=True)
-    return pd.Series([known.get((id(a), tests)) for a, tests in places], runs.index, dtype=object)
+    return pd.Series([known.get(key) for key in keys], runs.index, dtype=object)
 
 
 def _with_data(runs: pd.DataFrame, data_dir: Path | None) -> pd.DataFrame:
-    """Return the runs with digests of the data of their rows in the provenance."""
+    """Put digests of the data of each row into the provenance of its runs."""
     known: dict[str, dict[str, str]] = {}
     for _, row in runs.groupby(ROW, sort=False):
         name, options = row["dataset"].iloc[0], row["options"].iloc[0]
@@ -274,7 +264,7 @@ def _with_data(runs: pd.DataFrame, data_dir: Path | None) -> pd.DataFrame:
         key = repr((name, sorted(options.items()), trials))
         if key not in known:
             known[key] = data_digests(name, options, trials, data_dir)
-        for made in {id(p): p for p in row["provenance"]}.values():
+        for made in row["provenance"]:
             made["data"] = known[key]
     return runs
 
@@ -282,7 +272,7 @@ def _with_data(runs: pd.DataFrame, data_dir: Path | None) -> pd.DataFrame:
 def data_digests(
     name: str, options: Mapping[str, Any], trials: Iterable[int], data_dir: Path | None
 ) -> dict[str, str]:
-    """Return a digest of the inputs and targets of each environment, over these trials in order.
+    """A digest of the inputs and targets of each environment, over these trials in order.
 
     Inputs that are not held in memory are represented by the checksums of the dataset's files.
     """

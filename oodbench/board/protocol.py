@@ -22,7 +22,7 @@ Numbers = int | list[int]
 
 
 def protocol_of(board: Path) -> Sweep:
-    """Return the sweep of a board; raises UserError for a file that is no sweep, or cannot be a board's."""
+    """The sweep of a board; raises UserError for a file that is no sweep, or cannot be a board's."""
     file = board / PROTOCOL_FILE
     values = read_yaml(file)
     if not isinstance(values, dict):
@@ -36,11 +36,11 @@ def protocol_of(board: Path) -> Sweep:
         )
     if sweep.hparams_from is not None:
         raise UserError(f"{file} has `hparams_from`: every trial of a board chooses for itself")
-    given = [entry for entry in sweep.datasets if isinstance(entry, dict)]
-    for entry in given:
+    entries = [entry_of(entry) for entry in sweep.datasets]
+    for entry in entries:
         if not entry.get("label") and entry.keys() - {"name", "label", "training", "ceiling"}:
             raise UserError(f"{file} gives {entry.get('name')} options: give it a `label`, too")
-    of_datasets = [entry.get("training", {}).get("test_environments") for entry in given]
+    of_datasets = [entry.get("training", {}).get("test_environments") for entry in entries]
     if "pairs" in (sweep.test_environments, *of_datasets):
         raise UserError(
             f"{file} plans `pairs`, whose runs judge each other, which a board cannot hold; it holds "
@@ -64,7 +64,7 @@ def restricted(
     draws: int | None = None,
     datasets: Sequence[str] = (),
 ) -> Sweep:
-    """Return the protocol with these rows and datasets alone, and at most the first `trials` and `draws`.
+    """The protocol with these rows and datasets alone, and at most the first `trials` and `draws`.
 
     Each of `rows` is the label of a row of the protocol, the name of another method, or `all` for every
     row of the protocol. Without `datasets` all are kept. Raises UserError where the protocol has fewer
@@ -92,12 +92,12 @@ def restricted(
 
 
 def with_features(sweep: Sweep, file: Path) -> Sweep:
-    """Return the sweep with the features of a file in place of those of its only dataset's network.
+    """The sweep with the features of a file in place of those of its only dataset's network.
 
     Raises UserError unless it has one dataset, which is of frozen features.
     """
-    entry, *more = sweep.datasets
-    if more or isinstance(entry, str) or entry["name"] != FEATURES:
+    entry, *more = map(entry_of, sweep.datasets)
+    if more or entry["name"] != FEATURES:
         raise UserError(
             f"--features replaces those of one dataset of {FEATURES}, which --dataset names"
         )
@@ -125,7 +125,7 @@ class Tier(BaseModel):
 
 
 def tiers(board: Path) -> dict[str, Tier]:
-    """Return the tiers of a board by name; raises UserError for a file of something else."""
+    """The tiers of a board by name; raises UserError for a file of something else."""
     file = board / TIERS_FILE
     values = read_yaml(file) if file.is_file() else {}
     try:
@@ -136,7 +136,7 @@ def tiers(board: Path) -> dict[str, Tier]:
 
 
 def find_tier(board: Path, name: str) -> Tier:
-    """Return a tier of a board; raises UserError."""
+    """A tier of a board; raises UserError."""
     known = tiers(board)
     if name not in known:
         raise unknown("tier", name, known, f"the board {board.name}")
@@ -158,30 +158,33 @@ def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
 
 
 def label_of(row: str | Row) -> str:
-    """Return the label in tables of an entry of a sweep's `algorithms`."""
+    """The label in tables of an entry of a sweep's `algorithms`."""
     from oodbench.sweep.resolve import completed_row
 
     return row if isinstance(row, str) else str(completed_row(row).label)
 
 
+def entry_of(dataset: str | dict[str, Any]) -> dict[str, Any]:
+    """The keys of a dataset in a protocol, which may be a name alone."""
+    return {"name": dataset} if isinstance(dataset, str) else dataset
+
+
 def name_of(dataset: str | dict[str, Any]) -> str:
-    """Return the name of a dataset in a protocol: its label if it has one, else its registered name."""
-    if isinstance(dataset, str):
-        return dataset
-    return str(dataset.get("label") or dataset.get("name"))
+    """The name of a dataset in a protocol: its label if it has one, else its registered name."""
+    entry = entry_of(dataset)
+    return str(entry.get("label") or entry.get("name"))
 
 
 def _own_trials(dataset: str | dict[str, Any]) -> Numbers | None:
-    """Return the trials that a dataset of a protocol has of its own, under `training`."""
-    return None if isinstance(dataset, str) else dataset.get("training", {}).get("trials")
+    trials: Numbers | None = entry_of(dataset).get("training", {}).get("trials")
+    return trials
 
 
 def _cut(dataset: str | dict[str, Any], wanted: int | None) -> str | dict[str, Any]:
-    """Return a dataset of a protocol with at most so many trials of its own."""
-    own = _own_trials(dataset)
-    if own is None or isinstance(dataset, str):
+    own, entry = _own_trials(dataset), entry_of(dataset)
+    if own is None:
         return dataset
-    return dataset | {"training": dataset["training"] | {"trials": _first(own, wanted)}}
+    return entry | {"training": entry["training"] | {"trials": _first(own, wanted)}}
 
 
 def _first(planned: Numbers, wanted: int | None) -> Numbers:
@@ -189,7 +192,6 @@ def _first(planned: Numbers, wanted: int | None) -> Numbers:
 
 
 def _check_number(wanted: int | None, planned: Sequence[Numbers], what: str, name: str) -> None:
-    """Raise UserError if more trials or draws are wanted than any dataset has."""
     most = max(len(indices(numbers, what)) for numbers in planned)
     if wanted is not None and wanted > most:
         raise UserError(f"the protocol {name} has {most} {what}, not {wanted}")

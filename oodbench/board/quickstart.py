@@ -17,7 +17,7 @@ ROWS = ("ERM", "VREx", "GroupDRO", "CVaR")
 
 
 def quickstart_sheet(frames: Tables) -> Sheet:
-    """Return the tables of the quickstart, with three notes alone where all runs equal the board's."""
+    """The tables of the quickstart, with three notes alone where all runs equal the board's."""
     tables = board_sheet(frames, short=True)
     places = origins(frames.runs)
     if "here" in places.values():
@@ -29,7 +29,7 @@ def quickstart_sheet(frames: Tables) -> Sheet:
 
 
 def next_lines(frames: Tables, page: Path) -> list[str]:
-    """Return the quickstart's last lines: what its runs show, where the page is, what to type next."""
+    """The quickstart's last lines: what its runs show, where the page is, what to type next."""
     return [
         f"What this shows: {_best_by_rules(frames)}",
         f"The page: open {page}",
@@ -38,7 +38,6 @@ def next_lines(frames: Tables, page: Path) -> list[str]:
 
 
 def _best_by_rules(frames: Tables) -> str:
-    """Return the best row by each of two rules, beside ERM and the constant answer."""
     clauses = []
     for rule in ("train_val", "val_env"):
         board = leaderboard(frames, rule)

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from oodbench.algorithms import algorithms
+from oodbench.board.checks import ROW
 from oodbench.board.freeze import data_digests
 from oodbench.board.protocol import name_of, possible, protocol_of
 from oodbench.errors import unknown
@@ -39,7 +40,7 @@ def rerun(
     """Train random frozen runs again, of `rows` or all, and compare.
 
     Datasets that lack data or a package are left out. A run has the same bits whichever runs are trained
-    beside it: here the others of the sample. Raises UserError for an unknown row, and for a method
+    with it: here the others of the sample. Raises UserError for an unknown row, and for a method
     that is not registered.
     """
     tables = read_board(board)
@@ -69,7 +70,6 @@ def rerun(
 
 
 def _failure(run: "pd.Series[Any]", error: str) -> str:
-    """Return a clause on a run that is off, or that has no result, with its error if there was one."""
     text = f"{run['agreement']}: {named(run)} (run {run['id']})"
     if run["agreement"] is Agreement.OFF:
         return f"{text}, {distance(run)}"
@@ -87,17 +87,15 @@ def train_frozen(board: Path, specs: Sequence[RunSpec], options: LaunchOptions) 
 
 
 def changed_data(chosen: pd.DataFrame, runs: pd.DataFrame, data_dir: Path | None) -> list[str]:
-    """Return the sentences on rows of the chosen runs, among all `runs`, whose data are others now."""
+    """A sentence on each row of the chosen runs, among all `runs`, whose data are no longer the same."""
     changed = []
-    row = ["dataset_label", "label"]
-    for dataset, label in chosen[row].drop_duplicates().itertuples(index=False, name=None):
-        of_row = runs[(runs[row] == [dataset, label]).all(axis=1)]
+    of_rows = dict(iter(runs.groupby(ROW, sort=False)))
+    for dataset, label in chosen[ROW].drop_duplicates().itertuples(index=False, name=None):
+        of_row = of_rows[dataset, label]
         first = of_row.iloc[0]
         known = first["provenance"].get("data", {})
-        if not known:
-            continue
         trials = sorted(set(map(int, of_row["trial"])))
-        now = data_digests(first["dataset"], first["options"], trials, data_dir)
+        now = known and data_digests(first["dataset"], first["options"], trials, data_dir)
         unlike = [name for name, digest in known.items() if now.get(name) != digest]
         if unlike:
             changed.append(

@@ -67,7 +67,7 @@ class Figures:
     tied: float
     """The share of trials, of ERM or of all rows, in which several draws have the best score."""
     rows: int = 0
-    """How many methods there are beside ERM, of which the next two are."""
+    """The number of methods other than ERM, which `equal` and `half_width` are of."""
     equal: float = 0.0
     """The share of methods whose values all equal ERM's."""
     half_width: float = 0.0
@@ -178,19 +178,19 @@ def checks(f: Figures) -> list[Check]:
     if f.inside:
         own, best = f.inside[ERM][0], f.best(f.inside)
         slack = BEHIND if proportion else BEHIND_SHARE * abs(own)
-        lead = f.better(own, f.inside[best][0])
         text = f"{unit * own:.3g}, {best} {unit * f.inside[best][0]:.3g}"
         wanted = "1 point behind" if proportion else "3 % behind"
-        found.append(Check("ERM in distribution", text, wanted, lead >= -slack))
+        holds = f.better(own, f.inside[best][0]) >= -slack
+        found.append(Check("ERM in distribution", text, wanted, holds))
     if f.late_gain is not None:
         gain, error = f.late_gain
         text = f"{unit * gain:+.3g} ± {unit * error:.2g}"
         ended = not gain > max(NORMAL * error, slack / 2)
         found.append(Check("its gain at the end", text, "none", ended))
-    room = None if f.ceiling is None else f.better(f.ceiling[0], erm)
-    least = least_room(f.metric, erm)
-    text = "-" if room is None else f"{unit * room:.3g}"
-    wanted = f"at least {unit * least:.3g}"
+    room, least = None, least_room(f.metric, erm)
+    if f.ceiling is not None:
+        room = f.better(f.ceiling[0], erm)
+    text, wanted = "-" if room is None else f"{unit * room:.3g}", f"at least {unit * least:.3g}"
     found.append(Check("head-room", text, wanted, None if room is None else room >= least))
     if f.ceiling is not None:
         top = f.best(f.outside)
@@ -200,15 +200,11 @@ def checks(f: Figures) -> list[Check]:
         found.append(Check("the best row", text, "not above", over <= NORMAL * error))
     text, wanted = f"{100 * f.tied:.0f} % of trials", f"under {100 * TIES:.0f} %"
     found.append(Check("choices by ties", text, wanted, f.tied < TIES))
-    return found + (_of_rows(f, room, unit) if f.rows else [])
-
-
-def _of_rows(f: Figures, room: float | None, unit: float) -> list[Check]:
-    widest = max(WIDE if is_proportion(f.metric) else 0.0, WIDE_SHARE * (room or 0.0))
-    equal, most = f"{100 * f.equal:.0f} % of {f.rows}", f"at most {100 * EQUAL:.0f} %"
-    found, wanted = f"{unit * f.half_width:.2g}", f"at most {unit * widest:.2g}"
-    holds = f.half_width <= widest if widest else None
-    return [
-        Check("rows equal to ERM", equal, most, f.equal <= EQUAL),
-        Check("half-width of gains", found, wanted, holds),
-    ]
+    if f.rows:
+        text, wanted = f"{100 * f.equal:.0f} % of {f.rows}", f"at most {100 * EQUAL:.0f} %"
+        found.append(Check("rows equal to ERM", text, wanted, f.equal <= EQUAL))
+        widest = max(WIDE if proportion else 0.0, WIDE_SHARE * (room or 0.0))
+        text, wanted = f"{unit * f.half_width:.2g}", f"at most {unit * widest:.2g}"
+        is_narrow = f.half_width <= widest if widest else None
+        found.append(Check("half-width of gains", text, wanted, is_narrow))
+    return found

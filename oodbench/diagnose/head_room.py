@@ -1,4 +1,4 @@
-"""The head-room of a dataset: ERM beside the constant answer and the ceiling."""
+"""The head-room of a dataset: how far ERM is from the constant answer and from the ceiling."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def head_room(
 ) -> HeadRoom:
     """Train ERM, the ceiling, and ERM on the test environments alone, and compare their values.
 
-    With `references` these are fitted beside ERM in all three. `settings` are options of the dataset; the
+    With `references` these are fitted, too, in all three. `settings` are options of the dataset; the
     last two have half of the draws. A run has the dataset's own steps, at most `MOST_STEPS`, unless
     `steps` says otherwise. What has ended in `options.out` is not trained again. Raises UserError for data
     that are missing, and for runs that fail.
@@ -260,8 +260,10 @@ def _compared(
     }
     alone = {} if own is None else {r: _on_its_own(own, higher, _of(ALONE, r)) for r in rows}
     both = ceilings | {_of(ALONE, row): value for row, value in alone.items() if value}
-    _raise_for_failed(frames)
     runs = frames.runs
+    failed = runs[~runs["state"].isin(COMPLETE)]
+    if len(failed):
+        raise UserError(f"{counted(len(failed), 'run')} failed: {failed['error'].iloc[0]}")
     reported = reported_metrics(frames)[0]
     constant = constant_values(judge(frames).places, reported).groupby("trial")["value"].mean()
     spent = runs["training_seconds"] + runs["evaluation_seconds"]
@@ -282,12 +284,6 @@ def _compared(
         spearman=_spearman(frames),
         figures=figures(frames, both, cell.metric, higher) if len(rows) > 1 else None,
     )
-
-
-def _raise_for_failed(frames: Tables) -> None:
-    failed = frames.runs[~frames.runs["state"].isin(COMPLETE)]
-    if len(failed):
-        raise UserError(f"{counted(len(failed), 'run')} failed: {failed['error'].iloc[0]}")
 
 
 def _spearman(frames: Tables) -> Value | None:

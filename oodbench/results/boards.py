@@ -1,4 +1,4 @@
-"""Paths of boards, and the names of those that the package has."""
+"""Where boards are, and what they are called."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,12 +23,12 @@ ENTRIES_FILE = "entries.csv"
 
 
 def lock(board: Path) -> FileLock:
-    """Return the lock that a process holds while it writes to a board; its file is hidden."""
+    """The lock of a process that writes to a board; its file is hidden."""
     return FileLock(board / ".lock")
 
 
 def find_board(name: str) -> Path:
-    """Return the folder of a board, given by its name or as a path; raises UserError."""
+    """The folder of a board, given by its name or as a path; raises UserError."""
     if _has_package(name):
         return frozen_folder() / name
     if (Path(name) / PROTOCOL_FILE).is_file():
@@ -37,7 +37,7 @@ def find_board(name: str) -> Path:
 
 
 def _has_package(name: str) -> bool:
-    """Return whether the package has a board of this name; raises UserError if a folder has it, too."""
+    """Whether the package has a board of this name; raises UserError if a folder has it, too."""
     if name not in board_names():
         return False
     if Path(name).is_dir():
@@ -48,27 +48,27 @@ def _has_package(name: str) -> bool:
 
 
 def called(board: Path) -> str:
-    """Return what a user types for a board: its name, or the folder of one that the package has not."""
+    """What a user types for a board: its name, or the folder of one that the package has not."""
     if board.parent == frozen_folder():
         return board.name
     return f"./{board}" if str(board) in board_names() else str(board)
 
 
 def frozen_folder() -> Path:
-    """Return the folder of the boards that the package has."""
+    """The folder of the package's boards."""
     return checkout() / "oodbench" / "board" / "frozen"
 
 
 def board_names() -> list[str]:
-    """Return the boards that the package has."""
+    """The names of the package's boards."""
     return sorted(path.parent.name for path in frozen_folder().glob(f"*/{PROTOCOL_FILE}"))
 
 
 def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
-    """Return the board among some sources, if there is one, and the results directories.
+    """The board among some sources, if there is one, and the results directories.
 
     A source is a results directory, a board's folder or a board's name. Raises UserError for one that is
-    nothing of these, and for several boards.
+    none of these, and for several boards.
     """
     boards, directories = [], []
     for source in sources:
@@ -86,7 +86,7 @@ def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
 
 
 def frozen_datasets(board: Path) -> list[str]:
-    """Return the datasets of which rows are frozen, as tables call them."""
+    """The datasets that have frozen rows, as tables call them."""
     if not (board / RUNS_FILE).is_file():
         return []
     (column,) = columns_of(board, ["dataset_label"])
@@ -109,7 +109,7 @@ def columns_of(board: Path, names: Sequence[str]) -> list[list[Any]]:
 
 
 def datasets_to_come(board: Path) -> list[str]:
-    """Return the datasets of a board's protocol of which nothing is frozen yet, as tables call them."""
+    """The datasets of a board's protocol that have no frozen row yet, as tables call them."""
     frozen = set(frozen_datasets(board))
     return [name for name in _names(read_yaml(board / PROTOCOL_FILE)) if name not in frozen]
 
@@ -135,5 +135,5 @@ def _names(protocol: Mapping[str, Any]) -> list[str]:
 
 
 def to_come(datasets: Sequence[str]) -> str:
-    """Return the sentence, without a full stop, on datasets of which nothing is frozen yet."""
+    """A clause on datasets that have no frozen row yet."""
     return f"Not frozen yet: {'; '.join(datasets)}"

@@ -14,8 +14,10 @@ from filelock import FileLock, Timeout
 
 from oodbench.files import is_temporary
 from oodbench.results.directory import Results
-from oodbench.results.ended import FOLDER, SMALL, Ended, ended, key_in, lock, write_part
+from oodbench.results.ended import FOLDER, SMALL, Ended, ended, lock, records_file, write_part
+from oodbench.results.parquet import RUNS, of_runs
 from oodbench.results.read import read_folders
+from oodbench.results.run_spec import COMPLETE
 from oodbench.results.tables import stacked_runs
 
 ROW = ["dataset_label", "label", "ceiling", "transductive", "reference"]
@@ -35,41 +37,37 @@ def compact(directory: Results, patient: bool = True) -> int:
         folders = set(_folders(results))
         waiting = [i for i in rows["id"].unique() if i in folders and i not in now]
         found = [i for i in waiting if (results / "runs" / i / "done.json").exists()]
-        moved = read_folders(results, found).only_complete()
-        left = now.contradicted.keys() - {*moved.ids}
-        if left:  # what several parts say is kept until all these runs have ended again
-            moved = moved.without(now.contradicted)
-        chosen = _to_merge(now, rows, bool(moved.ids), left)
-        if chosen or moved.ids:
-            new = [(moved.runs(rows), moved.records())]
-            write_part(now, chosen, new, set(), lambda runs: _in_rows(runs, rows))
-        _clean(results, folders & {*now.runs["id"], *moved.ids})
-        return len(moved.ids)
+        about, records = read_folders(results, found)
+        about = about[about["state"].isin(COMPLETE)]
+        chosen = [*range(len(now.parts))]
+        if now.contradicted.keys() - {*about.index}:
+            # parts that contradict each other stay until all these runs have ended again
+            chosen, about = [], about[~about.index.isin(list(now.contradicted))]
+        elif not now.contradicted:
+            chosen = _to_merge(now, rows, len(about) > 0)
+        if chosen or len(about):
+            new = rows[rows["id"].isin(about.index)].join(about, on="id")[RUNS.names]
+            of_new = [(new, of_runs(records, about.index))]
+            write_part(now, chosen, of_new, set(), lambda runs: _in_rows(runs, rows))
+        _clean(results, folders & {*now.runs["id"], *about.index})
+        return len(about)
     return 0
 
 
-def _to_merge(now: Ended, rows: pd.DataFrame, more: bool, left: Collection[str]) -> list[int]:
-    """Return the indices of the parts to write as one, with `more` runs; none with a run of `left`."""
-    small, old = [], []
-    for i, part in enumerate(now.parts):
-        runs = set(part.runs["id"])
-        if runs.isdisjoint(left):
-            torn = not runs.isdisjoint(now.contradicted)
-            small += [i] * (torn or len(part.content) < SMALL)
-            old += [i] * (not _has_rows(part.runs, rows))
-    return sorted({*small, *old}) if more or old or len(small) > 1 else []
+def _to_merge(now: Ended, rows: pd.DataFrame, more: bool) -> list[int]:
+    """The indices of the parts to write as one, with `more` runs: small ones, and those of other rows."""
+    parts = list(enumerate(now.parts))
+    small = {i for i, part in parts if len(part.content) < SMALL}
+    old = {i for i, part in parts if _keys(part.runs) != _keys(_in_rows(part.runs, rows))}
+    return sorted(small | old) if more or old or len(small) > 1 else []
 
 
-def _has_rows(runs: pd.DataFrame, rows: pd.DataFrame) -> bool:
-    """Return whether runs of a part stand in the rows of the plan."""
-    names = ["id", *ROW]
-    wanted = set(rows.loc[rows["id"].isin(runs["id"]), names].itertuples(index=False, name=None))
-    of_plan = runs.loc[runs["id"].isin(rows["id"]), names]
-    return set(of_plan.itertuples(index=False, name=None)) == wanted
+def _keys(runs: pd.DataFrame) -> set[tuple[object, ...]]:
+    return set(runs[["id", *ROW]].itertuples(index=False, name=None))
 
 
 def _in_rows(runs: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return runs in the rows that a plan has of them; a run that is not planned stays in its own."""
+    """Runs in the rows that a plan has of them; a run that is not planned stays in its own."""
     once = runs.drop_duplicates("id")
     planned = rows[["id", *ROW]].merge(once.drop(columns=ROW), on="id")
     others = runs[~runs["id"].isin(rows["id"])]
@@ -87,9 +85,11 @@ def _clean(results: Path, ids: Collection[str]) -> None:
                 run.checkpoint.replace(run.kept / run.checkpoint.name)
             shutil.rmtree(folder, ignore_errors=True)
     folder = results / FOLDER
+    orphans = {*folder.glob("records-*.parquet")} - {
+        *map(records_file, folder.glob("runs-*.parquet"))
+    }
     for path in list(folder.iterdir()):
-        key = key_in(path.name, "records-")
-        if is_temporary(path) or (key and not (folder / f"runs-{key}.parquet").exists()):
+        if is_temporary(path) or path in orphans:
             path.unlink(missing_ok=True)
 
 

@@ -1,8 +1,8 @@
 """The files that examples come from, by content, as OUT/data/<digest>.json lists them.
 
 A file whose size and time of change are those in a list of this results directory, or in one that this
-machine made beside it, is not read again. The content of a folder is the names of the folders and images in
-it, without those that begin with a dot.
+machine made for a directory next to it, is not read again. The content of a folder is the names of the
+folders and images in it, without those that begin with a dot.
 """
 
 import hashlib
@@ -81,7 +81,7 @@ class DataFiles:
     def changed_files(self, digest: str) -> list[str]:
         """The names of files that are no longer what a list says.
 
-        Raises FileNotFoundError with what is missing if there is no such list, or none of its files.
+        Raises FileNotFoundError with what is missing: the list, or all of its files.
         """
         listing = self._listing(digest)
         if listing is None:
@@ -103,7 +103,7 @@ class DataFiles:
         return unlike(one.contents, two.contents) if one and two else [f"{DATA}/{digest}.json"]
 
     def _lists(self) -> Iterator[Listing]:
-        """Yield the lists of this directory, then those that this machine made beside it."""
+        """The lists of this directory, then those that this machine made for directories next to it."""
         for folder in (self.folder, *self.folder.parent.parent.glob(f"*/{DATA}")):
             for listing in map(_read, folder.glob(LIST)):
                 if listing and (folder == self.folder or listing.machine == platform.node()):

@@ -19,8 +19,6 @@ OUT/runs/<id>/           a run while it trains, or that failed:
 """
 
 import hashlib
-import json
-import math
 import os
 import platform
 import shutil
@@ -34,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from filelock import FileLock, Timeout
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from oodbench.errors import UserError
 from oodbench.files import is_temporary, whole_file, write_whole
@@ -52,10 +50,9 @@ from oodbench.results.schemas import (
     Provenance,
     RunFile,
     SweepFile,
-    parse_file,
+    parse_json,
     read_bytes,
     read_file,
-    sealed,
 )
 
 if TYPE_CHECKING:
@@ -64,28 +61,15 @@ if TYPE_CHECKING:
 PLACE = ["dataset_label", "label", "test_environments", "draw", "trial"]
 """The columns of a plan by which a run of a row is found."""
 LAST = "last"
-"""The name of the weights of a run's last step, used beside the selection rules."""
+"""The name of the weights of a run's last step, where else a selection rule stands."""
 WEIGHTS = ".safetensors"
 LOST_AFTER = 120.0
 """Seconds without a heartbeat after which a run that another machine trained counts as lost."""
 
 
-def _dumps(value: Any, separators: tuple[str, str] | None = None) -> str:
-    try:
-        return json.dumps(value, allow_nan=False, separators=separators)
-    except (TypeError, ValueError):
-        return json.dumps(_finite(value), allow_nan=False, separators=separators)
-
-
-def _finite(value: Any) -> Any:
-    """Replace infinities and NaN by None, as JSON knows neither."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return value
+def _dumps(value: Any) -> str:
+    """JSON with null for infinities and NaN."""
+    return to_json(value, inf_nan_mode="null", fallback=dict).decode()
 
 
 class RunDirectory:
@@ -94,43 +78,24 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
-        self._info: RunFile | None = None
-        """The content of run.json, once it is read or written."""
-        self._columns: Columns | None = None
-        """The columns that run.json has, if this object writes records."""
-
-    @property
-    def results(self) -> Path:
+        self.results = path.parent.parent
         """The results directory."""
-        return self.path.parent.parent
-
-    @property
-    def checkpoint(self) -> Path:
-        """The path of the run's checkpoint."""
-        return self.path / "checkpoint.pt"
-
-    @property
-    def kept(self) -> Path:
-        """The folder of what is kept of the run when it has ended."""
-        return self.results / "kept" / self.id
-
-    @property
-    def weights(self) -> Path:
-        """The folder of the run's kept weights."""
-        return self.kept / "weights"
-
-    @property
-    def stack(self) -> Path:
-        """The path of the file in which a process that ran out of time left the stacks of its threads."""
-        return self.path / "stack.txt"
+        self.checkpoint = path / "checkpoint.pt"
+        self.stack = path / "stack.txt"
+        """Where a process that ran out of time left the stacks of its threads."""
+        self.kept = self.results / "kept" / self.id
+        """The folder of weights and predictions, which stay when the run has ended."""
+        self.weights = self.kept / "weights"
+        self._info: RunFile | None = None
+        self._written: str | None = None
+        self._columns: Columns | None = None
 
     def lock(self) -> FileLock:
-        """Return the lock that whoever trains the run holds; the system drops it when the holder dies."""
+        """The lock that the process that trains the run holds; the system drops it when the holder dies."""
         self._make()
         return FileLock(self.path / "lock", blocking=False)
 
     def _make(self) -> None:
-        """Make the run's folder; raises FileNotFoundError if the results directory is gone."""
         if not self.results.exists():
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(self.results))
         self.path.mkdir(parents=True, exist_ok=True)
@@ -140,10 +105,12 @@ class RunDirectory:
     ) -> None:
         """Record the spec, what tables need to know of dataset and task, and where it runs."""
         run = {"schema": SCHEMA, "spec": asdict(spec), "context": context}
-        columns = self._known_columns().by_key
-        text = sealed(_dumps(run | {"provenance": provenance, "columns": columns}))
-        write_whole(self.path / "run.json", text)
+        self._write_run(run | {"provenance": provenance}, self._known_columns())
         (self.path / "failed.json").unlink(missing_ok=True)
+
+    def _write_run(self, run: Mapping[str, Any], columns: Columns) -> None:
+        self._written, self._info = _dumps({**run, "columns": columns.by_key}), None
+        write_whole(self.path / "run.json", self._written)
 
     def beat(self, step: int) -> None:
         """Say that this process has the run at `step`; `job` and `node` are Slurm's.
@@ -152,22 +119,20 @@ class RunDirectory:
         """
         beat = {"step": step, "time": time.time(), "host": platform.node(), "pid": os.getpid()}
         beat |= {"job": slurm_job(), "node": os.environ.get("SLURMD_NODENAME")}
-        write_whole(self.path / "heartbeat", sealed(_dumps(beat)), durable=False)
+        write_whole(self.path / "heartbeat", _dumps(beat), durable=False)
 
     def rest(self) -> None:
         """Record that the run has not ended and no process trains it any more."""
         (self.path / "heartbeat").unlink(missing_ok=True)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add one record, with `evaluations` as in `records`, to the metrics.
-
-        What its keys stand for is in run.json before.
-        """
+        """Add a record, with its values in `evaluations` and `train`, to the metrics."""
         columns = self._known_columns()
         known = len(columns.by_key)
         line = columns.line(record)
-        if len(columns.by_key) > known:
-            self._keep_columns(columns)
+        if len(columns.by_key) > known:  # on the disk before the line that needs them
+            written = self._written or self.read("run.json") or b"{}"
+            self._write_run(from_json(written), columns)
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(_dumps(line) + "\n")
 
@@ -179,20 +144,12 @@ class RunDirectory:
             self._columns = Columns() if run is None else Columns.of(run)
         return self._columns
 
-    def _keep_columns(self, columns: Columns) -> None:
-        run: dict[str, Any] = from_json(self.read("run.json") or b"{}")
-        run.pop("checksum", None)
-        write_whole(self.path / "run.json", sealed(_dumps(run | {"columns": columns.by_key})))
-        self._info = None
-
     def sync_records(self) -> dict[str, Any]:
         """Put the records on the disk; returns their number `records` and the `sha256` of their bytes."""
-        try:
-            with (self.path / "metrics.jsonl").open("rb") as file:
-                os.fsync(file.fileno())
-                return _digest(file.readlines())
-        except FileNotFoundError:
-            return _digest([])
+        with suppress(FileNotFoundError), (self.path / "metrics.jsonl").open("rb") as file:
+            os.fsync(file.fileno())
+            return _digest(file.readlines())
+        return _digest([])
 
     def keep_records(self, records: int, sha256: str) -> bool:
         """Keep the first `records` records and drop the others, which a resumed run writes again.
@@ -209,13 +166,13 @@ class RunDirectory:
         return True
 
     def forget_records(self) -> None:
-        """Drop all records and the weights kept with them, for a run that starts anew."""
+        """Drop all records and the weights kept with them, for a run that starts from its first step."""
         shutil.rmtree(self.kept, ignore_errors=True)
         self._columns = Columns()
         write_whole(self.path / "metrics.jsonl", "")
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the records in the order of their steps, up to a torn or damaged line."""
+        """The records in the order of their steps, up to a torn or damaged line."""
         if self.is_in_tables:
             return self._ended.records_of(self.id)
         with suppress(DamagedFile):
@@ -234,21 +191,22 @@ class RunDirectory:
         return self.id in self._ended
 
     def finish(self, status: State, step: int, seconds: float) -> None:
-        """Mark the run as `done` or `diverged` at `step`, with its id and a digest of its records.
+        """Mark the run as `done` or `diverged` at `step`.
 
-        `records` and `sha256` in done.json are the number of the lines of metrics.jsonl and the hash
-        of its bytes.
+        done.json has the run's id and hashes of run.json and metrics.jsonl, so that damage is noticed.
         """
+        written = self._written or (self.read("run.json") or b"").decode()
         end = {"id": self.id, "status": status, "step": step, "seconds": seconds}
-        write_whole(self.path / "done.json", sealed(_dumps(end | self.sync_records())))
+        end |= self.sync_records() | {"of_run": _sha256(written.encode())}
+        write_whole(self.path / "done.json", _dumps(end))
         for name in ("heartbeat", "lock"):  # waiters look at done.json again
             (self.path / name).unlink(missing_ok=True)
 
     def fail(self, error: str, trace: str) -> None:
         """Mark the run as failed: one sentence and the traceback."""
         self._make()  # its process may have died before it had the lock
-        write_whole(self.path / "failed.json", sealed(_dumps({"error": error, "traceback": trace})))
-        (self.path / "heartbeat").unlink(missing_ok=True)
+        write_whole(self.path / "failed.json", _dumps({"error": error, "traceback": trace}))
+        self.rest()
 
     def take_stack(self) -> str:
         """Read and remove stack.txt, which is written at the timeout; empty if it is not there."""
@@ -264,72 +222,67 @@ class RunDirectory:
         (self.path / "done.json").unlink(missing_ok=True)
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of one of the run's files, or None if it is not there; raises DamagedFile."""
+        """The content of one of the run's files, or None if it is not there; raises DamagedFile."""
         return read_bytes(self.path / name)
 
     def info(self) -> RunFile | None:
-        """Return spec, context and provenance, or None if the run has not started; raises DamagedFile."""
+        """Spec, context and provenance, or None if the run has not started; raises DamagedFile."""
         return self._ended.info(self.id) if self.is_in_tables else self._folder_info()
 
     def _folder_info(self) -> RunFile | None:
-        data, place = self.read("run.json"), str(self.path / "run.json")
-        self._info = None if data is None else parse_file(data, RunFile, place)
+        self._info = read_file(self.path / "run.json", RunFile)
         return self._info
 
     def made_by(self) -> Provenance:
-        """Return the provenance of the run, empty where none can be read; run.json is read once."""
+        """The provenance of the run, empty where none can be read."""
         with suppress(DamagedFile, OSError):
             run = self._info or self.info()
             return Provenance() if run is None else run.provenance
         return Provenance()
 
-    def end(self) -> DoneFile | None:
-        """Return how the run ended, or None if it has not ended well; raises DamagedFile."""
-        return self._ended.end(self.id) if self.is_in_tables else self._folder_end()
-
-    def _folder_end(self) -> DoneFile | None:
-        data = self.read("done.json")
-        return None if data is None else parse_file(data, DoneFile, str(self.path / "done.json"))
+    def end(self) -> State | None:
+        """How the run ended, or None if it has not ended well; raises DamagedFile."""
+        if self.is_in_tables:
+            return self._ended.states[self.id]
+        end = read_file(self.path / "done.json", DoneFile)
+        return None if end is None else end.status
 
     def failure(self) -> FailedFile | None:
-        """Return the content of failed.json, or None; for a damaged file, a failure that says so."""
+        """The content of failed.json, or None; for a damaged file, a failure that says so."""
         try:
             return read_file(self.path / "failed.json", FailedFile)
         except DamagedFile as error:
             return FailedFile(error=str(error), traceback="")
 
     def heartbeat(self) -> Heartbeat | None:
-        """Return the last heartbeat, or None if there is none that can be read."""
-        try:
+        """The last heartbeat, or None if there is none that can be read."""
+        beat = None
+        with suppress(DamagedFile):
             beat = read_file(self.path / "heartbeat", Heartbeat)
-        except DamagedFile:
-            return None
-        if beat is not None:
-            with suppress(DamagedFile):
-                path = _process_beat(self.results, beat.host, beat.pid)
-                now = read_file(path, ProcessHeartbeat)
+            if beat is not None:
+                now = read_file(_process_beat(self.results, beat.host, beat.pid), ProcessHeartbeat)
                 if now is not None and self.id in now.steps and now.time > beat.time:
                     return beat.model_copy(update={"step": now.steps[self.id], "time": now.time})
         return beat
 
     def state(self) -> State:
-        """Return the run's state by the disk alone, which knows nothing of queues."""
+        """The run's state by the disk alone, which knows nothing of queues."""
         return self.state_and_reason()[0]
 
     def state_and_reason(self) -> tuple[State, str]:
-        """Return the run's state, and the reason why it failed or is broken."""
+        """The run's state, and the reason why it failed or is broken."""
         found = self._folder_state()
         # looked at last: a run that is moved meanwhile has no folder any more
-        return (self._ended.state(self.id), "") if self.is_in_tables else found
+        return (self._ended.states[self.id], "") if self.is_in_tables else found
 
     def _folder_state(self) -> tuple[State, str]:
         try:
-            end = self._folder_end()
-            reason = "" if end is None else self._contradiction(end)
+            end = read_file(self.path / "done.json", DoneFile)
+            if end is not None:
+                reason = self._contradiction(end)
+                return (State.BROKEN, reason) if reason else (end.status, "")
         except (DamagedFile, OSError) as error:
             return State.BROKEN, str(error)
-        if end is not None:
-            return (State.BROKEN, reason) if reason else (end.status, "")
         failure = self.failure()
         if failure is not None:
             return State.FAILED, failure.error
@@ -339,13 +292,17 @@ class RunDirectory:
         return State.RUNNING if _alive(beat) else State.LOST, ""
 
     def _contradiction(self, end: DoneFile) -> str:
-        """Return what contradicts done.json in the files of a run that has ended; empty if nothing does."""
-        run = self._folder_info()
-        if run is None:
-            return f"{self.path / 'run.json'} is missing"
+        """What contradicts done.json in the other files of a run; empty if nothing does."""
+        place = str(self.path / "run.json")
+        text = self.read("run.json")
+        if text is None:
+            return f"{place} is missing"
+        self._info = run = parse_json(text, RunFile, place)
         for name, run_id in (("run.json", run.spec.id), ("done.json", end.id)):
             if run_id != self.id:
                 return f"{self.path / name} is of another run: {run_id[:20]}"
+        if _sha256(text) != end.of_run:
+            return f"{place} is not what the run ended with"
         reason = wrong_records(self.read("metrics.jsonl") or b"", run, end)
         return f"{self.path / 'metrics.jsonl'} {reason}" if reason else ""
 
@@ -354,31 +311,33 @@ def _process_beat(results: Path, host: str, pid: int) -> Path:
     return results / "heartbeats" / f"{quote(host, safe='')}-{pid}"
 
 
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _digest(lines: Sequence[bytes]) -> dict[str, Any]:
-    return {"records": len(lines), "sha256": hashlib.sha256(b"".join(lines)).hexdigest()}
+    return {"records": len(lines), "sha256": _sha256(b"".join(lines))}
 
 
 def _alive(beat: Heartbeat) -> bool:
     if time.time() - beat.time > LOST_AFTER:
         return False
-    if beat.host != platform.node():
-        return True
-    try:
-        os.kill(beat.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
+    with suppress(PermissionError):
+        try:
+            if beat.host == platform.node():
+                os.kill(beat.pid, 0)
+        except ProcessLookupError:
+            return False
     return True
 
 
 def weights_path(run: RunDirectory, rule: str, step: int) -> Path:
-    """Return where the weights of a step are kept for a rule."""
+    """Where the weights of a step are kept for a rule."""
     return run.weights / f"{quote(rule, safe='')}-{step}{WEIGHTS}"
 
 
 def kept_weights(run: RunDirectory) -> dict[tuple[str, int], Path]:
-    """Return the files of kept weights by rule and step.
+    """The files of kept weights by rule and step.
 
     While a run is trained a rule may have two, as a resumed run may need the former one.
     """
@@ -397,7 +356,7 @@ class Results:
         self.path = path
 
     def run(self, run_id: str) -> RunDirectory:
-        """Return the directory of a run; what follows an `@` in an id tells its rows apart."""
+        """The directory of a run; what follows an `@` in an id tells its rows apart."""
         return RunDirectory(self.path / "runs" / run_id.partition("@")[0])
 
     def beat(self, steps: Mapping[str, int]) -> None:
@@ -405,13 +364,13 @@ class Results:
         path = _process_beat(self.path, platform.node(), os.getpid())
         if steps:
             path.parent.mkdir(exist_ok=True)
-            beat = sealed(_dumps({"time": time.time(), "steps": dict(steps)}))
-            write_whole(path, beat, durable=False)
+            beat = {"time": time.time(), "steps": dict(steps)}
+            write_whole(path, _dumps(beat), durable=False)
         else:
             path.unlink(missing_ok=True)
 
     def plan(self) -> dict[str, Any]:
-        """Return the `name` and `settings` of sweep.json, and the planned `rows` (see `rows`).
+        """The `name` and `settings` of sweep.json, and the planned `rows` (see `rows`).
 
         Raises UserError if there is no plan or it is damaged.
         """
@@ -419,38 +378,31 @@ class Results:
         if (read_bytes(path) or b"").startswith(b'{"schema": 1,'):
             from oodbench.results.earlier import convert
 
-            try:
-                convert(self)
-            except OSError as error:
-                raise UserError(
-                    f"{self.path} is of 0.4.0 and must be moved to today's form: {error.strerror}"
-                ) from None
+            convert(self)
         sweep = read_file(path, SweepFile)
         if sweep is None:
             if not self.path.exists():
                 raise UserError(f"there is no directory {self.path}")
-            more = (
-                "; a launch of the sweep into it writes the plan again"
-                * (self.path / "ended").is_dir()
-            )
+            more = "; a launch of the sweep into it writes the plan again"
+            more *= (self.path / "ended").is_dir()
             raise UserError(f"{self.path} holds no sweep (no readable sweep.json){more}")
         return {"name": sweep.name, "settings": dict(sweep.settings), "rows": self.rows()}
 
     def rows(self) -> "pd.DataFrame":
-        """Return the planned runs, each in the rows that it stands in: `id` and the fields of its spec."""
+        """The planned runs, each in the rows that it stands in: `id` and the fields of its spec."""
         from oodbench.results.parquet import SPEC, read_table, runs_frame
 
         return runs_frame(read_table(self.path / "plan.parquet", SPEC))
 
     def specs(self) -> dict[str, RunSpec]:
-        """Return the planned runs by id, each in its first row; raises as `plan`."""
+        """The planned runs by id, each in its first row; raises as `plan`."""
         from oodbench.results.parquet import specs_of
 
         rows = self.plan()["rows"].drop_duplicates("id")
         return dict(zip(rows["id"], specs_of(rows), strict=True))
 
     def start_anew(self, ids: Collection[str]) -> None:
-        """Have the next launch train these runs from their first step, whatever they have reached.
+        """Have the next launch train these runs from their first step.
 
         A run that another process trains is left alone.
         """
@@ -462,7 +414,7 @@ class Results:
                 run.forget()
 
     def plan_lock(self) -> FileLock:
-        """Return the lock of a process that adds runs to the plan; raises UserError in a foreign folder."""
+        """The lock of a process that adds runs to the plan; raises UserError in a foreign folder."""
         if not (self.path / "sweep.json").exists() and self.path.exists():
             # another process may have just begun
             ours = {"sweep.json", "sweep.lock", "plan.parquet", "runs"}
@@ -498,21 +450,20 @@ class Results:
         from oodbench.results.tables import stacked_runs
 
         with self.plan_lock():
-            stored = self.plan() if (self.path / "sweep.json").exists() else {}
-            if stored:
-                self._check_same(name, settings, stored)
-            known = stored.get("settings", {})
-            plugins = dict.fromkeys([*known.get("plugins", ()), *settings.get("plugins", ())])
-            settings = {**known, **settings, **({"plugins": list(plugins)} if plugins else {})}
             new = pd.DataFrame(spec_columns(rows, [spec.id for spec in rows]))
-            if stored:
-                before = stored["rows"]
+            known: Mapping[str, Any] = {}
+            if (self.path / "sweep.json").exists():
+                stored = self.plan()
+                known, before = stored["settings"], stored["rows"]
+                self._check_same(name, settings, stored)
                 before = _renamed(before[~before["id"].isin(list(without))], new)
                 gone = before["id"].isin(new["id"])
                 if replacing:
                     gone |= _places(before).isin(_places(new))
                 new = stacked_runs([before[~gone], new])
-            self.store(name, settings, new)
+            plugins = dict.fromkeys([*known.get("plugins", ()), *settings.get("plugins", ())])
+            more = {"plugins": list(plugins)} if plugins else {}
+            self.store(name, {**known, **settings, **more}, new)
 
     def store(self, name: str, settings: Mapping[str, Any], rows: "pd.DataFrame") -> None:
         """Write a plan in place of another; `rows` are as `rows` returns them."""
@@ -520,12 +471,11 @@ class Results:
 
         write_table(table_of(rows, SPEC), self.path / "plan.parquet")
         text = _dumps({"schema": SCHEMA, "name": name, "settings": settings})
-        write_whole(self.path / "sweep.json", sealed(text))
+        write_whole(self.path / "sweep.json", text)
 
     def _check_same(
         self, name: str, settings: Mapping[str, Any], stored: Mapping[str, Any]
     ) -> None:
-        """Raise UserError if the stored plan is not of the same sweep."""
         if stored["name"] != name:
             raise UserError(
                 f"{self.path} holds the sweep '{stored['name']}', not '{name}'; use another directory"
@@ -542,12 +492,11 @@ class Results:
 
 
 def _places(rows: "pd.DataFrame") -> "pd.Series[Any]":
-    """The place of each run in its row."""
     return rows[PLACE].apply(tuple, axis=1) if len(rows) else rows["id"]
 
 
 def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":
-    """Return stored rows of a plan with the labels that `new` gives to some of their runs."""
+    """Stored rows with the labels that `new` gives to some of their runs."""
     place = ["dataset_label", "label"]
     named = set(new[place].itertuples(index=False, name=None))
     other = before.merge(new[["id", "label"]], on="id", suffixes=("", "_new"))

@@ -19,7 +19,7 @@ from pydantic_core import from_json
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import Evaluation, RunSpec, State
 from oodbench.results.schemas import Count, DamagedFile, parse_json, read_bytes
 
 SPAWRIOUS = ("Test", "SC_group_1", "SC_group_2")
@@ -47,8 +47,6 @@ ENVIRONMENTS: Mapping[str, Sequence[str]] = {
 }
 """DomainBed's datasets in its order, and what it calls their environments; others are env0, env1, ..."""
 ACCURACY = re.compile(r"env(\d+)_(in|out)_acc")
-
-
 SPEC = TypeAdapter(RunSpec)
 Name = Annotated[str, Field(min_length=1)]
 
@@ -101,6 +99,12 @@ class Found:
         steps = self.records[0].args.steps or 1
         return replace(self.spec, evaluate_every=1, steps=steps).id
 
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """What runs are sorted by."""
+        args = self.records[0].args
+        return args.dataset, args.algorithm, args.test_envs, args.trial_seed, args.hparams_seed
+
 
 @dataclass(frozen=True)
 class Imported:
@@ -138,7 +142,7 @@ def import_sweep(folder: Path, out: Path) -> Imported:
         more = f": {'; '.join(left_out)}" if left_out else " (no */results.jsonl with a record)"
         raise UserError(f"{folder} holds no results of DomainBed{more}")
     runs: dict[str, Found] = {}
-    for run in sorted(found, key=lambda run: _order(run.records[0].args)):
+    for run in sorted(found, key=lambda run: run.order):
         kept = runs.setdefault(run.identity, run)
         if kept is not run:
             runs[run.identity], other = sorted((kept, run), key=lambda r: -len(r.records))
@@ -151,12 +155,8 @@ def import_sweep(folder: Path, out: Path) -> Imported:
     return Imported(len(specs), left_out)
 
 
-def _order(args: Args) -> tuple[Any, ...]:
-    return args.dataset, args.algorithm, args.test_envs, args.trial_seed, args.hparams_seed
-
-
 def _records(file: Path) -> list[Record]:
-    """Return the records of a file in their order; raises UserError, with the line, for what is none."""
+    """The records of a file in their order; raises UserError, with the line, for what is no record."""
     records = []
     lines = (read_bytes(file) or b"").splitlines()
     for number, line in enumerate(lines, 1):
@@ -176,7 +176,7 @@ def _records(file: Path) -> list[Record]:
 
 
 def _runs(file: Path, records: Sequence[Record]) -> Iterator[tuple[int, Sequence[Record], bool]]:
-    """Yield the first line, the records and whether it has ended of each run in a file."""
+    """The first line of each run in a file, its records, and whether it has ended."""
     starts = [0] if records else []
     for place, (before, record) in enumerate(pairwise(records), 1):
         same = str((before.args, before.hparams)) == str((record.args, record.hparams))
@@ -191,7 +191,7 @@ def _runs(file: Path, records: Sequence[Record]) -> Iterator[tuple[int, Sequence
 
 
 def _environments(record: Record, place: str) -> list[str]:
-    """Return the names of the environments; raises UserError unless they are 0, 1, ... without gaps."""
+    """The names of the environments; raises UserError unless they are 0, 1, ... without gaps."""
     numbers = {number for number, _ in record.accuracies}
     count = len(numbers)
     if numbers != set(range(count)) or count < 2:
@@ -202,7 +202,7 @@ def _environments(record: Record, place: str) -> list[str]:
 
 
 def _spec(records: Sequence[Record], place: str) -> RunSpec:
-    """Return the spec of a run; raises UserError for one that cannot be, with its place."""
+    """The spec of a run; raises UserError, with its place, for one that cannot be."""
     first = records[0]
     args, names = first.args, _environments(first, place)
     if any(record.accuracies.keys() != first.accuracies.keys() for record in records):
@@ -232,7 +232,6 @@ def _spec(records: Sequence[Record], place: str) -> RunSpec:
 
 
 def _write(results: Results, run: Found) -> None:
-    """Write the files of a run."""
     names = _environments(run.records[0], run.place)
     directory = results.run(run.spec.id)
     directory.path.mkdir(parents=True)
@@ -248,18 +247,14 @@ def _write(results: Results, run: Found) -> None:
     for record in run.records:
         seconds += (record.step_time or 0.0) * max(record.step - last, 0)
         last = record.step
-        cost: dict[str, float] = {"training_seconds": seconds}
+        cost = {"training_seconds": seconds}
         if record.mem_gb:
             cost["memory_mb"] = record.mem_gb * 1024
         evaluations = [
-            {
-                "environment": names[number],
-                "split": split,
-                "metric": "accuracy",
-                "value": math.nan if value is None else float(value),
-                "count": 1,
-            }
-            for (number, split), value in record.accuracies.items()
+            asdict(
+                Evaluation(names[n], s, "accuracy", math.nan if v is None else float(v), count=1)
+            )
+            for (n, s), v in record.accuracies.items()
         ]
         more = (record.model_extra or {}).items()
         train = {k: v for k, v in more if type(v) is float and not k.startswith(("env", "epoch"))}

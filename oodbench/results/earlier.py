@@ -1,7 +1,9 @@
 """Directories of 0.4.0, which had a file of records for each run, in the form of today."""
 
 import hashlib
+import re
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,27 +12,33 @@ import pandas as pd
 from filelock import FileLock
 from pydantic_core import from_json
 
+from oodbench.errors import UserError
 from oodbench.results.parquet import spec_columns
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import UNREADABLE, DamagedFile, check_seal, read_bytes
+from oodbench.results.schemas import UNREADABLE, DamagedFile, read_bytes
 from oodbench.terminal import counted, terminal
 
 BEGINNING = b'{"schema": 1,'
 """The first bytes of sweep.json in a directory of 0.4.0."""
+SEAL = re.compile(rb', "checksum": "([0-9a-f]{8})"\}\s*\Z')
 
 
 def convert(results: Any) -> None:
-    """Move the runs of a directory of 0.4.0 that have ended or failed; others begin anew.
+    """Move the runs of a directory of 0.4.0 that have ended or failed; others begin from their first step.
 
-    Interrupted, it goes on at the next call: sweep.json is written last. A second process waits.
+    Interrupted, it goes on at the next call: sweep.json is written last. A second process waits. Raises
+    UserError for a directory that cannot be written to.
     """
     path = results.path / "sweep.json"
-    with FileLock(results.path / "conversion.lock"):
-        text = read_bytes(path) or b""
-        if text.startswith(BEGINNING):
-            check_seal(text, str(path))
-            _convert(results, from_json(text))
-    (results.path / "conversion.lock").unlink(missing_ok=True)
+    try:
+        with FileLock(results.path / "conversion.lock"):
+            if (read_bytes(path) or b"").startswith(BEGINNING):
+                _convert(results, _content(path))
+        (results.path / "conversion.lock").unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{results.path} is of 0.4.0 and must be moved to today's form: {error.strerror}"
+        ) from None
 
 
 def _convert(results: Any, stored: dict[str, Any]) -> None:
@@ -46,7 +54,7 @@ def _convert(results: Any, stored: dict[str, Any]) -> None:
 
 
 def _moved(results: Any, old: str, spec: RunSpec) -> bool:
-    """Move a run of 0.4.0 to its id of today; returns whether it had ended or failed."""
+    """Move a run to its id of today; returns whether it had ended or failed."""
     before, now = results.path / "runs" / old, results.run(spec.id)
     if not before.is_dir() or before == now.path:
         return False
@@ -78,12 +86,14 @@ def _moved(results: Any, old: str, spec: RunSpec) -> bool:
 
 def _content(path: Path) -> Any:
     text = read_bytes(path) or b"null"
-    check_seal(text, str(path))
+    seal = SEAL.search(text)
+    if seal and int(seal[1], 16) != zlib.crc32(text[: -len(seal[0])]):
+        raise DamagedFile(f"{path} is damaged: it is not what was written")
     return from_json(text)
 
 
 def _records(text: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the records in a file of 0.4.0, whose lines have names only where these change."""
+    """The records in a file whose lines have names only where these change."""
     columns: list[dict[str, Any]] = []
     shares: list[str] = []
     for line in map(from_json, text.splitlines()):

@@ -15,8 +15,8 @@ from filelock import FileLock
 
 from oodbench.files import whole_file
 from oodbench.results.records import parted
-from oodbench.results.run_spec import COMPLETE, RunSpec, State
-from oodbench.results.schemas import DamagedFile, DoneFile, RunFile, read_bytes
+from oodbench.results.run_spec import COMPLETE, State
+from oodbench.results.schemas import DamagedFile, RunFile, read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,6 +48,13 @@ class Part:
             raise DamagedFile(f"{self.place} has a record without {missing[0]}")
         return table
 
+    def told_of(self, run_id: str) -> str:
+        """How a run ended, and its records, as a text."""
+        from oodbench.results.parquet import of_runs
+
+        runs = self.runs.loc[self.runs["id"] == run_id, ["state", "last_step"]]
+        return repr((runs.to_numpy().tolist(), of_runs(self.records, [run_id]).to_pylist()))
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -60,11 +67,7 @@ class Ended:
     """A sentence on each part that is left out."""
 
     @cached_property
-    def runs(self) -> "pd.DataFrame":
-        """The runs of all parts, a row for each row of the plan; `part` is the index of a run's part.
-
-        Of a run in several parts the first is taken if all say the same, else none.
-        """
+    def _rows(self) -> "pd.DataFrame":
         import pandas as pd
 
         from oodbench.results.parquet import RUNS
@@ -72,30 +75,29 @@ class Ended:
 
         if not self.parts:
             return pd.DataFrame(columns=[*RUNS.names, "part"])
-        runs = stacked_runs([part.runs.assign(part=i) for i, part in enumerate(self.parts)])
-        first = runs.groupby("id")["part"].transform("min")
-        return runs[(runs["part"] == first) & ~runs["id"].isin(list(self.contradicted))]
+        return stacked_runs([part.runs.assign(part=i) for i, part in enumerate(self.parts)])
+
+    @cached_property
+    def runs(self) -> "pd.DataFrame":
+        """The runs of all parts, a row for each row of the plan; `part` is the index of a run's part.
+
+        Of a run in several parts the first is taken if all say the same, else none.
+        """
+        rows = self._rows
+        first = rows.groupby("id")["part"].transform("min")
+        return rows[(rows["part"] == first) & ~rows["id"].isin(list(self.contradicted))]
 
     @cached_property
     def contradicted(self) -> dict[str, str]:
         """The runs that several parts have with unlike records, with a sentence on each."""
-        places: dict[str, list[Part]] = {}
-        for part in self.parts:
-            for run_id in part.runs["id"].unique():
-                places.setdefault(run_id, []).append(part)
-        several = {i: parts for i, parts in places.items() if len(parts) > 1}
+        places = self._rows[["id", "part"]].drop_duplicates()
+        several = places[places.duplicated("id", keep=False)].groupby("id")["part"]
+        found = {str(run_id): [self.parts[i] for i in at] for run_id, at in several}
         return {
-            run_id: f"{parts[0].place} and {parts[1].place} have unlike records of the run {run_id}"
-            for run_id, parts in several.items()
-            if len({_content(part, run_id) for part in parts}) > 1
+            i: f"{parts[0].place} and {parts[1].place} have unlike records of the run {i}"
+            for i, parts in found.items()
+            if len({part.told_of(i) for part in parts}) > 1
         }
-
-    @cached_property
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """The columns of each run by id, in its first row."""
-        once = self.runs.drop_duplicates("id").astype(object)
-        rows = once.where(once.notna(), None).to_dict(orient="records")
-        return {str(row["id"]): {str(name): v for name, v in row.items()} for row in rows}
 
     @cached_property
     def states(self) -> dict[str, State]:
@@ -110,34 +112,30 @@ class Ended:
     def __contains__(self, run_id: object) -> bool:
         return bool(self.parts) and run_id in self.states
 
-    def state(self, run_id: str) -> State:
-        """Return how a run ended."""
-        return self.states[run_id]
-
-    def end(self, run_id: str) -> DoneFile:
-        """Return how a run ended as done.json said it."""
-        row = self.rows[run_id]
-        values = {"status": State(row["state"]), "step": row["last_step"], "id": run_id}
-        return DoneFile.model_construct(seconds=row["training_seconds"], **values)
+    def _row(self, run_id: str) -> "pd.DataFrame":
+        row = self.runs[self.runs["id"] == run_id][:1].astype(object)
+        return row.where(row.notna(), None)
 
     def info(self, run_id: str) -> RunFile:
-        """Return what run.json said of a run."""
-        row = self.rows[run_id]
+        """What run.json said of a run, in its first row."""
+        from oodbench.results.parquet import specs_of
+
+        row = self._row(run_id)
         names = ("dataset_label", "training_environments", "metric", "higher_is_better", "constant")
-        context = {n: row[n] for n in names if row[n] is not None} | (row["context"] or {})
+        values = row.iloc[0]
+        context = {n: values[n] for n in names if values[n] is not None} | (values["context"] or {})
         context["training_environments"] = list(context["training_environments"])
-        spec = RunSpec.from_json(row)
-        made = row["provenance"] or {}
-        return RunFile.model_construct(schema_=2, spec=spec, context=context, provenance=made)
+        made = values["provenance"] or {}
+        return RunFile.model_construct(spec=specs_of(row)[0], context=context, provenance=made)
 
     def records_of(self, run_id: str) -> list[dict[str, Any]]:
-        """Return the records of a run in the order of their steps."""
-        import pyarrow.compute as pc
+        """The records of a run in the order of their steps."""
+        from oodbench.results.parquet import of_runs
 
-        table = self.parts[self.rows[run_id]["part"]].records
+        part = self.parts[self._row(run_id)["part"].iloc[0]]
         names = ("environment", "split", "metric", "count")
         values: dict[int, list[Any]] = {}
-        for row in table.filter(pc.equal(table["id"], run_id)).to_pylist():
+        for row in of_runs(part.records, [run_id]).to_pylist():
             of_step = values.setdefault(row["step"], [])
             of_step.append((tuple(row[name] for name in names), row["value"]))
         return [{"step": step, **parted(of_step)} for step, of_step in values.items()]
@@ -150,49 +148,30 @@ class Ended:
                 write_part(now, [*range(len(now.parts))], [], set(ids))
 
 
-def _content(part: Part, run_id: str) -> str:
-    """Return the rows of a run, and its records, as a text."""
-    import pyarrow.compute as pc
-
-    records = part.records.filter(pc.equal(part.records["id"], run_id)).to_pylist()
-    runs = part.runs[part.runs["id"] == run_id]
-    return repr((runs[["state", "last_step"]].to_dict(orient="records"), records))
-
-
 def ended(results: Path) -> Ended:
-    """Return the ended runs of a results directory; what is on the disk is read once."""
+    """The ended runs of a results directory; what is on the disk is read once."""
     folder = results / FOLDER
     while True:
         try:
             with os.scandir(folder) as entries:
-                files = [entry for entry in entries if _is_of_part(entry.name)]
-        except (FileNotFoundError, NotADirectoryError):
-            return Ended(results)
-        try:
+                files = [e for e in entries if e.name.endswith(".parquet")]
             found = ((file.name, file.stat(follow_symlinks=False)) for file in files)
             stamps = sorted((name, s.st_size, s.st_mtime_ns) for name, s in found)
             return _read(str(folder), tuple(stamps))
-        except FileNotFoundError:  # merged by another process meanwhile
-            continue
-
-
-def _is_of_part(name: str) -> bool:
-    return bool(key_in(name, "runs-") or key_in(name, "records-"))
-
-
-def key_in(name: str, kind: str) -> str:
-    """Return the key of a file of runs or records; empty for other files."""
-    is_one = name.startswith(kind) and name.endswith(".parquet")
-    return name.removeprefix(kind).removesuffix(".parquet") if is_one else ""
+        except (FileNotFoundError, NotADirectoryError):
+            if not folder.is_dir():
+                return Ended(results)
+            # merged by another process meanwhile
 
 
 @lru_cache(maxsize=8)
 def _read(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> Ended:
-    """Return the parts of a folder; `stamps` are the names, sizes and times of change of its files."""
+    """Read a folder; `stamps` are the names, sizes and times of change of its files."""
     parts, wrong = [], []
-    for key in filter(None, (key_in(name, "runs-") for name, *_ in stamps)):
+    for name, *_ in stamps:
         try:
-            parts.append(_part(Path(folder), key))
+            if name.startswith("runs-"):
+                parts.append(_part(Path(folder) / name))
         except DamagedFile as error:
             wrong.append(
                 f"{error}; its runs count as not trained until a launch trains them again; then delete it"
@@ -200,34 +179,37 @@ def _read(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> Ended:
     return Ended(Path(folder).parent, tuple(parts), tuple(wrong))
 
 
-def _part(folder: Path, key: str) -> Part:
-    """Return a part; raises DamagedFile, and FileNotFoundError if it is gone."""
+def records_file(runs: Path) -> Path:
+    """The file of records of a file of runs."""
+    return runs.with_name(runs.name.replace("runs-", "records-", 1))
+
+
+def _part(runs: Path) -> Part:
+    """Read a part; raises DamagedFile, and FileNotFoundError if it is gone."""
     from oodbench.results.parquet import RUNS, key_of, parsed, runs_frame
 
-    paths = [folder / f"{kind}-{key}.parquet" for kind in ("runs", "records")]
-    runs, records = map(read_bytes, paths)
-    if runs is None or records is None:
-        if not os.path.lexists(paths[0]):
-            raise FileNotFoundError(str(paths[0]))
-        raise DamagedFile(f"{paths[runs is not None]} is missing")
-    table = parsed(runs, RUNS, str(paths[0]))
+    key, records = runs.stem.removeprefix("runs-"), records_file(runs)
+    of_runs, of_records = read_bytes(runs), read_bytes(records)
+    if of_runs is None or of_records is None:
+        if not os.path.lexists(runs):
+            raise FileNotFoundError(str(runs))
+        raise DamagedFile(f"{runs if of_runs is None else records} is missing")
+    table = parsed(of_runs, RUNS, str(runs))
     try:
         frame = runs_frame(table)
     except DamagedFile as error:
-        raise DamagedFile(f"{paths[0]}: {error}") from None
-    if key_of(runs, records) != key:
-        raise DamagedFile(
-            f"{paths[0]} or {paths[1].name} is damaged: they are not what was written"
-        )
+        raise DamagedFile(f"{runs}: {error}") from None
+    if key_of(of_runs, of_records) != key:
+        raise DamagedFile(f"{runs} or {records.name} is damaged: they are not what was written")
     if frame[["id", "last_step", "records"]].isna().any(axis=None):
-        raise DamagedFile(f"{paths[0]} has a run without an id, a last step or records")
+        raise DamagedFile(f"{runs} has a run without an id, a last step or records")
     if not frame["state"].isin(COMPLETE).all():
-        raise DamagedFile(f"{paths[0]} has a run that has not ended")
-    return Part(key, frame, records, str(paths[1]))
+        raise DamagedFile(f"{runs} has a run that has not ended")
+    return Part(key, frame, of_records, str(records))
 
 
 def lock(results: Path, patient: bool = True) -> FileLock:
-    """Return the lock of whoever writes the tables; unless `patient`, acquiring it may raise Timeout."""
+    """The lock of the process that writes the tables; unless `patient`, acquiring it may raise Timeout."""
     folder = results / FOLDER
     folder.mkdir(exist_ok=True)
     return FileLock(folder / ".lock", blocking=patient)
@@ -242,21 +224,19 @@ def write_part(
 ) -> None:
     """Write the chosen parts, whose runs get other `rows`, and new runs as one; remove the chosen ones."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    from oodbench.results.parquet import RECORDS, RUNS, content_of, key_of, table_of
+    from oodbench.results.parquet import RECORDS, RUNS, content_of, key_of, of_runs, table_of
     from oodbench.results.tables import stacked_runs
 
     own = now.runs
     kept = own[own["part"].isin(chosen) & ~own["id"].isin(list(without))]
     tables = [RECORDS.empty_table(), *(records for _, records in new)]
     for i in chosen:  # of a run in several parts, the records of one are kept
-        ids = pa.array(kept.loc[kept["part"] == i, "id"].unique(), pa.string())
-        tables.append(_plain(now.parts[i].records).filter(pc.field("id").isin(ids)))
+        tables.append(of_runs(now.parts[i].records, kept.loc[kept["part"] == i, "id"].unique()))
     runs = stacked_runs([rows(kept.drop(columns="part")), *(runs for runs, _ in new)])
-    records = pa.concat_tables(tables)
     folder, key = now.path / FOLDER, ""
     if len(runs):
+        records = pa.concat_tables(tables).unify_dictionaries()
         contents = content_of(table_of(runs, RUNS)), content_of(records)
         key = key_of(*contents)
         for kind, content in (("records", contents[1]), ("runs", contents[0])):
@@ -266,9 +246,3 @@ def write_part(
         if part.key != key:
             (folder / f"runs-{part.key}.parquet").unlink(missing_ok=True)
             (folder / f"records-{part.key}.parquet").unlink(missing_ok=True)
-
-
-def _plain(records: "pa.Table") -> "pa.Table":
-    from oodbench.results.parquet import RECORDS
-
-    return records.cast(RECORDS)

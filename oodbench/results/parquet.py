@@ -7,22 +7,25 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, get_origin
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from oodbench.files import read_regular, whole_file
+from oodbench.files import whole_file
 from oodbench.results.records import COSTS
 from oodbench.results.run_spec import RunSpec
-from oodbench.results.schemas import LARGEST_FILE, UNREADABLE, DamagedFile
+from oodbench.results.schemas import UNREADABLE, DamagedFile, read_bytes
 
 FIELDS = fields(RunSpec)
 NAMES = pa.list_(pa.string())
+REPEATED = pa.dictionary(pa.int32(), pa.string())
+"""The type of columns that repeat few texts."""
 PLAIN: dict[Any, pa.DataType] = {
     str: pa.string(),
     int: pa.int32(),
@@ -58,11 +61,11 @@ RUNS = pa.schema(
 """The columns of an ended run; `records` is its number of rows among the records."""
 RECORDS = pa.schema(
     [
-        ("id", pa.string()),
+        ("id", REPEATED),
         ("step", pa.int32()),
-        ("environment", pa.string()),
-        ("split", pa.string()),
-        ("metric", pa.string()),
+        ("environment", REPEATED),
+        ("split", REPEATED),
+        ("metric", REPEATED),
         ("value", pa.float64()),
         ("count", pa.int32()),
     ]
@@ -73,8 +76,7 @@ JSON = frozenset(
     + ["constant", "context", "provenance"]
 )
 """The columns whose texts are JSON."""
-CATEGORIES = ["id", "environment", "split", "metric"]
-"""The columns of records that repeat few texts."""
+CATEGORIES = [f.name for f in RECORDS if f.type == REPEATED]
 MOST_ROWS = 10_000
 """The most rows for each byte of a file: what unpacks to more is not read."""
 
@@ -88,18 +90,17 @@ def table_of(rows: pd.DataFrame | Mapping[str, Any], schema: pa.Schema) -> pa.Ta
             values = _written(values)
         elif column.type == NAMES:
             values = [None if _is_missing(names) else list(names) for names in values]
+        elif column.type == REPEATED and isinstance(values, pd.Series):
+            values = values.astype(object)
         arrays.append(pa.array(values, column.type, from_pandas=True))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _written(values: Iterable[Any]) -> list[str | None]:
-    """Return mappings as JSON; rows that share one share its text."""
-    texts: dict[int, str | None] = {}
+    """Mappings as JSON; rows that share one share its text."""
     kept = list(values)  # so that no id is used again
-    for value in kept:
-        if id(value) not in texts:
-            known = None if _is_missing(value) else json.dumps(value)
-            texts[id(value)] = known
+    distinct = {id(value): value for value in kept}
+    texts = {i: None if _is_missing(v) else json.dumps(v) for i, v in distinct.items()}
     return [texts[id(value)] for value in kept]
 
 
@@ -108,7 +109,7 @@ def _is_missing(value: object) -> bool:
 
 
 def content_of(table: pa.Table) -> bytes:
-    """Return the bytes of a Parquet file of this table."""
+    """The bytes of a Parquet file of this table."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True, store_schema=False)
     return bytes(sink.getvalue())
@@ -121,39 +122,30 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """Return the table in a file; raises DamagedFile for one that is torn, foreign or of other columns."""
-    return parsed(_bytes(path), schema, str(path))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return read_regular(path, LARGEST_FILE)
-    except OSError as error:
-        raise DamagedFile(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise DamagedFile(str(error)) from None
+    """The table in a file; raises DamagedFile for one that is missing, torn or foreign."""
+    content = read_bytes(path)
+    if content is None:
+        raise DamagedFile(f"{path}: No such file or directory")
+    return parsed(content, schema, str(path))
 
 
 def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
-    """Return the table in the bytes of a Parquet file; raises DamagedFile, which names the place."""
+    """The table in the bytes of a Parquet file; raises DamagedFile, which names the `place`."""
+    repeated = [f.name for f in schema if f.type == REPEATED]
     try:
         with pq.ParquetFile(
-            pa.BufferReader(content),
-            page_checksum_verification=True,
-            read_dictionary=CATEGORIES if schema is RECORDS else None,
+            pa.BufferReader(content), page_checksum_verification=True, read_dictionary=repeated
         ) as file:
-            if file.metadata.num_rows > MOST_ROWS * len(content):
+            rows = file.metadata.num_rows
+            if rows > MOST_ROWS * len(content):
                 raise DamagedFile(f"{place} has more rows than its bytes can hold")
             table = file.read(columns=schema.names, use_threads=False)
-            groups = range(file.metadata.num_row_groups)
-            counts = {table.num_rows, sum(file.metadata.row_group(i).num_rows for i in groups)}
-            if counts != {file.metadata.num_rows}:
-                raise DamagedFile(f"{place} has not as many rows as it says")
+        if table.num_rows != rows:
+            raise DamagedFile(f"{place} has not as many rows as it says")
         missing = [name for name in schema.names if name not in table.column_names]
         if missing:
             raise DamagedFile(f"{place} has no column {missing[0]}: it is no table of this version")
-        wanted = [(f.name, _stored(f, schema)) for f in schema]
-        return table.select(schema.names).cast(pa.schema(wanted))
+        return table.select(schema.names).cast(schema)
     except DamagedFile:
         raise
     except UNREADABLE as error:
@@ -161,15 +153,8 @@ def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
         raise DamagedFile(f"{place} is torn or no table of results: {reason}") from None
 
 
-def _stored(field: pa.Field, schema: pa.Schema) -> pa.DataType:
-    """Return the type of a column in memory."""
-    if schema is RECORDS and field.name in CATEGORIES:
-        return pa.dictionary(pa.int32(), pa.string())
-    return field.type
-
-
 def runs_frame(table: pa.Table) -> pd.DataFrame:
-    """Return a table of runs as a frame: mappings parsed, lists of names as tuples.
+    """A table of runs as a frame: mappings parsed, lists of names as tuples.
 
     Raises DamagedFile for a text that is no JSON.
     """
@@ -179,7 +164,8 @@ def runs_frame(table: pa.Table) -> pd.DataFrame:
         if name in JSON:
             columns[name] = _each(column, partial(_mapping, name))
         elif column.type == NAMES:
-            columns[name] = _tuples(column)
+            columns[name] = np.empty(len(column), dtype=object)
+            columns[name][:] = [tuple(names or ()) for names in column.to_pylist()]
         elif column.type == pa.string():
             columns[name] = _each(column, str)
         else:
@@ -197,16 +183,6 @@ def _each(column: pa.Array, change: Callable[[Any], Any]) -> "np.ndarray[Any, An
     return np.asarray(values[places.to_numpy()])
 
 
-def _tuples(column: pa.Array) -> "np.ndarray[Any, Any]":
-    @cache
-    def shared(names: tuple[str, ...]) -> tuple[str, ...]:
-        return names
-
-    values = np.empty(len(column), dtype=object)
-    values[:] = [shared(tuple(names or ())) for names in column.to_pylist()]
-    return values
-
-
 def _mapping(name: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -218,15 +194,19 @@ def _mapping(name: str, text: str) -> dict[str, Any]:
 
 
 def records_frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
-    """Return tables of records as one frame; texts are categorical."""
-    wanted = pa.schema([(f.name, _stored(f, RECORDS)) for f in RECORDS])
-    table = pa.concat_tables([wanted.empty_table(), *(t.cast(wanted) for t in tables)])
+    """Tables of records as one frame; texts are categorical."""
+    table = pa.concat_tables([RECORDS.empty_table(), *tables])
     frame: pd.DataFrame = table.unify_dictionaries().to_pandas()
     return frame
 
 
+def of_runs(records: pa.Table, ids: Iterable[str]) -> pa.Table:
+    """The records of the runs with these ids."""
+    return records.filter(pc.is_in(records["id"], pa.array(ids, pa.string())))
+
+
 def specs_of(runs: pd.DataFrame) -> list[RunSpec]:
-    """Return the spec of each row of a frame of runs, which has the id that stands there."""
+    """The spec of each row of a frame of runs, which has the id that stands there."""
     names = [f.name for f in FIELDS if f.name in runs]
     columns = [runs[name].tolist() for name in names]
     specs = []
@@ -238,14 +218,11 @@ def specs_of(runs: pd.DataFrame) -> list[RunSpec]:
 
 
 def spec_columns(specs: Sequence[RunSpec], ids: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of the specs of runs."""
+    """The columns SPEC of runs."""
     names = [f.name for f in FIELDS]
     return {"id": list(ids), **{name: [getattr(s, name) for s in specs] for name in names}}
 
 
 def key_of(*contents: bytes) -> str:
-    """Return the beginning of the SHA-256 of some files' bytes."""
-    found = hashlib.sha256()
-    for content in contents:
-        found.update(content)
-    return found.hexdigest()[:16]
+    """The beginning of the SHA-256 of some files' bytes."""
+    return hashlib.sha256(b"".join(contents)).hexdigest()[:16]

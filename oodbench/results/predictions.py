@@ -5,11 +5,10 @@ kept/<id>/predictions/examples.npz   classes' names, targets and splits of every
 BOARD/predictions/<dataset>.parquet  a row for each example of a test environment at a chosen step
 """
 
-import itertools
 import math
 import os
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -115,7 +114,7 @@ def _check_header(name: str, member: IO[bytes], size: int) -> None:
 
 
 def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
-    """Return the predictions of a run at a step by environment; raises UserError if none are kept."""
+    """The predictions of a run at a step by environment; raises UserError if none are kept."""
     folder = run.kept / "predictions"
     try:
         with (
@@ -126,17 +125,17 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
         ):
             index = {str(name): i for i, name in enumerate(examples["names"])}
             classes = tuple(map(str, examples["classes"])) if "classes" in examples else ()
-            predictions = {
-                str(name): Predictions(
-                    str(examples["kind"]),
-                    kept[f"logits{i}"],
-                    examples[f"targets{index[str(name)]}"],
-                    examples[f"out{index[str(name)]}"],
-                    classes,
-                    str(examples.get(f"inputs{index[str(name)]}", "")),
+            predictions = {}
+            for k, name in enumerate(map(str, kept["names"])):
+                i = index[name]
+                predictions[name] = Predictions(
+                    kind=str(examples["kind"]),
+                    logits=kept[f"logits{k}"],
+                    targets=examples[f"targets{i}"],
+                    out=examples[f"out{i}"],
+                    classes=classes,
+                    inputs=str(examples.get(f"inputs{i}", "")),
                 )
-                for i, name in enumerate(kept["names"])
-            }
         if any(not len(p.logits) == len(p.targets) == len(p.out) for p in predictions.values()):
             raise ValueError("logits and targets differ in length")
         return predictions
@@ -149,10 +148,8 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
         raise UserError(f"{folder} cannot be read at step {step}: {reason}") from None
 
 
-PLACE = ("id", "step", "environment")
+PLACE = ["id", "step", "environment"]
 """The columns of a board's predictions that say whose a row is."""
-GROUP = 2**20
-"""The least rows of a row group, but for the last one."""
 
 
 def predictions_file(board: Path, dataset: str) -> Path:
@@ -182,59 +179,31 @@ def freeze_predictions(
             again = pa.array([run.id for run, *_ in steps], pa.string())
             before = pq.read_table(file)
             known = [before.filter(pc.invert(pc.is_in(before["id"], again)))]
-        with whole_file(file) as sink:
-            _write_groups(sink, _grouped(known, _tables_of(steps)))
+        for run, step, environments in steps:
+            found = read_predictions(run, step)
+            known += [_table_of(run.id, step, name, found[name]) for name in environments]
+        _write(pa.concat_tables(known), file)
     except pa.ArrowInvalid as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{file} is not of these predictions; remove it: {reason}") from None
 
 
-def _write_groups(sink: BinaryIO, groups: "Iterator[pa.Table]") -> None:
-    """Write tables of one schema as the row groups of a file."""
+def _write(table: "pa.Table", file: Path) -> None:
     import pyarrow.parquet as pq
     import pyarrow.types as types
 
-    first = next(groups)
-    encodings = {
-        f.name: "BYTE_STREAM_SPLIT"
-        for f in first.schema
-        if f.name.startswith("output_") and types.is_floating(f.type)
-    }
-    with pq.ParquetWriter(
-        sink,
-        first.schema,
-        compression="zstd",
-        use_dictionary=[*PLACE, "split", "kind"],
-        column_encoding=encodings | {"index": "DELTA_BINARY_PACKED"},
-        write_page_checksum=True,
-        store_schema=False,
-    ) as writer:
-        for group in itertools.chain([first], groups):
-            writer.write_table(group)
-
-
-def _grouped(known: "Sequence[pa.Table]", new: "Iterable[pa.Table]") -> "Iterator[pa.Table]":
-    """Join small tables into such of at least GROUP rows."""
-    import pyarrow as pa
-
-    waiting, count = list(known), sum(map(len, known))
-    for table in new:
-        waiting.append(table)
-        count += len(table)
-        if count >= GROUP:
-            yield pa.concat_tables(waiting)
-            waiting, count = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting)
-
-
-def _tables_of(
-    steps: Iterable[tuple[RunDirectory, int, Collection[str]]],
-) -> "Iterator[pa.Table]":
-    for run, step, environments in steps:
-        found = read_predictions(run, step)
-        for name in environments:
-            yield _table_of(run.id, step, name, found[name])
+    outputs = (f for f in table.schema if f.name.startswith("output_"))
+    encodings = {f.name: "BYTE_STREAM_SPLIT" for f in outputs if types.is_floating(f.type)}
+    with whole_file(file) as sink:
+        pq.write_table(
+            table,
+            sink,
+            compression="zstd",
+            use_dictionary=[*PLACE, "split", "kind"],
+            column_encoding=encodings | {"index": "DELTA_BINARY_PACKED"},
+            write_page_checksum=True,
+            store_schema=False,
+        )
 
 
 def _table_of(run_id: str, step: int, environment: str, p: Predictions) -> "pa.Table":
@@ -244,12 +213,11 @@ def _table_of(run_id: str, step: int, environment: str, p: Predictions) -> "pa.T
     columns: dict[str, Any] = {
         "id": pa.array([run_id] * count),
         "step": np.full(count, step, "int32"),
-    }
-    columns |= {
         "environment": pa.array([environment] * count),
         "index": np.arange(count, dtype="int32"),
+        "split": pa.array(np.where(p.out, "out", "in")),
+        "kind": pa.array([p.kind] * count),
     }
-    columns |= {"split": pa.array(np.where(p.out, "out", "in")), "kind": pa.array([p.kind] * count)}
     columns |= _columns("target", p.targets) | _columns("output", p.logits.reshape(count, -1))
     return pa.table(columns)
 
@@ -278,42 +246,33 @@ def frozen_predictions(board: Path, dataset: str) -> Callable[[str, int], dict[s
     try:
         with pq.ParquetFile(file, page_checksum_verification=True) as opened:
             table = opened.read()
-        outputs = _stacked(table, "output_")
+        outputs = _side_by_side(table, "output_")
         if outputs.dtype == np.float32:
             outputs = outputs.astype(np.float16)
-        targets = table["target"].to_numpy() if "target" in table.column_names else None
-        targets = _stacked(table, "target_") if targets is None else targets
+        is_plain = "target" in table.column_names
+        targets = table["target"].to_numpy() if is_plain else _side_by_side(table, "target_")
         out, kinds = table["split"].to_numpy() == "out", table["kind"]
-        parts = _parts(table)
+        parts: dict[Any, dict[str, Array]] = {}
+        rows = table.select(PLACE).to_pandas().groupby(PLACE, sort=False).indices
+        for (run_id, step, name), own in rows.items():
+            parts.setdefault((run_id, step), {})[name] = own
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{file} is torn or no file of predictions: {reason}") from None
 
     def predictions_of(run_id: str, step: int) -> dict[str, Predictions]:
         return {
-            name: Predictions(str(kinds[rows.start]), outputs[rows], targets[rows], out[rows])
-            for name, rows in parts.get((run_id.partition("@")[0], step), {}).items()
+            name: Predictions(str(kinds[int(own[0])]), outputs[own], targets[own], out[own])
+            for name, own in parts.get((run_id.partition("@")[0], step), {}).items()
         }
 
     return predictions_of
 
 
-def _stacked(table: "pa.Table", name: str) -> Array:
-    """The columns `name` 0, 1, ... of a table side by side."""
+def _side_by_side(table: "pa.Table", name: str) -> Array:
+    """The columns `name` 0, 1, ... of a table as one array."""
     count = sum(column.startswith(name) for column in table.column_names)
     return np.stack([table[f"{name}{i}"].to_numpy() for i in range(count)], axis=1)
-
-
-def _parts(table: "pa.Table") -> dict[tuple[str, int], dict[str, slice]]:
-    """Find the rows of each run, step and environment, which lie side by side."""
-    columns = [table[name].combine_chunks().dictionary_encode() for name in PLACE]
-    codes = np.stack([column.indices.to_numpy() for column in columns])
-    starts = np.flatnonzero(np.r_[True, (np.diff(codes) != 0).any(axis=0)])
-    found: dict[tuple[str, int], dict[str, slice]] = {}
-    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(table)], strict=True):
-        run_id, step, environment = (table[name][start].as_py() for name in PLACE)
-        found.setdefault((run_id, step), {})[environment] = slice(start, stop)
-    return found
 
 
 def predictions_of_runs(runs: Any) -> Callable[[str, int], dict[str, Predictions]]:
@@ -328,7 +287,7 @@ def predictions_of_runs(runs: Any) -> Callable[[str, int], dict[str, Predictions
 
     of_dataset = cache(lambda name, dataset: frozen_predictions(find_board(name), dataset))
     names = ["id", "directory", "dataset_label"]
-    frozen = set(runs.loc[runs["frozen"].eq(True), "id"]) if "frozen" in runs else set()
+    frozen = set(runs.loc[runs["frozen"].eq(True), "id"])
     places = {run_id: place for run_id, *place in runs[names].itertuples(index=False, name=None)}
 
     def predictions_of(run_id: str, step: int) -> dict[str, Predictions]:

@@ -36,7 +36,7 @@ def machine() -> str:
 
 
 def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, Any]:
-    """What the training process records beside a run's spec; no part of the run's identity."""
+    """The code, libraries and machine of this process, which a run records; no part of its identity."""
     return {
         "oodbench": __version__,
         "commit": commit(),

@@ -1,4 +1,4 @@
-"""Records as lines of metrics.jsonl: flat objects, of which pandas makes a table.
+"""Records as lines of metrics.jsonl: flat objects, which pandas reads as a table.
 
     {"step": 20, "accuracy/0.2/in": 0.8069, "loss/0.2/in": 0.4455, "training_seconds": 1.2, ...}
 
@@ -39,11 +39,11 @@ class Columns:
 
     @classmethod
     def of(cls, run: RunFile) -> "Columns":
-        """Return the columns that run.json has."""
+        """The columns that run.json has."""
         return cls({key: (e, s, m, n) for key, (e, s, m, n) in run.columns.items()})
 
     def key(self, column: Column) -> str:
-        """Return the key of a column, a new one if it has none yet."""
+        """The key of a column, a new one if it has none yet."""
         if column not in self._keys:
             environment, split, metric, _ = column
             name = "/".join([metric, *filter(None, (environment, split))])
@@ -55,7 +55,7 @@ class Columns:
         return self._keys[column]
 
     def line(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the line of a record: its `step`, `train`, `cost` and `evaluations`."""
+        """The line of a record: its `step`, `train`, `cost` and `evaluations`."""
         train = {self.key((None, TRAIN, name, 1)): v for name, v in record.get("train", {}).items()}
         values = {
             self.key((e["environment"], e["split"], e["metric"], e["count"])): e["value"]
@@ -64,14 +64,14 @@ class Columns:
         return {"step": record["step"], **values, **train, **record.get("cost", {})}
 
     def record(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the record of a line."""
+        """The record of a line."""
         values = [(self.by_key[key], line[key]) for key in line if key in self.by_key]
         cost = {name: line[name] for name in COSTS if name in line}
         return {"step": line["step"], "cost": cost, **parted(values)}
 
 
 def parted(values: Iterable[tuple[Column, float | None]]) -> dict[str, Any]:
-    """Return the values of a step as a record has them: `evaluations`, and `train` by metric."""
+    """The values of a step as a record has them: `evaluations`, and `train` by metric."""
     names = ("environment", "split", "metric", "count")
     known = list(values)
     evaluations = [dict(zip(names, c, strict=True), value=v) for c, v in known if c[1] != TRAIN]
@@ -95,16 +95,15 @@ def read_lines(text: bytes) -> Iterator[dict[str, Any]]:
 
 
 def whole_lines(text: bytes) -> list[dict[str, Any]]:
-    """Return the lines of a file, up to a torn or damaged one."""
-    lines = []
+    """The lines of a file, up to a torn or damaged one."""
+    lines: list[dict[str, Any]] = []
     with suppress(DamagedFile):
-        for line in read_lines(text):
-            lines.append(line)
+        lines.extend(read_lines(text))  # keeps those before the error
     return lines
 
 
 def costs_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a run's last step and its COSTS; None for what was not recorded.
+    """A run's last step and its COSTS; None for what was not recorded.
 
     Seconds of evaluation are added up over the records; the other costs are those of the last record.
     """
@@ -117,7 +116,7 @@ def costs_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def wrong_records(text: bytes, run: RunFile, end: DoneFile) -> str:
-    """Return what is wrong with the records of a run that has ended; empty if nothing is.
+    """What is wrong with the records of a run that has ended; empty if nothing is.
 
     The records must be those that done.json counts and hashes, at exactly the steps that are due; a
     diverged run has one more, at its end. Another program's results may have any steps.
@@ -128,15 +127,13 @@ def wrong_records(text: bytes, run: RunFile, end: DoneFile) -> str:
             return f"has {lines} records; the run ended with {end.records}"
         return "is not what the run ended with"
     try:
-        lines_ = list(read_lines(text))
+        found = list(read_lines(text))
     except DamagedFile as error:
         return str(error)
-    unknown = {key for line in lines_ for key in line}.difference(OWN, run.columns)
+    unknown = {key for line in found for key in line}.difference(OWN, run.columns)
     if unknown:
         return f"has {min(unknown)!r}, of which run.json says nothing"
-    steps = [line["step"] for line in lines_]
-    if end.records != len(steps):
-        return f"has {len(steps)} records; the run ended with {end.records}"
+    steps = [line["step"] for line in found]
     if "code" in run.provenance:
         return ""
     due = run.spec.due()

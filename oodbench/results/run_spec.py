@@ -157,15 +157,14 @@ class RunSpec:
             if name in ("batch_size", "environments_per_step")
             or isinstance(value, bool | str | None)
         }
-        shared: tuple[Any, ...] = (self.options, fixed, self.network_hparams)
-        shared += (self.test_environments, self.holdout, self.steps, self.average)
-        shared += (self.test_order,)
-        shared += tuple(getattr(self, name) for name in OPTIONS)
+        shared = [self.options, fixed, self.network_hparams, self.test_environments, self.holdout]
+        shared += [self.steps, self.average, self.test_order]
+        shared += [getattr(self, name) for name in OPTIONS]
         names = (self.dataset, self.algorithm, self.network, str(len(self.validation_environments)))
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
 
     def due(self, step: int | None = None) -> list[int]:
-        """Return the steps of evaluations up to `step` or the end; one that diverges adds where it ends."""
+        """The steps of evaluations up to `step` or the end, without that where a run diverged."""
         last = self.steps if step is None else min(step, self.steps)
         regular = list(range(self.interval, last + 1, self.interval))
         return regular + [last] * (last == self.steps and last not in regular)
@@ -177,7 +176,7 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
-        """Return the spec that `asdict` and JSON made `values` of; keys of a later version are left out."""
+        """The spec in `values`, which `asdict` and JSON made; keys of a later version are left out."""
         tuples = ("test_environments", "validation_environments")
         known: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         known |= {name: tuple(known[name]) for name in tuples if name in known}

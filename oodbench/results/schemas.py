@@ -3,7 +3,6 @@
 Keys of a later version are left alone. A file of another schema number is refused.
 """
 
-import re
 import zipfile
 import zlib
 from pathlib import Path
@@ -23,9 +22,6 @@ LARGEST_FILE = 2**30
 """The most bytes of a file of a results directory that is read as a whole."""
 LONGEST_REASON = 160
 """The most characters of a sentence on what is wrong in a file."""
-SEAL = re.compile(rb', "checksum": "([0-9a-f]{8})"\}\s*\Z')
-SEAL_LENGTH = 64
-"""The bytes at the end of a file in which its checksum is looked for."""
 
 UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError),
@@ -102,6 +98,8 @@ class DoneFile(_File):
     """The number of lines of metrics.jsonl."""
     sha256: str
     """The hash of the bytes of metrics.jsonl."""
+    of_run: str
+    """The hash of the bytes of run.json."""
 
 
 class FailedFile(_File):
@@ -155,35 +153,14 @@ class SweepFile(_File):
     settings: LaunchSettings
 
 
-def sealed(text: str) -> str:
-    """Return the text of a JSON object with a checksum of all that stands before it."""
-    body = text[:-1]
-    return f'{body}, "checksum": "{zlib.crc32(body.encode()):08x}"}}'
-
-
-def check_seal(data: bytes, place: str) -> None:
-    """Raise DamagedFile for a text that does not match its checksum; one without a checksum passes."""
-    seal = SEAL.search(data[-SEAL_LENGTH:])
-    if seal and int(seal[1], 16) != zlib.crc32(data[: -len(seal[0])]):
-        raise DamagedFile(
-            f"{place} is damaged: it is not what was written (an edit by hand must delete its `checksum`)"
-        )
-
-
 def read_file(path: Path, schema: type[T] | TypeAdapter[T]) -> T | None:
-    """Return the content of a JSON file, or None if it is not there; raises DamagedFile."""
+    """The content of a JSON file, or None if it is not there; raises DamagedFile."""
     data = read_bytes(path)
-    return None if data is None else parse_file(data, schema, str(path))
-
-
-def parse_file(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
-    """Return the content of a JSON file; raises DamagedFile naming the place."""
-    check_seal(data, place)
-    return parse_json(data, schema, place)
+    return None if data is None else parse_json(data, schema, str(path))
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """Return the contents of a file, or None if there is none; raises DamagedFile if it cannot be read."""
+    """All bytes of a file, or None if there is none; raises DamagedFile if it cannot be read."""
     try:
         return read_regular(path, LARGEST_FILE)
     except (FileNotFoundError, NotADirectoryError):
@@ -195,7 +172,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def parse_json(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
-    """Return the content of a JSON text; raises DamagedFile naming the place."""
+    """The content of a JSON text; raises DamagedFile, which names the `place`."""
     adapter = schema if isinstance(schema, TypeAdapter) else TypeAdapter(schema)
     try:
         return adapter.validate_json(data, strict=True)
@@ -204,7 +181,6 @@ def parse_json(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
 
 
 def _reason(data: bytes, error: ValidationError) -> str:
-    """Return the first mistake in a file that does not fit its schema, as a clause."""
     first = error.errors(include_url=False)[0]
     if first["loc"] == ("schema",) and "schema" in (values := from_json(data)):
         return f"has schema {str(values['schema'])[:20]}, not {SCHEMA}: another version wrote it"

@@ -1,7 +1,7 @@
 """Stale runs: those whose code or data are not what is here now, and the sentences that say so."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -77,6 +77,11 @@ class _Variant:
             return [] if now == recorded else self.files.differing(recorded, now)
         return self.files.changed_files(recorded)
 
+    @property
+    def version(self) -> str:
+        """One digest of the recorded code or data."""
+        return self.recorded if isinstance(self.recorded, str) else combined(self.recorded)
+
 
 def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) -> list[Stale]:
     """The stale runs by reason.
@@ -104,28 +109,24 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
             if before is None or (version != __version__ and is_of_package(before)):
                 continue
             variant = _Variant(before, present, files(run.directory))
-            key = _key(before), _key(present), run.directory
+            key = repr((before, present, run.directory))
             variants[subject].setdefault(key, variant).ids.append(run.id)
-    reasons = list(_of_other_versions(versions))
+    reasons = [
+        Stale(
+            tuple(ids),
+            f"oodbench {v} trained {len(ids)} of {total} runs, and {__version__} is here",
+        )
+        for total in [sum(map(len, versions.values()))]
+        for v, ids in versions.items()
+        if v != __version__
+    ]
     for subject, of_subject in variants.items():
         reasons += _reasons(subject, of_subject.values(), totals[subject])
     return reasons
 
 
-def _key(digest: Code | str | None) -> object:
-    return frozenset(digest["files"].items()) if isinstance(digest, dict) else digest
-
-
-def _of_other_versions(versions: Mapping[str, Sequence[str]]) -> Iterator[Stale]:
-    total = sum(map(len, versions.values()))
-    for version, ids in versions.items():
-        if version != __version__:
-            trained = f"oodbench {version} trained {len(ids)} of {total} runs"
-            yield Stale(tuple(ids), f"{trained}, and {__version__} is here")
-
-
 def _reasons(subject: Subject, variants: Iterable[_Variant], total: int) -> Iterator[Stale]:
-    """Yield the reasons why runs of a method, a network or a dataset are stale, or cannot be compared."""
+    """Why runs of a method, a network or a dataset are stale, or cannot be compared."""
     found: dict[bool, list[_Variant]] = {True: [], False: []}
     names: dict[bool, set[str]] = {True: set(), False: set()}
     for variant in variants:
@@ -143,18 +144,13 @@ def _reasons(subject: Subject, variants: Iterable[_Variant], total: int) -> Iter
         sentence = f"{what} changed since {len(ids)} of its {total} runs were trained ({named})"
         if not is_known:
             sentence = f"{named} is gone: {len(ids)} runs of {name} cannot be compared with it"
-        if (count := len({_combined(variant.recorded) for variant in several})) > 1:
+        if (count := len({variant.version for variant in several})) > 1:
             sentence += f"; they are of {count} versions of it"
         if ids:
             yield Stale(ids, sentence, is_known)
 
 
-def _combined(digest: Code | str) -> str:
-    return digest if isinstance(digest, str) else combined(digest)
-
-
 def _named(files: Collection[str]) -> str:
-    """The first of the files, and how many others there are."""
     first = ", ".join(sorted(files)[:NAMED])
     return first + (f" and {len(files) - NAMED} others" if len(files) > NAMED else "")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype, union_categoricals
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import unknown
 from oodbench.notes import AnyNote
 from oodbench.results.run_spec import SCORE
 
@@ -21,21 +21,24 @@ class Tables:
     RECORD_COLUMNS = ("id", "step", "environment", "split", "metric", "value", "count")
 
     runs: Any
-    """The planned runs, one a row: `id`, the fields of `RunSpec`, `state`, `provenance`, KINDS, and the
-    run's context: `dataset_label`, `training_environments`, `classes`, `metric`, `higher_is_better` (all
-    but the first missing if never started); `helper`: whether its pair of test environments is there for
-    `leave_one_out` alone, and makes no cell of its own;
-    `error` (of a failed run, or empty), `last_step`, `training_seconds`, `waiting_seconds`,
-    `evaluation_seconds` and `memory_mb` as recorded up to then; `selection` (the rule that the sweep
-    names for its tables; missing if it names none) and `plugins` (the modules that the sweep imports;
-    missing of frozen runs)."""
+    """The planned runs, one a row. All columns are there, however the runs were read:
+
+    - `id` and the fields of `RunSpec`; KINDS are among them;
+    - `state`, `error` (of a failed run, or empty), `provenance`, `last_step`, `records` (their number),
+      `training_seconds`, `waiting_seconds`, `evaluation_seconds` and `memory_mb`;
+    - of the run's context, which is missing if the run never started: `training_environments`, `classes`,
+      `metric`, `higher_is_better`, `constant`, `family`, `shift`, `data_notes`, `read_as`;
+    - `selection` (the rule that the sweep names for its tables, or None), `plugins` (the modules that it
+      imports), `hparams_from` (how an earlier sweep chose hyperparameters, or None);
+    - `directory` (where the run was read), `frozen` (whether that is a board; None if no board is read),
+      `rerun` (whether a frozen run has the same numbers here), `helper` (whether the run serves
+      `leave_one_out` alone, and makes no cell)."""
     records: Any
     """Evaluations, one a row: RECORD_COLUMNS; `environment` and `split` are None for the predictor's own;
     a value that was not finite is NaN. `id` and the three names are categorical."""
     scores: Any = None
-    """The validation scores of frozen runs (those in a column `frozen` of the runs), whose other
-    records are not here: `id`, `rule`, `step`, `score`, a row for a run's candidate by a rule. None
-    without such runs."""
+    """The validation scores of frozen runs, whose other records are not here: `id`, `rule`, `step`,
+    `score`, a row for a run's candidate by a rule. None without such runs."""
     notes: tuple[AnyNote, ...] = ()
     """Sentences on these runs that stand below every table of them."""
 
@@ -53,32 +56,27 @@ def frozen_scores(tables: Tables) -> "pd.DataFrame | None":
 
 
 def plugins_of(frames: Tables) -> list[str]:
-    """Return the plug-ins of these runs' sweeps; they may define rules or metrics not known here."""
-    if "plugins" not in frames.runs:
-        return []
+    """The plug-ins of these runs' sweeps; they may define rules or metrics not known here."""
     of_runs = frames.runs["plugins"].dropna().unique()
     return list(dict.fromkeys(plugin for plugins in of_runs for plugin in plugins))
 
 
 def completed(runs: pd.DataFrame) -> pd.DataFrame:
-    """The planned runs with the column `helper`; raises UserError if none is planned."""
-    if runs.empty:
-        raise UserError("the sweep plans no run")
+    """Runs with the column `helper`."""
     return runs.reset_index(drop=True).assign(helper=_helps(runs).to_numpy())
 
 
 def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
-    """Return whether a run serves `leave_one_out` alone.
+    """Whether a run serves `leave_one_out` alone.
 
     One of its two test environments is then also held out alone, and in a pair with every other
     environment of the dataset. Any other pair is one that a user wants to see.
     """
     helps = pd.Series(False, runs.index)
     columns = ["dataset_label", "test_environments", "training_environments"]
-    known = runs[columns].drop_duplicates()
-    for dataset, of_dataset in known.groupby("dataset_label", sort=False):
-        sets = {frozenset(tests) for tests in of_dataset["test_environments"]}
-        names = set().union(*of_dataset["test_environments"], *of_dataset["training_environments"])
+    for dataset, known in runs[columns].drop_duplicates().groupby("dataset_label", sort=False):
+        sets = {frozenset(tests) for tests in known["test_environments"]}
+        names = set().union(*known["test_environments"], *known["training_environments"])
         judged = {
             name for name in names if all(frozenset((name, other)) in sets for other in names)
         }
@@ -90,15 +88,11 @@ def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:
-    """Return where each row of a table beside a board is from: `board`, `here` or `board, here`."""
-    if "frozen" not in runs:
+    """Where each row of a table with a board is from: `board`, `here` or `board, here`."""
+    if runs["frozen"].isna().all():
         return {}
-    frozen = runs["frozen"].eq(True)
-    again = runs["rerun"].eq(True) if "rerun" in runs else ~frozen
-    places = {
-        "board": set(runs.loc[frozen, "label"]),
-        "here": set(runs.loc[~frozen | again, "label"]),
-    }
+    frozen, again = (runs[name].eq(True) for name in ("frozen", "rerun"))
+    places = {"board": {*runs.loc[frozen, "label"]}, "here": {*runs.loc[~frozen | again, "label"]}}
     return {
         str(label): ", ".join(place for place, labels in places.items() if label in labels)
         for label in runs["label"].unique()
@@ -106,23 +100,18 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return the weights that the networks of a table's rows began with, by dataset and label; empty if
-    random.
+    """The weights that the networks of a table's rows began with, by dataset and label; empty if random.
 
     Files go by their names and the beginning of their SHA-256, published weights by theirs.
     """
-    if "network_hparams" not in runs:
-        return {}
     rows = runs[["dataset_label", "label"]].reset_index(drop=True)
     known: dict[Any, list[str]] = {
         row: [] for row in rows.drop_duplicates().itertuples(index=False, name=None)
     }
     for name in ("network_hparams", "options"):
-        values: Any = runs[name].to_numpy() if name in runs else []
-        shared = pd.Series(
-            map(id, values), dtype=np.int64
-        )  # the runs of a board share their values
-        firsts = rows[: len(values)].assign(shared=shared).drop_duplicates()
+        values = runs[name].to_numpy()
+        shared = pd.Series(map(id, values), dtype=np.int64)  # the runs of a board share them
+        firsts = rows.assign(shared=shared).drop_duplicates()
         for place, dataset, label in firsts[["dataset_label", "label"]].itertuples(name=None):
             known[dataset, label].append(_weights(values[place]))
     texts = {row: ", ".join(filter(None, dict.fromkeys(of_row))) for row, of_row in known.items()}
@@ -130,7 +119,6 @@ def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
 
 
 def _weights(values: object) -> str:
-    """Return the name of the weights among a network's hyperparameters or a dataset's options."""
     if not isinstance(values, Mapping) or values.get("weights", "none") == "none":
         return ""
     model, weights = values.get("model"), str(values.get("file") or values["weights"])
@@ -145,7 +133,7 @@ def only(
     rows: Sequence[str] = (),
     baseline: str | None = None,
 ) -> Tables:
-    """Return the runs and records of these datasets and rows, by their labels; of all where none is given.
+    """The runs and records of these datasets and rows, by their labels; of all if none are given.
 
     A text of `rows` may hold several labels with commas. The baseline and ceilings stay. Raises UserError
     for an unknown name.
@@ -169,7 +157,7 @@ def only(
 
 
 def subset(frames: Tables, runs: pd.DataFrame) -> Tables:
-    """Return the frames, restricted to these runs."""
+    """The tables, restricted to these runs."""
     ids, scores = runs["id"], frames.scores
     if scores is not None:
         scores = scores[scores["id"].isin(ids)]
@@ -178,12 +166,12 @@ def subset(frames: Tables, runs: pd.DataFrame) -> Tables:
 
 
 def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
-    """Return the records of the runs with these ids."""
+    """The records of the runs with these ids."""
     return metrics[metrics["id"].cat.categories.isin(ids)[metrics["id"].cat.codes]]
 
 
 def renamed(records: pd.DataFrame, ids: Mapping[str, str]) -> pd.DataFrame:
-    """Return records with other ids of runs; those of runs that `ids` lacks are not among them."""
+    """Records with other ids of runs, which must all be among `ids`."""
     known = records["id"].cat.remove_unused_categories()
     return records.assign(id=known.cat.rename_categories(lambda run_id: ids[run_id]))
 
@@ -195,16 +183,16 @@ def stacked_runs(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate tables of metrics; the names stay categorical."""
-    columns: dict[str, Any] = {}
+    """Concatenate tables of records; the names stay categorical."""
     filled = [frame for frame in metrics if len(frame)] or metrics  # an empty one has no types
-    for name in Tables.RECORD_COLUMNS:
-        columns_of = [frame[name] for frame in filled]
-        categorical = name in ("id", "environment", "split", "metric")
-        columns[name] = (
-            union_categoricals(columns_of) if categorical else pd.concat(columns_of).to_numpy()
-        )
-    return pd.DataFrame(columns)
+    return pd.DataFrame(
+        {
+            name: union_categoricals([frame[name] for frame in filled])
+            if name in ("id", "environment", "split", "metric")
+            else pd.concat([frame[name] for frame in filled]).to_numpy()
+            for name in Tables.RECORD_COLUMNS
+        }
+    )
 
 
 def records_at(
@@ -231,46 +219,44 @@ def records_at(
 
 
 TIMES = ("training_seconds", "waiting_seconds")
-RUN_COLUMNS = (
+RUN_COLUMNS = [
     *("dataset", "label", "algorithm", "test_environments", "draw", "trial", "state"),
     *TIMES,
-)
+]
 
 
 def tidy(frames: Tables) -> pd.DataFrame:
-    """Return all records as one table with an evaluation a row; see `oodbench.load`."""
+    """All records as one table with an evaluation a row; see `oodbench.load`."""
     tests = frames.runs["test_environments"].map("+".join)
     runs = frames.runs.assign(dataset=frames.runs["dataset_label"], test_environments=tests)
     runs = runs.astype(dict.fromkeys(TIMES, float))
     hparams = pd.DataFrame(list(runs["hparams"]), index=runs.index).add_prefix("hparams.")
-    table = pd.concat([runs[list(RUN_COLUMNS)], hparams], axis=1)
+    table = pd.concat([runs[RUN_COLUMNS], hparams], axis=1)
     for name in [name for name in table if not is_numeric_dtype(table[name])]:
         values = table[name]
         mixed = values.map(lambda v: isinstance(v, list | tuple | dict)).any()
         table[name] = (values.map(str) if mixed else values).astype("category")
-    metrics = frames.records
+    records = frames.records
     if frames.scores is not None:
-        metrics = stacked([metrics, _as_records(frames.scores)])
-    index_of = pd.Index(runs["id"]).get_indexer(metrics["id"].cat.categories)
-    rows = index_of[metrics["id"].cat.codes]
-    wide = table.iloc[rows].reset_index(drop=True)
-    names = list(Tables.RECORD_COLUMNS)
-    values = metrics.reset_index(drop=True)
-    columns = [values[["id"]], wide[list(RUN_COLUMNS)], values[names[1:]], wide[list(hparams)]]
+        records = stacked([records, _as_records(frames.scores)])
+    index_of = pd.Index(runs["id"]).get_indexer(records["id"].cat.categories)
+    wide = table.iloc[index_of[records["id"].cat.codes]].reset_index(drop=True)
+    values = records[list(Tables.RECORD_COLUMNS)].reset_index(drop=True)
+    columns = [values[["id"]], wide[RUN_COLUMNS], values.drop(columns="id"), wide[list(hparams)]]
     joined: pd.DataFrame = pd.concat(columns, axis=1)
     plain = joined["id"].astype(object).str.partition("@")[0]  # of runs that stand in several rows
     return joined.assign(id=plain.astype("category"))
 
 
 def _as_records(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return validation scores as records of the split `score`."""
+    """Validation scores as records of the split `score`."""
     records = scores.rename(columns={"rule": "metric", "score": "value"})
     records = records.assign(environment=None, split=SCORE, count=1)[list(Tables.RECORD_COLUMNS)]
     return records.astype(dict.fromkeys(("id", "environment", "split", "metric"), "category"))
 
 
 def chosen_once(about: Mapping[str, Any]) -> str:
-    """Return how an earlier sweep has chosen hyperparameters, see `oodbench.sweep.resolve`."""
+    """How an earlier sweep has chosen hyperparameters, see `oodbench.sweep.resolve`."""
     draws, trials = about["draws"], len(about["trials"])
     return (
         f"chosen once, by {about['rule']} in {about['results']}, among {draws} draw{'s' * (draws != 1)} "

@@ -299,7 +299,7 @@ def clean(
     tables = ended(results.path)
     places = [p for name in ("runs", "kept") for p in (results.path / name).glob("*")]
     strangers = [p for p in places if p.name not in planned]
-    moved = tables.rows.keys() - planned.keys()
+    moved = tables.states.keys() - planned.keys()
     complete = [i for i in planned if results.run(i).state().complete]
     runs = [*map(results.run, complete)]
     files_of = [run.checkpoint for run in runs] + [run.kept / run.checkpoint.name for run in runs]

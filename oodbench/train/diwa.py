@@ -100,8 +100,7 @@ def _cells(results: Results, specs: Sequence[RunSpec], rule: str) -> Iterator[li
     for _, cell in groupby(runs, key=lambda run: _place(run[0])):
         members = []
         for spec, directory in cell:
-            end = directory.end()
-            if end is not None and end.status is State.DONE:
+            if directory.end() is State.DONE:
                 kept = [(step, p) for (r, step), p in kept_weights(directory).items() if r == rule]
                 members += [Member(spec, directory, path, step) for step, path in kept[-1:]]
         yield members

@@ -193,7 +193,7 @@ class _Bundle:
             return None
         if end is not None:
             lock.release()
-            self._ended(spec.id, end.status, "")
+            self._ended(spec.id, end, "")
             return None
         self.held.append(held)
         if len(self.held) == 1 and self.settings.run_timeout is not None:

@@ -14,7 +14,7 @@ import torch
 from oodbench.metrics import metrics, of_predictions, values_of_examples
 from oodbench.report.table import table
 from oodbench.results.directory import Results
-from oodbench.results.parquet import JSON, NAMES, RECORDS, RUNS
+from oodbench.results.parquet import JSON, NAMES, RECORDS, REPEATED, RUNS
 from oodbench.results.predictions import Predictions
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
@@ -23,7 +23,13 @@ from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import TINY, ended, first
 
 PAGE = (ROOT / "docs" / "guide" / "results_format.md").read_text()
-WORDS = {pa.string(): "text", pa.bool_(): "truth", pa.int32(): "integer", pa.float64(): "number"}
+WORDS = {
+    pa.string(): "text",
+    REPEATED: "text",
+    pa.bool_(): "truth",
+    pa.int32(): "integer",
+    pa.float64(): "number",
+}
 
 
 def blocks(language: str) -> list[str]:

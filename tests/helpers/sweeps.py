@@ -1,5 +1,6 @@
 """Small sweeps for the tests."""
 
+import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -134,11 +135,16 @@ def require_close(found: Sequence[Mapping[Any, Any]], wanted: Sequence[Mapping[A
 
 @contextmanager
 def edited(file: Path) -> Iterator[dict[str, Any]]:
-    """The values of a JSON file of a results directory, which the block may change as by hand."""
+    """The values of a JSON file of a results directory, which the block may change.
+
+    done.json is made to fit a changed run.json.
+    """
     values = json.loads(file.read_text())
-    values.pop("checksum", None)
     yield values
     file.write_text(json.dumps(values))
+    if file.name == "run.json" and (file.parent / "done.json").exists():
+        with edited(file.parent / "done.json") as end:
+            end["of_run"] = hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def records_of(run: RunDirectory) -> list[dict[str, Any]]:

@@ -100,7 +100,6 @@ def missing_key(text: bytes) -> bytes:
     except ValueError:
         return text[1:]
     for line in lines:
-        line.pop("checksum", None)
         key = list(line)[-1]
         inner = line[key]
         if isinstance(inner, dict) and inner:

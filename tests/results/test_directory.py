@@ -126,6 +126,10 @@ BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
         keys("run.json", schema=3),
         r"run\.json has schema 3, not 2: another version wrote it",
     ),
+    "a run.json of other bytes": (
+        lambda run: (run.path / "run.json").write_text(f"{(run.path / 'run.json').read_text()} "),
+        r"run\.json is not what the run ended with",
+    ),
     "another run's run.json": (
         keys("run.json", spec=asdict(replace(SPEC, trial=SPEC.trial + 1))),
         r"run\.json is of another run",
@@ -149,7 +153,7 @@ BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
         r"metrics\.jsonl has \d+ records; the run",
     ),
     "records of other bytes": (
-        lines(lambda found: [found[0].replace(b": ", b":  "), *found[1:]]),
+        lines(lambda found: [found[0].replace(b":", b": "), *found[1:]]),
         r"metrics\.jsonl is not what the run ended with",
     ),
     "a folder for records": (
@@ -242,9 +246,9 @@ def test_an_ended_run_says_whose_and_which_its_records_are(tmp_path: Path) -> No
     run.append({"step": 5, "evaluations": []})
     run.finish(State.DONE, 5, 1.0)
     whole = (run.path / "metrics.jsonl").read_bytes()
-    end = run.end()
-    assert end is not None and end.id == run.id
-    assert (end.records, end.sha256) == (1, hashlib.sha256(whole).hexdigest())
+    end = json.loads((run.path / "done.json").read_text())
+    assert end["id"] == run.id
+    assert (end["records"], end["sha256"]) == (1, hashlib.sha256(whole).hexdigest())
 
 
 def test_values_that_are_not_finite_become_null(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def statuses_on_disk(results: Results, ids: Iterable[str]) -> dict[str, RunStatu
     for run_id in ids:
         if run_id in known:
             made = cast(Provenance, known.provenances[run_id] or {})
-            statuses[run_id] = RunStatus(known.state(run_id), provenance=made)
+            statuses[run_id] = RunStatus(known.states[run_id], provenance=made)
             continue
         run = results.run(run_id)
         state, reason = run.state_and_reason()
