@@ -48,9 +48,6 @@ Settings = Annotated[
 Launcher = Annotated[str, typer.Option(help="local, debug, slurm, or a plug-in's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show a cluster's jobs, submit nothing.")]
 Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
-Snapshot = Annotated[
-    bool, typer.Option("--snapshot", help="A cluster's jobs run a copy of the code.")
-]
 Vectorize = Annotated[
     int | None, typer.Option(min=1, help="Most runs of one program; 64 by default.")
 ]
@@ -218,7 +215,6 @@ def launch(
     threads: Threads = 1,
     vectorize: Vectorize = None,
     run_timeout: RunTimeout = None,
-    snapshot: Snapshot = False,
     observe: Observe = None,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -241,7 +237,6 @@ def launch(
         threads=threads,
         vectorize=vectorize,
         run_timeout=run_timeout,
-        snapshot=snapshot,
         observers=tuple(dict.fromkeys(observe or ())),
     )
     if not way.is_complete(way.launch(parsed, options, terminal())):

@@ -62,8 +62,6 @@ class LaunchOptions(TrainSettings):
     """The sweep's `resources`, which a launch fills in; each launcher takes the keys that it knows."""
     dry_run: bool = False
     """Whether the launcher only shows what it would submit."""
-    snapshot: bool = False
-    """Whether a cluster's jobs run a snapshot of the code."""
     stale: str = ""
     """What is done with stale runs: `retrain` or `keep`; by default the launch is refused."""
     failed: bool = False

@@ -47,8 +47,6 @@ class SlurmResources(Resources):
     """Jobs of an array that run at a time."""
     runs_per_job: int | None = Field(default=None, ge=1)
     """Runs that share a job; None is as many as take about ten minutes."""
-    max_jobs: int | None = Field(default=None, ge=1)
-    """The most jobs that the user may have queued."""
     slurm: dict[str, Any] = Field(default={})
     """Any other option of sbatch, and `setup` and `signal_delay_s` of submitit."""
 
