@@ -19,7 +19,7 @@ from rich.table import Column
 
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import Job
-from oodbench.terminal import Terminal, duration, terminal
+from oodbench.terminal import Terminal, duration, printable, terminal
 
 LEAST_BAR = 8
 """The least width of a bar."""
@@ -50,7 +50,7 @@ def title(spec: RunSpec) -> str:
     """A run's row, dataset, test set, draw and trial, to be printed."""
     tests = "+".join(spec.test_environments)
     which = f"draw {spec.draw}, trial {spec.trial}"
-    return f"{spec.label} on {spec.dataset_name} (test {tests}), {which}"
+    return printable(f"{spec.label} on {spec.dataset_name} (test {tests}), {which}")
 
 
 class Display:
