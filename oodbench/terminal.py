@@ -174,8 +174,9 @@ def wrapped(text: str, width: int) -> str:
     lines = []
     for line in text.split("\n"):
         indent = " " * (len(line) - len(line.lstrip(" -")))
-        options = {"break_long_words": False, "break_on_hyphens": False}
-        lines += textwrap.wrap(line, width, subsequent_indent=indent, **options) or [""]
+        lines += textwrap.wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]
     return "\n".join(lines)
 
 

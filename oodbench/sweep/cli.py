@@ -13,11 +13,10 @@ from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.ended import ended
-from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import LONGEST, find_sweep, from_commas, read_sweep, several
+from oodbench.sweep.file import find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
-from oodbench.sweep.stored import choice, continued, stored_plan, weights_files
+from oodbench.sweep.stored import continued, stale_wish, stored_plan, weights_files
 from oodbench.terminal import (
     DataDir,
     Plugins,
@@ -34,9 +33,6 @@ from oodbench.train.settings import TrainSettings
 if TYPE_CHECKING:
     from oodbench.sweep.estimate import Forecast
 
-SLOW_RUN = 20.0
-"""Seconds of a run above which the plan warns that its full batches are expensive."""
-
 app = commands(__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
@@ -50,14 +46,6 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show a cluster's jobs, 
 Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
 Vectorize = Annotated[
     int | None, typer.Option(min=1, help="Most runs of one program; 64 by default.")
-]
-RunTimeout = Annotated[
-    float | None,
-    typer.Option(
-        min=0.001,
-        max=LONGEST,
-        help="Seconds after which a run that has not ended counts as failed.",
-    ),
 ]
 KeepPredictions = Annotated[
     bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
@@ -95,10 +83,6 @@ def plan(
     plugin: Plugins = None,
     set_: Settings = None,
     workers: Workers = None,
-    vectorize: Vectorize = None,
-    limit: Annotated[
-        float, typer.Option(min=0.001, help="Seconds after which no further row is measured.")
-    ] = 20,
     steps_per_second: Annotated[
         float | None,
         typer.Option(min=1e-9, help="A run's speed, such as your GPU's; nothing is measured then."),
@@ -138,15 +122,15 @@ def plan(
             text += f", {duration(seconds / workers)} with {counted(workers, 'worker')}"
         console.say(f"{text}; evaluations come on top of it.")
         return
-    settings = TrainSettings(data_dir=data_dir, vectorize=vectorize)
+    settings = TrainSettings(data_dir=data_dir)
     with progress(console, 100, transient=True) as bar:
         task = bar.add_task("measuring", total=100)
 
         def measuring(row: str, share: float) -> None:
             bar.update(task, description=f"measuring {row}", completed=int(100 * share))
 
-        expected = forecast(left, settings, measuring, limit)
-    for remark in _remarks(expected, left, limit):
+        expected = forecast(left, settings, measuring)
+    for remark in _remarks(expected):
         console.say(remark)
     failing = [f"{row} fails at its first steps: {why}" for row, why in expected.failing.items()]
     if failing:
@@ -168,31 +152,19 @@ def _some(rows: Sequence[str]) -> str:
     return ", ".join(rows[:6]) + (f" and {counted(others, 'other')}" if others > 0 else "")
 
 
-def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> Iterator[str]:
-    from oodbench.sweep.estimate import row_of
+def _remarks(expected: "Forecast") -> Iterator[str]:
+    from oodbench.sweep.estimate import TOTAL
 
     if expected.unmeasured:
         yield (
-            f"These rows were not measured within {limit:g} s, and are taken to be like the others: "
-            f"{_some(expected.unmeasured)}. --limit SECONDS measures longer; --steps-per-second X takes "
-            "your GPU's speed."
+            f"These rows were not measured within {TOTAL:g} s, and are taken to be like the others: "
+            f"{_some(expected.unmeasured)}. --steps-per-second X takes your GPU's speed."
         )
     reasons: dict[str, list[str]] = {}
     for row, reason in expected.alone.items():
         reasons.setdefault(reason, []).append(row)
     for reason, rows in reasons.items():
         yield f"Trained one run at a time ({reason}): {_some(rows)}."
-    slow: dict[str, float] = {}
-    for spec in specs:
-        seconds = expected.of_run.get(row_of(spec), 0.0)
-        if spec.hparams.get("batch_size") == 0 and seconds > SLOW_RUN:
-            slow[spec.dataset_name] = max(seconds, slow.get(spec.dataset_name, 0.0))
-    for dataset, seconds in slow.items():
-        yield (
-            f"A run on {dataset} takes up to {duration(seconds)}, since its batches hold all examples "
-            "(batch_size 0). `training: {hparams: {batch_size: 128}}` under the dataset, or fewer `steps`, "
-            "make it faster and change its numbers."
-        )
 
 
 @app.command()
@@ -214,7 +186,6 @@ def launch(
     devices: Devices = "auto",
     threads: Threads = 1,
     vectorize: Vectorize = None,
-    run_timeout: RunTimeout = None,
     observe: Observe = None,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -231,12 +202,11 @@ def launch(
         keep_weights=from_commas(keep_weights) if keep_weights else (),
         confirm=not yes,
         failed=failed,
-        stale=choice(retrain_stale, keep_stale),
+        stale=stale_wish(retrain_stale, keep_stale),
         workers=workers,
         devices=devices,
         threads=threads,
         vectorize=vectorize,
-        run_timeout=run_timeout,
         observers=tuple(dict.fromkeys(observe or ())),
     )
     if not way.is_complete(way.launch(parsed, options, terminal())):
@@ -268,12 +238,10 @@ def status(
 
 
 @app.command()
-def cancel(
-    sweep: Name = "quickstart", out: Out = None, plugin: Plugins = None, set_: Settings = None
-) -> None:
+def cancel(sweep: Name = "quickstart", out: Out = None, plugin: Plugins = None) -> None:
     """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
     load_plugins(plugin or ())
-    results = _results(sweep, out, set_)
+    results = _results(sweep, out)
     count = sum(launcher.cancel(results) for launcher in submitters(results))
     terminal().say(f"{counted(count, 'job')} cancelled.")
 
@@ -284,12 +252,11 @@ def clean(
     out: Out = None,
     weights: Annotated[bool, typer.Option("--weights", help="All kept weights, too.")] = False,
     yes: Yes = False,
-    set_: Settings = None,
 ) -> None:
     """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
     from oodbench.report.sources import spare
 
-    results = _results(sweep, out, set_)
+    results = _results(sweep, out)
     planned = results.specs()
     tables = ended(results.path)
     places = [p for name in ("runs", "kept") for p in (results.path / name).glob("*")]
@@ -297,8 +264,7 @@ def clean(
     moved = tables.rows.keys() - planned.keys()
     complete = [i for i in planned if results.run(i).state().complete]
     runs = [*map(results.run, complete)]
-    files_of = [run.checkpoint for run in runs] + [run.kept / run.checkpoint.name for run in runs]
-    checkpoints = [file for file in files_of if file.exists()]
+    checkpoints = [run.checkpoint for run in runs if run.checkpoint.exists()]
     folders = [p for p in strangers if p.is_dir() and not p.is_symlink()]
     size = sum(f.stat().st_size for p in folders for f in p.rglob("*") if f.is_file())
     predictions = spare(results)
@@ -329,11 +295,11 @@ def clean(
 
 
 @app.command("compact")
-def compact_(sweep: Name = "quickstart", out: Out = None, set_: Settings = None) -> None:
+def compact_(sweep: Name = "quickstart", out: Out = None) -> None:
     """Move the runs that have ended from their folders into two tables, as each launch does at its end."""
     from oodbench.results.compact import compact
 
-    results = _results(sweep, out, set_)
+    results = _results(sweep, out)
     moved = compact(results)
     terminal().say(f"{counted(moved, 'run')} moved into {results.path / 'ended'}.")
 
@@ -347,7 +313,7 @@ def schema(plugin: Plugins = None) -> None:
     typer.echo(json.dumps(module.schema(), indent=1))
 
 
-def _results(sweep: str, out: Path | None, settings: Sequence[str] | None) -> Results:
+def _results(sweep: str, out: Path | None, settings: Sequence[str] | None = None) -> Results:
     if out is None and (Path(sweep) / "sweep.json").is_file():
         return Results(Path(sweep))
     # its rule may be of a plug-in that only the launch named

@@ -58,7 +58,7 @@ class Debug(Launcher):
         """Raise UserError for a run timeout, at which a process ends, and as `local` does."""
         if job.options.run_timeout is not None:
             raise UserError(
-                "the launcher debug has no processes to end: use local for --run-timeout"
+                "the launcher debug has no processes to end: use local for `run_timeout`"
             )
         available_devices(job.options.devices)
         check_precision(job)
