@@ -33,7 +33,7 @@ R = TypeVar("R")
 C = TypeVar("C", bound=Callable[..., Any])
 
 LIMITS = errno.ENOSPC, errno.EMFILE, errno.EAGAIN, errno.EFBIG, errno.ENOENT  # may name no file
-LEAST_WIDTH = 20  # of what is printed, whatever COLUMNS says
+LEAST_WIDTH = 20  # columns that are printed, even if COLUMNS says less
 VMAP_IS_SLOW = "There is a performance drop"
 """The beginning of torch's warning that `vmap` has no rule for a function, which no user can change."""
 
@@ -227,7 +227,7 @@ class Terminal(Console):
         line_after: int = 0,
         styles: Mapping[tuple[int, int], str] = MappingProxyType({}),
     ) -> Group:
-        """A table as wide as the terminal, no number of which is cut, or several if it is too wide.
+        """A table as wide as the terminal, or several if that would cut a number.
 
         Each of these repeats the first `keys` columns. The columns `prose` are wrapped at words, and
         all others but the keys are justified to the right. A line follows the first `line_after` rows;
@@ -294,8 +294,7 @@ def duration(seconds: float) -> str:
 def terminal(stderr: bool = False) -> Terminal:
     """A console on stdout (or stderr) with the width that the terminal, or COLUMNS, has now.
 
-    What is drawn anew, such as a progress bar, needs a terminal: FORCE_COLOR, which notebooks set,
-    colours what a pipe gets, and no more.
+    Progress bars are drawn on terminals alone: FORCE_COLOR, which notebooks set, only colours a pipe.
     """
     stream = sys.stderr if stderr else sys.stdout
     drawn = None if stream is not None and stream.isatty() else False

@@ -257,41 +257,43 @@ def clean(
     from oodbench.report.sources import spare
 
     results = _results(sweep, out)
-    planned = results.specs()
-    tables = ended(results.path)
+    planned, tables = results.specs(), ended(results.path)
+    complete = [i for i in planned if results.run(i).state().complete]
+    checkpoints = [file for i in complete if (file := results.run(i).checkpoint).exists()]
+    predictions = spare(results)
+    kept = weights_files(results, complete) if weights else []
     places = [p for name in ("runs", "kept") for p in (results.path / name).glob("*")]
     strangers = [p for p in places if p.name not in planned]
     moved = tables.rows.keys() - planned.keys()
-    complete = [i for i in planned if results.run(i).state().complete]
-    runs = [*map(results.run, complete)]
-    checkpoints = [run.checkpoint for run in runs if run.checkpoint.exists()]
-    folders = [p for p in strangers if p.is_dir() and not p.is_symlink()]
-    size = sum(f.stat().st_size for p in folders for f in p.rglob("*") if f.is_file())
-    predictions = spare(results)
-    files = [*checkpoints, *predictions, *(weights_files(results, complete) if weights else ())]
-    size += sum(file.stat().st_size for file in files)
-    kept = len(files) - len(checkpoints) - len(predictions)
     counts = (
         (len(checkpoints), "checkpoint", "of ended runs"),
         (len(predictions), "file", "of predictions that no rule chose"),
-        (kept, "file", "of kept weights"),
+        (len(kept), "file", "of kept weights"),
         (len({*(p.name for p in strangers), *moved}), "run", "outside the sweep"),
     )
     texts = [f"{counted(n, noun)} {rest}" for n, noun, rest in counts if n]
     if not texts:
         terminal().say(f"There is nothing to delete in {results.path}.")
         return
+    paths = [*checkpoints, *predictions, *kept, *strangers]
+    size = sum(file.lstat().st_size for path in paths for file in _files(path))
     terminal().say(f"To be deleted: {', '.join(texts)}; {size / 2**20:.1f} MB.")
     if not (yes or confirmed("Delete them?")):
         raise typer.Abort
     tables.forget(moved)
-    for file in files:
-        file.unlink()
-    for path in strangers:
-        if path in folders:
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        else:  # a link, of which only itself goes, or a file
+        else:
             path.unlink()
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The file, those in the folder, or the link itself and not what it points to."""
+    if path.is_dir() and not path.is_symlink():
+        yield from (file for file in path.rglob("*") if file.is_file())
+    else:
+        yield path
 
 
 @app.command("compact")

@@ -96,9 +96,9 @@ class Source:
 
 
 def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[Source]:
-    """Return the datasets of a sweep whose data are there; the problems of all are noted.
+    """The datasets of a sweep whose data are there; the problems of all are noted.
 
-    One of which only the environments are wrong is returned without any.
+    A dataset with wrong environments is returned with `tests` empty, so that its other problems are found.
     """
     by_label: dict[str, Source] = {}
     for item in sweep.datasets:
@@ -275,12 +275,12 @@ def indices(value: int | list[int], key: str) -> Sequence[int]:
 
 
 def trials_of(sweep: Sweep, training: DatasetSettings) -> Sequence[int]:
-    """Return the trials of a dataset, given its settings: its own or the sweep's; raises as `indices`."""
+    """The trials of a dataset: its own if its settings have any, else the sweep's; raises as `indices`."""
     return indices(sweep.trials if training.trials is None else training.trials, "trials")
 
 
 def measured(source: Source) -> Source:
-    """Return a dataset with what its examples say; raises UserError if they do not fit into memory."""
+    """The dataset with `discrete` and `sizes`; raises UserError if its data do not fit into memory."""
     from oodbench.data.preparation import is_discrete, load_checked
     from oodbench.train.loading import split
 

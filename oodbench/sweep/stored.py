@@ -35,7 +35,7 @@ OUTCOME = {RETRAIN: "they are trained again", KEEP: "they are kept"}
 
 
 def stored_plan(results: Results) -> dict[str, Any]:
-    """Return the plan of a results directory as `Results.plan` does; empty if there is none yet."""
+    """The plan of a results directory, see `Results.plan`; empty before its first launch."""
     return results.plan() if (results.path / "sweep.json").exists() else {}
 
 

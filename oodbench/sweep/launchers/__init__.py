@@ -40,7 +40,7 @@ def register(name: str) -> Callable[[type["Launcher"]], type["Launcher"]]:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions(TrainSettings):
-    """Options of a launch, none of which changes a run's id."""
+    """Options of a launch; no run's id depends on them."""
 
     out: Path
     """The results directory."""

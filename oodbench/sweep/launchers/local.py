@@ -106,7 +106,7 @@ def train_in_pool(job: Job) -> dict[str, State]:
 
 
 class _Pool:
-    """The workers of a job, the runs that wait for one and the states of those that had one."""
+    """The workers of a job, its waiting runs, and the states of the others."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
