@@ -1,7 +1,6 @@
 """The datasets of a sweep: made, with the environments that runs hold out and the settings of training."""
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,11 +25,6 @@ from oodbench.terminal import printable
 
 MAX_EVALUATIONS = 100_000
 """The most evaluations of one run."""
-NO_MEMORY = (
-    "allocate memory|Storage size|numel.*overflow|array is too big|allowed dimension|"
-    "Overflow when unpacking"
-)
-"""Patterns in the errors of torch and numpy for arrays that are too large."""
 
 
 class Problems:
@@ -280,18 +274,12 @@ def trials_of(sweep: Sweep, training: DatasetSettings) -> Sequence[int]:
 
 
 def measured(source: Source) -> Source:
-    """The dataset with `discrete` and `sizes`; raises UserError if its data do not fit into memory."""
+    """The dataset with `discrete` and `sizes`, which its examples say."""
     from oodbench.data.preparation import is_discrete, load_checked
     from oodbench.train.loading import split
 
     dataset, trial = source.dataset, source.trials[0]
-    try:
-        environments = load_checked(dataset, trial)
-    except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-        plain = isinstance(error, MemoryError | OverflowError)
-        if not (plain or re.search(NO_MEMORY, str(error))):
-            raise
-        raise UserError(f"{source.label}: data of this size do not fit into memory") from error
+    environments = load_checked(dataset, trial)
     sizes = {
         name: len(split(environment, source.holdout, dataset.name, name, trial)["in"])
         for name, environment in environments.items()
