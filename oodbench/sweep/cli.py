@@ -13,19 +13,22 @@ from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.ended import ended
-from oodbench.sweep.file import find_sweep, from_commas, read_sweep, several
+from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
 from oodbench.sweep.stored import continued, stale_wish, stored_plan, weights_files
 from oodbench.terminal import (
     DataDir,
     Plugins,
+    Terminal,
     Threads,
     Workers,
     commands,
     confirmed,
     counted,
     duration,
+    printable,
     terminal,
 )
 from oodbench.train.settings import TrainSettings
@@ -93,11 +96,6 @@ def plan(
 
     As JSON without the time, which is measured.
     """
-    from oodbench.sweep.estimate import forecast
-    from oodbench.sweep.launchers.progress import progress
-    from oodbench.sweep.launchers.resources import Resources, SlurmResources
-    from oodbench.sweep.launchers.slurm import described, packed
-
     console = terminal()
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
     if out is not None:
@@ -110,41 +108,62 @@ def plan(
     show_plan(made, console)
     left = [s for i, s in made.runs.items() if not (out and Results(out).run(i).state().complete)]
     if out is not None:
-        ended = len(made.runs) - len(left)
-        console.say(f"{ended} of them have ended in {out}; {len(left)} are left to train.")
-    if not left:
-        return
-    if steps_per_second is not None:
-        steps = sum(spec.steps for spec in left)
-        seconds = steps / steps_per_second
-        text = f"{steps:,} steps, {steps_per_second:g} a second: about {duration(seconds)}"
-        if workers is not None:
-            text += f", {duration(seconds / workers)} with {counted(workers, 'worker')}"
-        console.say(f"{text}; evaluations come on top of it.")
-        return
+        count = len(made.runs) - len(left)
+        console.say(f"{count} of them have ended in {out}; {len(left)} are left to train.")
+    if left and steps_per_second is not None:
+        console.say(_time_at(steps_per_second, left, workers))
+    elif left:
+        _measure(parsed, left, data_dir, workers, console)
+
+
+def _time_at(steps_per_second: float, left: Sequence[RunSpec], workers: int | None) -> str:
+    steps = sum(spec.steps for spec in left)
+    seconds = steps / steps_per_second
+    text = f"{steps:,} steps, {steps_per_second:g} a second: about {duration(seconds)}"
+    if workers is not None:
+        text += f", {duration(seconds / workers)} with {counted(workers, 'worker')}"
+    return f"{text}; evaluations come on top of it."
+
+
+def _measure(
+    sweep: Sweep,
+    left: Sequence[RunSpec],
+    data_dir: Path | None,
+    workers: int | None,
+    console: Terminal,
+) -> None:
+    """Measure a few steps of each row; print how long these runs take and how they share jobs.
+
+    Raises UserError for rows whose first steps fail.
+    """
+    from oodbench.sweep.estimate import forecast
+    from oodbench.sweep.launchers.progress import progress
+    from oodbench.sweep.launchers.resources import Resources, SlurmResources
+    from oodbench.sweep.launchers.slurm import described, packed
+
     settings = TrainSettings(data_dir=data_dir)
     with progress(console, 100, transient=True) as bar:
         task = bar.add_task("measuring", total=100)
 
         def measuring(row: str, share: float) -> None:
-            bar.update(task, description=f"measuring {row}", completed=int(100 * share))
+            text = f"measuring {printable(row)}"
+            bar.update(task, description=text, completed=int(100 * share))
 
         expected = forecast(left, settings, measuring)
     for remark in _remarks(expected):
         console.say(remark)
     failing = [f"{row} fails at its first steps: {why}" for row, why in expected.failing.items()]
     if failing:
-        raise UserError(several(f"sweep '{parsed.name}'", failing))
+        raise UserError(several(f"sweep '{sweep.name}'", failing))
     count = workers or os.cpu_count() or 1
     console.say(
         f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "
         f"{duration(expected.seconds / count)} with {counted(count, 'worker')}."
     )
-    asked = parsed.resources
-    if shutil.which("sbatch") or asked.keys() - Resources.model_fields:
-        of_slurm = SlurmResources.of(asked)
-        packs = packed({spec.id: spec for spec in left}, of_slurm, settings, expected)
-        console.say(described(packs, of_slurm))
+    if shutil.which("sbatch") or sweep.resources.keys() - Resources.model_fields:
+        asked = SlurmResources.of(sweep.resources)
+        packs = packed({spec.id: spec for spec in left}, asked, settings, expected)
+        console.say(described(packs, asked))
 
 
 def _some(rows: Sequence[str]) -> str:
