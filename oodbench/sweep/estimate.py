@@ -58,11 +58,10 @@ def forecast(
     specs: Sequence[RunSpec],
     settings: TrainSettings,
     progress: Callable[[str, float], None] = lambda row, share: None,
-    limit: float = TOTAL,
 ) -> Forecast:
     """Measure a few steps and an evaluation of a bundle of every row, then of further bundles, on the CPU.
 
-    After `limit` seconds no more are begun. Unmeasured runs of a row are assumed to cost what its
+    After `TOTAL` seconds no more are begun. Unmeasured runs of a row are assumed to cost what its
     measured ones do, and runs of an unmeasured row what all others do. `progress` is called with the
     row that is measured next and the share of the work that is done.
     """
@@ -75,9 +74,9 @@ def forecast(
     start = time.perf_counter()
     for done, (row, bundle) in enumerate(turns):
         passed = time.perf_counter() - start
-        if passed > limit:
+        if passed > TOTAL:
             break
-        progress(row, max(done / len(turns), passed / limit))
+        progress(row, max(done / len(turns), passed / TOTAL))
         try:
             with clean_process(settings.threads):
                 seconds, reason = _measure(bundle, settings)

@@ -50,14 +50,10 @@ if TYPE_CHECKING:
 
 JOB_MINUTES = 10
 """About how long a job of short runs takes, unless `runs_per_job` says how many share one."""
-MEASURING = 10.0
-"""Seconds after which a launch begins to measure no further row."""
 MAX_REQUEUES = 10_000
 """Time-outs after which a job is given up: more than any job has, as a run goes on where it was."""
 OURS = {"job-name", "array", "output", "error", "open-mode", "signal", "chdir", "time", "wrap"}
 """Options of sbatch that the launcher sets itself."""
-SUBMITIT = ("setup", "signal-delay-s")
-"""Options of submitit, not of sbatch, that users may give."""
 MAX_ARRAY_SIZE = 1001
 """Slurm's default for the most jobs of one array."""
 RUNS_SHOWN = 5
@@ -189,12 +185,10 @@ class Request:
         given = {key.replace("_", "-"): value for key, value in asked.slurm.items()}
         for key in given.keys() & OURS:
             raise UserError(f"slurm: {key} is set by the launcher itself")
-        self.delay = int(given.get("signal-delay-s", min(120, 15 * self.minutes)))
+        self.delay = int(given.pop("signal-delay-s", min(120, 15 * self.minutes)))
         """Seconds between Slurm's signal and the end of a job's time."""
-        self.setup = _setup(given.get("setup", []))
-        self.options = _sbatch_options(asked) | {
-            key: value for key, value in given.items() if key not in SUBMITIT
-        }
+        self.setup = _setup(given.pop("setup", []))
+        self.options = _sbatch_options(asked) | given
 
     def lines(self) -> list[str]:
         """The job's options as sbatch takes them, then the commands before its Python."""
@@ -270,7 +264,7 @@ def packed(
     ids, size = [*specs], asked.runs_per_job
     if size is not None or len(ids) < 2:
         return [tuple(ids[i : i + (size or 1)]) for i in range(0, len(ids), size or 1)]
-    expected = expected or forecast([*specs.values()], settings, limit=MEASURING)
+    expected = expected or forecast([*specs.values()], settings)
     limit = 60 * min(JOB_MINUTES, (minutes(asked.time) or math.inf) / 2)
     room = asked.at_a_time(settings.threads) * limit
     packs: list[list[str]] = []
