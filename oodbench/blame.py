@@ -11,27 +11,17 @@ from pathlib import Path
 from oodbench.errors import UserError
 
 FOLDERS = ("oodbench.algorithms.", "oodbench.datasets.")
-"""How the names of modules begin that hold methods and datasets, and no code of the engine."""
+"""Prefixes of the modules of methods and datasets, which are not the engine."""
 LONGEST_REASON = 200
 """The most characters that are shown of an error."""
 
 plugins: set[str] = set()
-"""The packages that were imported as plug-ins or by entry points: users' code wherever it is installed."""
+"""The packages imported as plug-ins or by entry points, which are users' code even if installed."""
 
 
 def is_engine(module: str) -> bool:
     """Whether a module is of the engine."""
     return module.partition(".")[0] == "oodbench" and not module.startswith(FOLDERS)
-
-
-def is_users(module: str, file: str) -> bool:
-    """Whether a module in a file is a user's, or one of a method or a dataset."""
-    package = module.partition(".")[0]
-    if package in plugins or module.startswith(FOLDERS):
-        return True
-    installed = {"site-packages", "dist-packages"} & {*Path(file).parts}
-    others = installed or file.startswith("<") or package in sys.stdlib_module_names
-    return package != "oodbench" and not others
 
 
 def place(error: BaseException, outer: int = 0) -> str | None:
@@ -41,14 +31,22 @@ def place(error: BaseException, outer: int = 0) -> str | None:
     """
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))[outer:]):
         code = frame.f_code
-        if is_users(str(frame.f_globals.get("__name__")), code.co_filename):
+        if _is_users(str(frame.f_globals.get("__name__")), code.co_filename):
             within = "" if code.co_name == "<module>" else f", in {code.co_name}"
-            return f"{shown(code.co_filename)}:{line}{within}"
+            return f"{_shown(code.co_filename)}:{line}{within}"
     return None
 
 
-def shown(file: str) -> str:
-    """Return a file as a sentence names it: from the working directory on if it is in there."""
+def _is_users(module: str, file: str) -> bool:
+    package = module.partition(".")[0]
+    if package in plugins or module.startswith(FOLDERS):
+        return True
+    installed = {"site-packages", "dist-packages"} & {*Path(file).parts}
+    others = installed or file.startswith("<") or package in sys.stdlib_module_names
+    return package != "oodbench" and not others
+
+
+def _shown(file: str) -> str:
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, FileNotFoundError):
@@ -61,7 +59,7 @@ def definition(cls: type) -> str:
         file, (_, line) = inspect.getfile(cls), inspect.getsourcelines(cls)
     except (OSError, TypeError):
         return cls.__name__
-    return f"{cls.__name__}, {shown(file)}:{line}"
+    return f"{cls.__name__}, {_shown(file)}:{line}"
 
 
 def described(error: BaseException, otherwise: str | None = None) -> str:
@@ -73,7 +71,7 @@ def described(error: BaseException, otherwise: str | None = None) -> str:
 
 @contextmanager
 def blaming(what: str) -> Iterator[None]:
-    """Turn whatever a user's code raises in the block into a UserError, with `what` before it."""
+    """Turn every error of a user's code in the block into a UserError, with `what` before it."""
     try:
         yield
     except UserError:

@@ -96,8 +96,6 @@ def md5(file: File) -> str:
 def commit() -> str | None:
     """The git commit of the code, with `+` if files differ from it; None outside a checkout."""
     here = checkout()
-    if (here / "COMMIT").is_file():  # a frozen copy
-        return (here / "COMMIT").read_text().strip() or None
     if not (here / ".git").exists():
         return None
 
@@ -186,10 +184,8 @@ def is_of_package(code: Code | str) -> bool:
 
 
 def _recorded(file: Path) -> str:
-    """Name a file relative to the package's folders or a snapshot, else by its absolute path."""
+    """Name a file relative to the package's folders, else by its absolute path."""
     above = [folder(name).parent for name in FOLDERS if file.is_relative_to(folder(name))]
-    if not above and (checkout() / "COMMIT").is_file() and file.is_relative_to(checkout()):
-        above = [checkout()]
     return file.relative_to(above[0]).as_posix() if above else str(file)
 
 

@@ -215,7 +215,7 @@ def working_directory() -> Path | None:
 
 
 def checkout() -> Path:
-    """The folder that holds the package: a checkout, a snapshot of one, or site-packages."""
+    """The folder that holds the package: a checkout or site-packages."""
     return Path(__file__).resolve().parent.parent
 
 

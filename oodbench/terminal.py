@@ -7,11 +7,10 @@ import errno
 import io
 import os
 import re
-import shutil
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -20,8 +19,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, cast
 import typer
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType
-from rich.segment import Segment
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
@@ -35,7 +33,7 @@ R = TypeVar("R")
 C = TypeVar("C", bound=Callable[..., Any])
 
 LIMITS = errno.ENOSPC, errno.EMFILE, errno.EAGAIN, errno.EFBIG, errno.ENOENT  # may name no file
-LEAST_WIDTH = 20  # of what is printed, whatever COLUMNS says
+LEAST_WIDTH = 20  # columns that are printed, even if COLUMNS says less
 VMAP_IS_SLOW = "There is a performance drop"
 """The beginning of torch's warning that `vmap` has no rule for a function, which no user can change."""
 
@@ -93,13 +91,6 @@ def confirmed(question: str) -> bool:
     return typer.confirm(question, default=None)
 
 
-def _for_stderr(text: str) -> str:
-    text = printable(text, keep="\n")
-    if "COLUMNS" in os.environ or (sys.stderr is not None and sys.stderr.isatty()):
-        return wrapped(text, max(LEAST_WIDTH, shutil.get_terminal_size().columns))
-    return text
-
-
 def format_warnings() -> None:
     """Have a `UserWarning` printed as one line from now on, without its place in the code."""
     warnings.filterwarnings("ignore", VMAP_IS_SLOW)
@@ -107,7 +98,7 @@ def format_warnings() -> None:
 
     def formatted(message: Any, category: type[Warning], *place: Any, **line: Any) -> str:
         if category is UserWarning:
-            return _for_stderr(f"warning: {message}") + "\n"
+            return _for_stderr(f"warning: {message}")
         return str(usual(message, category, *place, **line))
 
     warnings.formatwarning = formatted
@@ -132,7 +123,7 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             if (sentence := _sentence(error)) is None:
                 raise
-            print(_for_stderr(f"error: {sentence}"), file=sys.stderr)
+            print(_for_stderr(f"error: {sentence}"), file=sys.stderr, end="")
             raise SystemExit(2) from error
         finally:
             warnings.formatwarning = usual
@@ -164,14 +155,13 @@ CONTROLS = re.compile(
 
 def printable(text: str, keep: str = "") -> str:
     r"""The text with every control character but those in `keep` as an escape such as `\x1b`."""
-
-    def escaped(match: re.Match[str]) -> str:
-        character = match[0]
-        return character if character in keep else character.encode("unicode_escape").decode()
-
     if text.isprintable():  # as nearly every cell of a table, in a tenth of the time
         return text
-    return CONTROLS.sub(escaped, text)
+    return CONTROLS.sub(lambda m: m[0] if m[0] in keep else _escape(m[0]), text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def printable_json(text: str) -> str:
@@ -180,61 +170,46 @@ def printable_json(text: str) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Each line of the text wrapped at words; a longer word, such as a path, stays whole.
-
-    Further lines are indented as the first is, and under the words of an item (`- `).
-    """
+    """Each line of the text wrapped at words, under the words of an item (`- `); a path stays whole."""
     lines = []
     for line in text.split("\n"):
-        words = re.sub("^ *(- )?", "", line)
-        start = line.removesuffix(words)
+        indent = " " * (len(line) - len(line.lstrip(" -")))
         lines += textwrap.wrap(
-            words,
-            width,
-            initial_indent=start,
-            subsequent_indent=" " * len(start),
-            break_long_words=False,
-            break_on_hyphens=False,
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         ) or [""]
     return "\n".join(lines)
 
 
 ASCII = str.maketrans({"±": "+-", "≥": ">=", "≤": "<=", "…": "...", "→": "->"})
 """ASCII substitutes for signs that the terminal's encoding lacks."""
+TITLE = 16
+"""The width to which longer titles are wrapped, at words, in a table that is too wide."""
+GAP = 3
+"""Blanks between two columns of a table."""
+PROSE = 32
+"""The width down to which a column of prose is wrapped, so that others stand beside it."""
 
 
 class Terminal(Console):
-    """A console on which every string is text: no markup, no emoji, no highlighting.
-
-    Control characters are shown as escapes. A `Text` or a style is the one way to style something.
-    """
+    """A console on which every string is plain text, its control characters shown as escapes."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
-        if self.width < LEAST_WIDTH:
-            self.width = LEAST_WIDTH
+        self.width = max(self.width, LEAST_WIDTH)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a string as a `Text`: what `print` and tables do with strings."""
-        if self.encoding.startswith("utf"):
-            return super().render_str(printable(text, "\n"), **options)
-        return super().render_str(printable(text, "\n").translate(ASCII), **options)
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """The segments of a renderable; a `Text` made elsewhere has its controls escaped here."""
-        segments = super().render(renderable, options)
-        if not isinstance(renderable, Text):  # all that is printed is made of such
-            return segments
-        return (Segment(s if c else printable(s, "\n"), style, c) for s, style, c in segments)
+        """The string as a `Text`, as `print`, tables and progress bars show it."""
+        text = printable(text, "\n")
+        if not self.encoding.startswith("utf"):
+            text = text.translate(ASCII)
+        return super().render_str(text, **options)
 
     def say(self, text: str) -> None:
         """Print prose, `wrapped`."""
         self.print(self.wrapped(text), soft_wrap=True)
 
     def wrapped(self, text: str) -> str:
-        """The text with its lines wrapped at words, as the function `wrapped` does it.
+        """The text with its lines wrapped at words.
 
         Lines that a program reads, in a file or a pipe, stay as they are unless COLUMNS is set.
         """
@@ -252,69 +227,58 @@ class Terminal(Console):
         line_after: int = 0,
         styles: Mapping[tuple[int, int], str] = MappingProxyType({}),
     ) -> Group:
-        """A table of texts as wide as the terminal, no number of which is cut, or several.
+        """A table as wide as the terminal, or several if that would cut a number.
 
-        Each of these repeats the first `keys` columns. The columns `prose` are wrapped at words, all
-        others but the keys are justified to the right. Where all columns are wider than the terminal,
-        long titles are wrapped, too, and columns stand closer if that makes fewer tables. A line follows
-        the first `line_after` rows; `styles` are those of cells by (row, column).
+        Each of these repeats the first `keys` columns. The columns `prose` are wrapped at words, and
+        all others but the keys are justified to the right. A line follows the first `line_after` rows;
+        `styles` are those of cells by (row, column).
         """
-        titles = [self.render_str(title).plain for title in header]
-        texts = [[self.render_str(row[c]).plain for row in rows] for c in range(len(header))]
-        columns = [list(map(cell_len, column)) for column in texts]
-        widths = [max(cell_len(t), *cells, 0) for t, cells in zip(titles, columns, strict=True)]
-        if sum(widths) + GAPS[0] * (len(widths) - 1) > self.width:
-            rooms = [max(TITLE, *cells) for cells in columns]
-            titles = [wrapped(t, room) for t, room in zip(titles, rooms, strict=True)]
-            lengths = [max(map(cell_len, t.split("\n"))) for t in titles]
-            widths = [max(n, *cells, 0) for n, cells in zip(lengths, columns, strict=True)]
-        narrowest = [min(n, PROSE) if c in prose else n for c, n in enumerate(widths)]
-        blocks = {gap: list(_blocks(widths, narrowest, keys, self.width, gap)) for gap in GAPS}
-        gap = min(GAPS, key=lambda gap: len(blocks[gap]))
-        tables: list[RenderableType] = []
-        for block in blocks[gap]:
-            table = Table(
-                box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, gap - 2)
-            )
-            last = max((c for c in block if c in prose), default=-1)
-            room = self.width - sum(widths[c] + gap for c in block if c != last)
+        titles = [self.render_str(title) for title in header]
+        cells = [
+            [self.render_str(text, style=styles.get((r, c), "")) for c, text in enumerate(row)]
+            for r, row in enumerate(rows)
+        ]
+        longest = [max((row[c].cell_len for row in cells), default=0) for c in range(len(titles))]
+        named = [*zip(longest, (title.plain for title in titles), strict=True)]
+        widths = [max(n, cell_len(title)) for n, title in named]
+        if _width(widths) > self.width:
+            widths = [max(n, *map(cell_len, wrapped(t, TITLE).split("\n"))) for n, t in named]
+        least = [min(n, PROSE) if c in prose else n for c, n in enumerate(widths)]
+        shown: list[RenderableType] = []
+        for block in _blocks(least, keys, self.width):
+            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
             for c in block:
-                if c == last and widths[c] > room:
-                    table.add_column(self.render_str(titles[c]), max_width=max(room, 20))
-                else:
-                    justify: JustifyMethod = "left" if c < keys or c in prose else "right"
-                    title = self.render_str(titles[c])
-                    table.add_column(title, justify=justify, no_wrap=True, width=widths[c])
-            for r, row in enumerate(rows):
-                cells = [self.render_str(row[c], style=styles.get((r, c), "")) for c in block]
-                table.add_row(*cells, end_section=r + 1 == line_after)
-            natural = sum(min(widths[c], room) if c == last else widths[c] for c in block)
-            table.width = natural + gap * (len(block) - 1)
-            tables += [table, Text()]
-        return Group(*tables)
+                justify: JustifyMethod = "left" if c < keys or c in prose else "right"
+                width = None if c in prose else widths[c]
+                table.add_column(titles[c], justify=justify, width=width)
+            for r, row in enumerate(cells):
+                table.add_row(*(row[c] for c in block), end_section=r + 1 == line_after)
+            natural = _width([widths[c] for c in block])
+            table.width = max(min(natural, self.width), _width([least[c] for c in block]))
+            shown += [table, Text()]
+        return Group(*shown)
 
 
-GAPS = (3, 2)
-"""Blanks between two columns of a table, and in a table that is nearly too wide."""
-PROSE = 32
-"""The width down to which a column of prose is wrapped, so that it stands beside others."""
-TITLE = 16
-"""The width to which a longer title is wrapped, at words, in a column of shorter texts."""
+def _width(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _blocks(
-    widths: Sequence[int], narrowest: Sequence[int], keys: int, width: int, gap: int
-) -> Iterator[list[int]]:
+def _blocks(widths: Sequence[int], keys: int, width: int) -> Iterator[list[int]]:
     first = list(range(keys))
-    start = sum(widths[c] + gap for c in first)
-    block, used = list(first), start
+    block = [*first]
     for c in range(keys, len(widths)):
-        if len(block) > keys and used + narrowest[c] > width:
+        if len(block) > keys and _width([widths[i] for i in (*block, c)]) > width:
             yield block
-            block, used = list(first), start
+            block = [*first]
         block.append(c)
-        used += widths[c] + gap
     yield block
+
+
+def _for_stderr(text: str) -> str:
+    console = terminal(stderr=True)
+    with console.capture() as captured:
+        console.say(text)
+    return captured.get()
 
 
 def duration(seconds: float) -> str:
@@ -330,8 +294,7 @@ def duration(seconds: float) -> str:
 def terminal(stderr: bool = False) -> Terminal:
     """A console on stdout (or stderr) with the width that the terminal, or COLUMNS, has now.
 
-    What is drawn anew, such as a progress bar, needs a terminal: FORCE_COLOR, which notebooks set,
-    colours what a pipe gets, and no more.
+    Progress bars are drawn on terminals alone: FORCE_COLOR, which notebooks set, only colours a pipe.
     """
     stream = sys.stderr if stderr else sys.stdout
     drawn = None if stream is not None and stream.isatty() else False

@@ -101,7 +101,7 @@ def run(
     from oodbench.results.read import read_board
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan
-    from oodbench.sweep.stored import choice
+    from oodbench.sweep.stored import stale_wish
 
     board = find_board(name)
     labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
@@ -128,7 +128,7 @@ def run(
         data_dir=data_dir,
         table=not among,
         failed=True,
-        stale=choice(retrain_stale, keep_stale),
+        stale=stale_wish(retrain_stale, keep_stale),
     )
     counts = launch(sweep, options, terminal())
     if among:
@@ -251,11 +251,11 @@ def quickstart(
     from oodbench.report.sources import beside_board
     from oodbench.report.tables import print_sheet
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
-    from oodbench.sweep.stored import choice
+    from oodbench.sweep.stored import stale_wish
 
     protocol = protocol_of(find_board(BOARD))
     sweep = restricted(protocol, ROWS, TRIALS, datasets=[DATASET])
-    stale = choice(retrain_stale, keep_stale)
+    stale = stale_wish(retrain_stale, keep_stale)
     options = LaunchOptions(out=out, workers=workers, table=False, failed=True, stale=stale)
     counts = launch(sweep, options, terminal())
     frames = beside_board(BOARD, [out])

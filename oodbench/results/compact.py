@@ -78,11 +78,7 @@ def _clean(results: Path, ids: Collection[str]) -> None:
     """Remove the folders of runs that are in the tables, and what an interrupted compaction left."""
     for run_id in ids:
         folder = results / "runs" / run_id
-        run = Results(results).run(run_id)
         with suppress(OSError, Timeout), FileLock(folder / "lock", blocking=False):
-            if run.checkpoint.exists():  # as `keep_checkpoints` asks
-                run.kept.mkdir(parents=True, exist_ok=True)
-                run.checkpoint.replace(run.kept / run.checkpoint.name)
             shutil.rmtree(folder, ignore_errors=True)
     folder = results / FOLDER
     orphans = {*folder.glob("records-*.parquet")} - {

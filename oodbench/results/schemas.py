@@ -140,7 +140,6 @@ class LaunchSettings(TypedDict, total=False):
     plugins: list[str]
     keep_predictions: bool
     keep_weights: list[str]
-    keep_checkpoints: bool
     launcher: str
     resources: dict[str, Any]
 

@@ -14,28 +14,27 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import LONGEST, find_sweep, from_commas, read_sweep, several
+from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
-from oodbench.sweep.stored import choice, continued, stored_plan, weights_files
+from oodbench.sweep.stored import continued, stale_wish, stored_plan, weights_files
 from oodbench.terminal import (
     DataDir,
     Plugins,
+    Terminal,
     Threads,
     Workers,
     commands,
     confirmed,
     counted,
     duration,
+    printable,
     terminal,
 )
 from oodbench.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from oodbench.sweep.estimate import Forecast
-
-SLOW_RUN = 20.0
-"""Seconds of a run above which the plan warns that its full batches are expensive."""
 
 app = commands(__doc__, no_args_is_help=True)
 
@@ -48,19 +47,8 @@ Settings = Annotated[
 Launcher = Annotated[str, typer.Option(help="local, debug, slurm, or a plug-in's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show a cluster's jobs, submit nothing.")]
 Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
-Snapshot = Annotated[
-    bool, typer.Option("--snapshot", help="A cluster's jobs run a copy of the code.")
-]
 Vectorize = Annotated[
     int | None, typer.Option(min=1, help="Most runs of one program; 64 by default.")
-]
-RunTimeout = Annotated[
-    float | None,
-    typer.Option(
-        min=0.001,
-        max=LONGEST,
-        help="Seconds after which a run that has not ended counts as failed.",
-    ),
 ]
 KeepPredictions = Annotated[
     bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
@@ -98,10 +86,6 @@ def plan(
     plugin: Plugins = None,
     set_: Settings = None,
     workers: Workers = None,
-    vectorize: Vectorize = None,
-    limit: Annotated[
-        float, typer.Option(min=0.001, help="Seconds after which no further row is measured.")
-    ] = 20,
     steps_per_second: Annotated[
         float | None,
         typer.Option(min=1e-9, help="A run's speed, such as your GPU's; nothing is measured then."),
@@ -112,11 +96,6 @@ def plan(
 
     As JSON without the time, which is measured.
     """
-    from oodbench.sweep.estimate import forecast
-    from oodbench.sweep.launchers.progress import progress
-    from oodbench.sweep.launchers.resources import Resources, SlurmResources
-    from oodbench.sweep.launchers.slurm import described, packed
-
     console = terminal()
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
     if out is not None:
@@ -129,41 +108,62 @@ def plan(
     show_plan(made, console)
     left = [s for i, s in made.runs.items() if not (out and Results(out).run(i).state().complete)]
     if out is not None:
-        ended = len(made.runs) - len(left)
-        console.say(f"{ended} of them have ended in {out}; {len(left)} are left to train.")
-    if not left:
-        return
-    if steps_per_second is not None:
-        steps = sum(spec.steps for spec in left)
-        seconds = steps / steps_per_second
-        text = f"{steps:,} steps, {steps_per_second:g} a second: about {duration(seconds)}"
-        if workers is not None:
-            text += f", {duration(seconds / workers)} with {counted(workers, 'worker')}"
-        console.say(f"{text}; evaluations come on top of it.")
-        return
-    settings = TrainSettings(data_dir=data_dir, vectorize=vectorize)
+        count = len(made.runs) - len(left)
+        console.say(f"{count} of them have ended in {out}; {len(left)} are left to train.")
+    if left and steps_per_second is not None:
+        console.say(_time_at(steps_per_second, left, workers))
+    elif left:
+        _measure(parsed, left, data_dir, workers, console)
+
+
+def _time_at(steps_per_second: float, left: Sequence[RunSpec], workers: int | None) -> str:
+    steps = sum(spec.steps for spec in left)
+    seconds = steps / steps_per_second
+    text = f"{steps:,} steps, {steps_per_second:g} a second: about {duration(seconds)}"
+    if workers is not None:
+        text += f", {duration(seconds / workers)} with {counted(workers, 'worker')}"
+    return f"{text}; evaluations come on top of it."
+
+
+def _measure(
+    sweep: Sweep,
+    left: Sequence[RunSpec],
+    data_dir: Path | None,
+    workers: int | None,
+    console: Terminal,
+) -> None:
+    """Measure a few steps of each row; print how long these runs take and how they share jobs.
+
+    Raises UserError for rows whose first steps fail.
+    """
+    from oodbench.sweep.estimate import forecast
+    from oodbench.sweep.launchers.progress import progress
+    from oodbench.sweep.launchers.resources import Resources, SlurmResources
+    from oodbench.sweep.launchers.slurm import described, packed
+
+    settings = TrainSettings(data_dir=data_dir)
     with progress(console, 100, transient=True) as bar:
         task = bar.add_task("measuring", total=100)
 
         def measuring(row: str, share: float) -> None:
-            bar.update(task, description=f"measuring {row}", completed=int(100 * share))
+            text = f"measuring {printable(row)}"
+            bar.update(task, description=text, completed=int(100 * share))
 
-        expected = forecast(left, settings, measuring, limit)
-    for remark in _remarks(expected, left, limit):
+        expected = forecast(left, settings, measuring)
+    for remark in _remarks(expected):
         console.say(remark)
     failing = [f"{row} fails at its first steps: {why}" for row, why in expected.failing.items()]
     if failing:
-        raise UserError(several(f"sweep '{parsed.name}'", failing))
+        raise UserError(several(f"sweep '{sweep.name}'", failing))
     count = workers or os.cpu_count() or 1
     console.say(
         f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "
         f"{duration(expected.seconds / count)} with {counted(count, 'worker')}."
     )
-    asked = parsed.resources
-    if shutil.which("sbatch") or asked.keys() - Resources.model_fields:
-        of_slurm = SlurmResources.of(asked)
-        packs = packed({spec.id: spec for spec in left}, of_slurm, settings, expected)
-        console.say(described(packs, of_slurm))
+    if shutil.which("sbatch") or sweep.resources.keys() - Resources.model_fields:
+        asked = SlurmResources.of(sweep.resources)
+        packs = packed({spec.id: spec for spec in left}, asked, settings, expected)
+        console.say(described(packs, asked))
 
 
 def _some(rows: Sequence[str]) -> str:
@@ -171,31 +171,19 @@ def _some(rows: Sequence[str]) -> str:
     return ", ".join(rows[:6]) + (f" and {counted(others, 'other')}" if others > 0 else "")
 
 
-def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> Iterator[str]:
-    from oodbench.sweep.estimate import row_of
+def _remarks(expected: "Forecast") -> Iterator[str]:
+    from oodbench.sweep.estimate import TOTAL
 
     if expected.unmeasured:
         yield (
-            f"These rows were not measured within {limit:g} s, and are taken to be like the others: "
-            f"{_some(expected.unmeasured)}. --limit SECONDS measures longer; --steps-per-second X takes "
-            "your GPU's speed."
+            f"These rows were not measured within {TOTAL:g} s, and are taken to be like the others: "
+            f"{_some(expected.unmeasured)}. --steps-per-second X takes your GPU's speed."
         )
     reasons: dict[str, list[str]] = {}
     for row, reason in expected.alone.items():
         reasons.setdefault(reason, []).append(row)
     for reason, rows in reasons.items():
         yield f"Trained one run at a time ({reason}): {_some(rows)}."
-    slow: dict[str, float] = {}
-    for spec in specs:
-        seconds = expected.of_run.get(row_of(spec), 0.0)
-        if spec.hparams.get("batch_size") == 0 and seconds > SLOW_RUN:
-            slow[spec.dataset_name] = max(seconds, slow.get(spec.dataset_name, 0.0))
-    for dataset, seconds in slow.items():
-        yield (
-            f"A run on {dataset} takes up to {duration(seconds)}, since its batches hold all examples "
-            "(batch_size 0). `training: {hparams: {batch_size: 128}}` under the dataset, or fewer `steps`, "
-            "make it faster and change its numbers."
-        )
 
 
 @app.command()
@@ -217,8 +205,6 @@ def launch(
     devices: Devices = "auto",
     threads: Threads = 1,
     vectorize: Vectorize = None,
-    run_timeout: RunTimeout = None,
-    snapshot: Snapshot = False,
     observe: Observe = None,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -235,13 +221,11 @@ def launch(
         keep_weights=from_commas(keep_weights) if keep_weights else (),
         confirm=not yes,
         failed=failed,
-        stale=choice(retrain_stale, keep_stale),
+        stale=stale_wish(retrain_stale, keep_stale),
         workers=workers,
         devices=devices,
         threads=threads,
         vectorize=vectorize,
-        run_timeout=run_timeout,
-        snapshot=snapshot,
         observers=tuple(dict.fromkeys(observe or ())),
     )
     if not way.is_complete(way.launch(parsed, options, terminal())):
@@ -273,12 +257,10 @@ def status(
 
 
 @app.command()
-def cancel(
-    sweep: Name = "quickstart", out: Out = None, plugin: Plugins = None, set_: Settings = None
-) -> None:
+def cancel(sweep: Name = "quickstart", out: Out = None, plugin: Plugins = None) -> None:
     """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
     load_plugins(plugin or ())
-    results = _results(sweep, out, set_)
+    results = _results(sweep, out)
     count = sum(launcher.cancel(results) for launcher in submitters(results))
     terminal().say(f"{counted(count, 'job')} cancelled.")
 
@@ -289,56 +271,56 @@ def clean(
     out: Out = None,
     weights: Annotated[bool, typer.Option("--weights", help="All kept weights, too.")] = False,
     yes: Yes = False,
-    set_: Settings = None,
 ) -> None:
     """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
     from oodbench.report.sources import spare
 
-    results = _results(sweep, out, set_)
-    planned = results.specs()
-    tables = ended(results.path)
+    results = _results(sweep, out)
+    planned, tables = results.specs(), ended(results.path)
+    complete = [i for i in planned if results.run(i).state().complete]
+    checkpoints = [file for i in complete if (file := results.run(i).checkpoint).exists()]
+    predictions = spare(results)
+    kept = weights_files(results, complete) if weights else []
     places = [p for name in ("runs", "kept") for p in (results.path / name).glob("*")]
     strangers = [p for p in places if p.name not in planned]
     moved = tables.states.keys() - planned.keys()
-    complete = [i for i in planned if results.run(i).state().complete]
-    runs = [*map(results.run, complete)]
-    files_of = [run.checkpoint for run in runs] + [run.kept / run.checkpoint.name for run in runs]
-    checkpoints = [file for file in files_of if file.exists()]
-    folders = [p for p in strangers if p.is_dir() and not p.is_symlink()]
-    size = sum(f.stat().st_size for p in folders for f in p.rglob("*") if f.is_file())
-    predictions = spare(results)
-    files = [*checkpoints, *predictions, *(weights_files(results, complete) if weights else ())]
-    size += sum(file.stat().st_size for file in files)
-    kept = len(files) - len(checkpoints) - len(predictions)
     counts = (
         (len(checkpoints), "checkpoint", "of ended runs"),
         (len(predictions), "file", "of predictions that no rule chose"),
-        (kept, "file", "of kept weights"),
+        (len(kept), "file", "of kept weights"),
         (len({*(p.name for p in strangers), *moved}), "run", "outside the sweep"),
     )
     texts = [f"{counted(n, noun)} {rest}" for n, noun, rest in counts if n]
     if not texts:
         terminal().say(f"There is nothing to delete in {results.path}.")
         return
+    paths = [*checkpoints, *predictions, *kept, *strangers]
+    size = sum(file.lstat().st_size for path in paths for file in _files(path))
     terminal().say(f"To be deleted: {', '.join(texts)}; {size / 2**20:.1f} MB.")
     if not (yes or confirmed("Delete them?")):
         raise typer.Abort
     tables.forget(moved)
-    for file in files:
-        file.unlink()
-    for path in strangers:
-        if path in folders:
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        else:  # a link, of which only itself goes, or a file
+        else:
             path.unlink()
 
 
+def _files(path: Path) -> Iterator[Path]:
+    """The file, those in the folder, or the link itself and not what it points to."""
+    if path.is_dir() and not path.is_symlink():
+        yield from (file for file in path.rglob("*") if file.is_file())
+    else:
+        yield path
+
+
 @app.command("compact")
-def compact_(sweep: Name = "quickstart", out: Out = None, set_: Settings = None) -> None:
+def compact_(sweep: Name = "quickstart", out: Out = None) -> None:
     """Move the runs that have ended from their folders into two tables, as each launch does at its end."""
     from oodbench.results.compact import compact
 
-    results = _results(sweep, out, set_)
+    results = _results(sweep, out)
     moved = compact(results)
     terminal().say(f"{counted(moved, 'run')} moved into {results.path / 'ended'}.")
 
@@ -352,7 +334,7 @@ def schema(plugin: Plugins = None) -> None:
     typer.echo(json.dumps(module.schema(), indent=1))
 
 
-def _results(sweep: str, out: Path | None, settings: Sequence[str] | None) -> Results:
+def _results(sweep: str, out: Path | None, settings: Sequence[str] | None = None) -> Results:
     if out is None and (Path(sweep) / "sweep.json").is_file():
         return Results(Path(sweep))
     # its rule may be of a plug-in that only the launch named

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -20,9 +20,12 @@ BUDGET = 0.05
 SLOW_STEP = 0.5
 """Seconds of a first step above which no further step is measured: it stands for all."""
 TOTAL = 20.0
-"""Seconds after which no further bundle is measured, unless the user gives others."""
+"""Seconds after which no further bundle is measured."""
 SAMPLE = 8
 """The number of runs that are measured as one program where runs are vectorized."""
+
+Rows = dict[str, list[list[RunSpec]]]
+"""The bundles of runs of each row, by its name."""
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Forecast:
     unmeasured: list[str] = field(default_factory=list)
     """The rows that were not measured in time; they are assumed to cost what the others do."""
     failing: dict[str, str] = field(default_factory=dict)
-    """Why the first steps of a row fail, by its name; none of its runs counts."""
+    """Why the first steps of a row fail, by its name; its runs do not count."""
     of_run: dict[str, float] = field(default_factory=dict)
     """Seconds of a run of each row that was measured."""
     alone: dict[str, str] = field(default_factory=dict)
@@ -55,56 +58,60 @@ def forecast(
     specs: Sequence[RunSpec],
     settings: TrainSettings,
     progress: Callable[[str, float], None] = lambda row, share: None,
-    limit: float = TOTAL,
 ) -> Forecast:
     """Measure a few steps and an evaluation of a bundle of every row, then of further bundles, on the CPU.
 
-    After `limit` seconds no more are begun. Unmeasured runs of a row are assumed to cost what its
+    After `TOTAL` seconds no more are begun. Unmeasured runs of a row are assumed to cost what its
     measured ones do, and runs of an unmeasured row what all others do. `progress` is called with the
     row that is measured next and the share of the work that is done.
     """
     from oodbench.train.process import clean_process
 
-    rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
-    for spec in specs:
-        if spec.precision == "tf32":  # which no CPU has
-            spec = replace(spec, precision="float32")
-        bundles = rows.setdefault(row_of(spec), {})
-        bundles.setdefault(spec.bundle_key, []).append(spec)
+    rows = _bundles(specs)
+    turns = [*_turns(rows)]
     result = Forecast()
     measured: dict[str, list[tuple[float, int]]] = {row: [] for row in rows}
-    start, rng = time.perf_counter(), random.Random(0)
-    queues = [rng.sample(list(bundles.values()), len(bundles)) for bundles in rows.values()]
-    turns = [
-        (row, bundle)
-        for bundles in zip_longest(*queues)
-        for row, bundle in zip(rows, bundles, strict=True)
-        if bundle
-    ]
+    start = time.perf_counter()
     for done, (row, bundle) in enumerate(turns):
         passed = time.perf_counter() - start
-        if passed > limit:
+        if passed > TOTAL:
             break
-        progress(row, max(done / len(turns), passed / limit))
+        progress(row, max(done / len(turns), passed / TOTAL))
         try:
             with clean_process(settings.threads):
                 seconds, reason = _measure(bundle, settings)
-        except Exception as error:  # whatever a method, a network or a dataset raises
+        except Exception as error:  # a method, a network or a dataset may raise anything
             result.failing.setdefault(row, _sentence(error, bundle[0]))
             continue
         measured[row].append((seconds, len(bundle)))
         if reason is not None:
             result.alone[row] = reason
-    all_measured = [pair for pairs in measured.values() for pair in pairs]
-    for row, by_key in rows.items():
-        if row in result.failing or not all_measured:
-            continue
-        seconds, runs = map(sum, zip(*(measured[row] or all_measured), strict=True))
-        if measured[row]:
-            result.of_run[row] = seconds / runs
-        result.seconds += seconds * sum(len(bundle) for bundle in by_key.values()) / runs
+    everything = [pair for pairs in measured.values() for pair in pairs]
+    for row, bundles in rows.items():
+        if row not in result.failing and everything:
+            seconds, runs = map(sum, zip(*(measured[row] or everything), strict=True))
+            result.seconds += seconds / runs * sum(map(len, bundles))
+            if measured[row]:
+                result.of_run[row] = seconds / runs
     result.unmeasured = [row for row, p in measured.items() if not p and row not in result.failing]
     return result
+
+
+def _bundles(specs: Sequence[RunSpec]) -> Rows:
+    rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
+    for spec in specs:
+        if spec.precision == "tf32":  # which no CPU has
+            spec = replace(spec, precision="float32")
+        rows.setdefault(row_of(spec), {}).setdefault(spec.bundle_key, []).append(spec)
+    return {row: [*by_key.values()] for row, by_key in rows.items()}
+
+
+def _turns(rows: Rows) -> Iterator[tuple[str, list[RunSpec]]]:
+    """A random bundle of each row, then another of each that has more."""
+    rng = random.Random(0)
+    queues = [rng.sample(bundles, len(bundles)) for bundles in rows.values()]
+    for bundles in zip_longest(*queues):
+        yield from ((row, b) for row, b in zip(rows, bundles, strict=True) if b)
 
 
 def _sentence(error: Exception, spec: RunSpec) -> str:
@@ -118,6 +125,7 @@ def _sentence(error: Exception, spec: RunSpec) -> str:
 
 
 def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
+    """The seconds of a bundle, and the reason why its runs are trained one at a time if they are."""
     from oodbench import blame
     from oodbench.train.loop import SingleProgram
     from oodbench.train.run import Run
@@ -128,9 +136,8 @@ def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float,
     reason = why_alone(run)
     if reason is None:
         try:
-            others = bundle[1 : settings.vectorize or SAMPLE]
-            several = [run, *(Run(spec, settings) for spec in others)]
-            alike = [each for each in several if program_key(each) == program_key(several[0])]
+            several = [run, *(Run(spec, settings) for spec in bundle[1:SAMPLE])]
+            alike = [each for each in several if program_key(each) == program_key(run)]
             return _seconds(VectorizedProgram(alike), alike, bundle), None
         except Exception as error:  # a launch trains these runs one at a time, too
             reason = explained(error) or blame.described(error)
@@ -139,14 +146,13 @@ def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float,
 
 
 def _seconds(program: "Program", runs: "Sequence[Run]", bundle: Sequence[RunSpec]) -> float:
-    step = _timed_steps(program, 1)
     steps = bundle[0].steps
+    step = _timed_steps(program, 1)
     if step < SLOW_STEP and steps > 1:  # the first step is slower than the rest
         step = _timed_steps(program, steps - 1)
-    step /= len(runs)
-    evaluation = _evaluation(program, runs)
     evaluations = sum(len(spec.due()) for spec in bundle)
-    return sum(spec.steps for spec in bundle) * step + evaluations * evaluation
+    of_steps = sum(spec.steps for spec in bundle) * step / len(runs)
+    return of_steps + evaluations * _evaluation(program, runs)
 
 
 def _timed_steps(program: "Program", most: int) -> float:
@@ -158,6 +164,7 @@ def _timed_steps(program: "Program", most: int) -> float:
 
 
 def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:
+    """The seconds of an evaluation of one run, from the first predictions if it takes long."""
     import torch
 
     from oodbench.train.evaluate import predictions
@@ -170,8 +177,7 @@ def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:
     run.algorithm.eval()
     examples = 0
     with torch.no_grad():
-        pieces = predictions(run.predict, run.scored, run.problem.task, run.loader_workers)
-        for _, _, _, y in pieces:
+        for *_, y in predictions(run.predict, run.scored, run.problem.task, run.loader_workers):
             examples += len(y)
             if time.perf_counter() - start > BUDGET:
                 break

@@ -198,15 +198,13 @@ class Sweep(BaseModel):
         default=[], description="names of selection rules, or last"
     )
     """The selection rules whose weights each run keeps, and `last`; `--keep-weights` says otherwise."""
-    keep_checkpoints: bool = Field(default=False, description="true or false")
-    """Whether a run keeps its checkpoint when it has ended; no number depends on it."""
     run_timeout: float | None = Field(
         default=None,
         gt=0,
         le=LONGEST,
         description=f"a number of seconds above 0, up to {LONGEST:,}",
     )
-    """Seconds after which a run that has not ended counts as failed; `--run-timeout` says otherwise."""
+    """Seconds after which a run that has not ended counts as failed."""
     resources: dict[str, Any] = Field(default={}, description="names with values")
     """Resources of the runs; keys of the launcher's `Resources`."""
 

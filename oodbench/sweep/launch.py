@@ -123,7 +123,6 @@ def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> 
         options,
         plugins=plugins,
         keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
-        keep_checkpoints=sweep.keep_checkpoints,
         run_timeout=options.run_timeout or sweep.run_timeout,
         resources=sweep.resources,
     )
@@ -289,7 +288,6 @@ def run(
             threads=threads,
             plugins=tuple(plugins),
             keep_weights=check_rules(keep_weights, [spec]),
-            keep_checkpoints=plan.sweep.keep_checkpoints,
             scratch=out is None,
         )
         known = {s.id for s in specs_in(stored_plan(results))}

@@ -1,6 +1,6 @@
 """The first pass of a launch: every name of a sweep is looked up once, and all its problems are told.
 
-What is found goes on as data, of which `oodbench.sweep.plan` makes the runs.
+`oodbench.sweep.plan` makes the runs from what is found.
 """
 
 import importlib.util

@@ -1,7 +1,6 @@
 """The datasets of a sweep: made, with the environments that runs hold out and the settings of training."""
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,11 +24,6 @@ from oodbench.terminal import printable
 
 MAX_EVALUATIONS = 100_000
 """The most evaluations of one run."""
-NO_MEMORY = (
-    "allocate memory|Storage size|numel.*overflow|array is too big|allowed dimension|"
-    "Overflow when unpacking"
-)
-"""Patterns in the errors of torch and numpy for arrays that are too large."""
 
 
 class Problems:
@@ -95,9 +89,9 @@ class Source:
 
 
 def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[Source]:
-    """Return the datasets of a sweep whose data are there; the problems of all are noted.
+    """The datasets of a sweep whose data are there; the problems of all are noted.
 
-    One of which only the environments are wrong is returned without any.
+    A dataset with wrong environments is returned with `tests` empty, so that its other problems are found.
     """
     by_label: dict[str, Source] = {}
     for item in sweep.datasets:
@@ -279,23 +273,17 @@ def indices(value: int | list[int], key: str) -> Sequence[int]:
 
 
 def trials_of(sweep: Sweep, training: DatasetSettings) -> Sequence[int]:
-    """Return the trials of a dataset, given its settings: its own or the sweep's; raises as `indices`."""
+    """The trials of a dataset: its own if its settings have any, else the sweep's; raises as `indices`."""
     return indices(sweep.trials if training.trials is None else training.trials, "trials")
 
 
 def measured(source: Source) -> Source:
-    """Return a dataset with what its examples say; raises UserError if they do not fit into memory."""
+    """The dataset with `discrete` and `sizes`, which its examples say."""
     from oodbench.data.preparation import is_discrete, load_checked
     from oodbench.train.loading import split
 
     dataset, trial = source.dataset, source.trials[0]
-    try:
-        environments = load_checked(dataset, trial)
-    except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-        plain = isinstance(error, MemoryError | OverflowError)
-        if not (plain or re.search(NO_MEMORY, str(error))):
-            raise
-        raise UserError(f"{source.label}: data of this size do not fit into memory") from error
+    environments = load_checked(dataset, trial)
     sizes = {
         name: len(split(environment, source.holdout, dataset.name, name, trial)["in"])
         for name, environment in environments.items()

@@ -98,8 +98,8 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
     if weights:
         size = sum(path.stat().st_size for path in weights)
         texts.append(f"Kept weights: {len(weights)} files, {size / 2**20:.1f} MB.")
-    heading = Text(f"{stored['name']} in {results.path}")
-    body = [Text(console.wrapped(text)) for text in texts]
+    heading = console.render_str(f"{stored['name']} in {results.path}")
+    body = [console.render_str(console.wrapped(text)) for text in texts]
     return Group(heading, Text(), *_counts(rows, now, console), *body)
 
 
@@ -113,7 +113,7 @@ def _counts(
         row = rows.setdefault(spec.dataset_name, {}).setdefault(spec.label, Counter())
         row[_state(now[spec.id])] += 1
     for dataset, counts in rows.items():
-        yield Text(dataset)
+        yield console.render_str(dataset)
         texts = [[label, *(str(n[s] or "") for s in columns)] for label, n in counts.items()]
         yield console.tables(["algorithm", *columns], texts)
     yield console.tables(["all runs", *columns], [["", *(str(totals[s]) for s in columns)]])

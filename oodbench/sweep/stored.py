@@ -35,7 +35,7 @@ OUTCOME = {RETRAIN: "they are trained again", KEEP: "they are kept"}
 
 
 def stored_plan(results: Results) -> dict[str, Any]:
-    """Return the plan of a results directory as `Results.plan` does; empty if there is none yet."""
+    """The plan of a results directory, see `Results.plan`; empty before its first launch."""
     return results.plan() if (results.path / "sweep.json").exists() else {}
 
 
@@ -78,7 +78,6 @@ def store_plan(
         "plugins": list(options.plugins),
         "keep_predictions": options.keep_predictions,
         "keep_weights": list(options.keep_weights),
-        "keep_checkpoints": options.keep_checkpoints,
         "run_timeout": options.run_timeout,
         "launcher": options.launcher,
         "resources": dict(options.resources),
@@ -126,7 +125,7 @@ def decide(
     return Decision(plan, {i: statuses[i].state for i in plan.runs}, again)
 
 
-def choice(retrain: bool, keep: bool) -> str:
+def stale_wish(retrain: bool, keep: bool) -> str:
     """The value of `LaunchOptions.stale` by the flags; raises UserError if both are given."""
     if retrain and keep:
         raise UserError("--retrain-stale and --keep-stale exclude each other")

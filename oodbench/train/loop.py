@@ -90,7 +90,7 @@ class Training:
     def is_old(self, now: float) -> bool:
         """Whether a checkpoint is due, at this reading of the monotonic clock."""
         if self.run.step == self.run.spec.steps:
-            return self.run.settings.keep_checkpoints or self.weights.wait_for_checkpoint
+            return self.weights.wait_for_checkpoint
         limit = EVALUATION_CHECKPOINT_SECONDS if self.evaluated else CHECKPOINT_SECONDS
         rest = self.saving / CHECKPOINT_SHARE
         return now - self.saved > max(limit, rest)
@@ -126,8 +126,7 @@ class Training:
         if status is not None:
             self.weights.delete_superseded()
             self.directory.finish(status, self.run.step, self.run.seconds)
-            if not self.run.settings.keep_checkpoints:
-                self.directory.checkpoint.unlink(missing_ok=True)
+            self.directory.checkpoint.unlink(missing_ok=True)
         return status
 
 

@@ -1,4 +1,4 @@
-"""One state of the process and device for every run, whatever plug-ins or scripts have changed."""
+"""One state of the process and device for every run, even if plug-ins or scripts have changed it."""
 
 import os
 import random

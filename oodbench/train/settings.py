@@ -19,8 +19,6 @@ class TrainSettings:
     """Whether every example's logits are kept at the evaluations."""
     keep_weights: tuple[str, ...] = ()
     """The selection rules whose weights are kept, and `last`, see `oodbench.train.kept_weights`."""
-    keep_checkpoints: bool = False
-    """Whether a run keeps its checkpoint when it has ended."""
     scratch: bool = False
     """Whether the results are discarded, so that no digests of data files are needed."""
     loader_workers: int = 0

@@ -1,4 +1,3 @@
-import json
 import sys
 from pathlib import Path
 
@@ -28,9 +27,9 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
 
 
-def test_one_name_has_a_page_and_json() -> None:
-    assert call("IRM").stdout.startswith("IRM (algorithm)\n")
-    assert json.loads(call("IRM", "--format", "json").stdout)["paper"] == "arXiv:1907.02893"
+def test_one_name_has_a_page() -> None:
+    page = call("IRM").stdout
+    assert page.startswith("IRM (algorithm)\n") and "arXiv:1907.02893" in page
 
 
 def test_a_plug_in_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

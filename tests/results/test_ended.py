@@ -370,14 +370,14 @@ def test_rows_are_those_of_the_file_and_no_rename_trains_a_run(tmp_path: Path) -
 def test_clean_deletes_all_of_a_run_that_is_planned_no_more(tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = LaunchOptions(out=out, launcher="debug", keep_weights=("last",))
-    launch(read_sweep(tiny_file(tmp_path, **SHORT, keep_checkpoints=True)), options)
+    launch(read_sweep(tiny_file(tmp_path, **SHORT)), options)
     results = Results(out)
-    assert {p.name for p in out.glob("kept/*/*")} == {"weights", "checkpoint.pt"}
+    assert {p.name for p in out.glob("kept/*/*")} == {"weights"}
     first, second = results.rows()["id"]
     plan = results.plan()
     results.store(plan["name"], plan["settings"], plan["rows"][1:])
     told = CliRunner().invoke(sweep, ["clean", str(out), "--yes"]).output
-    assert "1 checkpoint of ended runs" in told and "1 run outside the sweep" in told
+    assert "1 run outside the sweep" in told
     assert not results.run(first).is_in_tables and results.run(second).state() == "done"
     assert [path.name for path in out.glob("kept/*")] == [second]
     assert "nothing to delete" in CliRunner().invoke(sweep, ["clean", str(out), "--yes"]).output

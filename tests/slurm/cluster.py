@@ -51,7 +51,7 @@ SlurmctldTimeout=30
 InactiveLimit=0
 KillWait=2
 MessageTimeout=10
-MinJobAge={min_job_age}
+MinJobAge=300
 FirstJobId={first}
 MaxArraySize=1001
 MaxJobCount=20000
@@ -81,17 +81,15 @@ def missing() -> str | None:
 class Cluster:
     """slurmctld, munged and one slurmd a node."""
 
-    def __init__(
-        self, folder: Path, nodes: int = 3, cpus: int = 2, gpus: int = 2, min_job_age: int = 300
-    ) -> None:
+    def __init__(self, folder: Path, nodes: int = 3, cpus: int = 2, gpus: int = 2) -> None:
         self.folder = folder
         self.nodes = [f"n{i + 1}" for i in range(nodes)]
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
         self.running = False
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self._configure(cpus, gpus, min_job_age)
+        self._configure(cpus, gpus)
 
-    def _configure(self, cpus: int, gpus: int, min_job_age: int) -> None:
+    def _configure(self, cpus: int, gpus: int) -> None:
         for name in ("state", "spool", "dev"):
             (self.folder / name).mkdir(parents=True)
         self.folder.chmod(0o755)
@@ -117,7 +115,6 @@ class Cluster:
                 port=port,
                 user=getpass.getuser(),
                 first=random.randrange(1000, 10_000_000),
-                min_job_age=min_job_age,
                 nodes="\n".join(lines),
             )
         )
@@ -141,19 +138,6 @@ class Cluster:
         """Start slurmctld, with the state that an earlier one left."""
         self._spawn("slurmctld", "slurmctld -D")
         self._until(lambda: " UP" in f" {self.ask('scontrol', 'ping')}", "slurmctld")
-
-    def restart_controller(self) -> None:
-        """Start slurmctld again after `kill_controller`, with all nodes in service.
-
-        What it saved last may be older than the last commands: a node that was drained and resumed since
-        would stay drained.
-        """
-        self.start_controller()
-        self._resume()
-
-    def kill_controller(self) -> None:
-        """Kill slurmctld."""
-        self._kill("slurmctld")
 
     def start_node(self, name: str) -> None:
         """Start the slurmd of a node."""

@@ -1,11 +1,8 @@
 """Launching on a real Slurm, seeing what it does, and what users get wrong."""
 
-import json
-import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +11,7 @@ from typer.testing import Result
 
 from oodbench.registry import checkout
 from oodbench.results.directory import Results
-from oodbench.sweep.launchers import states
-from oodbench.sweep.launchers.slurm_queue import Submissions
+from oodbench.sweep.launchers.slurm_queue import submissions
 from tests.helpers.commands import mistake, run
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import ODD_METHODS, settle, tiny_file
@@ -70,7 +66,7 @@ def test_a_dry_run_shows_what_is_then_submitted(cluster: Cluster, tmp_path: Path
     assert text == GOLDEN.read_text()
     again = launch(sweep, out, "--devices", "cpu", **asked)
     assert "2 queued" in again.output or "2 runs queued" in again.output
-    assert len(list(Submissions(Results(out)))) == 1
+    assert len(submissions(Results(out))) == 1
     assert set(settle(Results(out)).values()) == {"done"}
 
 
@@ -97,14 +93,14 @@ def test_status_cancel_and_failed_runs_again(cluster: Cluster, tmp_path: Path) -
     (log,) = re.findall(r"log: (\S+_log\.err)", shown)
     assert Path(log).is_file()
     plugin = ("--plugin", ODD_METHODS, "--failed")
-    assert "unknown partition" in mistake(launch(sweep, out, *plugin, partition="nowhere"))
+    assert "nvalid partition" in mistake(launch(sweep, out, *plugin, partition="nowhere"))
     assert "nvalid feature" in mistake(launch(sweep, out, *plugin, constraint="fast"))
     assert "the third step is one too many" in run("status", out).output
     done = {i: s for i, s in settle(results).items() if s == "done"}
     before = [results.run(i).made_by() for i in done]
     assert "1 run queued" in launch(sweep, out, *plugin).output
     assert sorted(settle(results).values()) == ["done", "failed"]
-    *_, last = Submissions(results)
+    *_, last = submissions(results)
     assert [len(pack) for pack in last.packs] == [1]
     assert [Results(out).run(i).made_by() for i in done] == before
 
@@ -122,44 +118,6 @@ def test_each_run_sees_the_gpu_that_it_was_given(cluster: Cluster, tmp_path: Pat
 
 
 @pytest.mark.nightly
-def test_the_code_that_runs_is_the_code_that_was_submitted(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plugin = tmp_path / "frozen_method.py"
-    text = (
-        "from oodbench.algorithms import Algorithm, register\n"
-        "@register('Frozen', paper='none')\n"
-        "class Frozen(Algorithm):\n"
-        "    '''The mean risk.'''\n"
-        "    def objective(self, out):\n"
-        "        return out.risks.mean()\n"
-    )
-    plugin.write_text(text)
-    sweep = tiny_file(tmp_path, algorithms=["Frozen", "ERM"], trials=1, steps=20)
-    drain(cluster, "drain")
-    for out, more in (("frozen", ["--snapshot"]), ("changed", [])):
-        command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", out]
-        command += ["--launcher", "slurm", "--yes", "--plugin", "frozen_method", *more]
-        root = Path(__file__).resolve().parents[2]
-        path = os.environ | {"PYTHONPATH": f"{root}:{tmp_path}"}
-        subprocess.run(command, cwd=tmp_path, env=path, check=True, capture_output=True)
-    plugin.write_text(
-        text.replace("return out", "raise RuntimeError('new code')\n        return out")
-    )
-    drain(cluster, "resume")
-    frozen, changed = Results(tmp_path / "frozen"), Results(tmp_path / "changed")
-    assert set(settle(frozen).values()) == {"done"}
-    assert sorted(settle(changed).values()) == ["done", "failed"]
-    (run_id,) = (i for i, spec in changed.specs().items() if spec.algorithm == "Frozen")
-    failure = changed.run(run_id).failure()
-    assert failure is not None
-    assert failure.error.startswith(
-        "frozen_method.py changed since this run was submitted: `launch --failed`"
-    )
-    assert provenance(frozen)[0]["commit"] is not None
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "export", ["NONE", *(pytest.param(e, marks=pytest.mark.nightly) for e in ("NIL", "HOME"))]
 )
@@ -173,18 +131,6 @@ def test_short_runs_share_a_job_that_needs_nothing_of_the_environment(
     assert shared in " ".join(launched.output.split())
     assert set(settle(Results(out)).values()) == {"done"}
     assert len({p["slurm_job"] for p in provenance(Results(out))}) == 1
-
-
-@pytest.mark.nightly
-def test_a_controller_that_is_away_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
-    sweep, out = tiny_file(tmp_path, **SHORT), tmp_path / "out"
-    cluster.kill_controller()
-    timer = threading.Timer(3.0, cluster.restart_controller)
-    timer.start()
-    launched = launch(sweep, out, runs_per_job=2)
-    timer.join()
-    assert "2 runs queued" in launched.output, launched.output
-    assert set(settle(Results(out)).values()) == {"done"}
 
 
 def test_status_without_an_answer_from_slurm(
@@ -204,9 +150,8 @@ def test_status_without_an_answer_from_slurm(
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"partition": "lwo"}, "unknown partition 'lwo'.*did you mean low"),
+        ({"partition": "lwo"}, "sbatch: .*nvalid partition.*lwo"),
         ({"gpus": 3}, "Requested node configuration is not available"),
-        ({"partition": "low", "time": "3:00:00"}, "3:00:00 is over the limit of.*'low', 2:00:00"),
         ({"tme": 3}, "unknown resource 'tme' in the resources of tiny; did you mean time"),
     ],
 )
@@ -217,15 +162,3 @@ def test_requests_that_cannot_be_met_are_refused_before_anything_is_queued(
     sweep, out = tiny_file(tmp_path, **SHORT), tmp_path / "out"
     assert re.search(words, mistake(launch(sweep, out, **asked)))
     assert not list(out.glob("jobs/*/*"))
-
-
-@pytest.mark.usefixtures("cluster")
-def test_more_jobs_than_the_user_may_queue_are_packed(tmp_path: Path) -> None:
-    sweep, out = tiny_file(tmp_path, **SHORT, trials=7), tmp_path / "out"
-    launch(sweep, out, max_jobs=3, slurm__begin="now+60")
-    (submission,) = Submissions(Results(out))
-    assert [len(pack) for pack in submission.packs] == [3, 3, 1]
-    other = mistake(launch(sweep, tmp_path / "other", max_jobs=3))
-    assert "you have 3 jobs queued and max_jobs is 3" in other
-    assert {s.state for s in states(Results(out)).values()} == {"queued"}
-    assert json.loads((out / "sweep.json").read_text())["settings"]["launcher"] == "slurm"

@@ -67,7 +67,7 @@ ONE = {"algorithms": ["ERM"], "trials": 1, "steps": 20, "evaluate_every": 10}
     ("words", "told"),
     [
         (("--set", "resources.runs_per_gpu=1000000"), "should be less than or equal to 1024"),
-        (("--run-timeout", "inf"), "'--run-timeout': Input should be less than or equal to 1000"),
+        (("--set", "run_timeout=.inf"), "run_timeout must be a number of seconds above 0"),
         (("--set", "steps=1000000000", "--set", "evaluate_every=1"), "raise `evaluate_every`"),
         (("--set", "algorithms=[{name: ERM, hparams: {lr: 1e-320}}]"), "at least 2.2e-308"),
     ],

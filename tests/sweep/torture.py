@@ -182,7 +182,7 @@ def ended(process: BaseProcess) -> int:
 
 def disks(folder: Path, expected: Results, rounds: int) -> int:
     """Rounds on a disk that is full before the sweep is done, and then has room again."""
-    sweep, wrong = tiny_file(folder, **CHANGES, keep_checkpoints=True), 0
+    sweep, wrong = tiny_file(folder, **CHANGES), 0
     for number in range(rounds):
         size = DISKS[number % len(DISKS)]
         with mounted(folder / f"disk{number}", f"size={size}k") as disk:

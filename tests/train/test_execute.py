@@ -70,10 +70,12 @@ def test_each_run_is_locked_until_its_own_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_holds_one_run(tmp_path: Path) -> None:
+def test_a_checkpoint_holds_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint_every(15, monkeypatch)
     for count in (1, 4):
         results, specs = prepared(tmp_path / str(count), trials=count)
-        trained(results, specs, replace(TOGETHER, keep_checkpoints=True))
+        with pytest.raises(Killed):
+            trained(results, specs, progress=killed_at(45))
     sizes = [next((tmp_path / str(n)).glob("runs/*/checkpoint.pt")).stat().st_size for n in (1, 4)]
     assert max(sizes) < 1.1 * min(sizes)  # some versions of torch pad with a few bytes
 

@@ -22,23 +22,15 @@ from oodbench.results.directory import Results
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import Heartbeat, Provenance
-from oodbench.sweep.launchers.resources import Resources, explained
+from oodbench.sweep.launchers.resources import Resources
 from oodbench.terminal import Terminal
 from oodbench.train.settings import TrainSettings
 
 launchers: Registry[type["Launcher"]] = Registry(
-    "launcher", "oodbench.launchers", "oodbench.sweep.launchers", lambda cls: _check_resources(cls)
+    "launcher", "oodbench.launchers", "oodbench.sweep.launchers"
 )
 
 Specs = dict[str, RunSpec]
-
-
-def _check_resources(cls: type["Launcher"]) -> None:
-    if not (isinstance(cls.Resources, type) and issubclass(cls.Resources, Resources)):
-        module = Resources.__module__
-        raise UserError(
-            f"the launcher {cls.__name__}: `Resources` is a class derived from `{module}.Resources`"
-        )
 
 
 def register(name: str) -> Callable[[type["Launcher"]], type["Launcher"]]:
@@ -48,7 +40,7 @@ def register(name: str) -> Callable[[type["Launcher"]], type["Launcher"]]:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions(TrainSettings):
-    """Options of a launch, none of which changes a run's id."""
+    """Options of a launch; no run's id depends on them."""
 
     out: Path
     """The results directory."""
@@ -62,8 +54,6 @@ class LaunchOptions(TrainSettings):
     """The sweep's `resources`, which a launch fills in; each launcher takes the keys that it knows."""
     dry_run: bool = False
     """Whether the launcher only shows what it would submit."""
-    snapshot: bool = False
-    """Whether a cluster's jobs run a snapshot of the code."""
     stale: str = ""
     """What is done with stale runs: `retrain` or `keep`; by default the launch is refused."""
     failed: bool = False
@@ -227,4 +217,7 @@ def check_resources(sweep: str, resources: Mapping[str, Any]) -> None:
         try:
             cls.of(resources)
         except ValidationError as error:
-            raise explained(error, place) from error
+            first = error.errors()[0]
+            message = first["msg"].removeprefix("Value error, ")
+            reason = f"{message[:1].lower()}{message[1:]}, not {first['input']!r}"
+            raise UserError(f"{place}: {first['loc'][0]}: {reason}") from error

@@ -58,7 +58,7 @@ class Debug(Launcher):
         """Raise UserError for a run timeout, at which a process ends, and as `local` does."""
         if job.options.run_timeout is not None:
             raise UserError(
-                "the launcher debug has no processes to end: use local for --run-timeout"
+                "the launcher debug has no processes to end: use local for `run_timeout`"
             )
         available_devices(job.options.devices)
         check_precision(job)
@@ -106,7 +106,7 @@ def train_in_pool(job: Job) -> dict[str, State]:
 
 
 class _Pool:
-    """The workers of a job, the runs that wait for one and the states of those that had one."""
+    """The workers of a job, its waiting runs, and the states of the others."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

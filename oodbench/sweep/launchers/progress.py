@@ -19,7 +19,7 @@ from rich.table import Column
 
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import Job
-from oodbench.terminal import Terminal, duration, terminal
+from oodbench.terminal import Terminal, duration, printable, terminal
 
 LEAST_BAR = 8
 """The least width of a bar."""
@@ -50,7 +50,7 @@ def title(spec: RunSpec) -> str:
     """A run's row, dataset, test set, draw and trial, to be printed."""
     tests = "+".join(spec.test_environments)
     which = f"draw {spec.draw}, trial {spec.trial}"
-    return f"{spec.label} on {spec.dataset_name} (test {tests}), {which}"
+    return printable(f"{spec.label} on {spec.dataset_name} (test {tests}), {which}")
 
 
 class Display:
@@ -59,15 +59,13 @@ class Display:
     def __init__(self, job: Job, workers: int) -> None:
         self.console = terminal()
         self.specs = job.specs
-        self.count = len(job.specs) - len(job.ids)
         self.total = len(job.specs)
-        steps = [job.specs[i].steps for i in job.ids]
-        self._left, self._trained, self._since = sum(steps), 0, 0.0
-        """Steps that are left, those trained since a worker's first step, and when that was."""
-        self._at: dict[str, int | None] = dict.fromkeys(job.ids)
-        """The step that each run that has not ended is known to be at."""
-        self._of_worker: dict[int, Sequence[str]] = {}
-        self._progress = progress(self.console, max([self.total, *steps]))
+        self.before = len(job.specs) - len(job.ids)
+        """The number of runs that had ended before this launch."""
+        self.count = self.before
+        self.started_at = time.monotonic()
+        most = max([self.total, *(job.specs[i].steps for i in job.ids)])
+        self._progress = progress(self.console, most)
         self._sweep = self._progress.add_task("runs", total=self.total, completed=self.count)
         self._bars = [self._progress.add_task("", visible=False) for _ in range(workers)]
 
@@ -87,14 +85,10 @@ class Display:
         steps = max(self.specs[i].steps for i in run_ids)
         self._progress.reset(self._bars[worker], total=steps, visible=True)
         self._progress.update(self._bars[worker], description=text)
-        self._of_worker[worker] = run_ids
 
     def stepped(self, worker: int, step: int) -> None:
         """Show that a worker has done `step` steps of its runs."""
         self._progress.update(self._bars[worker], completed=step)
-        for run_id in self._at.keys() & self._of_worker[worker]:
-            self._reached(run_id, step)
-        self._since = self._since or time.monotonic()
 
     def idle(self, worker: int) -> None:
         """Hide the bar of a worker that has nothing to do."""
@@ -105,21 +99,13 @@ class Display:
         if not state.final:
             return
         self.count += 1
-        self._reached(run_id, self.specs[run_id].steps, trained=state is State.DONE)
-        del self._at[run_id]
         self._progress.update(self._sweep, completed=self.count)
-        if state is not State.DONE or not self.console.is_interactive:
-            text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
-            notes = [message] if message else []
-            if not self.console.is_interactive and self._trained > 0:
-                pace = (time.monotonic() - self._since) / self._trained
-                notes.append(f"about {duration(self._left * pace)} left")
-            self.console.say(": ".join([text, ", ".join(notes)]) if notes else text)
-
-    def _reached(self, run_id: str, step: int, trained: bool = True) -> None:
-        """The first step told of a run may be that of its checkpoint."""
-        before = self._at[run_id]
-        self._left -= step - (before or 0)
-        if trained and self._since and (before is not None or step == self.specs[run_id].steps):
-            self._trained += step - (before or 0)
-        self._at[run_id] = step
+        if state is State.DONE and self.console.is_interactive:
+            return
+        text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
+        if message:
+            text += f": {message}"
+        if not self.console.is_interactive:
+            pace = (time.monotonic() - self.started_at) / (self.count - self.before)
+            text += f", about {duration((self.total - self.count) * pace)} left"
+        self.console.say(text)

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from oodbench.errors import MOST_THREADS, UserError
+from oodbench.errors import MOST_THREADS
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 _GPUS = re.compile(r"(?:(?P<type>[A-Za-z]\w*):)?(?P<count>\d+)")
@@ -47,8 +47,6 @@ class SlurmResources(Resources):
     """Jobs of an array that run at a time."""
     runs_per_job: int | None = Field(default=None, ge=1)
     """Runs that share a job; None is as many as take about ten minutes."""
-    max_jobs: int | None = Field(default=None, ge=1)
-    """The most jobs that the user may have queued."""
     slurm: dict[str, Any] = Field(default={})
     """Any other option of sbatch, and `setup` and `signal_delay_s` of submitit."""
 
@@ -96,10 +94,3 @@ def minutes(text: str) -> float | None:
         numbers = [0, *numbers]
     hours, mins, seconds = numbers + [0] * (3 - len(numbers))
     return int(match["days"] or 0) * 1440 + hours * 60 + mins + seconds / 60
-
-
-def explained(error: ValidationError, place: str) -> UserError:
-    """The first mistake in some resources, as a sentence."""
-    first = error.errors()[0]
-    key, message = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
-    return UserError(f"{place}: {key}: {message[:1].lower()}{message[1:]}, not {first['input']!r}")

@@ -2,21 +2,17 @@
 
 OUT/jobs/<name>/submission.json   one array of jobs: which runs are in which
                 *_log.out, .err   what the jobs print
-OUT/jobs/lock                     held by the launch that submits
 """
 
-import contextlib
 import json
-import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
-
-from filelock import FileLock
 
 from oodbench.errors import UserError
 from oodbench.files import write_whole
@@ -25,22 +21,11 @@ from oodbench.results.run_spec import State
 from oodbench.results.schemas import DamagedFile, Heartbeat, read_file
 from oodbench.sweep.launchers import RunStatus, progress_note
 
-DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds between two attempts while the controller does not answer."""
-BUSY = re.compile(
-    r"unable to contact|connect failure|connection (refused|reset|timed out)|timed out|"
-    r"temporarily unable|resource temporarily unavailable|try again|zero bytes|"
-    r"backup controller|rate limit",
-    re.IGNORECASE,
-)
-"""Words of errors of Slurm's commands after which a later attempt may succeed."""
 ACTIVE = {
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED",
     "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING", "SIGNALING", "STAGE_OUT",
 }  # fmt: skip
 """The states of a job that has not ended yet."""
-FORGIVEN = 60.0
-"""Seconds that a submission has to appear in Slurm's queue."""
 SILENT = 20.0
 """Seconds without a heartbeat after which a run whose job has ended is lost."""
 
@@ -50,17 +35,18 @@ Pack = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Submission:
-    """One array of jobs. It is written before Slurm has it; its name is the name of its jobs."""
+    """One array of jobs that Slurm has accepted."""
 
     name: str
+    """The name of its jobs, and of its folder in OUT/jobs."""
     packs: tuple[Pack, ...]
     time: float
     """The time of the submission, in seconds since 1970."""
-    job: str | None = None
-    """Slurm's id of the array; None until Slurm has answered."""
+    job: str
+    """Slurm's id of the array."""
     cancelled: bool = False
 
-    def job_id(self, index: int) -> str | None:
+    def job_id(self, index: int) -> str:
         """Slurm's id of the job at an index of the array."""
         return f"{self.job}_{index}" if len(self.packs) > 1 else self.job
 
@@ -68,78 +54,64 @@ class Submission:
         """The log of the job at an index of the array, or None if it has none."""
         return max(folder.glob(f"{self.name}/{self.job_id(index)}_*.err"), default=None)
 
+    def write(self, results: Results) -> None:
+        """Write the submission into its folder, over an earlier state of it."""
+        path = results.path / "jobs" / self.name / "submission.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(asdict(self)))
 
-class Submissions:
-    """The submissions in a results directory."""
 
-    def __init__(self, results: Results) -> None:
-        self.folder = results.path.absolute() / "jobs"
+def submissions(results: Results) -> list[Submission]:
+    """The submissions of a results directory, the oldest first.
 
-    def lock(self) -> FileLock:
-        """The lock that a launch holds while it looks at what is queued and submits the rest."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.folder / "lock")
+    A damaged one is left out: its runs are judged by their own files alone.
+    """
+    found = []
+    for path in results.path.glob("jobs/*/submission.json"):
+        with suppress(DamagedFile):
+            found.append(read_file(path, Submission))
+    return sorted((s for s in found if s is not None), key=lambda s: s.time)
 
-    def write(self, submission: Submission) -> None:
-        """Write or rewrite a submission."""
-        (self.folder / submission.name).mkdir(parents=True, exist_ok=True)
-        text = json.dumps(asdict(submission))
-        write_whole(self.folder / submission.name / "submission.json", text)
 
-    def __iter__(self) -> Iterator[Submission]:
-        """All submissions, the oldest first.
-
-        A damaged one is left out: its runs are judged by their own files alone.
-        """
-        readable = []
-        for path in self.folder.glob("*/submission.json"):
-            with contextlib.suppress(DamagedFile):
-                readable.append(read_file(path, Submission))
-        return iter(sorted((s for s in readable if s is not None), key=lambda s: s.time))
-
-    def of_runs(self) -> dict[str, tuple[Submission, int]]:
-        """The last submission of each run and the job's index in its array, unless cancelled."""
-        return {
-            run_id: (submission, index)
-            for submission in self
-            if not submission.cancelled
-            for index, pack in enumerate(submission.packs)
-            for run_id in pack
-        }
+def submitted_runs(known: Iterable[Submission]) -> dict[str, tuple[Submission, int]]:
+    """Each run's last submission and the index of its job in the array, unless that was cancelled."""
+    return {
+        run_id: (submission, index)
+        for submission in known
+        if not submission.cancelled
+        for index, pack in enumerate(submission.packs)
+        for run_id in pack
+    }
 
 
 class QueuedJob(NamedTuple):
-    """A job as Slurm knows it."""
+    """A job in Slurm's queue."""
 
     id: str
-    """The job's id, as `id` or `array_index`."""
     state: str
     reason: str
     node: str
 
 
 Queue = dict[tuple[str, int], QueuedJob]
-"""Jobs by their submission's name and their index in its array."""
+"""Jobs by Slurm's id of their array and their index in it."""
 
 
-def queue(submissions: Iterable[Submission], patient: bool = False) -> Queue:
-    """Slurm's jobs of some submissions, those that ended lately too; raises UserError.
-
-    Jobs of other results directories may have the same names.
-    """
-    known = {s.name: s.job for s in submissions}
-    if not known:
+def queue(known: Iterable[Submission]) -> Queue:
+    """The jobs that Slurm still knows of, by their names; raises UserError."""
+    ids = {submission.name: submission.job for submission in known}
+    if not ids:
         return {}
     lines = ask(
-        "squeue", "--noheader", "--array", "--states=all", f"--name={','.join(known)}",
-        "--format=%j|%i|%T|%N|%r", patient=patient,
+        "squeue", "--noheader", "--array", "--states=all", f"--name={','.join(ids)}",
+        "--format=%j|%i|%T|%N|%r",
     ).splitlines()  # fmt: skip
     jobs = {}
     for line in lines:
         name, job, state, node, reason = line.strip().split("|", 4)
         array, _, index = job.partition("_")
-        if known[name] in (None, array):
-            jobs[name, int(index or 0)] = QueuedJob(job, state, reason, node)
+        if ids[name] == array:  # another user's jobs may have the same names
+            jobs[array, int(index or 0)] = QueuedJob(job, state, reason, node)
     return jobs
 
 
@@ -161,13 +133,10 @@ def status_of(
     if jobs is None:
         waits = state is State.PLANNED
         return RunStatus(*(State.QUEUED, problem) if waits else (state, progress_note(beat)), log)
-    job = jobs.get((submission.name, index))
+    job = jobs.get((submission.job, index))
     if job is not None and job.state in ACTIVE:
         return RunStatus(*_active(job, beat), log)
-    now = time.time()
-    if job is None and submission.job is None and now - submission.time < FORGIVEN:
-        return RunStatus(State.QUEUED, "being submitted", log)
-    if state is State.RUNNING and beat is not None and now - beat.time < SILENT:
+    if state is State.RUNNING and beat is not None and time.time() - beat.time < SILENT:
         return RunStatus(state, progress_note(beat), log)
     note = f"job {submission.job_id(index)} "
     note += "is gone" if job is None else f"{job.state} on {job.node or '?'}"
@@ -185,42 +154,28 @@ def _active(job: QueuedJob, beat: Heartbeat | None) -> tuple[State, str]:
     return State.RUNNING, progress_note(beat)
 
 
-def cancel(submissions: Iterable[Submission]) -> int:
+def cancel(known: Iterable[Submission]) -> int:
     """Cancel the jobs of some submissions; returns how many had not ended. Raises UserError."""
-    jobs = queue(submissions, patient=True).values()
-    active = [job.id for job in jobs if job.state in ACTIVE]
-    arrays = sorted({job.partition("_")[0] for job in active})
-    if arrays:
-        ask("scancel", *arrays)
+    active = [array for (array, _), job in queue(known).items() if job.state in ACTIVE]
+    if active:
+        ask("scancel", *sorted(set(active)))
     return len(active)
 
 
-def delays() -> Iterator[float]:
-    """Yield the seconds to wait between attempts; raises UserError when there is none left."""
-    yield from DELAYS
-    raise UserError(f"Slurm's controller has not answered for {sum(DELAYS):.0f} s; try again later")
-
-
-class NoAnswer(UserError):
-    """One of Slurm's commands failed, or is not there."""
-
-
-def ask(*command: str, patient: bool = True) -> str:
-    """The output of one of Slurm's commands, which is called again, with back-off, while Slurm is busy.
-
-    Raises NoAnswer with Slurm's own sentence, or if the command is not there.
-    """
-    if shutil.which(command[0]) is None:
-        raise NoAnswer(
-            f"there is no Slurm on this machine ('{command[0]}' is not on the PATH): "
+def check_slurm(command: str = "sbatch") -> None:
+    """Raise UserError if this machine does not have one of Slurm's commands."""
+    if shutil.which(command) is None:
+        raise UserError(
+            f"there is no Slurm on this machine ('{command}' is not on the PATH): "
             "launch where it is, or use --launcher local"
         )
-    for delay in delays() if patient else iter([0.0]):
-        result = subprocess.run(command, capture_output=True, text=True)
+
+
+def ask(*command: str) -> str:
+    """The output of one of Slurm's commands; raises UserError with Slurm's own sentence."""
+    check_slurm(command[0])
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
         message = " ".join(result.stderr.split())
-        if result.returncode == 0:
-            return result.stdout
-        if not BUSY.search(message) or not patient:
-            break
-        time.sleep(delay)
-    raise NoAnswer(f"{command[0]}: {message.removeprefix(f'{command[0]}: error: ')}")
+        raise UserError(f"{command[0]}: {message.removeprefix(f'{command[0]}: error: ')}")
+    return result.stdout

@@ -39,8 +39,8 @@ SERVER_SECONDS = 0.5
 """Seconds after which the system knows that a server that no longer answers has ended."""
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
 """Settings of workers, unless the user has set them: glibc reuses the pages of freed tensors. By
-default each tensor above a few hundred kilobytes is mapped and unmapped anew, and every page of it
-faults again."""
+default each tensor above a few hundred kilobytes is mapped and unmapped, and every page of it faults
+again."""
 FORKS = sys.platform == "linux" and "forkserver" in multiprocessing.get_all_start_methods()
 """Whether workers are forked, which libraries survive on Linux only."""
 KILL = 9

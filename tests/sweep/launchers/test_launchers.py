@@ -75,7 +75,7 @@ def test_a_run_that_another_process_holds_is_left_to_it(
 
 
 def test_the_calling_process_takes_no_timeout(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="use local for --run-timeout"):
+    with pytest.raises(UserError, match="use local for `run_timeout`"):
         Debug().check(job(tiny(), tmp_path, run_timeout=1.0))
 
 

@@ -9,19 +9,15 @@ from oodbench.sweep.launchers.progress import Display
 from tests.helpers.sweeps import job, tiny
 
 
-def test_the_time_left_counts_no_start_and_all_steps_of_a_bundle(
+def test_the_time_left_is_that_of_the_runs_so_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = job(tiny(algorithms=["ERM"], trials=8, steps=100), tmp_path)
-    clock = iter([1000.0, 1010.0, 1020.0])
+    clock = iter([1000.0, 1010.0, 1016.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
     with Display(asked, workers=1) as display:
-        monkeypatch.setattr("time.monotonic", lambda: next(clock))
-        display.started(0, asked.ids[:4])
-        display.stepped(0, 1)
-        display.stepped(0, 100)  # 396 steps in ten seconds, and 400 are left
         display.ended(asked.ids[0], State.DONE, "")
-        display.started(0, asked.ids[4:])
-        display.stepped(0, 40)  # they may have had checkpoints
-        display.ended(asked.ids[4], State.FAILED, "")  # 180 are left
+        display.ended(asked.ids[4], State.FAILED, "why")
     first, second = capsys.readouterr().out.splitlines()
-    assert first.endswith("about 10 s left") and second.endswith("about 9 s left")
+    assert first.endswith("trial 0, about 70 s left")
+    assert second.endswith("trial 4: why, about 48 s left")

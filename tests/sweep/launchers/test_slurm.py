@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.estimate import Forecast, row_of
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers import check_resources
 from oodbench.sweep.launchers.resources import SlurmResources, minutes
-from oodbench.sweep.launchers.slurm import Request, Slurm, packed, take_snapshot
+from oodbench.sweep.launchers.slurm import Request, Slurm, packed
 from oodbench.terminal import terminal
 from tests.helpers.sweeps import job, tiny, tiny_file
 
@@ -43,7 +42,6 @@ def test_runs_are_packed_into_jobs_and_these_into_arrays(tmp_path: Path) -> None
         tmp_path / "many", {"cpus": 2, "runs_per_job": 1}, trials=1002, algorithms=["ERM"]
     )
     assert sizes(many) == [[1] * 1001, [1]] and many.at_a_time == 2
-    assert sizes(request(tmp_path, {"runs_per_job": 1, "max_jobs": 2}, trials=4)) == [[4, 4]]
 
 
 def test_short_runs_share_jobs_of_ten_minutes(tmp_path: Path) -> None:
@@ -71,7 +69,7 @@ def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
     ended = Results(tmp_path).run(next(iter(plan.runs)))
     ended.path.mkdir(parents=True)
     ended.finish(State.DONE, 120, 1.0)
-    resources = {"runs_per_job": 1, "max_jobs": 2, "gpus": "a100:1", "time": 20}
+    resources = {"runs_per_job": 4, "gpus": "a100:1", "time": 20}
     Slurm().preview(job(plan, tmp_path, resources=resources), terminal())
     shown = capsys.readouterr().out
     assert ": 2 jobs" in shown and "The first job's 4 runs, 1 at a time" in shown
@@ -108,22 +106,3 @@ def test_flags_go_over_the_file(tmp_path: Path) -> None:
 )
 def test_times_are_read_as_slurm_reads_them(text: str, expected: float | None) -> None:
     assert minutes(text) == expected
-
-
-@pytest.mark.slow
-def test_a_snapshot_has_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin = tmp_path / "plug" / "my_plugin.py"
-    plugin.parent.mkdir()
-    plugin.write_text("x = 1\n")
-    monkeypatch.syspath_prepend(plugin.parent)
-    copy = tmp_path / "code" / "copy"
-    take_snapshot(copy, ["my_plugin"])
-    assert not list(copy.rglob("__pycache__"))
-    for name in (
-        "oodbench/sweep/launchers/slurm.py",
-        "algorithms/erm.py",
-        "sweeps/quickstart.yaml",
-    ):
-        assert (copy / name).read_bytes() == (checkout() / name).read_bytes()
-    plugin.write_text("x = 2\n")
-    assert (copy / "my_plugin.py").read_text() == "x = 1\n"
