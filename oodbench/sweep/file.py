@@ -1,12 +1,14 @@
 """A sweep file: its keys and its protocol, read and checked."""
 
 import copy
+import inspect
 import reprlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from annotated_types import MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -14,6 +16,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.registry import Registry, folder, load_plugins
 from oodbench.yaml_values import assignments, read_yaml
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MAX_PROBLEMS = 20
 """The most problems of a file that are listed at once."""
@@ -209,6 +214,63 @@ class Sweep(BaseModel):
     """Seconds after which a run that has not ended counts as failed; `--run-timeout` says otherwise."""
     resources: dict[str, Any] = Field(default={}, description="names with values")
     """Resources of the runs; keys of the launcher's `Resources`."""
+
+
+class Keys(TypedDict, total=False):
+    """The keys of a sweep file that `oodbench.sweep` and `oodbench.run` take as they are."""
+
+    test_environments: Literal["default", "each", "pairs"] | Sequence[Sequence[str | float]]
+    validation_environments: Literal["default", "none"] | int | Sequence[str | float]
+    hparam_draws: int | Sequence[int]
+    draws: Literal["shared", "per trial"]
+    hparams_from: str
+    shared_quantiles: bool
+    steps: Literal["default"] | int
+    evaluate_every: Literal["default"] | int
+    network: str | type | Mapping[str, Any]
+    precision: Literal["float32", "tf32", "bfloat16"]
+    channels_last: bool
+    arithmetic: Literal["portable", "native"]
+    holdout: float
+    selection: str
+    attributes: Literal["training", "validation", "unknown"]
+    keep_checkpoints: bool
+    run_timeout: float
+    resources: Mapping[str, Any]
+
+
+def takes_keys(function: Callable[P, R]) -> Callable[P, R]:
+    """Have the signature and the help of a function with `**keys: Unpack[Keys]` list the keys.
+
+    An argument that it does not have is a UserError with the nearest name.
+    """
+    own = inspect.signature(function).parameters
+    keys = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=Sweep.model_fields[name].get_default(call_default_factory=True),
+            annotation=kind,
+        )
+        for name, kind in Keys.__annotations__.items()
+    ]
+    parameters = [*[p for p in own.values() if p.kind is not p.VAR_KEYWORD], *keys]
+    known = [p.name for p in parameters]
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                raise unknown("argument", name, known, f"oodbench.{function.__name__}")
+        return function(*args, **kwargs)
+
+    signature = inspect.signature(function).replace(parameters=parameters)
+    listed = [f"    {key.name}: {Sweep.model_fields[key.name].description}" for key in keys]
+    wrapper.__dict__["__signature__"] = signature
+    wrapper.__doc__ = "\n".join(
+        [inspect.getdoc(function) or "", "", "Keys of a sweep file:", *listed]
+    )
+    return wrapper
 
 
 Models = Mapping[str, type[BaseModel]]

@@ -1,6 +1,6 @@
 """The progress of a launch: a bar for the sweep and one for each worker.
 
-Where the output is no terminal, a line per ended run with the time left.
+In a notebook one bar for the sweep. Elsewhere, a line per ended run with the time left.
 """
 
 import time
@@ -70,6 +70,7 @@ class Display:
         self._progress = progress(self.console, max([self.total, *steps]))
         self._sweep = self._progress.add_task("runs", total=self.total, completed=self.count)
         self._bars = [self._progress.add_task("", visible=False) for _ in range(workers)]
+        self._notebook = _notebook_bar(self._left) if self.console.is_jupyter else None
 
     def __enter__(self) -> "Display":
         self._progress.start()
@@ -108,7 +109,8 @@ class Display:
         self._reached(run_id, self.specs[run_id].steps, trained=state is State.DONE)
         del self._at[run_id]
         self._progress.update(self._sweep, completed=self.count)
-        if state is not State.DONE or not self.console.is_interactive:
+        has_bar = self.console.is_interactive or self._notebook is not None
+        if state is not State.DONE or not has_bar:
             text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
             notes = [message] if message else []
             if not self.console.is_interactive and self._trained > 0:
@@ -123,3 +125,13 @@ class Display:
         if trained and self._since and (before is not None or step == self.specs[run_id].steps):
             self._trained += step - (before or 0)
         self._at[run_id] = step
+        if self._notebook is not None:
+            self._notebook.progress = self._notebook.total - self._left
+
+
+def _notebook_bar(steps: int) -> Any:
+    from IPython.display import ProgressBar
+
+    bar: Any = ProgressBar(steps)
+    bar.display()
+    return bar
