@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from oodbench.sweep.file import Keys, takes_keys
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from oodbench.datasets import Dataset
     from oodbench.sweep.results import Results
 
 
 @takes_keys
 def sweep(
-    datasets: Sequence[Any],
+    datasets: "Sequence[str | type | Mapping[str, Any] | Dataset | pd.DataFrame]",
     algorithms: Sequence[str | type | Mapping[str, Any]] | Literal["all"],
     *,
     trials: int | Sequence[int] = 5,
@@ -37,9 +40,9 @@ def sweep(
     """Train the runs of a sweep that have not ended yet, and return its results.
 
     The arguments are the keys of a sweep file and the options of `python -m oodbench.sweep launch`, and the
-    runs have the ids that such a file gives them. `out` is the results directory, by default `results/NAME`.
-    The sweep is named after that folder unless `name` says otherwise. The same call goes on where this one
-    was interrupted.
+    runs have the ids that such a file gives them. `out` is the results directory, by default the folder
+    `name` in results/; the sweep is named after it unless `name` says otherwise. The same call goes on
+    where this one was interrupted.
 
     An entry of `datasets` or `algorithms` is a name, or a mapping with the key `name` and options, as in a
     file. In place of a name stands a class as well: an `Algorithm`, a `Dataset` or, under `network`, a

@@ -223,7 +223,7 @@ class Keys(TypedDict, total=False):
     validation_environments: Literal["default", "none"] | int | Sequence[str | float]
     hparam_draws: int | Sequence[int]
     draws: Literal["shared", "per trial"]
-    hparams_from: str
+    hparams_from: str | None
     shared_quantiles: bool
     steps: Literal["default"] | int
     evaluate_every: Literal["default"] | int
@@ -232,10 +232,10 @@ class Keys(TypedDict, total=False):
     channels_last: bool
     arithmetic: Literal["portable", "native"]
     holdout: float
-    selection: str
+    selection: str | None
     attributes: Literal["training", "validation", "unknown"]
     keep_checkpoints: bool
-    run_timeout: float
+    run_timeout: float | None
     resources: Mapping[str, Any]
 
 

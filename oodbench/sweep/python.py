@@ -35,6 +35,8 @@ from oodbench.train.process import check_device, check_precision, kept_generator
 if TYPE_CHECKING:
     import pandas as pd
 
+    from oodbench.datasets import Dataset
+
 SWEEP, RUN = "oodbench.sweep", "oodbench.run"
 ON_THIS_MACHINE = ("local", "debug")
 """The launchers that find classes of a script or a notebook."""
@@ -62,8 +64,8 @@ def sweep(
     with kept_generators(), _made(values, SWEEP, path, path, data) as (made, classes):
         if classes and launcher not in ON_THIS_MACHINE:
             raise UserError(
-                f"{SWEEP}: {', '.join(classes)} stand in this script or notebook, where the launcher "
-                f"{launcher} does not find them: write them into a file, and import that"
+                f"{SWEEP}: this script or notebook defines {', '.join(classes)}, where the launcher "
+                f"{launcher} does not look: write a file of it, and import that"
             )
         more = {**options, "threads": threads, "observers": tuple(options["observers"])}
         launch(made, LaunchOptions(out=path, data_dir=data, table=False, **more))
@@ -87,7 +89,7 @@ def _made(
 
 @takes_keys
 def run(
-    dataset: Any,
+    dataset: "str | type | Mapping[str, Any] | Dataset | pd.DataFrame",
     algorithm: str | type | Mapping[str, Any] = "ERM",
     *,
     trial: int = 0,
@@ -105,10 +107,10 @@ def run(
     `dataset` and `algorithm` are entries as `oodbench.sweep` takes them. The run is the one that such a
     sweep trains, with the same id and the same records. With `out`, a results directory, it goes on where
     it was interrupted there, is not trained again once it has ended, and `load_model` finds the weights
-    that it keeps. If its code or data have changed since it was trained there, it is refused, unless `stale` is
-    `retrain` or `keep`. Several runs may share the directory, as those of a sweep do, and be trained there
-    at once. Without `out` nothing is left on the disk. The process's settings and random generators are
-    afterwards as they were before.
+    that it keeps. If its code or data have changed since it was trained there, it is refused, unless
+    `stale` is `retrain` or `keep`. Several runs may share the directory, as those of a sweep do, and be
+    trained there at once. Without `out` nothing is left on the disk. The process's settings and random
+    generators are afterwards as they were before.
 
     Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
     """

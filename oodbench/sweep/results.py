@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 PLANNED = ("dataset", "label", "test_environments", "draw", "trial", "steps", "state")
 
 
+def _plain() -> Terminal:
+    """A console for texts that are kept: without colours, also in a notebook."""
+    return Terminal(force_terminal=False, force_jupyter=False)
+
+
 class Report(pd.DataFrame):
     """The numbers of a report, a row each, shown as its tables are: printed, or in a notebook.
 
@@ -41,7 +46,7 @@ class Report(pd.DataFrame):
         return made
 
     def __repr__(self) -> str:
-        return to_terminal(self.sheet, whole=True)
+        return to_terminal(self.sheet, _plain(), whole=True)
 
     def _repr_html_(self) -> str:
         return self.sheet._repr_html_()
@@ -51,7 +56,7 @@ class Why(reasons.Why):
     """The runs behind one cell, shown as `python -m oodbench.report why` prints them."""
 
     def __repr__(self) -> str:
-        console = Terminal(force_terminal=False, force_jupyter=False)
+        console = _plain()
         with console.capture() as capture:
             reasons.show(self, console)
         return capture.get()

@@ -5,6 +5,7 @@ In a notebook one bar for the sweep. Elsewhere, a line per ended run with the ti
 
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from rich.progress import (
@@ -130,8 +131,7 @@ class Display:
 
 
 def _notebook_bar(steps: int) -> Any:
-    from IPython.display import ProgressBar
-
-    bar: Any = ProgressBar(steps)
+    shown: Any = import_module("IPython.display")  # which is there in a notebook
+    bar = shown.ProgressBar(steps)
     bar.display()
     return bar
