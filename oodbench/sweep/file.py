@@ -6,14 +6,13 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from annotated_types import MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from oodbench.errors import PLUGIN_HINT, UserError, unknown
+from oodbench.errors import PLUGIN_HINT, UserError, names_arguments, unknown
 from oodbench.registry import Registry, folder, load_plugins
 from oodbench.yaml_values import assignments, read_yaml
 
@@ -244,33 +243,23 @@ def takes_keys(function: Callable[P, R]) -> Callable[P, R]:
 
     An argument that it does not have is a UserError with the nearest name.
     """
-    own = inspect.signature(function).parameters
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    fields = {name: Sweep.model_fields[name] for name in Keys.__annotations__}
     keys = [
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=Sweep.model_fields[name].get_default(call_default_factory=True),
-            annotation=kind,
+            default=field.get_default(call_default_factory=True),
+            annotation=Keys.__annotations__[name],
         )
-        for name, kind in Keys.__annotations__.items()
+        for name, field in fields.items()
     ]
-    parameters = [*[p for p in own.values() if p.kind is not p.VAR_KEYWORD], *keys]
-    known = [p.name for p in parameters]
-
-    @wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in known:
-                raise unknown("argument", name, known, f"oodbench.{function.__name__}")
-        return function(*args, **kwargs)
-
-    signature = inspect.signature(function).replace(parameters=parameters)
-    listed = [f"    {key.name}: {Sweep.model_fields[key.name].description}" for key in keys]
-    wrapper.__dict__["__signature__"] = signature
-    wrapper.__doc__ = "\n".join(
-        [inspect.getdoc(function) or "", "", "Keys of a sweep file:", *listed]
-    )
-    return wrapper
+    function.__dict__["__signature__"] = signature.replace(parameters=[*own, *keys])
+    listed = [f"    {name}: {field.description}" for name, field in fields.items()]
+    text = inspect.getdoc(function) or ""
+    function.__doc__ = "\n".join([text, "", "Keys of a sweep file:", *listed])
+    return names_arguments(function)
 
 
 Models = Mapping[str, type[BaseModel]]
