@@ -11,18 +11,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oodbench.adaptations.base import adapt as adapt
-    from oodbench.report.table import table as table
-    from oodbench.sweep.launch import run as run
+    from oodbench.sweep import sweep as sweep
+    from oodbench.sweep.python import run as run
+    from oodbench.sweep.results import Results as Results
     from oodbench.train.models import evaluate as evaluate
     from oodbench.train.models import load_model as load_model
 
 Source = str | PathLike[str]
 _PLACES = {
+    "Results": "oodbench.sweep.results",
     "adapt": "oodbench.adaptations.base",
     "evaluate": "oodbench.train.models",
     "load_model": "oodbench.train.models",
-    "run": "oodbench.sweep.launch",
-    "table": "oodbench.report.table",
+    "run": "oodbench.sweep.python",
+    "sweep": "oodbench.sweep",
 }
 """Modules of functions that are imported at their first use, since they import torch or pandas."""
 

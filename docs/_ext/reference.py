@@ -106,8 +106,8 @@ def modules_pages() -> dict[str, str]:
         rows.append([f":doc:`{name} <modules/{name}>`", escaped(documented.partition("\n")[0])])
     text = [
         *title("Modules"),
-        "The engine. Functions that scripts call first: ``oodbench.load``, ``oodbench.load_model``,",
-        "``oodbench.evaluate``, ``oodbench.adapt`` and ``oodbench.run``.",
+        "The engine. What scripts call first: ``oodbench.sweep``, ``oodbench.run``, ``oodbench.Results``,",
+        "``oodbench.load``, ``oodbench.load_model``, ``oodbench.evaluate`` and ``oodbench.adapt``.",
         "",
         *table(["module", "what it is for"], rows),
         *toctree(pages),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.metrics import Metric, of_predictions
+from oodbench.metrics import PredictionMetric, of_predictions
 from oodbench.notes import Note
 from oodbench.report.differences import Agreement, compared, equal_notes, origin, unlike_note
 from oodbench.report.gaps import BASELINE, gaps_by_rule, losses
@@ -345,7 +345,7 @@ def with_prediction_metrics(
 
 
 def _computed(
-    frames: Tables, rules: Sequence[str | None], metric: str, computed: Metric
+    frames: Tables, rules: Sequence[str | None], metric: str, computed: PredictionMetric
 ) -> Iterator[tuple[object, ...]]:
     """Yield the records of a metric at the steps that the rules chose."""
     recorded = frames.records.loc[frames.records["metric"] == metric, "id"].unique()

@@ -1,4 +1,4 @@
-"""The leaderboard of any source: `oodbench.table`."""
+"""The leaderboard of any source."""
 
 from collections.abc import Sequence
 from os import PathLike

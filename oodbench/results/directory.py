@@ -5,6 +5,8 @@ OUT/plan.parquet         its planned runs, see `oodbench.results.parquet`
 OUT/sweep.lock           held by a process that adds runs to them
 OUT/heartbeats/<process> the steps of the runs that a process trains, rewritten while it does
 OUT/data/<digest>.json   the files that runs read, see `oodbench.results.data_files`
+OUT/data/<label>.parquet a data frame that a script brought
+OUT/plugins/             classes that a script or a notebook defines, as modules
 OUT/ended/               the runs that have ended, in two tables, see `oodbench.results.ended`
 OUT/kept/<id>/weights/   RULE-STEP.safetensors: the weights of the step that a rule would choose
               predictions/  see `oodbench.results.predictions`
@@ -418,7 +420,7 @@ class Results:
         if not (self.path / "sweep.json").exists() and self.path.exists():
             # another process may have just begun
             ours = {"sweep.json", "sweep.lock", "plan.parquet", "runs"}
-            ours |= {"ended", "kept", "data", "heartbeats"}  # of a plan that is lost
+            ours |= {"ended", "kept", "data", "plugins", "heartbeats"}  # of a plan that is lost
             if not all(path.name in ours or is_temporary(path) for path in self.path.iterdir()):
                 raise UserError(
                     f"{self.path} is not empty and holds no sweep; use another directory"

@@ -1,1 +1,89 @@
-"""From a YAML file to finished runs, plan, launch and status: `python -m oodbench.sweep`."""
+"""From a YAML file or from Python to finished runs: `python -m oodbench.sweep`, `oodbench.sweep(...)`."""
+
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from oodbench.sweep.file import Keys, takes_keys
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from oodbench.datasets import Dataset
+    from oodbench.sweep.results import Results
+
+
+@takes_keys
+def sweep(
+    datasets: "Sequence[str | type | Mapping[str, Any] | Dataset | pd.DataFrame]",
+    algorithms: Sequence[str | type | Mapping[str, Any]] | Literal["all"],
+    *,
+    trials: int | Sequence[int] = 5,
+    out: str | PathLike[str] | None = None,
+    name: str = "",
+    launcher: str = "local",
+    workers: int | None = None,
+    devices: str = "auto",
+    threads: int = 1,
+    data_dir: str | PathLike[str] | None = None,
+    plugins: Sequence[str] = (),
+    keep_weights: Sequence[str] = (),
+    keep_predictions: bool = False,
+    observers: Sequence[str] = (),
+    failed: bool = False,
+    stale: Literal["", "retrain", "keep"] = "",
+    **keys: Unpack[Keys],
+) -> "Results":
+    """Train the runs of a sweep that have not ended yet, and return its results.
+
+    The arguments are the keys of a sweep file and the options of `python -m oodbench.sweep launch`, and the
+    runs have the ids that such a file gives them. `out` is the results directory, by default the folder
+    `name` in results/; the sweep is named after it unless `name` says otherwise. The same call goes on
+    where this one was interrupted.
+
+    An entry of `datasets` or `algorithms` is a name, or a mapping with the key `name` and options, as in a
+    file. In place of a name stands a class as well: an `Algorithm`, a `Dataset` or, under `network`, a
+    `Network`, also one that a script or a notebook defines. A dataset may be an object that
+    `oodbench.datasets.make` made. A mapping with the key `data` brings a pandas data frame with options of
+    `Table`, such as `{"data": frame, "target": "y", "environment": "site"}`; its index is left out.
+
+    `failed` trains failed runs again. Runs whose code or data have changed since they were trained are
+    refused, unless `stale` is `retrain` or `keep`. A run that fails is told and stops no other. The
+    process's settings and random generators are afterwards as they were before.
+
+    Raises UserError for what cannot be launched, and KeyboardInterrupt when it is interrupted.
+    """
+    from oodbench.sweep import python
+
+    values = {
+        "datasets": datasets,
+        "algorithms": algorithms,
+        "trials": trials,
+        "plugins": plugins,
+        "keep_weights": keep_weights,
+        **keys,
+    }
+    options = {
+        "launcher": launcher,
+        "workers": workers,
+        "devices": devices,
+        "threads": threads,
+        "keep_predictions": keep_predictions,
+        "observers": observers,
+        "failed": failed,
+        "stale": stale,
+    }
+    return python.sweep(values, name, out, data_dir, options)
+
+
+class _Callable(ModuleType):
+    """A package that is called as its function `sweep` is: both are `oodbench.sweep`."""
+
+    __call__ = staticmethod(sweep)
+
+
+__signature__ = inspect.signature(sweep)
+sys.modules[__name__].__class__ = _Callable

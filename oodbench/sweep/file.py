@@ -1,19 +1,23 @@
 """A sweep file: its keys and its protocol, read and checked."""
 
 import copy
+import inspect
 import reprlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from annotated_types import MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from oodbench.errors import PLUGIN_HINT, UserError, unknown
+from oodbench.errors import PLUGIN_HINT, UserError, names_arguments, unknown
 from oodbench.registry import Registry, folder, load_plugins
 from oodbench.yaml_values import assignments, read_yaml
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MAX_PROBLEMS = 20
 """The most problems of a file that are listed at once."""
@@ -207,6 +211,53 @@ class Sweep(BaseModel):
     """Seconds after which a run that has not ended counts as failed."""
     resources: dict[str, Any] = Field(default={}, description="names with values")
     """Resources of the runs; keys of the launcher's `Resources`."""
+
+
+class Keys(TypedDict, total=False):
+    """The keys of a sweep file that `oodbench.sweep` and `oodbench.run` take as they are."""
+
+    test_environments: Literal["default", "each", "pairs"] | Sequence[Sequence[str | float]]
+    validation_environments: Literal["default", "none"] | int | Sequence[str | float]
+    hparam_draws: int | Sequence[int]
+    draws: Literal["shared", "per trial"]
+    hparams_from: str | None
+    shared_quantiles: bool
+    steps: Literal["default"] | int
+    evaluate_every: Literal["default"] | int
+    network: str | type | Mapping[str, Any]
+    precision: Literal["float32", "tf32", "bfloat16"]
+    channels_last: bool
+    arithmetic: Literal["portable", "native"]
+    holdout: float
+    selection: str | None
+    attributes: Literal["training", "validation", "unknown"]
+    keep_checkpoints: bool
+    run_timeout: float | None
+    resources: Mapping[str, Any]
+
+
+def takes_keys(function: Callable[P, R]) -> Callable[P, R]:
+    """Have the signature and the help of a function with `**keys: Unpack[Keys]` list the keys.
+
+    An argument that it does not have is a UserError with the nearest name.
+    """
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    fields = {name: Sweep.model_fields[name] for name in Keys.__annotations__}
+    keys = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.get_default(call_default_factory=True),
+            annotation=Keys.__annotations__[name],
+        )
+        for name, field in fields.items()
+    ]
+    function.__dict__["__signature__"] = signature.replace(parameters=[*own, *keys])
+    listed = [f"    {name}: {field.description}" for name, field in fields.items()]
+    text = inspect.getdoc(function) or ""
+    function.__doc__ = "\n".join([text, "", "Keys of a sweep file:", *listed])
+    return names_arguments(function)
 
 
 Models = Mapping[str, type[BaseModel]]

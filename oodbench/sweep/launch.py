@@ -1,31 +1,25 @@
-"""The ways to have runs trained: all of a sweep, some by their specs, and one from Python.
+"""The ways to have runs trained: all of a sweep, and some by their specs.
 
 A sweep goes through a launch in this order: `resolve` and `plan`, then what its results directory holds
 (`stored`), then a launcher, then the leaderboard.
 """
 
 import sys
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
 
 from oodbench.arithmetic import lost_here
-from oodbench.errors import MOST_THREADS, PLUGIN_HINT, UserError, whole_number, wrong_result
+from oodbench.errors import PLUGIN_HINT, UserError, wrong_result
 from oodbench.registry import load_plugins
 from oodbench.results.compact import compact
 from oodbench.results.directory import Results
-from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.tables import tidy
-from oodbench.sweep.file import Sweep, validate
+from oodbench.sweep.file import Sweep
 from oodbench.sweep.launchers import (
     Job,
     Launcher,
@@ -35,25 +29,18 @@ from oodbench.sweep.launchers import (
 )
 from oodbench.sweep.plan import Plan, make_plan, show_plan
 from oodbench.sweep.stored import (
-    RETRAIN,
     Decision,
     check_rules,
     continued,
     decide,
     lacking,
-    reasons,
-    specs_in,
     store_plan,
     stored_plan,
 )
 from oodbench.terminal import Terminal, counted, printable, terminal
 from oodbench.train.digests import digests_now
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs", "run"]
-CALLER = "oodbench.run"
+__all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs"]
 COMPACT_SECONDS = 30.0
 """Seconds between two compactions while runs are trained."""
 
@@ -232,106 +219,3 @@ def launch_specs(
     with compacting(results, terminal()):
         _trained(job, launcher, terminal())
     return Counter(status.state for status in statuses_on_disk(results, ids).values())
-
-
-def run(
-    dataset: str | Mapping[str, Any],
-    algorithm: str | Mapping[str, Any] = "ERM",
-    *,
-    trial: int = 0,
-    out: str | PathLike[str] | None = None,
-    data_dir: str | PathLike[str] | None = None,
-    device: str = "cpu",
-    threads: int = 1,
-    keep_weights: Sequence[str] = (),
-    plugins: Sequence[str] = (),
-    stale: str = "",
-    **keys: Any,
-) -> "pd.DataFrame":
-    """Train one run in this process and return its records, as `oodbench.load` returns those of a sweep.
-
-    `dataset` and `algorithm` are entries of a sweep file: a name, or a mapping with the key `name` and
-    options, or `hparams`; `keys` are further keys of the file, such as `steps`, `evaluate_every`,
-    `network` or `test_environments: [["test"]]`. The run is the one that such a sweep trains, with the
-    same id and the same records. With `out`, a results directory, it goes on where it was interrupted
-    there, is not trained again once it has ended, and `load_model` finds the weights that it keeps.
-    If its code or data have changed since it was trained there, it is refused, unless `stale` is `retrain`
-    or `keep`. Several runs may share the directory, as those of a sweep do, and be trained there at
-    once. Without `out` nothing is left on the disk. The process's settings and random generators are
-    afterwards as they were before.
-
-    Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
-    """
-    from oodbench.train.execute import execute
-    from oodbench.train.process import check_device, check_precision, kept_generators
-
-    for name, entry in (("dataset", dataset), ("algorithm", algorithm)):
-        if not isinstance(entry, str | Mapping):
-            raise UserError(f"{CALLER}: {name} is a name, or a mapping with one, not {entry!r}")
-    for name, several in (("keep_weights", keep_weights), ("plugins", plugins)):
-        if isinstance(several, str):
-            raise UserError(f"{CALLER}: {name} is a list, such as [{several!r}]")
-    trial, threads = whole_number(trial, "trial"), whole_number(threads, "threads", 1, MOST_THREADS)
-    if keep_weights and out is None:
-        raise UserError(f"{CALLER}: weights are kept in a results directory, which `out` names")
-    load_plugins(plugins)
-    check_device(device)
-    data = None if data_dir is None else Path(data_dir)
-    with kept_generators(), tempfile.TemporaryDirectory() as scratch:
-        plan, spec = _planned(dataset, algorithm, trial, data, keys)
-        check_precision(spec.precision, device)
-        results = Results(Path(scratch) if out is None else Path(out))
-        options = LaunchOptions(
-            out=results.path,
-            data_dir=data,
-            device=device,
-            threads=threads,
-            plugins=tuple(plugins),
-            keep_weights=check_rules(keep_weights, [spec]),
-            scratch=out is None,
-        )
-        known = {s.id for s in specs_in(stored_plan(results))}
-        if spec.id not in known:  # whatever its sweep is called
-            store_plan(results, plan, options)
-        directory = results.run(spec.id)
-        _check_stale(results, spec, data, stale)
-        state, message = execute(spec, directory, options)
-        if state is State.ELSEWHERE:
-            raise UserError(f"another process trains the run in {directory.path}")
-        if not state.complete:
-            failure = directory.failure()
-            trace = "" if failure is None else f"\n{failure.traceback}"
-            raise RuntimeError(f"the run is {state}: {message}{trace}")
-        return tidy(read_results(results, {spec.id: spec}))
-
-
-def _check_stale(results: Results, spec: RunSpec, data_dir: Path | None, wish: str) -> None:
-    specs, statuses = {spec.id: spec}, statuses_on_disk(results, [spec.id])
-    if not statuses[spec.id].provenance:
-        return
-    known = reasons(results, specs, statuses, digests_now(specs, data_dir, results.path))
-    sentences = [reason.sentence for reason in known if reason.is_known]
-    if sentences and not wish:
-        raise UserError(
-            f"{CALLER}: {'; '.join(sentences)}: stale='retrain' trains it again, stale='keep' keeps it"
-        )
-    if sentences and wish == RETRAIN:
-        results.start_anew([spec.id])
-
-
-def _planned(
-    dataset: str | Mapping[str, Any],
-    algorithm: str | Mapping[str, Any],
-    trial: int,
-    data_dir: Path | None,
-    keys: Mapping[str, Any],
-) -> tuple[Plan, RunSpec]:
-    entries = [each if isinstance(each, str) else dict(each) for each in (dataset, algorithm)]
-    values = {"name": CALLER, "datasets": entries[:1], "algorithms": entries[1:]}
-    plan = make_plan(validate({**values, "trials": [trial], **keys}, CALLER), data_dir)
-    if plan.impossible and not plan.runs:
-        raise UserError(f"{CALLER}: {plan.impossible[0].reason}")
-    if len(plan.runs) != 1:
-        raise UserError(f"{CALLER} trains one run, and these keys make {len(plan.runs)}")
-    (spec,) = plan.runs.values()
-    return plan, spec

@@ -2,7 +2,6 @@
 
 import pytest
 
-import oodbench
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.report.gaps import gaps_by_rule
 from oodbench.report.sources import frames_of
@@ -34,9 +33,7 @@ def test_features_count_to_the_half_of_their_pictures_and_as_pretrained() -> Non
 
 
 def test_a_forest_has_no_row_among_the_metrics_of_a_predictor() -> None:
-    tables = {
-        block.title: block for block in oodbench.table("small.v3", datasets=["SEM, FOU"]).blocks
-    }
+    tables = {block.title: block for block in table("small.v3", datasets=["SEM, FOU"]).blocks}
     rows = [row[0] for row in tables["SEM, FOU: of the predictor itself"].rows]
     assert "ceiling" in rows and not {"Forest", "Forest ceiling"} & {*rows}
 

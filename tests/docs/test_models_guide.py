@@ -1,4 +1,4 @@
-"""The guide of trained models, run as one script."""
+"""The guides of Python and of trained models, run as scripts."""
 
 import re
 from pathlib import Path
@@ -10,9 +10,27 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from oodbench.sweep.cli import app
+from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
-PAGE = ROOT / "docs" / "guide" / "models.md"
+GUIDE = ROOT / "docs" / "guide"
+
+
+def script_of(page: str) -> str:
+    """The Python of a page."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", (GUIDE / page).read_text(), re.S))
+
+
+@pytest.mark.slow
+def test_the_guide_of_python_runs_as_a_script(tmp_path: Path) -> None:
+    end = (
+        "\nprint(model.step, len(numbers), type(numbers).__name__, set(results.plan()['state']))\n"
+    )
+    (tmp_path / "script.py").write_text(script_of("python.md") + end)
+    done = python(tmp_path, "script.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "20 3 DataFrame {'done'}"
+    assert "RiskSpread" in done.stdout and "gain over ERM" in done.stdout
 
 
 @pytest.mark.nightly
@@ -36,9 +54,9 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
         options += ["--data-dir", "pictures"] if name == "pictures" else []
         launched = CliRunner().invoke(app, ["launch", f"{name}.yaml", *options])
         assert launched.exit_code == 0, launched.output
-    script = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S))
+    script = script_of("models.md")
     assert set(re.findall(r"import (\S+)", script)) == {"oodbench", "torch"}
     names: dict[str, Any] = {}
     exec(script, names)
     assert len(names["guesses"]) == 2 and set(names["guesses"]) <= {"cat", "dog"}
-    assert set(names["table"]["metric"]) > {"accuracy", "brier"} and names["model"].step == 20
+    assert set(names["table"]["metric"]) > {"accuracy", "brier"}

@@ -117,8 +117,22 @@ def test_its_picture_is_what_is_drawn_now(frames: Tables, tmp_path: Path) -> Non
         assert re.findall(part, now) == re.findall(part, shown)
 
 
+def test_its_sweep_in_python_makes_its_table(tmp_path: Path) -> None:
+    script, _ = blocks("python")
+    assert len(script.splitlines()) <= 8
+    smaller = {"trials=8, hparam_draws=8, steps=600": "trials=2, hparam_draws=2, steps=20"}
+    for written, small in smaller.items():
+        assert written in script
+        script = script.replace(written, small)
+    (tmp_path / "script.py").write_text(script)
+    done = python(tmp_path, "script.py")
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.partition("of 16 runs in results/sem")[2]
+    assert {*ROWS, "constant"} <= {*table.split()}
+
+
 def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
-    (method,) = blocks("python")
+    _, method = blocks("python")
     (tmp_path / "my_method.py").write_text(method)
     sweep = {"name": "mine", "datasets": [SPIRALS], "algorithms": ["ERM", "MySD"], "trials": 2}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sweep | {"steps": 40}))
@@ -130,7 +144,7 @@ def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_its_algorithm_keeps_the_requirements(tmp_path: Path) -> None:
-    (method,) = blocks("python")
+    _, method = blocks("python")
     (tmp_path / "my_method.py").write_text(method)
     check = "import my_method; from oodbench.conformance import check_algorithm; check_algorithm('MySD')"
     checked = python(tmp_path, "-c", check)

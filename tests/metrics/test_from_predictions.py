@@ -5,13 +5,15 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
-from oodbench.metrics import metrics
+from oodbench.metrics import PredictionMetric, metrics
 from oodbench.metrics.from_predictions import probabilities
 from oodbench.results.predictions import Predictions
 
 
 def metric(name: str, p: Predictions) -> float:
-    return metrics.get(name)().of_predictions(p)
+    found = metrics.get(name)()
+    assert isinstance(found, PredictionMetric)
+    return found.of_predictions(p)
 
 
 def predictions(logits: Any, targets: Any, kind: str = "multiclass") -> Predictions:

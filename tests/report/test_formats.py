@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-import oodbench
+from oodbench.report.table import table
 from oodbench.report.tables import FORMATS, Block, Sheet, to_terminal
 from oodbench.terminal import Terminal
 from tests.helpers.made import OneStep, report, spec
@@ -62,7 +62,7 @@ def test_a_notebook_shows_the_leaderboard_as_tables(tmp_path: Path) -> None:
         for trial in range(3):
             value = 0.5 + trial / 10 + (0.3 if label == "ERM" else 0)
             made.add(spec("<script>", label, "a", trial=trial), value)
-    shown = oodbench.table(tmp_path)
+    shown = table(tmp_path)
     text = shown._repr_html_()
     rows = ElementTree.fromstring(text[text.index("<table>") : text.index("</table>") + 8])
     first = ["".join(row[0].itertext()).strip() for row in rows.iter("tr")]

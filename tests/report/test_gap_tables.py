@@ -110,9 +110,9 @@ def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
     over = fewer.over["all"]
     assert over.index[0] == "A"
     drawn = resampled(fewer.trials, fewer.rooms, CLEAR)["A"]
-    first = over.loc["A", ["low", "high", "better"]].tolist()
+    first = list(over.loc["A", ["low", "high", "better"]])
     assert first == [*np.quantile(drawn, [0.025, 0.975]), (drawn > 0).mean()]
-    assert over.loc["A"].equals(gaps.over["all"].loc["A"])
+    assert over.loc[["A"]].equals(gaps.over["all"].loc[["A"]])
 
 
 def test_selection_costs_a_share_of_the_oracles_head_room(

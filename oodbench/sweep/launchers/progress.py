@@ -1,10 +1,11 @@
 """The progress of a launch: a bar for the sweep and one for each worker.
 
-Where the output is no terminal, a line per ended run with the time left.
+In a notebook one bar for the sweep. Elsewhere, a line per ended run with the time left.
 """
 
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from rich.progress import (
@@ -68,6 +69,7 @@ class Display:
         self._progress = progress(self.console, most)
         self._sweep = self._progress.add_task("runs", total=self.total, completed=self.count)
         self._bars = [self._progress.add_task("", visible=False) for _ in range(workers)]
+        self._notebook = _notebook_bar(self.total) if self.console.is_jupyter else None
 
     def __enter__(self) -> "Display":
         self._progress.start()
@@ -100,7 +102,10 @@ class Display:
             return
         self.count += 1
         self._progress.update(self._sweep, completed=self.count)
-        if state is State.DONE and self.console.is_interactive:
+        if self._notebook is not None:
+            self._notebook.progress = self.count
+        has_bar = self.console.is_interactive or self._notebook is not None
+        if state is State.DONE and has_bar:
             return
         text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
         if message:
@@ -109,3 +114,10 @@ class Display:
             pace = (time.monotonic() - self.started_at) / (self.count - self.before)
             text += f", about {duration((self.total - self.count) * pace)} left"
         self.console.say(text)
+
+
+def _notebook_bar(runs: int) -> Any:
+    shown: Any = import_module("IPython.display")  # which is there in a notebook
+    bar = shown.ProgressBar(runs)
+    bar.display()
+    return bar

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from oodbench.arithmetic import NATIVE, PORTABLE, environment, settle
@@ -97,7 +98,7 @@ def _forked(job: Job, index: int) -> Worker:
         name=f"worker-{index}",
         daemon=True,
     )
-    with workers_end, _blocked(), _environment(MALLOC | variables):
+    with workers_end, _blocked(), _environment(MALLOC | variables), _no_main():
         process.start()
     return Worker(index, process, connection)
 
@@ -133,6 +134,17 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """A worker would import the script that launches, and so launch again."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextlib.contextmanager

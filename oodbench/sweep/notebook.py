@@ -1,0 +1,131 @@
+"""Classes of a script or a notebook as modules in a results directory, which workers import.
+
+A worker is another process, and does not run the script again. So the source of each class is written into
+OUT/plugins/saved_NAME.py, with the imports and constants that it uses; what else of `__main__` it uses is a
+module of this kind, too. The file is the class's code in every way: an edited class is stale, and the
+rest of the script may change.
+"""
+
+import ast
+import symtable
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from oodbench.errors import UserError
+from oodbench.files import write_whole
+from oodbench.results.directory import Results
+
+MAIN = "__main__"
+FOLDER, PREFIX = "plugins", "saved_"
+ELSE = "write it into a file of its own, and import that"
+
+
+def saved_file(out: Path, cls: type) -> Path:
+    """The file of a class of `__main__` in a results directory."""
+    return out / FOLDER / f"{PREFIX}{cls.__name__}.py"
+
+
+def made_folder(out: Path, name: str) -> Path:
+    """A folder of a results directory; raises UserError if `out` is a folder of something else."""
+    Results(out).plan_lock()
+    (out / name).mkdir(exist_ok=True)
+    return out / name
+
+
+@contextmanager
+def as_modules(classes: Mapping[type, str], out: Path) -> Iterator[list[str]]:
+    """Let classes of `__main__` be of modules that workers can import, whose names are yielded.
+
+    `classes` has the lines that register each. Raises UserError for a class whose source is not known.
+    """
+    path = [*sys.path]
+    modules = {cls: ModuleType(f"{PREFIX}{cls.__name__}") for cls in classes}
+    written: set[str] = set()
+    for cls in modules:
+        _write(cls, out, classes, written)
+    for cls, module in modules.items():
+        module.__file__ = str(saved_file(out, cls))
+        setattr(module, cls.__name__, cls)
+        sys.modules[module.__name__] = module
+        cls.__module__ = module.__name__
+    if (out / FOLDER).is_dir():
+        sys.path.append(str((out / FOLDER).absolute()))
+    try:
+        yield [module.__name__ for module in modules.values()]
+    finally:
+        sys.path[:] = path
+        for cls, module in modules.items():
+            cls.__module__ = MAIN
+            sys.modules.pop(module.__name__)
+
+
+def _write(value: Any, out: Path, footers: Mapping[type, str], written: set[str]) -> None:
+    if value.__name__ in written:
+        return
+    written.add(value.__name__)
+    text, names = ast.unparse(_definition(value.__name__)), vars(sys.modules[MAIN])
+    lines = []
+    for name in sorted(_global_names(text) & names.keys() - {value.__name__}):
+        if _is_of_main(used := names[name]):
+            _write(used, out, footers, written)
+            lines.append(f"from {PREFIX}{used.__name__} import {used.__name__} as {name}")
+        elif not name.startswith("__"):
+            lines.append(_imported(name, used) or _constant(name, used, value.__name__))
+    made_folder(out, FOLDER)
+    write_whole(
+        saved_file(out, value), "\n".join([*lines, "", "", text, "", footers.get(value, ""), ""])
+    )
+
+
+def _is_of_main(value: Any) -> bool:
+    return getattr(value, "__module__", None) == MAIN and hasattr(value, "__name__")
+
+
+def _definition(name: str) -> ast.stmt:
+    """The last definition of a class or function in the script, or in the notebook's cells."""
+    main = vars(sys.modules[MAIN])
+    texts: list[str] = []
+    if "In" in main and "get_ipython" in main:
+        texts = [main["get_ipython"]().transform_cell(cell) for cell in main["In"]]
+    elif file := main.get("__file__"):
+        texts = [Path(file).read_text(encoding="utf-8")]
+    for text in reversed(texts):
+        with suppress(SyntaxError):
+            for node in reversed(ast.parse(text).body):
+                if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+                    return node
+    raise UserError(f"the source of {name}, which {MAIN} defines, is not known here: {ELSE}")
+
+
+def _global_names(text: str) -> set[str]:
+    tables, names = [symtable.symtable(text, MAIN, "exec")], set[str]()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        used = (s for s in table.get_symbols() if s.is_global() and s.is_referenced())
+        names.update(symbol.get_name() for symbol in used)
+    return names
+
+
+def _imported(name: str, value: Any) -> str | None:
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__} as {name}"
+    home = getattr(value, "__module__", None)
+    for there in (name, getattr(value, "__name__", name)):
+        if home and getattr(sys.modules.get(home), there, None) is value:
+            return f"from {home} import {there} as {name}"
+    return None
+
+
+def _constant(name: str, value: Any, user: str) -> str:
+    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        if bool(ast.literal_eval(repr(value)) == value):
+            return f"{name} = {value!r}"
+    raise UserError(
+        f"{user} uses `{name}`, which is neither imported nor a plain constant, and cannot be given to "
+        f"other processes: {ELSE}"
+    )

@@ -1,0 +1,183 @@
+"""Sweeps and single runs from Python: what `oodbench.sweep` and `oodbench.run` do."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from oodbench.errors import MOST_THREADS, UserError, whole_number
+from oodbench.registry import load_plugins
+from oodbench.results.directory import Results as Directory
+from oodbench.results.read import read_results
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.tables import tidy
+from oodbench.sweep.file import Keys, Sweep, takes_keys, validate
+from oodbench.sweep.launch import launch
+from oodbench.sweep.launchers import LaunchOptions, statuses_on_disk
+from oodbench.sweep.objects import imported, named
+from oodbench.sweep.plan import Plan, make_plan
+from oodbench.sweep.results import Results
+from oodbench.sweep.stored import (
+    KEEP,
+    RETRAIN,
+    check_rules,
+    reasons,
+    specs_in,
+    store_plan,
+    stored_plan,
+)
+from oodbench.train.digests import digests_now
+from oodbench.train.execute import execute
+from oodbench.train.process import check_device, check_precision, kept_generators
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from oodbench.datasets import Dataset
+
+SWEEP, RUN = "oodbench.sweep", "oodbench.run"
+ON_THIS_MACHINE = ("local", "debug")
+"""The launchers that find classes of a script or a notebook."""
+
+
+def sweep(
+    values: Mapping[str, Any],
+    name: str,
+    out: str | PathLike[str] | None,
+    data_dir: str | PathLike[str] | None,
+    options: Mapping[str, Any],
+) -> Results:
+    """Launch the sweep of these values; see `oodbench.sweep`."""
+    launcher = str(options["launcher"])
+    if out is None and not name:
+        raise UserError(f"{SWEEP}: `out` says where results go, such as out='results/mine'")
+    path = Path("results") / name if out is None else Path(out)
+    data = None if data_dir is None else Path(data_dir)
+    if options["stale"] not in ("", RETRAIN, KEEP):
+        raise UserError(f"{SWEEP}: `stale` is {RETRAIN} or {KEEP}, not {options['stale']!r}")
+    threads = whole_number(options["threads"], "threads", 1, MOST_THREADS)
+    if options["workers"] is not None:
+        whole_number(options["workers"], "workers", 1, MOST_THREADS)
+    values = {"name": name or path.resolve().name, **values}
+    with kept_generators(), _made(values, SWEEP, path, path, data) as (made, classes):
+        if classes and launcher not in ON_THIS_MACHINE:
+            raise UserError(
+                f"{SWEEP}: this script or notebook defines {', '.join(classes)}, where the launcher "
+                f"{launcher} does not look: write a file of it, and import that"
+            )
+        more = {**options, "threads": threads, "observers": tuple(options["observers"])}
+        launch(made, LaunchOptions(out=path, data_dir=data, table=False, **more))
+    return Results(path)
+
+
+@contextmanager
+def _made(
+    values: Mapping[str, Any], caller: str, path: Path, kept: Path | None, data_dir: Path | None
+) -> Iterator[tuple[Sweep, list[str]]]:
+    """A sweep, and the classes of `__main__` that it names, which have modules in the block."""
+    try:
+        load_plugins(values["plugins"])
+        values = named(values, kept, data_dir)
+    except UserError as error:
+        raise error.at(caller) from error
+    with imported(values, path) as (modules, classes):
+        values["plugins"] = [*dict.fromkeys([*values["plugins"], *modules])]
+        yield validate(values, caller), classes
+
+
+@takes_keys
+def run(
+    dataset: "str | type | Mapping[str, Any] | Dataset | pd.DataFrame",
+    algorithm: str | type | Mapping[str, Any] = "ERM",
+    *,
+    trial: int = 0,
+    out: str | PathLike[str] | None = None,
+    data_dir: str | PathLike[str] | None = None,
+    device: str = "cpu",
+    threads: int = 1,
+    keep_weights: Sequence[str] = (),
+    plugins: Sequence[str] = (),
+    stale: Literal["", "retrain", "keep"] = "",
+    **keys: Unpack[Keys],
+) -> "pd.DataFrame":
+    """Train one run in this process and return its records, as `oodbench.load` returns those of a sweep.
+
+    `dataset` and `algorithm` are entries as `oodbench.sweep` takes them. The run is the one that such a
+    sweep trains, with the same id and the same records. With `out`, a results directory, it goes on where
+    it was interrupted there, is not trained again once it has ended, and `load_model` finds the weights
+    that it keeps. If its code or data have changed since it was trained there, it is refused, unless
+    `stale` is `retrain` or `keep`. Several runs may share the directory, as those of a sweep do, and be
+    trained there at once. Without `out` nothing is left on the disk. The process's settings and random
+    generators are afterwards as they were before.
+
+    Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
+    """
+    for argument, several in (("keep_weights", keep_weights), ("plugins", plugins)):
+        if isinstance(several, str):
+            raise UserError(f"{RUN}: {argument} is a list, such as [{several!r}]")
+    trial, threads = whole_number(trial, "trial"), whole_number(threads, "threads", 1, MOST_THREADS)
+    if keep_weights and out is None:
+        raise UserError(f"{RUN}: weights are kept in a results directory, which `out` names")
+    check_device(device)
+    data, kept = (None if path is None else Path(path) for path in (data_dir, out))
+    entries = {"datasets": [dataset], "algorithms": [algorithm], "trials": [trial]}
+    values = {"name": RUN, **entries, "plugins": plugins, **keys}
+    with kept_generators(), tempfile.TemporaryDirectory() as scratch:
+        path = kept or Path(scratch)
+        with _made(values, RUN, path, kept, data) as (made, _):
+            plan = make_plan(made, data)
+            spec = _only_run(plan)
+            check_precision(spec.precision, device)
+            options = LaunchOptions(
+                out=path,
+                data_dir=data,
+                device=device,
+                threads=threads,
+                plugins=tuple(made.plugins),
+                keep_weights=check_rules(keep_weights, [spec]),
+                scratch=kept is None,
+            )
+            return _records(plan, spec, options, stale)
+
+
+def _only_run(plan: Plan) -> RunSpec:
+    if plan.impossible and not plan.runs:
+        raise UserError(f"{RUN}: {plan.impossible[0].reason}")
+    if len(plan.runs) != 1:
+        raise UserError(f"{RUN} trains one run, and these keys make {len(plan.runs)}")
+    (spec,) = plan.runs.values()
+    return spec
+
+
+def _records(plan: Plan, spec: RunSpec, options: LaunchOptions, stale: str) -> "pd.DataFrame":
+    """Train the run of a plan unless it has ended, and return its records."""
+    results = Directory(options.out)
+    known = {s.id for s in specs_in(stored_plan(results))}
+    if spec.id not in known:  # whatever its sweep is called
+        store_plan(results, plan, options)
+    directory = results.run(spec.id)
+    _check_stale(results, spec, options.data_dir, stale)
+    state, message = execute(spec, directory, options)
+    if state is State.ELSEWHERE:
+        raise UserError(f"another process trains the run in {directory.path}")
+    if not state.complete:
+        failure = directory.failure()
+        trace = "" if failure is None else f"\n{failure.traceback}"
+        raise RuntimeError(f"the run is {state}: {message}{trace}")
+    return tidy(read_results(results, {spec.id: spec}))
+
+
+def _check_stale(results: Directory, spec: RunSpec, data_dir: Path | None, wish: str) -> None:
+    specs, statuses = {spec.id: spec}, statuses_on_disk(results, [spec.id])
+    if not statuses[spec.id].provenance:
+        return
+    known = reasons(results, specs, statuses, digests_now(specs, data_dir, results.path))
+    sentences = [reason.sentence for reason in known if reason.is_known]
+    if sentences and not wish:
+        raise UserError(
+            f"{RUN}: {'; '.join(sentences)}: stale='retrain' trains it again, stale='keep' keeps it"
+        )
+    if sentences and wish == RETRAIN:
+        results.start_anew([spec.id])

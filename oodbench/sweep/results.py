@@ -1,0 +1,182 @@
+"""Results from Python: the tables and models of a sweep, of a board, or of both side by side."""
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from oodbench.errors import UserError
+from oodbench.report import why as reasons
+from oodbench.report.comparison import comparison
+from oodbench.report.gaps import BASELINE
+from oodbench.report.sources import frames_of, with_prediction_metrics
+from oodbench.report.table import table
+from oodbench.report.tables import Sheet, to_terminal
+from oodbench.results.boards import board_among
+from oodbench.results.read import records_of_sources
+from oodbench.results.tables import Tables
+from oodbench.terminal import Terminal
+
+if TYPE_CHECKING:
+    from oodbench.train.models import Model
+
+PLANNED = ("dataset", "label", "test_environments", "draw", "trial", "steps", "state")
+
+
+def _plain() -> Terminal:
+    """A console for texts that are kept: without colours, also in a notebook."""
+    return Terminal(force_terminal=False, force_jupyter=False)
+
+
+class Report(pd.DataFrame):
+    """The numbers of a report, a row each, shown as its tables are: printed, or in a notebook.
+
+    What is made from it, such as by `query`, is a plain data frame and shown as such.
+    """
+
+    _metadata = ("sheet",)
+    sheet: Sheet
+
+    @classmethod
+    def of(cls, sheet: Sheet) -> "Report":
+        """The numbers of a sheet."""
+        made = cls(sheet.frame)
+        made.sheet = sheet
+        return made
+
+    def __repr__(self) -> str:
+        return to_terminal(self.sheet, _plain(), whole=True)
+
+    def _repr_html_(self) -> str:
+        return self.sheet._repr_html_()
+
+
+class Why(reasons.Why):
+    """The runs behind one cell, shown as `python -m oodbench.report why` prints them."""
+
+    def __repr__(self) -> str:
+        console = _plain()
+        with console.capture() as capture:
+            reasons.show(self, console)
+        return capture.get()
+
+
+class Results:
+    """Results of a sweep in their directory, of a board by its name, or of both beside each other.
+
+    `oodbench.sweep` returns them, and `oodbench.Results("results/mine")` opens them; so does
+    `oodbench.Results("small.v3", "results/mine")` results beside a board. Everything is read from the disk
+    when it is asked for. Raises UserError for what is neither a results directory nor a board.
+    """
+
+    def __init__(self, *sources: str | PathLike[str], allow_mixed: bool = False) -> None:
+        """Open results; `allow_mixed` accepts directories that differ in protocol or code."""
+        if not sources:
+            raise UserError("oodbench.Results: no results directory or board is named")
+        self.sources = [str(source) for source in sources]
+        self._allow_mixed = allow_mixed
+        board_among(self.sources)
+
+    def __repr__(self) -> str:
+        return f"oodbench.Results({', '.join(map(repr, self.sources))})"
+
+    def _tables(self, rule: str | None = None, metric: str | None = None) -> Tables:
+        found = frames_of(self.sources, allow_mixed=self._allow_mixed)
+        return with_prediction_metrics(found, [rule], [metric])
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """The planned runs, one in each row: the fields of their specs, `state`, costs and `error`."""
+        runs: pd.DataFrame = self._tables().runs
+        return runs
+
+    @property
+    def records(self) -> pd.DataFrame:
+        """All records, as `oodbench.load` returns them."""
+        return records_of_sources(self.sources)
+
+    def plan(self) -> pd.DataFrame:
+        """The planned runs by id: dataset, row, test environments, draw, trial, steps and state."""
+        runs = self.runs
+        tests = runs["test_environments"].map("+".join)
+        found = runs.assign(dataset=runs["dataset_label"], test_environments=tests)
+        return found.set_index("id")[list(PLANNED)]
+
+    def table(
+        self,
+        *,
+        rule: str | None = None,
+        metric: str | None = None,
+        also: Sequence[str] = (),
+        datasets: Sequence[str] = (),
+        rows: Sequence[str] = (),
+    ) -> Report:
+        """The leaderboard, as `python -m oodbench.report table` prints it.
+
+        `rule` selects, `metric` is shown in place of the datasets' own and `also` beside it, for `datasets`
+        and `rows` or all. Raises UserError for what is not there.
+        """
+        options: dict[str, Any] = {"rule": rule, "metric": metric, "also": also, "rows": rows}
+        found = table(*self.sources, **options, datasets=datasets, allow_mixed=self._allow_mixed)
+        return Report.of(found)
+
+    def compare(
+        self, baseline: str = BASELINE, *, rule: str | None = None, metric: str | None = None
+    ) -> Report:
+        """The paired gains of each row over a baseline, with intervals, and the mean ranks.
+
+        Raises UserError for what is not there.
+        """
+        return Report.of(comparison(self._tables(rule, metric), baseline, rule, metric))
+
+    def why(
+        self,
+        row: str | None = None,
+        dataset: str | None = None,
+        *,
+        test_environment: str | None = None,
+        rule: str | None = None,
+        metric: str | None = None,
+    ) -> Why:
+        """The runs behind a cell of the leaderboard, and which of them were chosen.
+
+        Names are those of the table, `test_environment` joined by `+` if there are several, and may be left
+        out where there is only one. Raises UserError for what is not there.
+        """
+        names = dataset, row, test_environment
+        options = ("`dataset`", "`row`", "`test_environment`")
+        cell = reasons.why(self._tables(rule, metric), *names, rule, metric, options=options)
+        return Why(**vars(cell))
+
+    def model(
+        self,
+        row: str | None = None,
+        dataset: str | None = None,
+        *,
+        test_environment: str | None = None,
+        rule: str | None = None,
+        trial: int | None = None,
+        data_dir: str | PathLike[str] | None = None,
+        device: str = "cpu",
+    ) -> "Model":
+        """The trained model that a rule chooses, from weights that the sweep kept (`keep_weights`).
+
+        It is what `oodbench.load_model` returns; names are as in `why`. Raises UserError as that does, and
+        for boards and several directories.
+        """
+        from oodbench.train.models import load_model
+
+        _, directories = board_among(self.sources)
+        if len(self.sources) != 1 or not directories:
+            raise UserError(f"{self} is not one results directory, and a model is loaded from one")
+        return load_model(
+            directories[0],
+            dataset=dataset,
+            algorithm=row,
+            test_environment=test_environment,
+            rule=rule,
+            trial=trial,
+            data_dir=data_dir,
+            device=device,
+        )

@@ -1,0 +1,289 @@
+"""A sweep from Python: `oodbench.sweep` and what it returns."""
+
+import inspect
+import os
+import pydoc
+import random
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from nbclient import NotebookClient
+from torch import Tensor
+from typer.testing import CliRunner
+
+import oodbench
+from oodbench import algorithms, datasets
+from oodbench.algorithms import Algorithm, Outputs
+from oodbench.errors import UserError
+from oodbench.report import cli as report
+from oodbench.sweep.file import Keys, Sweep, read_sweep
+from oodbench.sweep.plan import make_plan
+from tests.helpers.commands import python
+from tests.helpers.paths import ROOT
+
+SEM = {"name": "LinearSEM", "num_examples": 40}
+KEYS: dict[str, Any] = {"trials": 2, "steps": 20, "evaluate_every": 10, "launcher": "debug"}
+
+
+def frame(**columns: Any) -> pd.DataFrame:
+    """A table with the columns y and site."""
+    rng = np.random.default_rng(0)
+    sites = np.repeat(["Leiden", "Utrecht", "Delft"], 30)
+    values = {"age": rng.normal(size=90), "dose": rng.normal(size=90)}
+    return pd.DataFrame({**values, "y": rng.choice(["no", "yes"], 90), "site": sites, **columns})
+
+
+def test_its_arguments_are_the_keys_of_a_file() -> None:
+    """But for the protocol of a file, which fixes what is given here."""
+    own = {"name", "plugins", "datasets", "algorithms", "trials", "keep_weights"}
+    assert own | Keys.__annotations__.keys() | {"protocol"} == Sweep.model_fields.keys()
+    plain: Any = vars(pydoc)["plaintext"]
+    shown = pydoc.render_doc(sys.modules["oodbench.sweep"], renderer=plain)
+    for function in (oodbench.sweep, oodbench.run):
+        parameters = inspect.signature(function).parameters
+        assert parameters["holdout"].default == 0.2 and Keys.__annotations__.keys() < {*parameters}
+    for key in Keys.__annotations__:
+        assert f"    {key}: {Sweep.model_fields[key].description}\n" in shown
+
+
+def test_it_is_the_sweep_of_a_file_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    results = oodbench.sweep([SEM], ["ERM", "IRM"], out=out, keep_weights=["last"], **KEYS)
+    keys = {"name": "mine", "datasets": [SEM], "algorithms": ["ERM", "IRM"], **KEYS}
+    del keys["launcher"]
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(keys))
+    assert list(results.plan().index) == list(make_plan(read_sweep(file)).runs)
+    assert set(results.plan()["state"]) == {"done"} and len(results.runs) == 4
+    assert results.records.equals(oodbench.load(out))
+    again = oodbench.sweep([SEM], ["ERM", "IRM"], out=out, **KEYS)
+    assert again.records.equals(results.records)
+    assert results.model("IRM", trial=1, rule="last").spec.trial == 1
+
+
+def test_its_results_are_what_the_reports_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    oodbench.sweep([SEM], ["ERM", "IRM"], out=tmp_path / "mine", **KEYS)
+    results = oodbench.Results(tmp_path / "mine")
+
+    def printed(command: str, *options: str) -> list[str]:
+        arguments = [command, str(tmp_path / "mine"), *options]
+        return CliRunner().invoke(report.app, arguments).stdout.split()
+
+    table = results.table()
+    assert str(table).split() == printed("table", "--notes")
+    assert str(results.compare()).split() == printed("compare", "--notes")
+    assert str(results.why("IRM")).split() == printed("why", "--algorithm", "IRM")
+    assert isinstance(table, pd.DataFrame) and set(table["label"]) == {"ERM", "IRM", "constant"}
+    assert "<table" in table._repr_html_() and "Selection train_val" in table._repr_html_()
+    assert type(table.query("label == 'ERM'")) is pd.DataFrame
+    with pytest.raises(UserError, match="unknown algorithm 'IRN'; did you mean IRM"):
+        results.why("IRN")
+
+
+def test_boards_are_opened_by_their_names() -> None:
+    board = oodbench.Results("small.v3")
+    assert "VREx" in set(board.table(datasets=["SEM, FOU"], rows=["VREx"])["label"])
+    with pytest.raises(UserError, match="is not one results directory"):
+        board.model()
+    with pytest.raises(UserError, match=r"unknown board or results directory 'smal\.v3'"):
+        oodbench.Results("smal.v3")
+
+
+def test_a_data_frame_is_a_table_whose_content_is_in_the_ids(tmp_path: Path) -> None:
+    entry = {"data": frame(), "target": "y", "environment": "site", "label": "cohort"}
+    results = oodbench.sweep([entry], ["ERM"], out=tmp_path / "mine", **KEYS)
+    file = tmp_path / "mine" / "data" / "cohort.parquet"
+    assert pd.read_parquet(file).equals(frame())
+    as_file = {"name": "Table", "file": str(file), "target": "y", "environment": "site"}
+    same = oodbench.sweep([as_file | {"label": "cohort"}], ["ERM"], out=tmp_path / "other", **KEYS)
+    ids = [*results.plan().index]
+    assert [*same.plan().index] == ids
+    entry["data"] = frame(age=1.0)
+    with pytest.raises(UserError, match="The data of cohort have changed"):
+        oodbench.sweep([entry], ["ERM"], out=tmp_path / "mine", **KEYS)
+    edited = oodbench.sweep([entry], ["ERM"], out=tmp_path / "mine", **KEYS, stale="retrain")
+    assert not {*edited.plan().index} & {*ids}
+    records = oodbench.run(entry, out=tmp_path / "one", steps=4)
+    assert set(records["dataset"].astype(str)) == {"cohort"}
+
+
+def test_classes_and_datasets_stand_where_names_do(tmp_path: Path) -> None:
+    keys = {**KEYS, "launcher": "local", "workers": 1}
+    row = {"name": Doubled, "label": "twice"}
+    made = datasets.make("LinearSEM", {"num_examples": 40})
+    results = oodbench.sweep([made], [Doubled, row, "ERM"], out=tmp_path / "mine", **keys)
+    assert set(results.plan()["state"]) == {"done"}
+    assert set(results.plan()["label"]) == {"Doubled", "twice", "ERM"}
+    named = oodbench.sweep([SEM], ["Doubled", "ERM"], out=tmp_path / "other", **keys)
+    assert {*named.plan().index} <= {*results.plan().index}
+
+
+@algorithms.register("Doubled", paper="none")
+class Doubled(Algorithm):
+    """Twice the risk."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return 2 * out.risks.mean()
+
+
+class Nameless(Algorithm):
+    """A method that is not registered."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stepz": 3}, r"unknown argument 'stepz' in oodbench\.sweep; did you mean steps"),
+        ({"workrs": 3}, "did you mean workers"),
+        ({"steps": "many"}, r"oodbench\.sweep: steps must be default or a number from 1 on"),
+        ({"algorithms": "ERM"}, "algorithms must be all, or a list of names"),
+        ({"algorithms": [Path]}, "Path.* is not an algorithm: it is not derived from oodbench"),
+        ({"algorithms": [Nameless]}, r"Nameless.* has no name yet: `@register\(\.\.\.\)`"),
+        ({"algorithms": ["ERN"]}, "unknown algorithm 'ERN'; did you mean ERM"),
+        ({"datasets": [Doubled]}, "Doubled.* is not a dataset"),
+        ({"datasets": [{"data": 3}]}, "`data` is a pandas data frame, not int"),
+        ({"datasets": [{"data": frame(), "target": "y"}]}, "unknown column 'environment' in"),
+        ({"datasets": [{"data": frame(), "target": "z"}]}, "unknown column"),
+        ({"datasets": [frame(age=[object()] * 90)]}, "the data frame of data cannot be written"),
+        ({"launcher": "locl"}, "unknown launcher 'locl'; did you mean local"),
+        ({"stale": "yes"}, "`stale` is retrain or keep, not 'yes'"),
+        ({"workers": 0}, "`workers` is a whole number from 1"),
+        ({"out": None}, "`out` says where results go"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    keys: dict[str, Any] = {"datasets": [SEM], "algorithms": ["ERM"], "out": tmp_path / "mine"}
+    with pytest.raises(UserError, match=words):
+        oodbench.sweep(**keys | KEYS | changes)
+
+
+def test_a_foreign_folder_gets_no_file(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UserError, match="is not empty and holds no sweep"):
+        oodbench.sweep([frame()], ["ERM"], out=tmp_path, **KEYS)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_process_is_afterwards_as_it_was(tmp_path: Path) -> None:
+    oodbench.sweep([SEM], ["ERM"], out=tmp_path / "first", **KEYS)  # imports what it needs
+
+    def state() -> list[Any]:
+        generators = torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()  # type: ignore[index]
+        settings = torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()
+        process = [*sys.path], Path.cwd(), dict(os.environ), sys.modules["__main__"]
+        return [generators, random.getstate(), settings, process, [*warnings.filters]]
+
+    before = state()
+    keys = {**KEYS, "launcher": "local", "workers": 1}
+    oodbench.sweep([SEM], [Doubled], out=tmp_path / "second", **keys)
+    assert state() == before
+
+
+SCRIPT = """
+from dataclasses import dataclass
+from torch import Tensor
+import oodbench
+from oodbench.algorithms import Algorithm, Outputs
+from oodbench.hparams import hparam
+
+FACTOR = 2.0
+out = object()  # no global that the class uses
+
+
+def scaled(out: Outputs) -> Tensor:
+    return FACTOR * out.risks.mean()
+
+
+class Base(Algorithm):
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        weight: float = hparam(1.0)
+
+
+class Mine(Base):
+    def objective(self, out: Outputs) -> Tensor:
+        return self.hparams.weight * scaled(out)
+
+
+def launched(**changes):
+    keys = {"algorithms": ["ERM", Mine], "trials": 1, "steps": 20, "out": "out", "workers": 1}
+    try:
+        results = oodbench.sweep(["LinearSEM"], **keys | changes)
+        print(Mine.__module__, *results.plan()["state"])
+    except oodbench.errors.UserError as error:
+        print(error)
+
+
+launched()
+launched(trials=2)
+FACTOR = 3.0
+launched()
+launched(launcher="slurm")
+FACTOR = Tensor([2.0])
+launched()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_may_define_its_method(tmp_path: Path) -> None:
+    """Workers do not run the script again, and the runs are stale when the class is another."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = python(tmp_path, "script.py")
+    assert done.returncode == 0, done.stderr
+    assert "__main__ done done\n" in done.stdout and "__main__ done done done done\n" in done.stdout
+    assert done.stdout.count("] done:") == 4
+    for sentence in (
+        "Mine has changed since 1 of its 1 runs were trained (saved_scaled.py)",
+        "this script or notebook defines Mine, where the launcher slurm does not look",
+        "scaled uses `FACTOR`, which is neither imported nor a plain constant",
+    ):
+        assert sentence in done.stdout, done.stdout
+
+
+CLASS = """
+@register("Mine", paper="none")
+class Mine(Algorithm):
+    def objective(self, out: Outputs) -> Tensor:
+        return FACTOR * out.risks.mean()
+"""
+CELLS = (
+    "%config InteractiveShell.ast_node_interactivity = 'last_expr'\n"
+    "from torch import Tensor\nimport oodbench\n"
+    "from oodbench.algorithms import Algorithm, Outputs, register\nFACTOR = 2",
+    CLASS,
+    "keys = dict(datasets=['LinearSEM'], trials=1, steps=20, out='out', workers=1)\n"
+    "oodbench.sweep(algorithms=['ERM', Mine], **keys).table()",
+    CLASS.replace("FACTOR", "3"),
+    "oodbench.sweep(algorithms=['Mine'], **keys, stale='retrain').plan()",
+)
+
+
+@pytest.mark.slow
+def test_a_notebook_may_define_its_method_and_shows_a_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    new: Any = nbformat.v4
+    notebook = new.new_notebook(cells=[new.new_code_cell(cell) for cell in CELLS])
+    NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    first, again = (notebook.cells[i].outputs for i in (2, 4))
+    assert "<progress" in str(first) and "max='2' value='2'" in str(first)
+    assert "<table" in first[-1]["data"]["text/html"]
+    assert "LinearSEM: mse" in first[-1]["data"]["text/plain"]
+    assert "they are trained again" in str(again) and "done" in again[-1]["data"]["text/plain"]
