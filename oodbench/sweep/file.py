@@ -231,7 +231,6 @@ class Keys(TypedDict, total=False):
     holdout: float
     selection: str | None
     attributes: Literal["training", "validation", "unknown"]
-    keep_checkpoints: bool
     run_timeout: float | None
     resources: Mapping[str, Any]
 
