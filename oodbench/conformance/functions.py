@@ -1,4 +1,4 @@
-"""Requirements about the functions that a method overrides: what they may read, draw and change."""
+"""Requirements on the hooks that a method overrides: what they may read, draw and change."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,22 +30,22 @@ from oodbench.train.vectorized.bundles import explained
 @requirement
 @on_one_task
 def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
-    """The method has a docstring, and overrides `objective`, `combine` or the whole of `update`."""
+    """The method has a docstring, and overrides one of `objective`, `combine` and `update`."""
     assert (cls.__dict__.get("__doc__") or "").strip(), "it has no docstring for the tables"
     own_update = has_own_update(cls)
     both = cls.objective is not Algorithm.objective and cls.combine is not Algorithm.combine
     assert own_update or not both, (
-        "it overrides both `objective` and `combine`, which ignores the first"
+        "it overrides both `objective` and `combine`, and `combine` ignores `objective`"
     )
     both = cls.needs.views > 0 and cls.combine is not Algorithm.combine
-    assert not both, "it needs `views`, and `combine` is of the gradients of single ones"
+    assert not both, "it needs `views` and overrides `combine`, whose gradients have a single view"
 
 
 @requirement
 def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
     """`objective` gives the same value twice, and changes neither state nor random numbers.
 
-    State is a buffer whose next value `next_buffers` returns; random numbers are made in `noise`.
+    Keep state in a buffer, whose next value `next_buffers` returns; draw random numbers in `noise`.
     """
     algorithm = tiny_algorithm(cls, tiny_problem(task))
     batch = tiny_batch(task)
@@ -73,9 +73,9 @@ def _unchanged(algorithm: Algorithm) -> Iterator[None]:
 
 @requirement
 def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
-    """`next_buffers` gives the same values twice, for buffers that there are, and changes nothing."""
+    """`next_buffers` gives the same values twice, only for registered buffers, and changes nothing."""
     if cls.next_buffers is Algorithm.next_buffers:
-        raise DoesNotApply("it remembers nothing from step to step")
+        raise DoesNotApply("it keeps no state between steps")
     algorithm = tiny_algorithm(cls, tiny_problem(task))
     out = outputs(algorithm, prepared(algorithm, tiny_batch(task), 3), 3)
     with _unchanged(algorithm):
@@ -88,9 +88,9 @@ def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
 
 @requirement
 def batches_come_from_the_generator(cls: type[Algorithm], task: Task) -> None:
-    """`noise` draws from the step's generator alone, and `prepare` draws nothing.
+    """`noise` draws from the step's generator only, and `prepare` draws nothing.
 
-    As in `torch.rand(n, generator=generator)`.
+    Write `torch.rand(n, generator=generator)`.
     """
     if cls.noise is Algorithm.noise and cls.prepare is Algorithm.prepare:
         raise DoesNotApply("it trains on the batches as they are")
@@ -107,7 +107,7 @@ def batches_come_from_the_generator(cls: type[Algorithm], task: Task) -> None:
 
 
 class _Objective(nn.Module):
-    """The objective as a function of the parameters and the hyperparameters."""
+    """The objective as a module, so that `functional_call` can vary parameters and hyperparameters."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class _Objective(nn.Module):
         return minimised(self.algorithm, out)
 
     def noise(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return the method's noise at these values, outside of what is vectorized."""
+        """Noise at these values; drawn outside of `vmap`, as in training."""
         self.algorithm.hparams = replace(self._hparams, **values)
         return noise_at(self.algorithm, batch, step)
 
@@ -156,7 +156,7 @@ def _gradients(total: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
 def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
     """`objective` and `combine` take a drawn number as a tensor: `vmap` over runs changes nothing.
 
-    What an objective remembers belongs in a buffer.
+    Keep an objective's state in a buffer.
     """
     module = _Objective(tiny_algorithm(cls, tiny_problem(task)))
     drawn, batch = _drawn_numbers(cls, 3), tiny_batch(task)
@@ -202,10 +202,10 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
 
 @requirement
 def combines_signs_as_gradients(cls: type[Algorithm], task: Task) -> None:
-    """The `combine_signs` of its reduction gives what `combine` gives."""
+    """The reduction's `combine_signs` gives the same as `combine`."""
     reduction = reduction_of(tiny_algorithm(cls, tiny_problem(task)))
     if reduction is None or reduction.combine_signs is None:
-        raise DoesNotApply("it combines no signs")
+        raise DoesNotApply("it has no `combine_signs`")
     stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     combined = reduction.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
     require_close(combined, reduction.combine(stack), "`combine_signs` differs")
