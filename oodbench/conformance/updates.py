@@ -56,8 +56,7 @@ def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> Non
 
 @requirement
 def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
-    """With default and drawn values losses, metrics and parameters stay finite, the network changes and
-    predicts.
+    """With default and drawn values all numbers stay finite, and the network changes and predicts.
 
     Write `.clamp_min(1e-12)` before a root, a logarithm or a division, and `value.detach()` for a metric.
     """

@@ -156,7 +156,7 @@ def test_prefixes_and_wrappers_are_taken_off_and_said(file: Path, tmp_path: Path
         states = plain.state_dict().values(), other.state_dict().values()
         assert all(map(torch.equal, *states)), form
         assert bool(said) == bool(prefix), form
-        assert not prefix or f"the prefix `{prefix}` is taken off" in str(said[0].message)
+        assert not prefix or f"the prefix `{prefix}` is removed" in str(said[0].message)
 
 
 def test_a_student_and_its_teacher_are_not_confused(file: Path, tmp_path: Path) -> None:
