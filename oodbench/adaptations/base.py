@@ -217,12 +217,10 @@ def adapt(
     if hparams["order"] == "by_class":
         raise UserError("inputs without labels cannot arrive `by_class`")
     device = next((p.device for p in module.parameters()), inputs.device)
-    indices = torch.arange(len(inputs))
-    if hparams["order"] == "random":
-        generator = torch.Generator().manual_seed(seed)
-        indices = indices[torch.randperm(len(indices), generator=generator)]
     stream = Stream(
-        in_batches(indices, hparams["batch_size"]),
+        in_batches(torch.arange(len(inputs)), hparams["batch_size"]),
         lambda batches: (inputs[batch.to(inputs.device)].to(device) for batch in batches),
     )
+    if hparams["order"] == "random":
+        stream = stream.shuffled(torch.Generator().manual_seed(seed))
     return adapted(name, hparams, module, stream, seed)

@@ -10,28 +10,23 @@ from oodbench.adaptations.base import HeadAdaptation, register
 from oodbench.hparams import choice, hparam
 
 STEPS = 100
-"""The most steps on a batch."""
+"""The most iterations; they stop earlier if the objective's relative change is below `TOLERANCE`."""
 TOLERANCE = 1e-8
-"""The relative change of the objective below which the steps stop."""
 
 
 @register("LAME", paper="arXiv:2201.05718")
 class LAME(HeadAdaptation):
     """Predictions that agree within a batch where features are close; no parameter changes.
 
-    The predictions y_i of a batch start at the network's p_i and iterate (eq. 9)
+    The predictions y_i of a batch start at the network's p_i (plus 1e-10, as in the authors' code) and
+    iterate
 
         y_i = softmax(log p_i + sum_j w_ij y_j),
 
-    which decreases sum_i KL(y_i || p_i) - sum_ij w_ij y_i' y_j (eq. 5). The logits are log y_i. The
-    affinity w_ij of unit-length features z is one of
-
-    - `knn`: 1 if j is among the `neighbours` nearest inputs to i, other than i; else 0
-    - `rbf`: exp(-|z_i - z_j|^2 / (2 sigma^2)), where sigma is the mean distance to the `neighbours`-th
-      nearest input, counting i as the first
-    - `linear`: z_i' z_j
-
-    As in the authors' code 1e-10 is added to p_i, and the iteration stops after at most 100 steps.
+    (eq. 9), which decreases sum_i KL(y_i || p_i) - sum_ij w_ij y_i' y_j (eq. 5). The logits are log y_i.
+    The affinity w_ij of unit-length features z is 1 if j is one of the `neighbours` nearest inputs to i,
+    other than i, and else 0 (`knn`); exp(-|z_i - z_j|^2 / (2 sigma^2)), with sigma the mean distance to the
+    `neighbours`-th nearest input, counting i as the first (`rbf`); or z_i' z_j (`linear`).
     """
 
     @dataclass(frozen=True, kw_only=True)

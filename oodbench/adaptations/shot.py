@@ -29,9 +29,8 @@ class SHOT(HeadAdaptation):
     with Nesterov momentum 0.9, weight decay 1e-3 and learning rate lr (1 + 10 t / T)^-0.75. The network is
     in training mode during the epochs and in evaluation mode for predictions.
 
-    Deviation: the authors also train the source model with smoothed labels, a bottleneck with batch
-    normalisation and a head with weight normalisation, and adapt pretrained layers at a tenth of the rate.
-    Here any model is adapted as it is, at one rate.
+    Deviation: any model is adapted, at one learning rate. The authors train the source model with smoothed
+    labels and a normalised bottleneck and head, and adapt pretrained layers at a tenth of the rate.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,6 @@ class T3A(HeadAdaptation):
         super().__init__(*arguments)
         weight = of_two_classes(self.head.weight.detach().T).T
         self.supports = F.normalize(weight, dim=1)
-        self.classes, self.entropies = torch.empty(0), torch.empty(0)
         scores = weight @ weight.T
         if self.head.bias is not None:
             scores = scores + of_two_classes(self.head.bias.detach()[None])

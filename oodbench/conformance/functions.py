@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from oodbench.algorithms import Algorithm, Batch, Outputs
+from oodbench.algorithms import Algorithm, Batch
 from oodbench.blame import described
 from oodbench.conformance.requirement import DoesNotApply, on_one_task, require_close, requirement
 from oodbench.conformance.tiny_problems import (
@@ -43,22 +43,22 @@ def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
 
 @requirement
 def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
-    """`objective` gives the same value twice, and changes neither state nor random numbers.
+    """`objective` and `next_buffers` give the same twice, and change neither state nor random numbers.
 
     Keep state in a buffer, whose next value `next_buffers` returns; draw random numbers in `noise`.
     """
-    algorithm = tiny_algorithm(cls, tiny_problem(task))
-    batch = tiny_batch(task)
-    out = _outputs(algorithm, replace(batch, noise=noise_at(algorithm, batch, 3)), 3)
+    algorithm, batch = tiny_algorithm(cls, tiny_problem(task)), tiny_batch(task)
+    noisy = replace(batch, noise=noise_at(algorithm, batch, 3))
+    out = outputs(algorithm, algorithm.prepare(noisy), 3)
     with _unchanged(algorithm):
+        buffers, again = algorithm.next_buffers(out), algorithm.next_buffers(out)
+        out.buffers.update(buffers)
         first, second = minimised(algorithm, out), minimised(algorithm, out)
     assert torch.equal(first, second), f"it gives {first.item()}, then {second.item()}"
-
-
-def _outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
-    out = outputs(algorithm, algorithm.prepare(batch), step)
-    out.buffers.update(algorithm.next_buffers(out))
-    return out
+    for name, value in buffers.items():
+        wanted, given = algorithm.get_buffer(name).shape, value.shape
+        assert given == wanted, f"'{name}' becomes {tuple(given)}"
+        assert torch.equal(value, again[name]), f"'{name}' has two values"
 
 
 @contextmanager
@@ -69,21 +69,6 @@ def _unchanged(algorithm: Algorithm) -> Iterator[None]:
     for name, value in algorithm.state_dict().items():
         assert torch.equal(value, state[name]), f"it changes '{name}'"
     assert torch.equal(torch.get_rng_state(), rng), "it draws random numbers"
-
-
-@requirement
-def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
-    """`next_buffers` gives the same values twice, only for registered buffers, and changes nothing."""
-    if cls.next_buffers is Algorithm.next_buffers:
-        raise DoesNotApply("it keeps no state between steps")
-    algorithm = tiny_algorithm(cls, tiny_problem(task))
-    out = outputs(algorithm, prepared(algorithm, tiny_batch(task), 3), 3)
-    with _unchanged(algorithm):
-        first, second = algorithm.next_buffers(out), algorithm.next_buffers(out)
-    for name, value in first.items():
-        buffer = algorithm.get_buffer(name)
-        assert value.shape == buffer.shape, f"'{name}' becomes {tuple(value.shape)}"
-        assert torch.equal(value, second[name]), f"'{name}' has two values"
 
 
 @requirement
@@ -118,7 +103,9 @@ class _Objective(nn.Module):
         self, values: dict[str, Any], noise: dict[str, Tensor], batch: Batch, step: int
     ) -> Tensor:
         self.algorithm.hparams = replace(self._hparams, **values)
-        out = _outputs(self.algorithm, replace(batch, noise=noise), step)
+        batch = self.algorithm.prepare(replace(batch, noise=noise))
+        out = outputs(self.algorithm, batch, step)
+        out.buffers.update(self.algorithm.next_buffers(out))
         return minimised(self.algorithm, out)
 
     def noise(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:

@@ -34,21 +34,12 @@ class RoundOff(AssertionError):
 
 
 class Broken(AssertionError):
-    """A method breaks a requirement; `reason` says how, without the names of either."""
-
-    def __init__(self, message: str, reason: str) -> None:
-        super().__init__(f"{message}: {reason}")
-        self.reason = reason
+    """A method breaks a requirement; the message says how, and how to keep it."""
 
 
 def sentence(requirement: Requirement) -> str:
     """The sentence that states a requirement."""
-    return _documentation(requirement)[0].rstrip(".")
-
-
-def _documentation(requirement: Requirement) -> tuple[str, str]:
-    statement, _, advice = " ".join((requirement.__doc__ or "").split()).partition(". ")
-    return statement, advice
+    return " ".join((requirement.__doc__ or "").split()).partition(". ")[0].rstrip(".")
 
 
 def requirement(function: Requirement) -> Requirement:
@@ -64,8 +55,7 @@ def requirement(function: Requirement) -> Requirement:
         except (DoesNotApply, RoundOff):
             raise
         except Exception as error:
-            where = f"{cls.__name__} breaks the requirement '{sentence(function)}' on a {task.kind} task"
-            raise Broken(where, _reason(function, error)) from error
+            raise Broken(_reason(function, error)) from error
 
     requirements.append(check)
     return check
@@ -74,7 +64,7 @@ def requirement(function: Requirement) -> Requirement:
 def _reason(requirement: Requirement, error: Exception) -> str:
     if isinstance(error, UserError):
         return f"{error}"
-    advice = _documentation(requirement)[1]
+    advice = " ".join((requirement.__doc__ or "").split()).partition(". ")[2]
     reason = str(error) if isinstance(error, AssertionError) else described(error)
     return f"{reason}. {advice}" if advice else reason
 
@@ -137,7 +127,7 @@ def _outcome(
         except RoundOff:
             ending = " (to float32's round-off)"
         except Broken as error:
-            reasons[task.kind] = error.reason
+            reasons[task.kind] = str(error)
     if not reasons:
         return f"kept: {sentence(check)}{ending}"
     kinds, reason = [*reasons], next(iter(reasons.values()))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +35,6 @@ class Network(nn.Module):
     class Hparams:
         """The network's hyperparameters."""
 
-    check_by_building: ClassVar[bool] = False
-    """Whether planning a sweep builds the network once for each dataset, so that weights and inputs that do
-    not fit are found before training."""
-
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         """The hyperparameters as a run on `dataset` records them; called when a sweep is planned.
@@ -46,12 +42,6 @@ class Network(nn.Module):
         Override it to add everything else that results depend on, such as checksums of files. Raises
         UserError if a file is missing or the network cannot be built.
         """
-        if cls.check_by_building:
-            network: Any = cls
-            known = tuple(
-                sorted(values.items())
-            )  # hashable, as a plan builds the network once only
-            _build_once(network, known, dataset.input_shape, dataset.task.num_outputs)
         return dict(values)
 
     @classmethod
@@ -109,6 +99,13 @@ def build(
     hparams = checked(cls.Hparams, values, f"the hyperparameters of the network {name}")
     network: Network = cls(input_shape, num_outputs, hparams)
     return network
+
+
+def check_by_building(cls: type[Network], values: Mapping[str, Any], dataset: Dataset) -> None:
+    """Build a network once, for `Network.resolved`; raises UserError if weights and inputs do not fit."""
+    network: Any = cls
+    known = tuple(sorted(values.items()))
+    _build_once(network, known, dataset.input_shape, dataset.task.num_outputs)
 
 
 @lru_cache

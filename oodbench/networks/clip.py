@@ -103,8 +103,10 @@ class CLIP(Pretrained):
         if name == "none":
             return None
         for file in FILES:
-            folder = Path(name).expanduser() / file
-            known = transformers().utils.cached_file(
+            in_folder = Path(name).expanduser() / file
+            if in_folder.is_file():
+                return in_folder
+            cached = transformers().utils.cached_file(
                 name,
                 file,
                 local_files_only=True,
@@ -112,8 +114,8 @@ class CLIP(Pretrained):
                 _raise_exceptions_for_connection_errors=False,
                 _raise_exceptions_for_gated_repo=False,
             )
-            if folder.is_file() or known is not None:
-                return folder if folder.is_file() else Path(known)
+            if cached is not None:
+                return Path(cached)
         raise UserError(f"there is no {' or '.join(FILES)} of the weights {name} of CLIP")
 
     @classmethod

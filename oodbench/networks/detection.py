@@ -11,7 +11,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.vision import FromFile, require_image
-from oodbench.networks.weights import REPLACED, stored_weights
+from oodbench.networks.weights import REPLACED, read_weights
 
 MODEL = "fasterrcnn_resnet50_fpn"
 
@@ -108,7 +108,7 @@ class FasterRCNN(FromFile):
 
 def _load(model: nn.Module, file: Path) -> None:
     try:
-        model.load_state_dict(stored_weights(file))
+        model.load_state_dict(read_weights(file))
     except RuntimeError as error:
         first = str(error).splitlines()[1:2]
         raise UserError(f"{file} is not a file of {MODEL}: {' '.join(first).strip()}") from error

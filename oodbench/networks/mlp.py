@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -50,9 +49,7 @@ class MLP(Network):
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
         self.hparams = hparams
-        activation: type[nn.Module] = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU}[
-            hparams.activation
-        ]
+        activation = nn.ReLU if hparams.activation == "relu" else nn.LeakyReLU
         sizes = [math.prod(input_shape)] + [hparams.width] * hparams.depth
         layers: list[nn.Module] = [nn.Flatten()]
         for i, o in itertools.pairwise(sizes):
@@ -62,7 +59,10 @@ class MLP(Network):
         self.num_features = hparams.width
         self.featurizer = nn.Sequential(*layers)
         self.classifier = nn.Linear(hparams.width, num_outputs)
-        initialize(self.modules(), hparams.init, hparams.bias)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                getattr(nn.init, f"{hparams.init}_")(module.weight)
+                nn.init.constant_(module.bias, hparams.bias)
 
 
 class Scales(nn.Module):
@@ -125,17 +125,3 @@ class Head(Network):
         self.num_features = math.prod(input_shape)
         self.featurizer = nn.Flatten()
         self.classifier = nn.Linear(self.num_features, num_outputs)
-
-
-def initialize(modules: Iterable[nn.Module], init: str, bias: float) -> None:
-    """Initialize the weights of every linear layer by the scheme `init`, its biases to a constant."""
-    schemes: dict[str, Callable[[Tensor], Tensor]] = {
-        "kaiming_normal": nn.init.kaiming_normal_,
-        "kaiming_uniform": nn.init.kaiming_uniform_,
-        "xavier_uniform": nn.init.xavier_uniform_,
-    }
-    for module in modules:
-        if isinstance(module, nn.Linear):
-            schemes[init](module.weight)
-            if module.bias is not None:
-                nn.init.constant_(module.bias, bias)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
-from oodbench.networks.base import Network, register
+from oodbench.networks.base import Network, check_by_building, register
 from oodbench.networks.weights import REPLACED, load_weights, require_sha256, weights_file
 
 LAYERS = ("layer1", "layer2", "layer3", "layer4")
@@ -23,7 +23,6 @@ class FromFile(Network):
 
     model: str
     """torchvision's name."""
-    check_by_building = True
 
     @classmethod
     def weights_file(cls, values: Mapping[str, object]) -> Path | None:
@@ -38,9 +37,10 @@ class FromFile(Network):
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """The hyperparameters as they are, once the file of the weights has been found."""
+        """The hyperparameters unchanged; find the file of the weights and build the network as a check."""
         cls.weights_file(values)
-        return super().resolved(values, dataset)
+        check_by_building(cls, values, dataset)
+        return dict(values)
 
 
 class Torchvision(FromFile):

@@ -21,7 +21,7 @@ from oodbench.datasets import Dataset
 from oodbench.errors import UserError
 from oodbench.identity import by_stamp
 from oodbench.identity import sha256 as sha256
-from oodbench.networks.base import Network
+from oodbench.networks.base import Network, check_by_building
 
 PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
 """torchvision's published weights: our names and torchvision's."""
@@ -58,8 +58,6 @@ class Pretrained(Network):
     A run's id holds the checksum of the file of the weights, so that it does not depend on the file's path.
     """
 
-    check_by_building = True
-
     @classmethod
     def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
         """The file of the weights, None for random weights; raises UserError if it is missing."""
@@ -67,14 +65,15 @@ class Pretrained(Network):
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """Set `sha256` from the file, and `normalized` from the dataset."""
+        """Set `sha256` and, from the dataset, `normalized`; the network is built once as a check."""
         resolved = dict(values)
         if resolved["normalized"] is None:
             resolved["normalized"] = normalization(dataset) is not None
         file = cls.weights_file(resolved)
         require_sha256(file, resolved["sha256"])
         resolved["sha256"] = "" if file is None else sha256(file)
-        return super().resolved(resolved, dataset)
+        check_by_building(cls, resolved, dataset)
+        return resolved
 
 
 def weights_file(model: str, weights: str) -> Path:
@@ -140,11 +139,6 @@ def read_weights(file: Path) -> Mapping[str, Tensor]:
         held = f" but {', '.join(map(str, [*state][:6]))}" if isinstance(state, Mapping) else ""
         raise UserError(f"{file} does not hold a state_dict of tensors{held}"[:300])
     return state
-
-
-def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """The state_dict in a file without the last layer; raises UserError as `read_weights` does."""
-    return _without_head(read_weights(file))
 
 
 def _without_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

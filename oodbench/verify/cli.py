@@ -43,9 +43,8 @@ def verify(
     """Run papers' experiments and compare the numbers; with the same OUT it continues an earlier call.
 
     Without names, `--list`, `--read` and `--only` apply to all experiments. `--only` skips experiments
-    whose data or package is missing, and says so. The exit code is 1 if a run failed, or if a target that
-    is marked as reproducible has no value, a diverged trial, or a difference of more than 3 standard
-    errors.
+    without data or package. The exit code is 1 if a run failed, or if a target that is marked as
+    reproducible has no value, a diverged trial, or a difference of more than 3 standard errors.
     """
     if only not in (None, "cheap"):
         raise unknown("value", only, ("cheap",), "--only")

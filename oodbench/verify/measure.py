@@ -32,8 +32,8 @@ def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
     """Our numbers for an experiment with their provenance; its sweeps' results are read from `out`."""
     started = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
     frames: Mapping[str, Tables] = {name: read_results(Results(out / name)) for name in started}
-    measured = measure_experiment(experiment, frames, trials or experiment.trials)
-    return measured.model_copy(update={"provenance": _provenance(experiment, frames)})
+    values = our_values(experiment, frames, trials or experiment.trials)
+    return Measured(values=values, provenance=_provenance(experiment, frames))
 
 
 def _provenance(experiment: Experiment, frames: Mapping[str, Tables]) -> dict[str, list[str]]:
@@ -54,13 +54,8 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Tables]) -> dict[st
     return {name: sorted(texts) for name, texts in items.items() if texts}
 
 
-def measure_experiment(
-    experiment: Experiment, frames: Mapping[str, Tables], trials: int
-) -> Measured:
-    """Our numbers for an experiment's targets, from the results of its sweeps or from its computation.
-
-    Targets without results are left out.
-    """
+def our_values(experiment: Experiment, frames: Mapping[str, Tables], trials: int) -> Values:
+    """Our values by `Target.key`, from sweeps' results or a computation, for the targets that have any."""
     values: Values = {}
     if experiment.compute is not None:
         from oodbench.verify.computations import COMPUTATIONS  # imports torch
@@ -75,6 +70,5 @@ def measure_experiment(
         if target.sweep in frames:
             values[target.key] = read_values(target, frames[target.sweep])
     scales = {key: target.scale for key, target in experiment.by_key.items()}
-    return Measured(  # to 10 digits, as the last bits differ between machines
-        values={k: [float(f"{scales[k] * v:.10g}") for v in of] for k, of in values.items()}
-    )
+    # to 10 digits, as the last bits differ between machines
+    return {k: [float(f"{scales[k] * v:.10g}") for v in of] for k, of in values.items()}

@@ -76,8 +76,7 @@ def recorded_values(
     diverged = runs.loc[runs["state"] == State.DIVERGED, "id"]
     recorded.loc[recorded["id"].isin(diverged) & at_the_end(recorded), "value"] = math.nan
     result: pd.DataFrame = recorded.loc[meant, ["id", "step", "environment", "value"]]
-    result = result.astype({"id": object, "environment": object})
-    return result
+    return result.astype({"id": object, "environment": object})
 
 
 def _runs(target: Target, frames: Tables) -> pd.DataFrame:

@@ -53,7 +53,7 @@ class Target(BaseModel):
     split: Literal["in", "out"] = "in"
     metric: str = "accuracy"
     scale: float = 1.0
-    """The factor that converts our recorded value to the source's unit."""
+    """The factor from our recorded value to the source's unit."""
     source: str = Field(min_length=1)
     """The paper's table, figure or file."""
     row: str
@@ -71,14 +71,10 @@ class Target(BaseModel):
     value: float
     error: float = Field(default=0.0, ge=0)
     error_is: ErrorKind = "none"
-    """What the source prints after ±, or what stands for it:
-
-    - `one run`: nothing; its one run is assumed to vary as ours do
-    - `constant`: nothing, as all its repetitions gave the value
-    - `tolerance`: nothing, as the value is exact; ours may differ by `error`. If `trials` is given, this
-      holds for that number of our trials only, and another number gives no verdict
-    - `at least`, `at most`: nothing, as the value is a bound
-    """
+    """What the source prints after ±. If nothing: `one run` is assumed to vary like our runs; `constant`
+    means that all repetitions gave the value; `tolerance`, that the value is exact and ours may differ by
+    `error` (with `trials`, only that number of our trials has a verdict); `at least`, `at most`, that it is
+    a bound."""
     trials: int | None = Field(default=None, ge=1)
     """The number of repetitions behind the source's error."""
     source_selection: str = ""

@@ -6,11 +6,10 @@ sigma^2). Figure 3.7 shows signals in the gradients of a randomly initialised ne
 Permuting the mechanism's inputs among the examples of each environment leaves only the shortcut to tell the
 classes apart, and permuting the shortcut's inputs leaves only the mechanism.
 
-The linear example is the paper's notebook. Its initial weights are unknown, but its printed final weights
-give equivalent ones. Directions that are not trained only decay, all by the same factor: with the mask the
-coordinates that belong to a single environment, with the mean gradient one direction. In all other
-directions the result does not depend on the start. Training from the printed weights divided by that factor
-must therefore end at the printed weights.
+The linear example is the paper's notebook, whose initial weights are unknown. Directions that are not
+trained (with the mask, coordinates of a single environment) only decay, all by the same factor, and all
+other directions forget their start. So training from the printed weights, divided by that factor, must end
+at the printed weights.
 """
 
 from collections.abc import Mapping, Sequence
