@@ -107,6 +107,7 @@ def _accumulated(
     network: nn.Module, micro_batches: Sequence[Units], reduction: Reduction
 ) -> tuple[Tensor, list[Any]]:
     # an environment's gradient is a weighted mean over micro-batches; an example is in one micro-batch only
+    by_environment = reduction.unit == "environment"
     size = sum(units.x.shape[:2].numel() for units in micro_batches)
     stacks: dict[Tensor, list[Tensor]] = {}
     loss, outputs = torch.zeros((), device=micro_batches[0].x.device), []
@@ -114,7 +115,6 @@ def _accumulated(
         stacked: dict[Tensor, Tensor] = {}
         mean_risk, output = visit_gradients(network, units, _keep_in(stacked))
         share = units.x.shape[:2].numel() / size
-        by_environment = reduction.unit == "environment"
         for parameter, stack in stacked.items():
             stacks.setdefault(parameter, []).append(stack * share if by_environment else stack)
         loss = loss + share * mean_risk
