@@ -158,16 +158,8 @@ class OutOfLimits(Algorithm):
     [
         (TwoLevels, functions.overrides_one_level, "overrides both"),
         (Noisy, functions.objective_is_pure, "it draws random numbers"),
-        (
-            Branching,
-            functions.trains_many_runs_as_one,
-            "write arithmetic or `torch.where`",
-        ),
-        (
-            BranchingCombine,
-            functions.trains_many_runs_as_one,
-            "write arithmetic or `torch.where`",
-        ),
+        (Branching, functions.trains_many_runs_as_one, "write arithmetic or `torch.where`"),
+        (BranchingCombine, functions.trains_many_runs_as_one, "write arithmetic or `torch.where`"),
         (OtherSigns, functions.combines_signs_as_gradients, "`combine_signs` differs"),
         (JustERM, updates.differs_from_erm, "a short run ends with ERM's weights"),
         (NotNeutral, updates.is_erm_when_neutral, "differs from ERM's at step 0"),
@@ -176,11 +168,7 @@ class OutOfLimits(Algorithm):
         (Fused, updates.ignores_the_layout_in_memory, "weights differ by .*`.*optimizer_of`"),
         (Attached, updates.updates_are_finite, "'worst' is not detached"),
         (NeedsTwoExamples, updates.takes_one_example, "'loss' is nan"),
-        (
-            OutOfLimits,
-            updates.draws_within_limits,
-            "'weight' in the hyperparameters of OutOfLimits must be at least 0.5",
-        ),
+        (OutOfLimits, updates.draws_within_limits, "'weight' .* must be at least 0.5"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
