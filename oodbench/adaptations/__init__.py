@@ -1,4 +1,4 @@
-"""Adaptations by name: they change a trained predictor by the unlabelled inputs that it predicts."""
+"""Adaptations by name: test-time changes of a trained network by unlabelled test inputs."""
 
 from oodbench.adaptations.base import Adaptation as Adaptation
 from oodbench.adaptations.base import Stream as Stream

@@ -1,4 +1,4 @@
-"""The base class of adaptations, the inputs that they see, and their registry; `adapt` for any module."""
+"""The base class of adaptations, their registry, and `adapt`, which adapts any module."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -18,24 +18,24 @@ adaptations: Registry[type["Adaptation"]] = Registry("adaptation", "oodbench.ada
 
 
 def register(name: str, *, paper: str) -> Callable[[type["Adaptation"]], type["Adaptation"]]:
-    """Register an adaptation under `name`; `paper` is where it was published."""
+    """Register an adaptation under `name`, with the paper that published it."""
     return adaptations.add(name, paper)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Unlabelled inputs in the order and the batches in which they arrive."""
+    """Unlabelled inputs in order of arrival, in batches; iterating gives (indices, inputs) pairs."""
 
     batches: Sequence[Tensor]
-    """The places of each batch's inputs among all."""
+    """The indices (n,) of each batch's inputs."""
     read: Callable[[Sequence[Tensor]], Iterator[Tensor]]
-    """Reads the inputs (n, ...) at each of some places (n,), one batch after the other."""
+    """Maps batches of indices (n,) to batches of inputs (n, ...)."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return zip(self.batches, self.read(self.batches), strict=True)
 
     def shuffled(self, generator: torch.Generator) -> "Stream":
-        """The same inputs in another order, in batches of the same sizes."""
+        """The same inputs in random order, in batches of the same sizes."""
         order = torch.cat([*self.batches])
         order = order[torch.randperm(len(order), generator=generator)]
         sizes = [len(batch) for batch in self.batches]
@@ -43,25 +43,26 @@ class Stream:
 
 
 class Adaptation(ABC):
-    """A predictor of classes that adapts to the unlabelled inputs that it predicts.
+    """A classifier that adapts to the unlabelled inputs that it predicts.
 
-    It holds a copy of the trained network, in evaluation mode, and may change it as it likes; the
-    network itself stays as it is. `observe` sees all inputs before the first is predicted, for
-    adaptations that need several passes; `logits` sees them batch by batch, in the order of the stream.
+    `network` is a copy of the trained network, in evaluation mode, which a subclass may change freely.
+    `logits` sees the inputs batch by batch, in the order of the stream. `observe` sees all inputs before
+    the first prediction, for adaptations that need several passes.
     """
 
     needs: ClassVar[str]
-    """The requirement on the network, as the end of "it needs ..."."""
+    """What the network must have, to complete the error sentence "it needs ..."."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:
         """Hyperparameters of every adaptation: how test inputs arrive."""
 
         batch_size: int = hparam(64, low=0)
-        """About how many inputs arrive together: batches differ in size by at most one; 0: all."""
+        """Inputs that arrive together, about: batch sizes differ by at most one. 0: all inputs."""
         order: str = hparam("random", options=("random", "stored", "by_class"))
-        """The order in which they arrive: drawn by the trial, as the dataset holds them, or class by class,
-        classes and the examples of each in random order (a stream whose labels depend on each other)."""
+        """The order of arrival: drawn by the trial (`random`), the dataset's (`stored`), or class by class,
+        with the classes and each class's examples in random order (`by_class`: successive labels are
+        dependent)."""
 
     def __init__(
         self,
@@ -70,9 +71,10 @@ class Adaptation(ABC):
         hparams: Any,
         generator: torch.Generator,
     ) -> None:
-        """Take `predict`, which maps inputs to logits by `network`, a copy that is the adaptation's own.
+        """Raise UserError if the adaptation does not suit `network`.
 
-        Random numbers come from the generator. Raises UserError for a network that it cannot adapt.
+        `predict` maps inputs to outputs of `network`, a copy that only this adaptation uses. `generator` is
+        the only source of random numbers.
         """
         if not self.suits(network):
             name = type(self).__name__
@@ -80,7 +82,7 @@ class Adaptation(ABC):
         self._predict, self.network, self.hparams = predict, network, hparams
         self.generator = generator
         self.single = False
-        """Whether the network gives one logit for two classes, as was seen when it last predicted."""
+        """Whether the network gives one logit for two classes; known after the first prediction."""
 
     @classmethod
     @abstractmethod
@@ -88,16 +90,16 @@ class Adaptation(ABC):
         """Whether a network has what the adaptation needs."""
 
     def observe(self, stream: Stream) -> None:  # noqa: B027 (few adaptations need it)
-        """See all inputs, as often as need be, before the first is predicted."""
+        """See all inputs, any number of times, before the first prediction."""
 
     @abstractmethod
     def logits(self, x: Tensor) -> Tensor:
         """The logits (n, C) of the next batch of inputs (n, ...), after adapting to it."""
 
     def unadapted(self, x: Tensor) -> Tensor:
-        """The logits (n, C) that the network gives now; one logit z of two classes as -z/2 and z/2.
+        """The network's current logits (n, C); a single logit z of two classes becomes (-z/2, z/2).
 
-        The softmax of these is the sigmoid of z. Raises UserError for outputs of another form.
+        Raises UserError for outputs that are not (n, C).
         """
         outputs: object = self._predict(x)
         if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(x):
@@ -110,12 +112,16 @@ class Adaptation(ABC):
 
 
 def of_two_classes(outputs: Tensor) -> Tensor:
-    """Logits, weights or biases (n, C) of classes; those of a single one z are -z/2 and z/2."""
+    """Logits, weights or biases (n, C); (n, 1) become (n, 2) with the same probabilities."""
+    # softmax(-z/2, z/2) is (1 - sigmoid(z), sigmoid(z))
     return outputs if outputs.shape[1] > 1 else torch.cat([-outputs / 2, outputs / 2], 1)
 
 
 def head_of(network: nn.Module) -> nn.Linear | None:
-    """The linear layer that gives the logits: the classifier of a `Network`, else the last one."""
+    """The linear layer that computes the logits, None if there is none.
+
+    It is the classifier of a `Network`; in other modules it is taken to be the last linear layer.
+    """
     own = next((m for m in network.modules() if isinstance(m, Network)), None)
     if own is not None:
         return own.classifier if isinstance(own.classifier, nn.Linear) else None
@@ -123,7 +129,7 @@ def head_of(network: nn.Module) -> nn.Linear | None:
 
 
 class HeadAdaptation(Adaptation):
-    """An adaptation that looks at the features before a linear head."""
+    """An adaptation that uses the features before a linear head."""
 
     needs = "a linear head, whose outputs are the logits"
 
@@ -135,14 +141,11 @@ class HeadAdaptation(Adaptation):
 
     @classmethod
     def suits(cls, network: nn.Module) -> bool:
-        """Whether it has a linear head."""
+        """Whether the network has a linear head."""
         return head_of(network) is not None
 
     def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs of the head, (n, F), and the logits, (n, C).
-
-        Raises UserError if the logits are not the head's outputs.
-        """
+        """The head's inputs (n, F) and the logits (n, C); raises UserError if these are not the head's."""
         seen: list[tuple[Tensor, Tensor]] = []
         handle = self.head.register_forward_hook(lambda _, x, z: seen.append((x[0], z)))
         try:
@@ -166,29 +169,29 @@ def adapted(
     network: Callable[[Any], nn.Module] = lambda module: module,
     predict: Callable[[Any, Tensor], Tensor] = lambda module, x: module(x),
 ) -> Tensor:
-    """The logits of all inputs of a stream, in their order, by a module that an adaptation changes.
+    """The logits (N, C) of all inputs of a stream, in order of index, from an adapted copy of a module.
 
-    The module stays as it is: a copy of it is changed. `network` is the part of it that has the layers,
-    and `predict` maps it and inputs to logits. Raises UserError as `Adaptation` does.
+    `network` selects the part of the module that has the layers; `predict` maps the module and inputs to
+    logits. Raises UserError as `Adaptation` does.
     """
     cls: Any = adaptations.get(name)
     given = {**neutral_values(cls.Hparams), **hparams}
     values = checked(cls.Hparams, given, f"the hyperparameters of the adaptation {name}")
-    # an optimizer's moments are not copied, as nothing goes on training the copy
+    # optimizers are left out of the copy, which is never trained further: their moments are large
     moments = getattr(module, "optimizers", None)
     own = copy.deepcopy(module, {} if moments is None else {id(moments): {}}).eval()
     generator = torch.Generator().manual_seed(seed)
     adaptation = cls(lambda x: predict(own, x), network(own), values, generator)
     adaptation.observe(stream)
     arrived = torch.cat([adaptation.logits(x) for _, x in stream])
-    places = torch.cat([*stream.batches]).to(arrived.device)
-    if adaptation.single:
+    indices = torch.cat([*stream.batches]).to(arrived.device)
+    if adaptation.single:  # back to the one logit that the network gives
         arrived = arrived[:, 1:] - arrived[:, :1]
-    return torch.empty_like(arrived).index_copy(0, places, arrived)
+    return torch.empty_like(arrived).index_copy(0, indices, arrived)
 
 
 def in_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:
-    """Places in batches of about `batch_size`, whose sizes differ by at most one; 0: one batch."""
+    """Indices in batches of about `batch_size`, whose sizes differ by at most one; 0: one batch."""
     count = -(-len(order) // batch_size) if batch_size else 1
     return torch.tensor_split(order, max(1, count))
 
@@ -197,13 +200,12 @@ def in_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:
 def adapt(
     module: nn.Module, inputs: Tensor, adaptation: str | Mapping[str, Any], *, seed: int = 0
 ) -> Tensor:
-    """The logits (N, C) of inputs (N, ...) from a classifier that adapts to them.
+    """The logits (N, C) of inputs (N, ...) from a copy of a classifier that adapts to them.
 
-    `adaptation` is what `adapt:` of a sweep's row is: a name such as `"T3A"`, or a mapping such as
-    `{"name": "T3A", "supports": 5}`. The module maps inputs to logits (n, C), or (n, 1) of two classes;
-    it is in evaluation mode meanwhile, on the device of its parameters, and stays as it is. Inputs
-    arrive in their order unless `order` is `random`; the logits stand in the order of the inputs. The
-    seed draws random numbers. Raises UserError for unknown names, and where the module lacks what the
+    `adaptation` is a name such as `"T3A"`, or a mapping such as `{"name": "T3A", "supports": 5}`, as in a
+    sweep's `adapt:`. The module maps inputs to logits (n, C), or (n, 1) for two classes; it does not
+    change. Inputs arrive in order unless `order` is `random`; the logits are in the order of the inputs.
+    `seed` fixes all random numbers. Raises UserError for unknown names, and if the module lacks what the
     adaptation needs.
     """
     if not isinstance(module, nn.Module) or not isinstance(inputs, Tensor) or not len(inputs):
@@ -215,12 +217,10 @@ def adapt(
     if hparams["order"] == "by_class":
         raise UserError("inputs without labels cannot arrive `by_class`")
     device = next((p.device for p in module.parameters()), inputs.device)
-    places = torch.arange(len(inputs))
-    if hparams["order"] == "random":
-        generator = torch.Generator().manual_seed(seed)
-        places = places[torch.randperm(len(places), generator=generator)]
     stream = Stream(
-        in_batches(places, hparams["batch_size"]),
+        in_batches(torch.arange(len(inputs)), hparams["batch_size"]),
         lambda batches: (inputs[batch.to(inputs.device)].to(device) for batch in batches),
     )
+    if hparams["order"] == "random":
+        stream = stream.shuffled(torch.Generator().manual_seed(seed))
     return adapted(name, hparams, module, stream, seed)

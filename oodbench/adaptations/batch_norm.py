@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation from test inputs."""
+"""Batch normalisation by the statistics of test batches."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,22 +13,22 @@ from oodbench.hparams import choice, hparam
 
 @register("BatchNorm", paper="arXiv:2006.16971")
 class BatchNorm(Adaptation):
-    """Batch normalisation by the statistics of the test batch, mixed with those of training.
+    """Batch normalisation by a mixture of the statistics of training and of the test batch.
 
     Every layer normalises a batch of n inputs by (section 3)
 
         mean = N / (N + n) mean_s + n / (N + n) mean_t,  var likewise,
 
-    where mean_s and var_s are the running statistics of training, mean_t and var_t those of the batch
-    (the population's variance, as in training), and N, the `prior`, is what training counts for in
-    inputs. At N = 0 the batch alone counts (arXiv:2006.10963). Nothing is kept from batch to batch.
+    where mean_s and var_s are the running statistics of training, and mean_t and var_t those of the batch
+    (with the biased variance, as in training). N, the `prior`, is the weight of training in inputs; N = 0
+    uses the batch alone (arXiv:2006.10963). Batches do not influence each other.
     """
 
     needs = "batch normalisation with running statistics"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Adaptation.Hparams):
-        """The paper tries N from 0 to 1024 in powers of two, and finds 8 to 512 best."""
+        """The paper tries N = 0 and powers of two up to 1024; 8 to 512 do best."""
 
         prior: int = hparam(0, choice(0, 8, 16, 32, 64, 128, 256, 512), low=0)
 
@@ -41,7 +41,7 @@ class BatchNorm(Adaptation):
 
     @classmethod
     def suits(cls, network: nn.Module) -> bool:
-        """Whether a layer normalises by running statistics."""
+        """Whether the network has batch normalisation with running statistics."""
         return bool(layers_of(network))
 
     def _mix(self, mean: Tensor, var: Tensor) -> Any:
@@ -55,11 +55,11 @@ class BatchNorm(Adaptation):
         return hook
 
     def logits(self, x: Tensor) -> Tensor:
-        """The logits with the batch's statistics."""
+        """The logits under the mixed statistics."""
         return self.unadapted(x)
 
 
 def layers_of(network: nn.Module) -> list[_BatchNorm]:
-    """The layers that normalise by running statistics."""
+    """The batch normalisation layers that keep running statistics."""
     layers = [m for m in network.modules() if isinstance(m, _BatchNorm)]
     return [layer for layer in layers if layer.running_mean is not None]

@@ -1,4 +1,4 @@
-"""Test-time template adjustment."""
+"""T3A: test-time template adjustment."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,34 +13,33 @@ from oodbench.hparams import choice, hparam
 
 @register("T3A", paper="NeurIPS 2021, Iwasawa and Matsuo")
 class T3A(HeadAdaptation):
-    """A linear head whose weights become the means of confident test features.
+    """A linear head whose weights become means of confident test features.
 
-    The support set S_k of class k begins with the head's weights w_k / |w_k|. Each test feature z joins,
-    as z / |z|, the set of the class that the trained head predicts (eq. 4), and of each set the `supports`
-    with the least entropy of the head's prediction stay (eq. 6). The logit of class k is z c_k, where c_k
-    is the direction of the sum over S_k (eqs. 5 and 7). A batch joins before it is predicted, as in the
-    authors' code, where the w_k, too, belong to the class that the head predicts for them.
+    The support set S_k of class k starts with the head's weights w_k / |w_k|. Each test feature z is added,
+    as z / |z|, to the set of the class that the trained head predicts (eq. 4). Each set keeps the
+    `supports` elements with the least entropy of the head's prediction (eq. 6). The logit of class k is
+    z'c_k, where c_k is the normalised sum over S_k (eqs. 5 and 7). As in the authors' code a batch is added
+    before it is predicted, and w_k is in the set of the class that the head predicts for w_k.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(HeadAdaptation.Hparams):
-        """The values of the authors' search; their code writes -1 for all, and leaves one out then."""
+        """The values of the authors' search; their code writes -1 for all, and then drops one element."""
 
         supports: int = hparam(20, choice(1, 5, 20, 50, 100, 0), low=0)
-        """The most supports of a class; 0: all."""
+        """The most elements of a class's support set; 0: no limit."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         weight = of_two_classes(self.head.weight.detach().T).T
         self.supports = F.normalize(weight, dim=1)
-        self.classes, self.entropies = torch.empty(0), torch.empty(0)
         scores = weight @ weight.T
         if self.head.bias is not None:
             scores = scores + of_two_classes(self.head.bias.detach()[None])
         self.classes, self.entropies = scores.argmax(1), entropy(scores)
 
     def logits(self, x: Tensor) -> Tensor:
-        """The products of the batch's features and the templates, after the batch has joined."""
+        """The products of the batch's features and the templates that include the batch."""
         features, logits = self.features_and_logits(x)
         supports = torch.cat([self.supports, F.normalize(features, dim=1)])
         classes = torch.cat([self.classes, logits.argmax(1)])
@@ -55,7 +54,7 @@ class T3A(HeadAdaptation):
         order = entropies.argsort(stable=True)
         of_classes = [order[classes[order] == k] for k in range(count)]
         most = self.hparams.supports or None
-        return torch.cat([places[:most] for places in of_classes])
+        return torch.cat([indices[:most] for indices in of_classes])
 
 
 def entropy(logits: Tensor) -> Tensor:

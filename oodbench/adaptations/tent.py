@@ -1,4 +1,4 @@
-"""Test-time entropy minimisation."""
+"""TENT: test-time entropy minimisation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,23 +17,24 @@ LAYERS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._Insta
 
 @register("TENT", paper="arXiv:2006.10726")
 class TENT(Adaptation):
-    """Steps on the entropy of the predictions, in the scales and shifts of normalisation layers.
+    """Gradient steps that lower the predictions' entropy, in the scales and shifts of normalisation layers.
 
     For each batch x_1..n, with gamma and beta the affine parameters of the layers (section 3),
 
         (gamma, beta) <- Adam step on 1/n sum_i H(softmax f(x_i)),
 
-    and the batch's logits are those before its last step, as in the authors' code. Batch normalisation
-    takes the batch's own statistics, through which gradients flow. The parameters go on from batch to
-    batch. Layers that normalise single inputs (group, layer and instance normalisation) are adapted,
-    too, as in arXiv:2302.12400; dropout is off, where the authors' code would leave it on.
+    and the batch's logits are those before its last step, as in the authors' code. Parameters carry over
+    from batch to batch. Batch normalisation uses the batch's statistics, with gradients through them.
+    Group, layer and instance normalisation are adapted too, as in arXiv:2302.12400.
+
+    Deviation: dropout is off; the authors' code leaves it on.
     """
 
     needs = "normalisation layers with scales and shifts"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Adaptation.Hparams):
-        """Defaults: the authors' for CIFAR-10-C; steps: those of T3A's authors."""
+        """The authors' default for CIFAR-10-C; the distribution of `steps` is that of T3A's authors."""
 
         lr: float = hparam(1e-3, log_uniform(1e-5, 1e-2), low=0.0)
         steps: int = hparam(1, choice(1, 3), low=1)
@@ -46,14 +47,14 @@ class TENT(Adaptation):
         for p in parameters:
             p.requires_grad_(True)
         for layer in self.network.modules():
-            if isinstance(layer, _BatchNorm):  # which then has no other statistics than the batch's
+            if isinstance(layer, _BatchNorm):  # without running statistics it uses the batch's
                 layer.running_mean = layer.running_var = None
                 layer.track_running_stats = False
         self.optimizer = eager(torch.optim.Adam)(parameters, lr=self.hparams.lr)
 
     @classmethod
     def suits(cls, network: nn.Module) -> bool:
-        """Whether a normalisation layer has affine parameters."""
+        """Whether some normalisation layer has a scale or a shift."""
         return bool(affine(network))
 
     def logits(self, x: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-"""The contract of a method, as a test that anyone can call."""
+"""`check_algorithm`: whether a method keeps the contract of all methods, as a test for anyone to call."""
 
 from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Import all modules of requirements at the first use of `check_algorithm`: they import torch."""
+    """Import the requirements at the first use of `check_algorithm`, as they import torch."""
     if name == "check_algorithm":
         from oodbench.conformance import functions, requirement, updates  # noqa: F401
 

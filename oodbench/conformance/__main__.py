@@ -1,4 +1,4 @@
-"""Whether a method keeps to the contract: python -m oodbench.conformance NAME --plugin MODULE."""
+"""Whether a method keeps the contract: python -m oodbench.conformance NAME --plugin MODULE."""
 
 from oodbench.conformance.cli import app
 

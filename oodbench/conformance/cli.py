@@ -1,4 +1,4 @@
-"""Whether a method keeps to the contract of all methods."""
+"""Whether a method keeps the contract of all methods."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A method.")]
 
 @app.command(name="conformance", help=__doc__)
 def conformance(name: Name, plugin: Plugins = None) -> None:
-    """Print which requirements a method keeps, and end with 1 and a sentence for each broken one."""
+    """Print how many requirements a method keeps, and a sentence and exit code 1 for broken ones."""
     from oodbench.conformance import check_algorithm
     from oodbench.registry import load_plugins
 
@@ -23,7 +23,7 @@ def conformance(name: Name, plugin: Plugins = None) -> None:
         check_algorithm(name, lines.append)
     except AssertionError as error:
         broken = str(error)
-    for line in lines:
+    for line in lines:  # kept requirements are only counted, broken ones are in the error
         if not line.startswith(("broken: ", "kept: ")) or "round-off)" in line:
             console.say(line)
     kept, of_broken = (sum(line.startswith(how) for line in lines) for how in ("kept", "broken"))

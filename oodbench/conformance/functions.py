@@ -1,4 +1,4 @@
-"""Requirements about the functions that a method overrides: what they may read, draw and change."""
+"""Requirements on the hooks that a method overrides: what they may read, draw and change."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from oodbench.algorithms import Algorithm, Batch, Outputs
+from oodbench.algorithms import Algorithm, Batch
 from oodbench.blame import described
 from oodbench.conformance.requirement import DoesNotApply, on_one_task, require_close, requirement
 from oodbench.conformance.tiny_problems import (
@@ -29,35 +29,35 @@ from oodbench.train.vectorized.bundles import explained
 @requirement
 @on_one_task
 def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
-    """The method has a docstring, and overrides `objective`, `combine` or the whole of `update`."""
+    """The method has a docstring, and overrides one of `objective`, `combine` and `update`."""
     assert (cls.__dict__.get("__doc__") or "").strip(), "it has no docstring for the tables"
     own_update = cls.overrides("update")
     both = cls.overrides("objective") and cls.overrides("combine")
     assert own_update or not both, (
-        "it overrides both `objective` and `combine`, which ignores the first"
+        "it overrides both `objective` and `combine`, and `combine` ignores `objective`"
     )
     both = cls.needs.views > 0 and cls.overrides("combine")
-    assert not both, "it needs `views`, and `combine` is of the gradients of single ones"
+    assert not both, "it needs `views` and overrides `combine`, whose gradients have a single view"
 
 
 @requirement
 def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
-    """`objective` gives the same value twice, and changes neither state nor random numbers.
+    """`objective` and `next_buffers` give the same twice, and change neither state nor random numbers.
 
-    State is a buffer whose next value `next_buffers` returns; random numbers are made in `noise`.
+    Keep state in a buffer, whose next value `next_buffers` returns; draw random numbers in `noise`.
     """
-    algorithm = tiny_algorithm(cls, tiny_problem(task))
-    batch = tiny_batch(task)
-    out = _outputs(algorithm, replace(batch, noise=algorithm.noise_at(batch, 3)), 3)
+    algorithm, batch = tiny_algorithm(cls, tiny_problem(task)), tiny_batch(task)
+    noisy = replace(batch, noise=algorithm.noise_at(batch, 3))
+    out = algorithm.outputs(algorithm.prepare(noisy), 3)
     with _unchanged(algorithm):
+        buffers, again = algorithm.next_buffers(out), algorithm.next_buffers(out)
+        out.buffers.update(buffers)
         first, second = algorithm.minimised(out), algorithm.minimised(out)
     assert torch.equal(first, second), f"it gives {first.item()}, then {second.item()}"
-
-
-def _outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
-    out = algorithm.outputs(algorithm.prepare(batch), step)
-    out.buffers.update(algorithm.next_buffers(out))
-    return out
+    for name, value in buffers.items():
+        wanted, given = algorithm.get_buffer(name).shape, value.shape
+        assert given == wanted, f"'{name}' becomes {tuple(given)}"
+        assert torch.equal(value, again[name]), f"'{name}' has two values"
 
 
 @contextmanager
@@ -71,25 +71,10 @@ def _unchanged(algorithm: Algorithm) -> Iterator[None]:
 
 
 @requirement
-def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
-    """`next_buffers` gives the same values twice, for buffers that there are, and changes nothing."""
-    if not cls.overrides("next_buffers"):
-        raise DoesNotApply("it remembers nothing from step to step")
-    algorithm = tiny_algorithm(cls, tiny_problem(task))
-    out = algorithm.outputs(algorithm.prepared(tiny_batch(task), 3), 3)
-    with _unchanged(algorithm):
-        first, second = algorithm.next_buffers(out), algorithm.next_buffers(out)
-    for name, value in first.items():
-        buffer = algorithm.get_buffer(name)
-        assert value.shape == buffer.shape, f"'{name}' becomes {tuple(value.shape)}"
-        assert torch.equal(value, second[name]), f"'{name}' has two values"
-
-
-@requirement
 def batches_come_from_the_generator(cls: type[Algorithm], task: Task) -> None:
-    """`noise` draws from the step's generator alone, and `prepare` draws nothing.
+    """`noise` draws from the step's generator only, and `prepare` draws nothing.
 
-    As in `torch.rand(n, generator=generator)`.
+    Write `torch.rand(n, generator=generator)`.
     """
     if not cls.overrides("noise", "prepare"):
         raise DoesNotApply("it trains on the batches as they are")
@@ -106,7 +91,7 @@ def batches_come_from_the_generator(cls: type[Algorithm], task: Task) -> None:
 
 
 class _Objective(nn.Module):
-    """The objective as a function of the parameters and the hyperparameters."""
+    """The objective as a module, so that `functional_call` can vary parameters and hyperparameters."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         super().__init__()
@@ -117,11 +102,13 @@ class _Objective(nn.Module):
         self, values: dict[str, Any], noise: dict[str, Tensor], batch: Batch, step: int
     ) -> Tensor:
         self.algorithm.hparams = replace(self._hparams, **values)
-        out = _outputs(self.algorithm, replace(batch, noise=noise), step)
+        batch = self.algorithm.prepare(replace(batch, noise=noise))
+        out = self.algorithm.outputs(batch, step)
+        out.buffers.update(self.algorithm.next_buffers(out))
         return self.algorithm.minimised(out)
 
     def noise(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:
-        """Return the method's noise at these values, outside of what is vectorized."""
+        """Noise at these values; drawn outside of `vmap`, as in training."""
         self.algorithm.hparams = replace(self._hparams, **values)
         return self.algorithm.noise_at(batch, step)
 
@@ -155,7 +142,7 @@ def _gradients(total: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
 def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
     """`objective` and `combine` take a drawn number as a tensor: `vmap` over runs changes nothing.
 
-    What an objective remembers belongs in a buffer.
+    Keep an objective's state in a buffer.
     """
     module = _Objective(tiny_algorithm(cls, tiny_problem(task)))
     drawn, batch = _drawn_numbers(cls, 3), tiny_batch(task)
@@ -201,10 +188,10 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
 
 @requirement
 def combines_signs_as_gradients(cls: type[Algorithm], task: Task) -> None:
-    """The `combine_signs` of its reduction gives what `combine` gives."""
+    """The reduction's `combine_signs` gives the same as `combine`."""
     reduction = tiny_algorithm(cls, tiny_problem(task)).reduction
     if reduction is None or reduction.combine_signs is None:
-        raise DoesNotApply("it combines no signs")
+        raise DoesNotApply("it has no `combine_signs`")
     stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     combined = reduction.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
     require_close(combined, reduction.combine(stack), "`combine_signs` differs")

@@ -1,4 +1,8 @@
-"""The requirements, each the docstring of a function in `functions` or `updates`, and a check of all."""
+"""The requirements that every method must keep, and `check_algorithm`, which checks them all.
+
+A requirement is a function in `functions` or `updates`. The first sentence of its docstring states the
+requirement; further sentences say how to keep it, and are printed when it is broken.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -12,30 +16,34 @@ from oodbench.errors import UserError
 from oodbench.tasks import Task
 
 FLOAT32 = 1e-6
-"""The largest relative difference of two numbers that are equal up to a few roundings in float32."""
+"""The largest relative difference of two numbers that are equal up to a few float32 roundings."""
 
 Requirement = Callable[[type[Algorithm], Task], None]
 
 requirements: list[Requirement] = []
-"""Every requirement as a function of an algorithm and a task; it raises AssertionError where it is broken,
-and `DoesNotApply` where the method is not of the sort that it is about."""
+"""All requirements, as functions of an algorithm and a task. They raise `Broken`, `RoundOff`, or
+`DoesNotApply` if they say nothing about this kind of method."""
 
 
 class DoesNotApply(Exception):
-    """The reason why a requirement does not apply to a method."""
+    """A requirement does not apply to a method; the message says why."""
 
 
 class RoundOff(AssertionError):
-    """Two numbers are equal up to float32's round-off, as where a method has constants in float32."""
+    """Numbers that should be equal in float64 are equal only in float32, as with a float32 constant."""
+
+
+class Broken(AssertionError):
+    """A method breaks a requirement; the message says how, and how to keep it."""
 
 
 def sentence(requirement: Requirement) -> str:
-    """The sentence that a requirement stands for."""
+    """The sentence that states a requirement."""
     return " ".join((requirement.__doc__ or "").split()).partition(". ")[0].rstrip(".")
 
 
 def requirement(function: Requirement) -> Requirement:
-    """Add a requirement, to hold on the problems that the algorithm does not skip."""
+    """Register a requirement; it holds trivially for tasks that the algorithm skips."""
 
     @wraps(function)
     def check(cls: type[Algorithm], task: Task) -> None:
@@ -44,14 +52,10 @@ def requirement(function: Requirement) -> Requirement:
             return
         try:
             function(cls, task)
-        except DoesNotApply:
+        except (DoesNotApply, RoundOff):
             raise
         except Exception as error:
-            broken = RoundOff if isinstance(error, RoundOff) else AssertionError
-            raise broken(
-                f"{cls.__name__} breaks the requirement '{sentence(function)}' on a {task.kind} task: "
-                f"{_reason(function, error)}"
-            ) from error
+            raise Broken(_reason(function, error)) from error
 
     requirements.append(check)
     return check
@@ -66,7 +70,7 @@ def _reason(requirement: Requirement, error: Exception) -> str:
 
 
 def on_one_task(function: Requirement) -> Requirement:
-    """Ask a requirement that does not depend on the task on the method's first task alone."""
+    """Check a requirement on the method's first task only: it does not depend on the task."""
 
     @wraps(function)
     def check(cls: type[Algorithm], task: Task) -> None:
@@ -77,7 +81,7 @@ def on_one_task(function: Requirement) -> Requirement:
 
 
 def tasks_of(cls: type[Algorithm]) -> list[Task]:
-    """The tasks that a method does not skip; raises AssertionError if it skips all."""
+    """The tasks that a method does not skip; raises AssertionError if it skips all tasks."""
     tasks = [
         task for task in TASKS.values() if why_skipped(cls, tiny_problem(suited(cls, task))) is None
     ]
@@ -86,11 +90,10 @@ def tasks_of(cls: type[Algorithm]) -> list[Task]:
 
 
 def check_algorithm(algorithm: str | type[Algorithm], say: Callable[[str], object] = print) -> None:
-    """Put an algorithm, a registered name or a class, through all `requirements` on all `TASKS`.
+    """Check an algorithm, given as a registered name or a class, against all `requirements` on all `TASKS`.
 
-    Every requirement is tried and told to `say`, kept, broken or not applicable with the reason. Raises
-    AssertionError with a sentence for each broken one, on the first task that shows it, and UserError for
-    an unknown name.
+    `say` gets a line for each requirement: kept, broken, or does not apply, with the reason. Raises
+    AssertionError with a sentence for each broken requirement, and UserError for an unknown name.
     """
     cls = algorithms.get(algorithm) if isinstance(algorithm, str) else algorithm
     tasks, broken = tasks_of(cls), dict[str, list[str]]()
@@ -102,7 +105,7 @@ def check_algorithm(algorithm: str | type[Algorithm], say: Callable[[str], objec
                 f"not tried: {task.kind} tasks, {why_skipped(cls, tiny_problem(suited(cls, task)))}"
             )
     sentences = []
-    for reason, (first, *others) in broken.items():
+    for reason, (first, *others) in broken.items():  # one mistake often breaks several requirements
         more = f" and {len(others)} more" if others else ""
         sentences.append(f"{cls.__name__} breaks '{first}'{more}: {reason}")
     if sentences:
@@ -123,9 +126,8 @@ def _outcome(
             return f"does not apply: {sentence(check)} ({error})"
         except RoundOff:
             ending = " (to float32's round-off)"
-        except AssertionError as error:
-            cause = error.__cause__
-            reasons[task.kind] = _reason(check, cause if isinstance(cause, Exception) else error)
+        except Broken as error:
+            reasons[task.kind] = str(error)
     if not reasons:
         return f"kept: {sentence(check)}{ending}"
     kinds, reason = [*reasons], next(iter(reasons.values()))
@@ -135,9 +137,10 @@ def _outcome(
 
 
 def require_close(given: Tensor, wanted: Tensor, what: str) -> None:
-    """Require equality to float64's round-off, relative to the largest component.
+    """Raise AssertionError unless tensors are equal to float64's round-off, relative to the largest
+    component.
 
-    Raises AssertionError, a `RoundOff` for what are equal numbers in float32.
+    The error is a `RoundOff` if they are equal in float32.
     """
     error = float((given - wanted).abs().max())
     scale = float(wanted.abs().max())

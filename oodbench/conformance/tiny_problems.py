@@ -1,4 +1,4 @@
-"""Tiny problems of every kind of task, for the tests of algorithms."""
+"""Tiny problems for every kind of task, on which methods are checked."""
 
 import math
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ TASKS = {
     "distribution": Task("distribution", 4),
     "regression": Task("regression", 2),
 }
-"""The tasks that methods are tried on, one of each kind."""
+"""One task of each kind."""
 ENVIRONMENTS = ("a", "b", "c", "d", "e")
-"""Five environments: a number that no other size of a tiny problem has."""
+"""Five environments, as no other dimension of a tiny problem has size five."""
 EXAMPLES = 6
-"""The number of examples of an environment."""
+"""Examples in an environment."""
 GROUPS = {"binary": (3, 1, 1, 1), "multiclass": (2, 1, 1, 1, 1, 0)}
-"""How many of these each group of class and attribute has; the classes differ in size."""
+"""Examples in each (class, attribute) group; classes differ in size."""
 VIEWS = 3
-"""The number of further views of each input; a method takes as many as it has `views`."""
+"""Additional views of each input; a method uses the first `needs.views` of them."""
 STEPS = 20_000
 LAST = STEPS - 1
-"""The last step, which lies past every annealing."""
+"""The last step, after every annealing."""
 PLAIN: dict[str, Any] = {
     "optimizer": "sgd",
     "momentum": 0.0,
@@ -39,22 +39,22 @@ PLAIN: dict[str, Any] = {
     "lr_schedule": "constant",
     "weight_decay": 0.0,
 }
-"""Hyperparameters under which an update subtracts 0.01 times the gradient."""
+"""Hyperparameters with which an update subtracts 0.01 times the gradient."""
 
 
 class ImageTask(Task):
-    """A task on images of two channels and 4 x 4 pixels, where others are on four numbers."""
+    """A task on images of two channels and 4 x 4 pixels; other tasks have four numbers as input."""
 
 
 def suited(cls: type[Algorithm], task: Task) -> Task:
-    """The task in the first form that the method takes: as is, on images, with one output."""
+    """The first form of a task that the method does not skip: as given, on images, or with one output."""
     forms = [task, ImageTask(task.kind, task.num_outputs)]
     forms += [Task(task.kind)] if task.kind == "regression" else []
     return next((form for form in forms if why_skipped(cls, tiny_problem(form)) is None), task)
 
 
 def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Problem:
-    """A problem with few inputs, whose examples have one of two attributes."""
+    """A problem with small inputs and two attributes; a method's needs for counts and weights are met."""
     shape = (2, 4, 4) if isinstance(task, ImageTask) else (4,)
     count = len(environments)
     return Problem(
@@ -73,7 +73,7 @@ def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Pr
 def tiny_batch(
     task: Task, seed: int = 0, environments: int = len(ENVIRONMENTS), examples: int = EXAMPLES
 ) -> Batch:
-    """Random float64 inputs and targets, (E, B, ...); the environments' inputs differ in scale."""
+    """Random float64 inputs and targets (E, B, ...); each environment's inputs have another scale."""
     generator = torch.Generator().manual_seed(seed)
     shape = (environments, examples)
     options: Any = {"generator": generator, "dtype": torch.float64}
@@ -108,7 +108,7 @@ def tiny_algorithm(
     network: str = "MLP",
     memory_format: torch.memory_format = torch.contiguous_format,
 ) -> Algorithm:
-    """The algorithm on a small network with fixed weights, at `values` over its defaults."""
+    """The algorithm on a small network with fixed initial weights; `values` replace defaults."""
     where = f"the hyperparameters of {cls.__name__}"
     hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **(values or {})}, where)
     small = {"width": 8 if network == "MLP" else 2}
@@ -116,7 +116,9 @@ def tiny_algorithm(
     built = build(network, small, *sizes, seed=0)
     torch.manual_seed(1)
     algorithm = cls(built, problem, hparams)
-    usual = torch.get_default_dtype()  # what the method makes in another precision stays in it
+    usual = (
+        torch.get_default_dtype()
+    )  # a parameter that the method makes in another precision keeps it
     for holder in (*algorithm.parameters(), *algorithm.buffers()):
         holder.data = holder.data.to(dtype) if holder.dtype == usual else holder.data
     algorithm.network.to(memory_format=memory_format)
@@ -125,9 +127,9 @@ def tiny_algorithm(
 
 
 def network_step(algorithm: Algorithm, batch: Batch, step: int) -> Tensor:
-    """Do an update; what it subtracted from the network's P parameters over the learning rate, (P,).
+    """Run an update; the change of the network's P parameters divided by minus the learning rate, (P,).
 
-    At the hyperparameters `PLAIN` this is the gradient that the method gave the network.
+    With the hyperparameters `PLAIN` this is the gradient that the method gave the network.
     """
     before = parameters_to_vector(algorithm.network.parameters()).detach().clone()
     algorithm.train_step(batch, step)

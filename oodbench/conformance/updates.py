@@ -1,4 +1,4 @@
-"""Requirements about whole updates: they train, as ERM where they should, and resume exactly."""
+"""Requirements on whole updates: they train, equal ERM where they should, and resume exactly."""
 
 import copy
 import io
@@ -30,7 +30,8 @@ from oodbench.hparams import checked, defaults, distributions, draw
 from oodbench.tasks import Task
 from oodbench.train.averages import make_average
 
-SHORT = 60  # steps of a short run
+SHORT = 60
+"""Steps of a short run."""
 
 
 def _float32(batch: Batch) -> Batch:
@@ -54,9 +55,9 @@ def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> Non
 
 @requirement
 def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
-    """Losses, metrics and parameters stay finite, the network moves, and it predicts, drawn values too.
+    """With default and drawn values all numbers stay finite, and the network changes and predicts.
 
-    Before a root, a logarithm or a division write `.clamp_min(1e-12)`; metrics are `value.detach()`.
+    Write `.clamp_min(1e-12)` before a root, a logarithm or a division, and `value.detach()` for a metric.
     """
     for index in range(2):
         values = draw(cls.Hparams, "every method", index)
@@ -68,7 +69,7 @@ def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
             _require_finite_update(algorithm, tiny_batch(task, step), step)
         after = parameters_to_vector(algorithm.network.parameters()).detach()
         moved = not torch.equal(before, after)
-        assert moved or not cls.trains_network, "four updates leave the network as it was"
+        assert moved or not cls.trains_network, "four updates do not change the network"
     shape = tuple(algorithm.predict(torch.zeros(7, *algorithm.problem.input_shape)).shape)
     wanted = (7, task.num_outputs)
     assert shape == wanted, f"the logits of 7 examples have the shape {shape}, not {wanted}"
@@ -76,19 +77,20 @@ def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
 
 @requirement
 def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
-    """At its defaults it trains the network otherwise than ERM: past annealing, or in a short run.
+    """With default values it trains the network differently from ERM, after annealing or in a short run.
 
-    The difference may come from buffers of earlier steps, from the distance to the initial weights, or from
-    a stage before the last one. A method with a `predict` of its own may train as ERM does.
+    The difference may come from buffers, from the distance to the initial weights, or from an early stage
+    of training. A method that overrides `predict` may train as ERM does.
     """
     problem, batch = tiny_problem(task), tiny_batch(task)
     if cls.neutral(problem) == {}:
         raise DoesNotApply("it is ERM at any hyperparameters")
     if cls.overrides("predict"):
-        raise DoesNotApply("it predicts in a way of its own")
+        raise DoesNotApply("it overrides `predict`")
     plain = tiny_algorithm(Algorithm, problem, PLAIN)
     _move(plain)
     erm = network_step(plain, batch, LAST)
+    # after one update from the initial weights, which fills buffers, the gradient at the same moved weights
     algorithm = tiny_algorithm(cls, problem, PLAIN)
     initial = copy.deepcopy(algorithm.network.state_dict())
     algorithm.train_step(batch, 0)
@@ -101,7 +103,7 @@ def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
     (start, end), (_, of_erm) = (_short_run(each, problem) for each in (cls, Algorithm))
     apart = float((end - of_erm).abs().max())
     assert apart > 1e-5 * float((of_erm - start).abs().max()), (
-        "past annealing its gradient is ERM's, and a short run ends with ERM's weights"
+        "after annealing its gradient is ERM's, and a short run ends with ERM's weights"
     )
 
 
@@ -121,9 +123,9 @@ def _move(algorithm: Algorithm) -> None:
 
 @requirement
 def is_erm_when_neutral(cls: type[Algorithm], task: Task) -> None:
-    """At its `neutral` hyperparameters it gives the network ERM's gradient, to round-off.
+    """With its `neutral` hyperparameters it gives the network ERM's gradient, to round-off.
 
-    Without such values leave `neutral` out of the class.
+    Leave `neutral` out of a class that has no such values.
     """
     problem, batch = tiny_problem(task), tiny_batch(task)
     neutral = cls.neutral(problem)
@@ -139,8 +141,8 @@ def is_erm_when_neutral(cls: type[Algorithm], task: Task) -> None:
 def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
     """Permuting the environments changes the network's gradient by no more than round-off.
 
-    What the method itself owns is permuted with them along every axis that is as long as there
-    are environments, such as the output units of a discriminator.
+    The check permutes the method's own parameters and buffers too, along every axis whose length is the
+    number of environments, such as a discriminator's outputs.
     """
     if cls.overrides("noise"):
         raise DoesNotApply("its random numbers depend on the environments' order")
@@ -165,15 +167,16 @@ def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
 @requirement
 @on_one_task
 def ignores_the_layout_in_memory(cls: type[Algorithm], task: Task) -> None:
-    """Images and convolutions train to the same weights, whichever of their axes is last in memory.
+    """Images and convolutions train to the same weights in either memory format, contiguous or channels
+    last.
 
-    A fused optimizer of torch's takes gradients to lie as their parameters do: make optimizers by
-    `self.optimizer_of`, which sees to that.
+    torch's fused optimizers assume that a gradient has its parameter's memory format: make optimizers by
+    `self.optimizer_of`, which ensures that.
     """
     image = ImageTask(task.kind, task.num_outputs)
     reason = why_skipped(cls, tiny_problem(image))
     if reason is not None or not cls.trains_network:
-        raise DoesNotApply(reason or "it trains no network")
+        raise DoesNotApply(reason or "it does not train the network")
     formats = (torch.contiguous_format, torch.channels_last)
     wanted, *others = [_trained(cls, image, *each) for each in itertools.product(formats, formats)]
     for weights in others:
@@ -198,9 +201,9 @@ def _trained(
 
 @requirement
 def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
-    """The saved state is complete: a resumed run equals one that never stopped, bit for bit.
+    """The saved state is complete: a resumed run equals an uninterrupted one, bit for bit.
 
-    What an update remembers is a buffer: `self.register_buffer("name", tensor)`.
+    Keep the state of updates in buffers: `self.register_buffer("name", tensor)`.
     """
     problem = tiny_problem(task)
     batches = [_float32(tiny_batch(task, seed)) for seed in range(6)]
@@ -240,12 +243,12 @@ def _tensors(tree: object) -> list[Tensor]:
 @requirement
 @on_one_task
 def is_averaged_as_a_whole(cls: type[Algorithm], task: Task) -> None:
-    """Weight averages, kept weights and copies hold all that `predict` reads.
+    """Weight averages, kept weights and copies contain everything that `predict` reads.
 
-    What predictions depend on is a parameter or a buffer: `self.register_buffer("name", tensor)`.
+    Make it a parameter or a buffer: `self.register_buffer("name", tensor)`.
     """
     if not cls.trains_network:
-        raise DoesNotApply("it trains no network whose weights could be averaged")
+        raise DoesNotApply("it does not train the network, so no weights are averaged")
     image, network = ImageTask(task.kind, task.num_outputs), "MLP"
     if why_skipped(cls, tiny_problem(image)) is None:
         task, network = image, "ConvNet"
@@ -258,16 +261,16 @@ def is_averaged_as_a_whole(cls: type[Algorithm], task: Task) -> None:
 
     for step in range(4):
         algorithm.train_step(tiny_batch(task, step), step)
-        if step == 3:  # as few updates may leave unchanged what predictions depend on
+        if step == 3:  # so few updates may not change everything that `predict` reads
             _perturb(algorithm)
         average.update(step)
         states.append(copy.deepcopy(algorithm.state_dict()))
     with average.in_place():
         kept, found = copy.deepcopy(algorithm.state_dict()), predictions(algorithm)
         copied = predictions(copy.deepcopy(algorithm, {id(algorithm.optimizers): {}}))
-    assert torch.equal(copied, found), "a copy of it predicts otherwise"
+    assert torch.equal(copied, found), "a copy predicts something else"
     loaded.load_state_dict(kept)
-    assert torch.equal(predictions(loaded), found), "loaded weights predict otherwise"
+    assert torch.equal(predictions(loaded), found), "loaded weights predict something else"
     for name, value in kept.items():
         if value.is_floating_point():
             kept[name] = torch.stack([state[name] for state in states]).mean(0)
@@ -285,7 +288,7 @@ def _perturb(algorithm: Algorithm) -> None:
 
 @requirement
 def takes_one_environment_or_says_why_not(cls: type[Algorithm], task: Task) -> None:
-    """With a single training environment `skip` gives a reason, or an update works.
+    """With a single training environment an update works, or `skip` gives a reason.
 
     A method that needs two has `needs = Needs(environments=2)` in its class.
     """
@@ -300,9 +303,9 @@ def takes_one_environment_or_says_why_not(cls: type[Algorithm], task: Task) -> N
 
 @requirement
 def takes_one_example(cls: type[Algorithm], task: Task) -> None:
-    """An update works with a single example of each environment, or says in a sentence why not.
+    """An update works with a single example of each environment, or raises UserError with the reason.
 
-    Such as `raise UserError("MyMethod needs two examples of each environment")`.
+    For example `raise UserError("MyMethod needs two examples of each environment")`.
     """
     algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
     for step in (0, LAST):
@@ -315,9 +318,9 @@ def takes_one_example(cls: type[Algorithm], task: Task) -> None:
 @requirement
 @on_one_task
 def draws_within_limits(cls: type[Algorithm], task: Task) -> None:
-    """Every default, and every value that a draw can take, is one that a user may set.
+    """Defaults and drawn values are within the limits for values that a user sets.
 
-    The limits are `low` and `high` of `hparam(default, distribution, low=0.0)`.
+    The limits are `low` and `high` in `hparam(default, distribution, low=0.0)`.
     """
     families = {family for f in fields(cls.Hparams) for family in f.metadata.get("by_family", {})}
     for family in ("", *sorted(families)):

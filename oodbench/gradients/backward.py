@@ -1,25 +1,24 @@
 """The gradients of every unit's risk, from one forward and about one backward pass.
 
-A unit is an environment, with the mean loss of its examples, or a single example. In one backward
-pass over the sum of the risks each layer's cotangents belong to single examples, since examples do
-not interact: `oodbench.gradients.layers` turns them into the gradients of that layer's parameters
-for every unit. A layer's gradients are combined as soon as they are complete and then freed, so that
-no more than the largest layer's are ever stacked.
+A unit is an environment, whose risk is the mean loss of its examples, or a single example. Examples do not
+interact, so one backward pass over the sum of the risks gives each layer a cotangent for every example;
+`oodbench.gradients.layers` turns these into each unit's gradients of the layer's parameters. A layer's
+gradients are combined as soon as they are complete and then freed: only one layer's are stacked at a time.
 
-In batch normalisation in training mode examples do interact, and "the gradient of unit u" has four
+Batch normalisation in training mode does make examples interact, and "the gradient of unit u" then has four
 meanings:
 
-- `environment`: each unit's rows by their own statistics, as separate forward passes would have it
+- `environment`: each unit is normalised by its own statistics, as in separate forward passes
   (arXiv:2007.01434's code). The default for environments.
-- `rows`: all rows by the statistics of the whole batch, through which the gradient flows; unit u's
-  is what reaches the parameters by its own rows. The mean is the batch's gradient, as with
-  `coupled`, at the price of one backward pass. The default for examples.
-- `pooled`: all rows by the statistics of the whole batch, which count as constants in the backward
-  pass. The mean is not the batch's gradient: nothing keeps weights that the normalisation makes
-  irrelevant from growing, and training lags (docs/findings/label_noise.md).
-- `coupled`: all rows by the statistics of the whole batch, through which unit u's risk depends on
-  every row (arXiv:2009.00329's code for CIFAR-10). It costs as many backward passes as there are
-  units, and the whole model's gradients for each; here they run as one batched pass.
+- `rows`: the whole batch is normalised by its statistics, and the gradient flows through them. Unit u's
+  gradient is the part that reaches the parameters through u's rows. The mean over units is the batch's
+  gradient, as with `coupled`, for one backward pass. The default for examples.
+- `pooled`: the whole batch is normalised by its statistics, which are constants in the backward pass. The
+  mean over units is not the batch's gradient: weights whose scale the normalisation cancels may grow
+  without limit, and training lags (docs/findings/label_noise.md).
+- `coupled`: the whole batch is normalised by its statistics, so that unit u's risk depends on every row
+  (arXiv:2009.00329's code for CIFAR-10). This costs U backward passes, run as one batched pass, and U
+  gradients of the whole model in memory.
 """
 
 import warnings
@@ -44,39 +43,38 @@ BATCH_NORM = {"environment": "environment", "example": "rows"}
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """A batch of U units, whose gradients are wanted, with n examples each."""
+    """A batch of U units with n examples each."""
 
     count: int
     """U."""
     forward: Callable[[], tuple[Tensor, Any]]
-    """Does one forward pass over the batch; returns the units' risks, (U,), and its other outputs."""
+    """Runs one forward pass over the batch; returns the units' risks, (U,), and any other outputs."""
     x: Tensor
     """Inputs, (U, n, *input_shape)."""
     y: Tensor
     """Targets, (U, n, ...)."""
     losses: Callable[[Tensor, Tensor], Tensor]
-    """Maps a unit's logits (n, C) and targets to the losses of its examples, (n,)."""
+    """Maps a unit's logits (n, C) and targets to its examples' losses (n,)."""
     batch_norm: str
-    """The meaning of batch normalisation, one of the names above."""
+    """The meaning of a unit's gradient under batch normalisation, one of the four names above."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:
-    """How the units' gradients of a parameter become one."""
+    """How the units' gradients of a parameter are combined into one."""
 
     combine: Callable[[Tensor], Tensor]
-    """Maps the units' gradients, (U, *shape), to one gradient, (*shape)."""
+    """Maps gradients (U, *shape) to one gradient (*shape)."""
     combine_signs: Callable[[Tensor, Tensor, int], Tensor] | None = None
-    """Computes the result of `combine` faster, from the sum of the units' signs, their mean gradient,
-    (*shape) each, which it may overwrite, and U."""
+    """A faster `combine` for reductions that need only the sum of the units' signs and their mean gradient,
+    (*shape) each, and U. It may overwrite the first two."""
     unit: str = "environment"
-    """Whose gradients are combined: those of every `environment` or of every `example`."""
+    """The unit whose gradients are combined: `environment` or `example`."""
     batch_norm: str | None = None
-    """The meaning of batch normalisation, one of the names above; None: the unit's default."""
+    """One of the four names above; None: the unit's default."""
     observe: Callable[[Tensor, Tensor], dict[str, Tensor]] | None = None
-    """Further scalars for the records, a pure function of two tensors of length P, the number of
-    the network's trained parameters: the squared norm of each before an update, and in how many of
-    its components the combined gradient is not zero."""
+    """Scalars to record, from two tensors (P,) over the network's P trained parameters: the squared norm of
+    each before an update, and the number of nonzero components in its combined gradient."""
 
 
 @torch.no_grad()
@@ -94,11 +92,11 @@ def observed(network: nn.Module, reduction: Reduction) -> dict[str, Tensor]:
 def combined_backward(
     network: nn.Module, micro_batches: Sequence[Units], reduction: Reduction
 ) -> tuple[Tensor, list[Any]]:
-    """Set each parameter's `.grad` to the units' gradients, combined by `reduction`.
+    """Set each parameter's `.grad` to the units' gradients combined by `reduction`.
 
-    A parameter that no risk depends on gets None. Several micro-batches are run one after the other:
-    units that are environments then have examples in each, and all units' gradients of the whole model
-    are in memory. Returns the mean risk, detached, and the other outputs of each forward pass.
+    The gradient is None for a parameter that no risk depends on. With several micro-batches every
+    environment has examples in each of them, and all units' gradients of the whole model are kept in
+    memory. Returns the mean risk, detached, and the other outputs of each forward pass.
     """
     if len(micro_batches) > 1:
         return _accumulated(network, micro_batches, reduction)
@@ -120,6 +118,8 @@ def combined_backward(
 def _accumulated(
     network: nn.Module, micro_batches: Sequence[Units], reduction: Reduction
 ) -> tuple[Tensor, list[Any]]:
+    # an environment's gradient is a weighted mean over micro-batches; an example is in one micro-batch only
+    by_environment = reduction.unit == "environment"
     size = sum(units.x.shape[:2].numel() for units in micro_batches)
     stacks: dict[Tensor, list[Tensor]] = {}
     loss, outputs = torch.zeros((), device=micro_batches[0].x.device), []
@@ -127,7 +127,6 @@ def _accumulated(
         stacked: dict[Tensor, Tensor] = {}
         mean_risk, output = visit_gradients(network, units, _keep_in(stacked))
         share = units.x.shape[:2].numel() / size
-        by_environment = reduction.unit == "environment"
         for parameter, stack in stacked.items():
             stacks.setdefault(parameter, []).append(stack * share if by_environment else stack)
         loss = loss + share * mean_risk
@@ -146,10 +145,7 @@ def _keep_in(stacked: dict[Tensor, Tensor]) -> Visit:
 
 
 def stacked_gradients(network: nn.Module, units: Units) -> dict[str, Tensor]:
-    """The gradients of the units' risks by parameter, (U, *shape) each.
-
-    They take U times the memory of the model.
-    """
+    """The gradients of the units' risks by parameter name, (U, *shape) each: U times the model's memory."""
     stacked: dict[Tensor, Tensor] = {}
     visit_gradients(network, units, _keep_in(stacked))
     names: dict[Tensor, str] = {p: name for name, p in network.named_parameters()}
@@ -157,12 +153,11 @@ def stacked_gradients(network: nn.Module, units: Units) -> dict[str, Tensor]:
 
 
 def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> tuple[Tensor, Any]:
-    """Call `visit` with the units' gradients of each trained parameter, one after the other.
+    """Call `visit` with the units' gradients of each trained parameter, in the order of the backward pass.
 
-    The order is that of the backward pass; afterwards the parameters' own `.grad` are None. If a
-    parameter is used outside its layer, or in a layer that does not map one tensor to another, every
-    parameter is visited again with gradients by `torch.func`, which replace the first ones. Returns the
-    mean risk, detached, and the other outputs of the forward pass.
+    Afterwards every `.grad` is None. If a parameter is used outside its layer, or in a layer that does not
+    map one tensor to another, every parameter is visited a second time with gradients by `torch.func`; the
+    second visit counts. Returns the mean risk, detached, and the other outputs of the forward pass.
     """
     parameters = list(network.parameters())
     for parameter in parameters:
@@ -175,6 +170,7 @@ def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> tuple[Ten
             risks, outputs = units.forward()
             risks.sum().backward()  # type: ignore[no-untyped-call]
             complete()
+        # autograd reached a parameter that no tap had taken over: its gradient is summed over units
         if any(p.grad is not None for p in parameters):
             network.zero_grad()
             _say_fallback(f"the network {type(network).__name__}")
@@ -188,10 +184,9 @@ def taps(
 ) -> Iterator[Callable[[], None]]:
     """A context in which backward passes of `network` call `visit` with the units' gradients.
 
-    The backward pass of the sum of the risks calls `visit` once for each parameter, as soon as the
-    last layer that uses it was passed; the parameters' own `.grad` stay None, except where a
-    parameter is used outside its layer. The yielded function visits the parameters that still wait
-    for a layer on which the risks do not depend.
+    The backward pass of the summed risks calls `visit` once for each parameter, as soon as its last layer
+    is done. `.grad` stays None except for parameters that are used outside their layer. Call the yielded
+    function after the backward pass: it visits parameters that some layer uses without effect on the risks.
     """
     pending: Counter[Tensor] = Counter()
     collected: dict[Tensor, Gradients] = {}
@@ -230,14 +225,11 @@ def _tapped(
     pending: Counter[Tensor],
     collect: Callable[[Any], None],
 ) -> Callable[..., Any]:
-    """The forward pass of a layer by `run`, with a hook on the output's cotangent.
-
-    A layer whose input or output is not a single tensor runs unchanged; its parameters then get a
-    `.grad`, by which `visit_gradients` knows that the whole network has to fall back.
-    """
     trained = [p for p in module.parameters() if p.requires_grad]
 
     def forward(*inputs: Any, **named: Any) -> Any:
+        # not one tensor in and out: run unchanged, so that the parameters' `.grad` shows `visit_gradients`
+        # that the whole network must fall back
         if named or [*map(type, inputs)] != [Tensor] or len(inputs[0]) % units:
             return type(module).forward(module, *inputs, **named)
         output, pullback = run(module, inputs[0], units, batch_norm)
@@ -256,22 +248,24 @@ def _tapped(
 
 
 class Root(torch.autograd.Function):
-    """The identity, in place: the root of a graph below which no layer has parameters."""
+    """An in-place identity that starts the graph at the first layer with parameters.
+
+    `requires_grad_` would make the output a leaf, which later in-place layers may not change.
+    """
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
-        """`output` itself, which now has cotangents; `anchor` is any trained parameter."""
+        """Pass `output` through; `anchor`, any trained parameter, makes it require a gradient."""
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[None, None]:
-        """Stop the backward pass here: nothing below holds parameters."""
+        """Stop: no layer below has parameters."""
         return None, None
 
 
 def _coupled(network: nn.Module, risks: Tensor, visit: Visit) -> None:
-    """Also the gradients through batch statistics: U backward passes as one."""
     trained = [p for p in network.parameters() if p.requires_grad]
     one_each = torch.eye(len(risks), dtype=risks.dtype, device=risks.device)
     stacks = torch.autograd.grad(risks, trained, one_each, is_grads_batched=True, allow_unused=True)
@@ -294,7 +288,7 @@ def _by_torch_func(network: nn.Module, units: Units, visit: Visit) -> None:
 
 def _say_fallback(what: str) -> None:
     warnings.warn(
-        f"the gradients of {what} are computed by torch.func: they are exact, but slower than for the "
-        "layers in oodbench.gradients.layers",
+        f"the gradients of {what} are computed by torch.func: exact, but slower than for the layers in "
+        "oodbench.gradients.layers",
         stacklevel=3,
     )

@@ -1,8 +1,8 @@
 """Per-unit gradients of each kind of layer: in closed form for common ones, by `vmap` for any other.
 
-Each function runs one layer on the examples of U units with its parameters held fixed, and returns the
-output and its pullback: a function from the output's cotangent to the gradients of each parameter
-for every unit. Dimension 0 of a layer's input holds the examples, unit after unit.
+Each function runs one layer on the examples of U units, with detached parameters. It returns the output and
+its pullback, which maps the output's cotangent to every unit's gradient of each parameter. Dimension 0 of
+the input runs over examples, unit after unit.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,9 +19,9 @@ from oodbench.gradients.factored import Dense, Gradients, LookedUpRows, OuterPro
 from oodbench.networks.mlp import Scales
 
 KERNEL_UNITS = {"cuda": 16}
-"""The most units for which a convolution's weight gradients are computed by torch's own kernel, one unit
-after the other, by kind of device. On a CPU one product of all units is as fast; on a GPU the columns
-that it multiplies are what takes the time."""
+"""Up to this many units, by device type, torch's kernel computes a convolution's weight gradients unit by
+unit. On a GPU unfolding the inputs for one product over all units takes longer; on a CPU both are as
+fast."""
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
 RunLayer = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
 
@@ -29,8 +29,8 @@ RunLayer = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
 def layers(network: nn.Module) -> Iterator[tuple[nn.Module, RunLayer]]:
     """Yield the layers of a network, each with the function that runs it.
 
-    A module with parameters of its own and no such function is one layer, together with all it
-    contains; it gets its gradients from `any_layer`.
+    A module that holds parameters itself and has no function here is one layer with all its children, run
+    by `any_layer`.
     """
     run = _run_of(network)
     if run is not None:
@@ -43,8 +43,7 @@ def layers(network: nn.Module) -> Iterator[tuple[nn.Module, RunLayer]]:
 
 
 def _run_of(module: nn.Module) -> RunLayer | None:
-    """None for a subclass of torch's layer, too, as it may differ."""
-    kind = type(module)
+    kind = type(module)  # by exact type, as a subclass may compute something else
     if kind is nn.Conv2d and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
         return None
     if kind is nn.Embedding and (
@@ -65,7 +64,7 @@ def _trained(
 
 
 def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """Run a linear layer; a unit's gradient of the weight is a product over the unit's rows."""
+    """Run a linear layer."""
     seen, weight = x.detach(), module.weight
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
@@ -82,13 +81,13 @@ def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[T
 
 
 def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """Run a convolution; a unit's gradient of the weight is a product over its examples and positions."""
+    """Run a convolution: on unfolded inputs it is a linear layer at every position."""
     seen, groups = x.detach(), module.groups
     options: Any = (module.stride, module.padding, module.dilation, groups)
     weight_gradient: Any = conv2d_weight
 
     def by_unit(columns: Tensor) -> Tensor:
-        """Rearrange (N, C, L), of N = U * B examples, to (U, G, C / G, B * L)."""
+        # (U * B, C, L) to (U, G, C / G, B * L)
         shape = (units, -1, groups, columns.shape[1] // groups, columns.shape[2])
         return columns.reshape(shape).permute(0, 2, 3, 1, 4).flatten(3)
 
@@ -132,7 +131,7 @@ def _scale(module: Any, normalized: Tensor, units: int) -> tuple[Tensor, Pullbac
 
 
 def batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """Normalise, in training mode by the statistics that `batch_norm` names, see `backward`."""
+    """Normalise; in training mode by the statistics that `batch_norm` names (see `gradients.backward`)."""
     if not (module.training or module.running_mean is None):
         normalized = F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
     elif batch_norm in ("environment", "rows"):
@@ -146,18 +145,18 @@ def batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Ten
 
 
 def _moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
-    """Without gradients, and at least in float32."""
-    x = x.detach()
+    x = x.detach()  # at least in float32, as in torch's batch normalisation
     variance, mean = torch.var_mean(x if x.itemsize >= 4 else x.float(), dims, correction=0)
     return variance, mean
 
 
 def _by_own_statistics(module: Any, x: Tensor, units: int) -> Tensor:
-    """The gradient flows through each unit's mean and variance."""
     rows = torch.unflatten(x, 0, (units, -1)).transpose(0, 1)  # (B, U, C, ...)
     if rows.numel() == rows.shape[1] * rows.shape[2]:
         raise ValueError("batch normalisation needs more than one value per channel and unit")
-    folded = rows.flatten(1, 2)
+    folded = rows.flatten(
+        1, 2
+    )  # one channel for each unit and channel, so that torch's kernel does all
     dims = [d for d in range(folded.dim()) if d != 1]
     variance, mean = _moments(folded, dims)
     shape = (units, x.shape[1])
@@ -168,7 +167,7 @@ def _by_own_statistics(module: Any, x: Tensor, units: int) -> Tensor:
 
 @torch.no_grad()
 def _remember(module: Any, means: Tensor, variances: Tensor, count: int) -> None:
-    """Update the running statistics as one forward pass after the other would, (passes, C) each."""
+    # moments (passes, C): the running statistics change as they would in one forward pass after the other
     if not module.training or module.running_mean is None:
         return
     for mean, variance in zip(means, variances * (count / max(count - 1, 1)), strict=True):
@@ -183,14 +182,14 @@ def _remember(module: Any, means: Tensor, variances: Tensor, count: int) -> None
 def group_norm(
     module: nn.GroupNorm, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
-    """Normalise each example by its own statistics."""
+    """Normalise each example over its groups of channels."""
     return _scale(module, F.group_norm(x, module.num_groups, eps=module.eps), units)
 
 
 def layer_norm(
     module: nn.LayerNorm, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
-    """Normalise each row by its own statistics; scale and shift have the shape of a row."""
+    """Normalise each row; scale and shift have a row's shape."""
     normalized = F.layer_norm(x, module.normalized_shape, eps=module.eps)
     seen, row = normalized.detach(), (units, -1, *module.normalized_shape)
 
@@ -208,7 +207,7 @@ def layer_norm(
 
 
 def scales(module: Scales, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """Multiply each feature by its scale, whose gradient is a sum over the unit's rows."""
+    """Multiply each feature by its scale."""
     seen = x.detach()
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
@@ -220,7 +219,7 @@ def scales(module: Scales, x: Tensor, units: int, batch_norm: str) -> tuple[Tens
 def embedding(
     module: nn.Embedding, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
-    """Look up rows; only these have a gradient, the row for padding never."""
+    """Look up rows; the padding row has no gradient."""
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         if module.padding_idx is not None:
@@ -233,12 +232,14 @@ def embedding(
 
 
 def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """Run any layer from one tensor to another; `torch.func` computes its units' gradients.
+    """Run any layer from one tensor to another; `torch.func` computes the units' gradients.
 
-    Units must not interact in it, and it must be deterministic.
+    The layer must be deterministic and keep units apart: the gradients come from a second forward pass.
     """
     module = copy(module)
-    module.__dict__.pop("forward", None)  # the caller's tap, which would call this function again
+    module.__dict__.pop(
+        "forward", None
+    )  # `backward` put it there, and it would call this function again
     fixed = {name: p.detach() for name, p in module.named_parameters()}
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     seen = x.detach()

@@ -1,8 +1,8 @@
-"""Networks whose gradients can be differentiated once more.
+"""Correct second derivatives of networks.
 
-Under `vmap` torch 2.15 differentiates batch, layer and instance normalisation correctly once, but not
-twice: in the gradient of a gradient, mean and variance silently count as constants. Written out as
-equations they are correct, as group normalisation is. Attention's fused kernels have no second derivative.
+Under `vmap` torch 2.15 gets the second derivative of batch, layer and instance normalisation wrong: it
+silently treats mean and variance as constants. Written as equations, these layers are differentiated
+correctly. Group normalisation is correct as it is. Attention's fused kernels have no second derivative.
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -42,9 +42,9 @@ def risk_gradients(
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """A context in which gradients of a network by `torch.func` can be differentiated correctly.
+    """A context in which gradients by `torch.func` can be differentiated again.
 
-    Batch normalisation does not update its running statistics.
+    Batch normalisation does not update its running statistics in it.
     """
     with sdpa_kernel(SDPBackend.MATH), _NormsByEquation():
         yield
@@ -121,4 +121,4 @@ EQUATIONS: dict[Any, Callable[..., Tensor]] = {
     functional.instance_norm: _instance_norm,
     functional.layer_norm: _layer_norm,
 }
-"""By function of torch: the normalisation written out as an equation."""
+"""torch's functions, and the equations that replace them."""

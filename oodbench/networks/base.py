@@ -1,9 +1,9 @@
-"""Networks: a featurizer and a classifier, chosen by name and built for an input shape."""
+"""The base class of networks, their registry, and `build`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,48 +25,36 @@ def register(name: str) -> Callable[[type["Network"]], type["Network"]]:
 
 
 class Network(nn.Module):
-    """A predictor in two parts: `featurizer` maps (N, *input_shape) to (N, F), `classifier` to (N, C).
+    """A predictor in two parts: `featurizer` maps (N, *input_shape) to (N, F), `classifier` (N, F) to (N,
+    C).
 
-    A subclass declares its `Hparams` and sets the two parts in its constructor.
+    A subclass may declare `Hparams`; its constructor sets both parts, `hparams` and `num_features` (F).
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:
         """The network's hyperparameters."""
 
-    check_by_building: ClassVar[bool] = False
-    """Whether a plan builds the network once for a dataset, to refuse weights and inputs that do not fit
-    before anything is trained."""
-
-    @classmethod
-    def check(cls, values: Mapping[str, object]) -> None:
-        """Raise UserError if a file that these hyperparameters need is missing; a plan calls it."""
-
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """The hyperparameters as the spec of a run on `dataset` holds them; a plan calls it.
+        """The hyperparameters as a run on `dataset` records them; called when a sweep is planned.
 
-        A network adds whatever else its numbers depend on, such as checksums of files. Raises UserError
-        where it cannot be built.
+        Override it to add everything else that results depend on, such as checksums of files. Raises
+        UserError if a file is missing or the network cannot be built.
         """
-        cls.check(values)
-        if cls.check_by_building:
-            network: Any = cls
-            known = tuple(sorted(values.items()))
-            _build_once(network, known, dataset.input_shape, dataset.task.num_outputs)
         return dict(values)
 
     @classmethod
     def is_pretrained(cls, values: Mapping[str, object]) -> bool:
-        """Return whether these hyperparameters give it weights that were trained on other data.
+        """Whether the network starts from weights that were trained on other data.
 
-        Learning rate, weight decay, batch size and augmentation have other defaults then.
+        Learning rate, weight decay, batch size and augmentation then have other defaults.
         """
         return values.get("weights", "none") != "none"
 
     @classmethod
     def is_zero_shot(cls, values: Mapping[str, object]) -> bool:
-        """Return whether these hyperparameters give it a head that predicts classes before any training."""
+        """Whether the head predicts classes before any training."""
         return False
 
     featurizer: nn.Module
@@ -76,16 +64,16 @@ class Network(nn.Module):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The names of modules whose outputs are features, from the input on; by default the featurizer."""
+        """Names of modules whose outputs are feature maps, from the input on; by default the featurizer."""
         return ("featurizer",)
 
     @property
     def rate_scales(self) -> Mapping[str, float]:
-        """The factors of the learning rate by parameter name; for all other parameters it is 1."""
+        """Factors of the learning rate by parameter name; 1 for parameters that are not listed."""
         return {}
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor | None:
-        """The training losses (N,) of a network that computes its own; None: the task's."""
+        """Training losses (N,) of a network that computes them itself; None: the task's losses are used."""
         return None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -101,9 +89,9 @@ def build(
     num_outputs: int,
     seed: int,
 ) -> Network:
-    """The network `name` with its hyperparameters' `values`, its weights drawn from `seed` alone.
+    """The network `name`, with weights that depend on `seed` only; reseeds torch's global generator.
 
-    Raises UserError for an unknown name or value.
+    Raises UserError for an unknown name or hyperparameter.
     """
     cls: Any = networks.get(name)
     torch.manual_seed(seed)
@@ -111,6 +99,13 @@ def build(
     hparams = checked(cls.Hparams, values, f"the hyperparameters of the network {name}")
     network: Network = cls(input_shape, num_outputs, hparams)
     return network
+
+
+def check_by_building(cls: type[Network], values: Mapping[str, Any], dataset: Dataset) -> None:
+    """Build a network once, for `Network.resolved`; raises UserError if weights and inputs do not fit."""
+    network: Any = cls
+    known = tuple(sorted(values.items()))
+    _build_once(network, known, dataset.input_shape, dataset.task.num_outputs)
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""A detector of torchvision: boxes of one class of objects, with scores."""
+"""torchvision's detector of one class of objects."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +11,18 @@ from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.vision import FromFile, require_image
-from oodbench.networks.weights import REPLACED, stored_weights
+from oodbench.networks.weights import REPLACED, read_weights
 
 MODEL = "fasterrcnn_resnet50_fpn"
 
 
 @register("FasterRCNN")
 class FasterRCNN(FromFile):
-    """Faster R-CNN on a feature pyramid (arXiv:1506.01497, arXiv:1612.03144), as torchvision has it.
+    """torchvision's Faster R-CNN on a feature pyramid (arXiv:1506.01497, arXiv:1612.03144).
 
-    The predictions (N, num_outputs, 5) are the boxes of an image with the best scores, as x1, y1, x2,
-    y2 in pixels and the score, padded with NaN. The loss of an image is the sum of torchvision's four
-    losses for a batch of this image alone.
+    Predictions (N, num_outputs, 5) are an image's boxes with the best scores: x1, y1, x2, y2 in pixels, and
+    the score; missing boxes are NaN. An image's loss is the sum of torchvision's four losses for the image
+    alone.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -30,19 +30,19 @@ class FasterRCNN(FromFile):
         """With pretrained weights, batch normalisation and the first two blocks are frozen."""
 
         weights: str = hparam("coco")
-        """`none`: random; `coco`: torchvision's, from its cache, without the last layer; or a .pth
-        file of torchvision's model with one class (and the background). A run's id holds this value, such
-        as a file's path, unless there is a `sha256`."""
+        """`none`: random; `coco`: torchvision's, from its cache, without the last layer; or a .pth file for
+        torchvision's model with one class and the background. A run's id holds this value, even if it is a
+        path, unless `sha256` is given."""
         sha256: str = hparam("", neutral="")
-        """The SHA-256 of the file of the weights, which a run's id holds in place of the path; a run stops
-        at another file."""
+        """The SHA-256 of the file of the weights, which then replaces the path in a run's id; a run refuses
+        any other file."""
         body: str = hparam("resnet50", options=("resnet18", "resnet50"))
-        """The network below the pyramid; pretrained weights exist for the larger one."""
+        """The network below the pyramid; pretrained weights exist for resnet50."""
 
     model = MODEL
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raise UserError for inputs that are no images, and for weights that cannot be loaded."""
+        """Raise UserError if the inputs are not images, or if the weights cannot be loaded."""
         from torchvision.models import detection
         from torchvision.models.detection._utils import overwrite_eps
         from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
@@ -64,7 +64,7 @@ class FasterRCNN(FromFile):
         if file is not None:
             _load(model, file)
         if hparams.weights == "coco":
-            overwrite_eps(model, 0.0)  # as those weights were trained
+            overwrite_eps(model, 0.0)  # these weights were trained with eps = 0
         predictor = model.roi_heads.box_predictor
         self.num_features = predictor.cls_score.in_features
         if classes != 2:
@@ -75,14 +75,14 @@ class FasterRCNN(FromFile):
         self.classifier = nn.ModuleList([model.rpn, model.roi_heads])
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor:
-        """The loss (N,) of each image (N, 3, H, W) with boxes (N, M, 4); empty ones do not count."""
+        """Losses (N,) of images (N, 3, H, W) with boxes (N, M, 4); boxes without area are padding."""
         pyramid = self.featurizer(x)
         sums = []
         for i, boxes in enumerate(targets):
             true = boxes[(boxes[:, 2:] > boxes[:, :2]).all(1)].to(x.dtype)
             labels = torch.ones(len(true), dtype=torch.long, device=x.device)
-            maps_here = {level: maps[i : i + 1] for level, maps in pyramid.items()}
-            _, losses = self._heads(x[i : i + 1], maps_here, [{"boxes": true, "labels": labels}])
+            maps_of_one = {level: maps[i : i + 1] for level, maps in pyramid.items()}
+            _, losses = self._heads(x[i : i + 1], maps_of_one, [{"boxes": true, "labels": labels}])
             sums.append(torch.stack(list(losses.values())).sum())
         return torch.stack(sums)
 
@@ -108,7 +108,7 @@ class FasterRCNN(FromFile):
 
 def _load(model: nn.Module, file: Path) -> None:
     try:
-        model.load_state_dict(stored_weights(file))
+        model.load_state_dict(read_weights(file))
     except RuntimeError as error:
         first = str(error).splitlines()[1:2]
-        raise UserError(f"{file} holds no weights of {MODEL}: {' '.join(first).strip()}") from error
+        raise UserError(f"{file} is not a file of {MODEL}: {' '.join(first).strip()}") from error

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +17,7 @@ class MLP(Network):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """The defaults follow the papers' networks: 3 x 256 for spirals, 2 x 256 for Colored MNIST."""
+        """The defaults are the papers': 3 x 256 for Spirals, 2 x 256 for Colored MNIST."""
 
         width: int = hparam(
             256,
@@ -50,9 +49,7 @@ class MLP(Network):
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
         self.hparams = hparams
-        activation: type[nn.Module] = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU}[
-            hparams.activation
-        ]
+        activation = nn.ReLU if hparams.activation == "relu" else nn.LeakyReLU
         sizes = [math.prod(input_shape)] + [hparams.width] * hparams.depth
         layers: list[nn.Module] = [nn.Flatten()]
         for i, o in itertools.pairwise(sizes):
@@ -62,11 +59,14 @@ class MLP(Network):
         self.num_features = hparams.width
         self.featurizer = nn.Sequential(*layers)
         self.classifier = nn.Linear(hparams.width, num_outputs)
-        initialize(self.modules(), hparams.init, hparams.bias)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                getattr(nn.init, f"{hparams.init}_")(module.weight)
+                nn.init.constant_(module.bias, hparams.bias)
 
 
 class Scales(nn.Module):
-    """Inputs (N, F), each feature multiplied by its own learned weight."""
+    """A learned weight for each feature."""
 
     def __init__(self, start: Tensor) -> None:
         super().__init__()
@@ -79,22 +79,22 @@ class Scales(nn.Module):
 
 @register("Linear")
 class Linear(Network):
-    """A linear predictor x -> w' (phi x), without intercept: phi is learned, and starts as the identity.
+    """A linear predictor x -> w' (phi x) without intercept, as in arXiv:1907.02893's structural equation
+    models.
 
-    w starts at ones and stays there unless `train_classifier`, as in the linear structural
-    equation models of arXiv:1907.02893 (phi a matrix, w fixed). With `diagonal` phi is learned as a
-    vector, the weights of the inputs.
+    phi is a learned matrix that starts as the identity; with `diagonal` it is a learned vector of weights.
+    w is fixed at ones unless `train_classifier`.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """The factors that are learned, and the diagonal of phi before the first update."""
+        """Which factors are learned, and the initial diagonal of phi."""
 
         train_classifier: bool = hparam(False)
         diagonal: bool = hparam(False)
         start: float = hparam(1.0)
         start_std: float = hparam(0.0, low=0.0)
-        """The standard deviation of independent normal noise on the elements of `start`."""
+        """The standard deviation of the normal noise on phi's initial diagonal."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Linear(Network):
 
 @register("Head")
 class Head(Network):
-    """A linear classifier of inputs that are features already."""
+    """A linear classifier on inputs that are features."""
 
     def __init__(
         self, input_shape: tuple[int, ...], num_outputs: int, hparams: Network.Hparams
@@ -125,17 +125,3 @@ class Head(Network):
         self.num_features = math.prod(input_shape)
         self.featurizer = nn.Flatten()
         self.classifier = nn.Linear(self.num_features, num_outputs)
-
-
-def initialize(modules: Iterable[nn.Module], init: str, bias: float) -> None:
-    """Set the weights of every linear layer by the scheme `init` and its biases to a constant."""
-    schemes: dict[str, Callable[[Tensor], Tensor]] = {
-        "kaiming_normal": nn.init.kaiming_normal_,
-        "kaiming_uniform": nn.init.kaiming_uniform_,
-        "xavier_uniform": nn.init.xavier_uniform_,
-    }
-    for module in modules:
-        if isinstance(module, nn.Linear):
-            schemes[init](module.weight)
-            if module.bias is not None:
-                nn.init.constant_(module.bias, bias)

@@ -10,16 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oodbench.datasets import IMAGENET, Dataset
+from oodbench.datasets import IMAGENET
 from oodbench.errors import UserError, missing_package, unknown
 from oodbench.hparams import choice, hparam
-from oodbench.identity import sha256
 from oodbench.networks.base import Network, register
-from oodbench.networks.vision import add_mix_style, require_image
-from oodbench.networks.weights import REPLACED, read_weights, require_sha256, without_prefix
+from oodbench.networks.vision import add_mix_style, freeze_statistics, require_image
+from oodbench.networks.weights import (
+    REPLACED,
+    Pretrained,
+    read_weights,
+    require_sha256,
+    without_prefix,
+)
 
 FILES = ("model.safetensors", "pytorch_model.bin")
-"""The names of a model's weights on Hugging Face's hub, in the order in which timm looks for them."""
+"""The names of files of weights on Hugging Face's hub, in the order in which timm looks for them."""
 
 
 class ModelInputs(nn.Module):
@@ -28,13 +33,13 @@ class ModelInputs(nn.Module):
     def __init__(
         self, config: Mapping[str, Any], channels: int, size: int, normalized: bool
     ) -> None:
-        """Resize to the side `size`, 0 for the input's; ImageNet's normalisation is undone first."""
+        """Resize to the side `size`, if not 0; if `normalized`, first undo ImageNet's normalisation."""
         super().__init__()
-        places = torch.arange(channels, device="cpu") % 3
-        mean, std = (torch.tensor(config[k], device="cpu")[places] for k in ("mean", "std"))
+        rgb = torch.arange(channels, device="cpu") % 3
+        mean, std = (torch.tensor(config[k], device="cpu")[rgb] for k in ("mean", "std"))
         scale, shift = 1 / std, -mean / std
         if normalized:
-            old = [torch.tensor(values, device="cpu")[places] for values in IMAGENET]
+            old = [torch.tensor(values, device="cpu")[rgb] for values in IMAGENET]
             scale, shift = old[1] / std, (old[0] - mean) / std
         same = bool((scale == 1).all() and (shift == 0).all())
         self._identical, self._size = same, size
@@ -51,54 +56,52 @@ class ModelInputs(nn.Module):
 
 
 @register("timm")
-class Timm(Network):
-    """A model of timm up to its pooled features, with preprocessing by the model's own configuration.
+class Timm(Pretrained):
+    """A model of timm up to its pooled features, with the preprocessing of the model's configuration.
 
-    Pixels are standardised by the configuration's mean and standard deviation, not the dataset's; for
-    other than three channels timm adapts the first layer's stored weights.
+    Pixels are standardised by the configuration's mean and standard deviation, not the dataset's. timm
+    adapts the first layer's stored weights to images with one channel or more than three.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """With images of the family `images` the weights are those of timm's cache."""
+        """On datasets of the family `images` the default weights are those in timm's cache."""
 
         model: str = hparam("resnet18")
-        """The name in timm, with or without the tag of its weights: `vit_small_patch14_dinov2.lvd142m`."""
+        """timm's name, with or without a tag for the weights: `vit_small_patch14_dinov2.lvd142m`."""
         weights: str = hparam("none", by_family={"images": ("cached", None)})
-        """`none`: random; `cached`: the weights in timm's local cache; or a file of safetensors or of a
-        state_dict, with the entries that timm or the model's authors use."""
+        """`none`: random; `cached`: the weights in timm's local cache; or a safetensors or torch file with
+        the names of timm or of the model's authors."""
         sha256: str = hparam("")
-        """The SHA-256 of the file of the weights; a plan sets it, and a run stops at another file."""
+        """The SHA-256 of the file of the weights, set by the plan; a run refuses any other file."""
         size: int = hparam(0, low=0)
-        """The side in pixels that inputs are resized to by the model's interpolation; 0: as they are."""
+        """The side in pixels to which inputs are resized, by the model's interpolation; 0: no resizing."""
         normalized: bool | None = hparam(None)
-        """Whether the inputs are standardised with ImageNet's moments; a plan asks the dataset."""
+        """Whether the dataset standardises inputs with ImageNet's moments; set by the plan."""
         freeze_batch_norm: bool = hparam(False, by_family={"images": (True, None)})
-        """Whether batch normalisation keeps the statistics that came with the weights."""
+        """Whether batch normalisation keeps the running statistics of the weights."""
         freeze: int = hparam(0, low=-1)
-        """How many of the model's first stages are frozen (the first n layers of arXiv:1411.1792; here
-        with the statistics of batch normalisation): the stem counts as one, as does each block of a
-        transformer; -1: the whole model, so that only the head is trained."""
+        """The number of frozen stages, from the input on (as layers in arXiv:1411.1792; here with the
+        statistics of batch normalisation). The stem is one stage, and so is each block of a transformer.
+        -1: the whole model is frozen, and only the head is trained."""
         layer_decay: float = hparam(1.0, low=0.0, high=1.0)
-        """The factor between the learning rates of a layer and the one after it, 1 for the head
-        (BEiT, arXiv:2106.08254; layers as timm groups them, the last norm with the last block)."""
+        """The ratio of a layer's learning rate to the next layer's; the head has the full rate (BEiT,
+        arXiv:2106.08254). Layers are timm's groups, with the last norm in the last block."""
         mix_style: float = hparam(0.0, low=0.0, high=1.0)
-        """The probability with which the images of a batch have mixed styles after the first stages of a
-        convolutional model (MixStyle, arXiv:2104.02008)."""
+        """The probability that a batch's styles are mixed after the first stages of a convolutional model
+        (MixStyle, arXiv:2104.02008)."""
         mix_style_stages: int = hparam(3, low=1, high=4, neutral=3)
-        """After how many stages styles are mixed."""
+        """The number of stages after which styles are mixed."""
         drop_path: float = hparam(0.0, low=0.0, high=0.99)
-        """The share of examples for which the last residual branch is left out; earlier branches have
-        smaller shares (stochastic depth, arXiv:1603.09382)."""
+        """The probability with which the last residual branch is skipped for an example; smaller for
+        earlier branches (stochastic depth, arXiv:1603.09382)."""
         dropout: float = hparam(
             0.0, low=0.0, high=0.99, by_family={"images": (0.0, choice(0.0, 0.1, 0.5))}
         )
         """The share of the features that dropout sets to 0."""
 
-    check_by_building = True
-
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raise UserError for a model, weights and inputs that do not fit each other."""
+        """Raise UserError if the model, the weights and the inputs do not fit each other."""
         super().__init__()
         self.hparams = hparams
         channels = require_image("timm", input_shape, 1)
@@ -138,7 +141,7 @@ class Timm(Network):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The modules whose features timm offers, or the whole model."""
+        """The modules that timm lists in `feature_info`, or the whole featurizer."""
         return tuple(self._stages) or super().stages
 
     @property
@@ -148,7 +151,7 @@ class Timm(Network):
 
     @classmethod
     def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
-        """The file of the weights, None for random ones; raises UserError if it is missing."""
+        """The file that `weights` names; raises UserError if it is missing."""
         weights = str(values["weights"])
         if weights in ("none", "cached"):
             return None if weights == "none" else _cached(str(values["model"]))
@@ -159,20 +162,8 @@ class Timm(Network):
             )
         return file
 
-    @classmethod
-    def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """The hyperparameters with the weights' checksum; the network is built once, as a check."""
-        resolved = dict(values)
-        if resolved["normalized"] is None:
-            resolved["normalized"] = dataset.normalization is not None
-        file = cls.weights_file(resolved)
-        require_sha256(file, resolved["sha256"])
-        if file is not None:
-            resolved["sha256"] = sha256(file)
-        return super().resolved(resolved, dataset)
-
     def train(self, mode: bool = True) -> "Timm":
-        """Leave frozen stages and frozen batch normalisation as in evaluation."""
+        """Switch modes; frozen stages and frozen batch normalisation stay in evaluation mode."""
         super().train(mode)
         if self.hparams.freeze:
             for module in self.featurizer[1].modules():  # type: ignore[index]
@@ -180,17 +171,15 @@ class Timm(Network):
                 if parameters and not any(p.requires_grad for p in parameters):
                     module.eval()
         if self.hparams.freeze_batch_norm:
-            for module in self.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
+            freeze_statistics(self)
         return self
 
 
 def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:
-    """Number of the layer, or of the coarser stage, of each parameter, from the input on."""
+    # the number of each parameter's layer, or stage if coarse, from the input on
     if not hasattr(body, "group_matcher"):
         raise UserError(
-            f"timm does not say what the layers of {model} are: leave out `freeze`, `layer_decay`"
+            f"timm does not list the layers of {model}: leave out `freeze` and `layer_decay`"
         )
     matcher = body.group_matcher(coarse=coarse)
     numbers: dict[str, int] = _timm().models.group_parameters(body, matcher, reverse=True)
@@ -266,7 +255,8 @@ def _body(
         stored = read_weights(file)
     try:
         if file is not None:
-            # timm's own way from a file's entries to the model's, strictly: as if published without a head
+            # as if timm had published these entries without a head: timm then converts authors' names, and
+            # loads strictly
             source: dict[str, Any] = {
                 "num_classes": 0,
                 "label_offset": 0,
@@ -276,19 +266,21 @@ def _body(
             source["state_dict"] = _entries(stored, hparams.model, config, file)
             settings |= {"pretrained": True, "pretrained_cfg_overlay": source}
         body = timm.create_model(hparams.model, **settings)
-    except Exception as error:  # timm's models and torch refuse what does not fit in many ways
+    except Exception as error:  # timm and torch raise errors of many types
         if file is None:
             what = f"timm cannot build {hparams.model} for images of {sides[0]} x {sides[1]} pixels"
         else:
-            what = f"{file} holds no weights of {hparams.model} as timm names and shapes them"
+            what = (
+                f"the weights in {file} do not have the names and shapes of timm's {hparams.model}"
+            )
         said = re.sub(r"\s+", " ", str(error)).strip()
         raise UserError(f"{what} ({type(error).__name__}: {said[:150]})") from error
     patch = getattr(getattr(body, "patch_embed", None), "patch_size", (1, 1))
     patch = (patch, patch) if isinstance(patch, int) else patch
     if fixed and any(side % step for side, step in zip(sides, patch, strict=True)):
         raise UserError(
-            f"{hparams.model} cuts images into patches of {patch[0]} x {patch[1]} pixels, which does not "
-            f"go into {sides[0]} x {sides[1]}: set the network's `size`"
+            f"{hparams.model} cuts images into patches of {patch[0]} x {patch[1]} pixels, and "
+            f"{sides[0]} x {sides[1]} pixels are not a multiple: set the network's `size`"
         )
     return body
 
@@ -296,11 +288,9 @@ def _body(
 def _entries(
     state: Mapping[str, Tensor], model: str, config: Mapping[str, Any], file: Path
 ) -> dict[str, Tensor]:
-    """The entries of a file without the last layer's; EfficientNet-PyTorch's get timm's names.
-
-    That package (and efficientnet_lite_pytorch) numbers all blocks, timm the blocks within each stage;
-    both list the same layers in the same order. Its padding is that of timm's models `tf_...`.
-    """
+    # the entries without the last layer, under timm's names if they are EfficientNet-PyTorch's (or
+    # efficientnet_lite_pytorch's): these number blocks through, timm within stages, in the same order of
+    # layers; their padding is that of timm's `tf_...` models
     names = _timm().create_model(model.partition(".")[0], num_classes=0).state_dict()
     entries = {k.removeprefix("module."): v for k, v in without_prefix(state, names, file).items()}
     if "_conv_stem.weight" in entries:

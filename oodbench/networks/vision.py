@@ -1,33 +1,34 @@
-"""Networks for images: torchvision's, DomainBed's for digits, and small convolutional ones."""
+"""Networks for images: torchvision's, DomainBed's MNIST network, and small convolutional networks."""
 
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from oodbench.datasets import Dataset
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
-from oodbench.networks.base import Network, register
+from oodbench.networks.base import Network, check_by_building, register
 from oodbench.networks.weights import REPLACED, load_weights, require_sha256, weights_file
 
 LAYERS = ("layer1", "layer2", "layer3", "layer4")
 
 
 class FromFile(Network):
-    """A network of torchvision; its hyperparameters `weights` and `sha256` say where its weights are."""
+    """A network of torchvision with hyperparameters `weights` and `sha256`."""
 
     model: str
-    """The network's name in torchvision."""
-    check_by_building = True
+    """torchvision's name."""
 
     @classmethod
     def weights_file(cls, values: Mapping[str, object]) -> Path | None:
-        """The file of the weights, None for random ones.
+        """The file of the weights, None for random weights.
 
-        Raises UserError if it is missing, or not the one with the given `sha256`.
+        Raises UserError if it is missing, or has another SHA-256 than `sha256`.
         """
         weights = str(values["weights"])
         file = None if weights == "none" else weights_file(cls.model, weights)
@@ -35,45 +36,46 @@ class FromFile(Network):
         return file
 
     @classmethod
-    def check(cls, values: Mapping[str, object]) -> None:
-        """Raise UserError if the file of the weights is missing, or not the one with `sha256`."""
+    def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+        """The hyperparameters unchanged; find the file of the weights and build the network as a check."""
         cls.weights_file(values)
+        check_by_building(cls, values, dataset)
+        return dict(values)
 
 
 class Torchvision(FromFile):
-    """A network of torchvision from its input to its pooled features.
+    """A network of torchvision up to its pooled features.
 
-    For other than three channels the first layer's weights are repeated, channel i taking those of
-    channel i modulo 3, as in arXiv:2007.01434's code.
+    For other than three channels channel i of the first layer takes the weights of channel i modulo 3, as
+    in arXiv:2007.01434's code.
     """
 
     first: str
     """The name of the first convolution."""
     head: str
-    """The name of the last layer, which is left out."""
+    """The name of the last layer, which is removed."""
     pixels: int = 1
-    """The least side of an image."""
+    """The smallest side of an image."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """The family `images` has arXiv:2007.01434's defaults: ImageNet's weights, frozen statistics."""
+        """The family `images` has the defaults of arXiv:2007.01434: ImageNet weights, frozen statistics."""
 
         weights: str = hparam("none", by_family={"images": ("imagenet", None)})
-        """`none`: random; `imagenet`: torchvision's first version, from its cache; or a .pth file that
-        torchvision's model could load. A run's id holds this value, such as a file's path, unless there
-        is a `sha256`."""
+        """`none`: random; `imagenet`: torchvision's version 1, from its cache; or a .pth file for
+        torchvision's model. A run's id holds this value, even if it is a path, unless `sha256` is given."""
         sha256: str = hparam("", neutral="")
-        """The SHA-256 of the file of the weights, which a run's id holds in place of the path; a run stops
-        at another file."""
+        """The SHA-256 of the file of the weights, which then replaces the path in a run's id; a run refuses
+        any other file."""
         freeze_batch_norm: bool = hparam(False, by_family={"images": (True, None)})
-        """Whether batch normalisation keeps the statistics that came with the weights."""
+        """Whether batch normalisation keeps the running statistics of the weights."""
         dropout: float = hparam(
             0.0, low=0.0, high=0.99, by_family={"images": (0.0, choice(0.0, 0.1, 0.5))}
         )
         """The share of the features that dropout sets to 0."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raise UserError for inputs that are no images, and for weights that cannot be loaded."""
+        """Raise UserError if the inputs are not images, or if the weights cannot be loaded."""
         import torchvision.models
 
         super().__init__()
@@ -92,22 +94,26 @@ class Torchvision(FromFile):
         if channels != 3:
             first = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
             if hparams.weights != "none":
-                places = torch.arange(channels) % 3
                 old = body.get_submodule(self.first).weight.detach()
-                first.weight.data.copy_(old[:, places])
+                first.weight.data.copy_(old[:, torch.arange(channels) % 3])
             parent, _, name = self.first.rpartition(".")
             setattr(body.get_submodule(parent), name, first)
         self.featurizer = nn.Sequential(body, nn.Dropout(hparams.dropout))
         self.classifier = nn.Linear(self.num_features, num_outputs)
 
     def train(self, mode: bool = True) -> "Torchvision":
-        """Leave frozen batch normalisation as in evaluation."""
+        """Switch modes; frozen batch normalisation stays in evaluation mode."""
         super().train(mode)
         if self.hparams.freeze_batch_norm:
-            for module in self.modules():
-                if isinstance(module, nn.BatchNorm2d):
-                    module.eval()
+            freeze_statistics(self)
         return self
+
+
+def freeze_statistics(network: nn.Module) -> None:
+    """Let batch normalisation use its running statistics, and keep them, until the next `train()`."""
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
 
 
 class ResNet(Torchvision):
@@ -117,13 +123,13 @@ class ResNet(Torchvision):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Torchvision.Hparams):
-        """The authors of MixStyle mix in half of the steps."""
+        """The authors of MixStyle use a probability of 0.5."""
 
         mix_style: float = hparam(0.0, low=0.0, high=1.0, neutral=0.0)
-        """The probability with which the images of a batch have mixed styles after the first stages
-        (MixStyle, arXiv:2104.02008)."""
+        """The probability that a batch's styles are mixed after the first stages (MixStyle,
+        arXiv:2104.02008)."""
         mix_style_stages: int = hparam(3, low=1, high=4, neutral=3)
-        """After how many of the four stages styles are mixed: the authors' code mixes after three for PACS,
+        """The number of stages, of four, after which styles are mixed; the authors use three for PACS and
         two for Office-Home."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
@@ -140,7 +146,7 @@ class ResNet(Torchvision):
 
 @register("ResNet18")
 class ResNet18(ResNet):
-    """18 layers, 512 features; images of 64 x 64 pixels do well too."""
+    """18 layers, 512 features; images of 64 x 64 pixels are large enough."""
 
     model = "resnet18"
 
@@ -154,17 +160,17 @@ class ResNet50(ResNet):
 
 @register("DenseNet121")
 class DenseNet121(Torchvision):
-    """121 layers, each fed by all before it in its block, 1,024 features (arXiv:1608.06993)."""
+    """121 layers, each fed by all earlier layers of its block; 1,024 features (arXiv:1608.06993)."""
 
     model, first, head, pixels = "densenet121", "features.conv0", "classifier", 32
 
 
 @register("MNISTCNN")
 class MNISTCNN(Network):
-    """The network for images of digits of arXiv:2007.01434 (D.1 and its code): 128 features.
+    """The network of arXiv:2007.01434 for images of digits (D.1 and its code): 128 features.
 
-    Four 3 x 3 convolutions of 64, 128, 128 and 128 channels, the second one halving the image, each
-    followed by ReLU and normalisation in 8 groups of channels; then the mean over the image.
+    Four 3 x 3 convolutions with 64, 128, 128 and 128 channels, each followed by ReLU and group
+    normalisation in 8 groups; the second has stride 2. Then the mean over the image.
     """
 
     def __init__(
@@ -184,13 +190,13 @@ class MNISTCNN(Network):
 
 
 def conv_block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    """A 3 x 3 convolution without bias, batch normalisation, ReLU; `stride` divides the size."""
+    """A 3 x 3 convolution without bias, batch normalisation and ReLU."""
     conv = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
 def require_image(name: str, input_shape: tuple[int, ...], pixels: int) -> int:
-    """The number of channels; raises UserError unless the inputs are (C, H, W) and large enough."""
+    """The number of channels; raises UserError unless inputs are (C, H, W) and H, W >= `pixels`."""
     if len(input_shape) != 3 or min(input_shape[1:]) < pixels:
         raise UserError(
             f"the network {name} takes images of at least {pixels} x {pixels} pixels, "
@@ -201,17 +207,17 @@ def require_image(name: str, input_shape: tuple[int, ...], pixels: int) -> int:
 
 @register("ConvNet")
 class ConvNet(Network):
-    """A small convolutional network: `depth` blocks, each halves the image and doubles the width."""
+    """A small convolutional network: each of `depth` blocks halves the image and doubles the width."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """The width is that of the first block."""
+        """`width` is the first block's number of channels."""
 
         width: int = hparam(16, low=1)
         depth: int = hparam(2, low=1, high=1000)
         strided: bool = hparam(False, neutral=False)
-        """Whether a convolution halves the image by its stride, at a quarter of the cost of a pooling after
-        it."""
+        """Whether the convolutions halve the image by a stride of 2 instead of a pooling layer, at a
+        quarter of the cost."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
@@ -256,15 +262,14 @@ class Scale(nn.Module):
 
 @register("FastResNet")
 class FastResNet(Network):
-    """The residual network of arXiv:2009.00329's CIFAR-10 studies (its released code).
+    """The residual network of arXiv:2009.00329's CIFAR-10 experiments (its released code).
 
-    6,573,120 parameters for 3 channels and 10 classes; `width` is that of the first block. The
-    logits are the last layer's output times 1/8.
+    6,573,120 parameters for 3 channels and 10 classes. The logits are the last layer's output times 1/8.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """The width is the released code's."""
+        """`width` is the first block's number of channels."""
 
         width: int = hparam(64, low=1)
 
@@ -292,12 +297,12 @@ class FastResNet(Network):
 
 
 def mixed(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
-    """Feature maps (N, C, H, W) with the styles of their mixtures with `other` (arXiv:2104.02008).
+    """Feature maps (N, C, H, W) with their style mixed with that of `other` (arXiv:2104.02008).
 
-    x -> s_mix (x - m) / s + m_mix, where m and s are the mean and the standard deviation over an image's
-    pixels in each channel, and m_mix and s_mix those of x times `share` (N, 1, 1, 1) and those of `other`
-    times the rest. The variance is the unbiased one plus 1e-6, and no gradient flows through the
-    statistics, as in the authors' code.
+    x -> s_mix (x - m) / s + m_mix, where m and s are the mean and standard deviation over the pixels of
+    each image and channel, and m_mix and s_mix are `share` (N, 1, 1, 1) times those of x plus 1 - `share`
+    times those of `other`. As in the authors' code the variance is unbiased plus 1e-6, and no gradient
+    flows through the statistics.
     """
     means, deviations = [], []
     for maps in (x.detach(), other.detach()):
@@ -308,10 +313,10 @@ def mixed(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
 
 
 class MixStyle(nn.Module):
-    """In training, with some probability, all images of a batch have mixed styles.
+    """In training mode, with some probability, mix the styles of all images of a batch.
 
-    Each image is mixed with a random one of the batch, whatever its environment (the paper's random
-    shuffle). The share is from Beta(0.1, 0.1); the authors' code mostly has the probability 0.5.
+    Each image is mixed with a random image of the batch, from any environment (the paper's random shuffle),
+    with a share drawn from Beta(0.1, 0.1). The authors' code mostly uses the probability 0.5.
     """
 
     def __init__(self, probability: float) -> None:
@@ -319,7 +324,7 @@ class MixStyle(nn.Module):
         self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:
-        """The feature maps (N, C, H, W), mixed or as they are."""
+        """The feature maps (N, C, H, W), mixed or unchanged."""
         if not self.training or x.shape[2] * x.shape[3] < 2 or torch.rand(()) >= self.probability:
             return x
         alpha = torch.full((len(x), 1, 1, 1), 0.1, device=x.device, dtype=x.dtype)
@@ -327,14 +332,15 @@ class MixStyle(nn.Module):
         return mixed(x, x[torch.randperm(len(x), device=x.device)], share)
 
     def hook(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        """Hook a module whose outputs are mixed; it is a method, so that copies have their own."""
+        """A forward hook that mixes a module's outputs."""
+        # a bound method: a deep copy of the network hooks its copy of this module
         mixed_output: Tensor = self(output)
         return mixed_output
 
 
 def add_mix_style(network: Network, stages: Iterable[str], probability: float) -> None:
-    """Let the outputs of some modules of a network be mixed in training."""
+    """Mix the styles of the outputs of some modules of a network in training."""
     mix = MixStyle(probability)
-    network.mix_style = mix  # a submodule, so that it knows whether the network is trained
+    network.mix_style = mix  # as a submodule it follows the network's training mode
     for name in stages:
         network.get_submodule(name).register_forward_hook(mix.hook)

@@ -1,4 +1,4 @@
-"""Files of pretrained weights: where they are, what they hold, and their checksums."""
+"""Files of pretrained weights: finding, checking and reading them."""
 
 import pickle
 import re
@@ -16,37 +16,63 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from oodbench.datasets import Dataset
 from oodbench.errors import UserError
 from oodbench.identity import by_stamp
 from oodbench.identity import sha256 as sha256
+from oodbench.networks.base import Network, check_by_building
 
 PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
-"""The weights that torchvision has published: our names of them, and torchvision's."""
+"""torchvision's published weights: our names and torchvision's."""
 WRAPPERS = (
     *("state_dict", "model_state_dict", "model_dict", "model", "net", "network", "weights"),
     *("state_dict_ema", "ema_state_dict", "model_ema", "params_ema", "params", "ema", "module"),
 )
-"""The keys under which training scripts keep a state_dict; the first that is there counts."""
+"""Keys under which training scripts store a state_dict; the first one found is used."""
 READ_ERRORS = (
     *(RuntimeError, OSError, EOFError, KeyError, zipfile.BadZipFile),
     *(pickle.UnpicklingError, safetensors.SafetensorError),
 )
-"""The errors that torch and safetensors raise for a foreign or truncated file."""
+"""What torch and safetensors raise for a truncated file or another format."""
 REPLACED: ContextVar[bool] = ContextVar("replaced", default=False)
-"""Whether networks are built without the files of their weights, see `replaced_weights`."""
+"""Whether networks are built without reading weights, see `replaced_weights`."""
 
 
 @contextmanager
 def replaced_weights() -> Iterator[None]:
-    """A context in which networks are built with random weights, which the caller then overwrites.
+    """A context in which networks are built with random weights, for a caller that then overwrites them.
 
-    The files of weights need not exist, except for transformers'.
+    Files of weights need not exist, except for networks of transformers.
     """
     token = REPLACED.set(True)
     try:
         yield
     finally:
         REPLACED.reset(token)
+
+
+class Pretrained(Network):
+    """A network with hyperparameters `weights`, `sha256` and `normalized`.
+
+    A run's id holds the checksum of the file of the weights, so that it does not depend on the file's path.
+    """
+
+    @classmethod
+    def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
+        """The file of the weights, None for random weights; raises UserError if it is missing."""
+        raise NotImplementedError
+
+    @classmethod
+    def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+        """Set `sha256` and, from the dataset, `normalized`; the network is built once as a check."""
+        resolved = dict(values)
+        if resolved["normalized"] is None:
+            resolved["normalized"] = dataset.normalization is not None
+        file = cls.weights_file(resolved)
+        require_sha256(file, resolved["sha256"])
+        resolved["sha256"] = "" if file is None else sha256(file)
+        check_by_building(cls, resolved, dataset)
+        return resolved
 
 
 def weights_file(model: str, weights: str) -> Path:
@@ -68,24 +94,24 @@ def weights_file(model: str, weights: str) -> Path:
         )
     if not sha256(file).startswith(file.stem.rpartition("-")[2]):
         raise UserError(
-            f"{file} is damaged (its SHA-256 is not the one in its name); fetch it anew"
+            f"{file} is damaged (its SHA-256 is not the one in its name): download it again"
         )
     return file
 
 
 def require_sha256(file: Path | None, wanted: str) -> None:
-    """Raise UserError unless the file is the one with that SHA-256, where one is `wanted`."""
+    """Raise UserError if a SHA-256 is `wanted`, not empty, and the file has another one."""
     if wanted and (file is None or sha256(file) != wanted):
-        place = "`weights: none`" if file is None else file
-        raise UserError(f"{place} is not the file of weights with SHA-256 {wanted}")
+        given = "`weights: none`" if file is None else file
+        raise UserError(f"{given} is not the file of weights with SHA-256 {wanted}")
 
 
 @by_stamp(1)
 def read_weights(file: Path) -> Mapping[str, Tensor]:
-    """The state_dict in a file of safetensors or torch; no code in it is run.
+    """The state_dict in a file of safetensors or torch, unwrapped from training scripts' dictionaries.
 
-    Training scripts wrap it in a dictionary, under one of `WRAPPERS`. Raises UserError for other
-    and for truncated files. The state_dict of the last file stays in memory.
+    Reading runs no code from the file. Raises UserError for truncated files and other formats. The last
+    file's state_dict stays in memory.
     """
     state: Any
     try:
@@ -94,7 +120,10 @@ def read_weights(file: Path) -> Mapping[str, Tensor]:
         elif zipfile.is_zipfile(file) and any(
             entry.compress_type for entry in zipfile.ZipFile(file).infolist()
         ):
-            raise UserError(f"{file} is compressed, as torch writes no weights: unpack it")
+            # unpacking could fill the memory; torch itself never compresses
+            raise UserError(
+                f"{file} is a compressed archive, which torch does not write: unpack it"
+            )
         else:
             state = torch.load(file, map_location="cpu", weights_only=True)
     except READ_ERRORS as error:
@@ -103,17 +132,12 @@ def read_weights(file: Path) -> Mapping[str, Tensor]:
         keys := [k for k in WRAPPERS if isinstance(state.get(k), Mapping)]
     ):
         if len(keys) > 1:
-            warnings.warn(f"{file}: of {', '.join(keys)} the first is read", stacklevel=2)
+            warnings.warn(f"{file} holds {', '.join(keys)}: the first is read", stacklevel=2)
         state = state[keys[0]]
     if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
         held = f" but {', '.join(map(str, [*state][:6]))}" if isinstance(state, Mapping) else ""
         raise UserError(f"{file} does not hold a state_dict of tensors{held}"[:300])
     return state
-
-
-def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """The state_dict in a file, without a classifier's last layer; raises UserError for others."""
-    return _without_head(read_weights(file))
 
 
 def _without_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -127,11 +151,11 @@ def _without_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def without_prefix(
     state: Mapping[str, Tensor], wanted: Collection[str], file: Path
 ) -> Mapping[str, Tensor]:
-    """The entries that have the `wanted` names after a prefix, without it; a warning says which.
+    """The entries under the prefix with which most `wanted` names are found, without the prefix.
 
-    Names stay as they are where they need no prefix, or where no prefix gives half of the wanted names.
-    Raises UserError where two prefixes fit as well and lead to different weights, such as those of a
-    student and its teacher.
+    `state` is returned unchanged if most names need no prefix, or if no prefix gives half of the wanted
+    names. A removed prefix is told in a warning. Raises UserError if two prefixes fit equally well with
+    different weights, such as a student's and its teacher's.
     """
     found: Counter[str] = Counter()
     for name in state:
@@ -148,24 +172,24 @@ def without_prefix(
         same = (k in part and torch.equal(part[k], v) for k, v in parts[0].items() if k in wanted)
         if not all(same):
             raise UserError(
-                f"{file} holds weights with the prefixes `{fitting[0]}` and `{prefix}`, which differ: "
-                "save those that are meant alone"
+                f"{file} holds different weights under the prefixes `{fitting[0]}` and `{prefix}`: "
+                "save one of the two alone"
             )
     others = len(state) - len(parts[0])
     more = f"; {others} entries without it are left out" if others else ""
-    warnings.warn(f"{file}: the prefix `{fitting[0]}` is taken off its names{more}", stacklevel=2)
+    warnings.warn(f"{file}: the prefix `{fitting[0]}` is removed from names{more}", stacklevel=2)
     return parts[0]
 
 
 def load_fitting(module: nn.Module, state: Mapping[str, Tensor], beginning: str) -> None:
-    """Load a state_dict; raises UserError, beginning with `beginning`, if it does not fit the module."""
+    """Load a state_dict; raises UserError, which starts with `beginning`, if it does not fit the module."""
     wanted = module.state_dict()
     problems = {
         f"of {len(wanted)} entries are missing": [k for k in wanted if k not in state],
         f"of {len(wanted)} have another shape": [
             k for k in wanted if k in state and state[k].shape != wanted[k].shape
         ],
-        "others are there": [k for k in state if k not in wanted],
+        "are unknown": [k for k in state if k not in wanted],
     }
     said = [
         f"{len(names)} {what}, such as '{names[0]}'" for what, names in problems.items() if names
@@ -176,8 +200,8 @@ def load_fitting(module: nn.Module, state: Mapping[str, Tensor], beginning: str)
 
 
 def load_weights(body: nn.Module, file: Path) -> None:
-    """Load the weights in a file into a network; raises UserError for another architecture's."""
+    """Load weights from a file; raises UserError for weights of another architecture."""
     name = type(body).__name__
-    beginning = f"{file} holds no weights of {name} as torchvision names and shapes them"
+    beginning = f"the weights in {file} do not have the names and shapes of torchvision's {name}"
     state = without_prefix(read_weights(file), body.state_dict(), file)
     load_fitting(body, _without_head(state), beginning)

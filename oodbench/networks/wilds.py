@@ -1,7 +1,7 @@
-"""Networks of WILDS' examples whose inputs are no images: texts, code and molecules.
+"""Networks for WILDS' texts, code and molecules.
 
-Texts and code are ids of words or word pieces, padded with 0; molecules are rows of an atom and three
-bonds each (`oodbench.data.encodings`).
+Texts and code are ids of words or word pieces, padded with 0; a molecule is a table with an atom and three
+bonds in each row (see `oodbench.data.encodings`).
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from oodbench.data.encodings import ATOM, BOND, CODEGPT, ROW, VOCABULARY, pretrained, transformers
 from oodbench.data.wilds import package
+from oodbench.datasets import Dataset
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network, register
 
 
 class _Words(nn.Module):
-    """Ids (N, L) to (N, F): the largest response of each filter anywhere in the text."""
+    """Ids (N, L) to (N, F): each filter's largest response in the text."""
 
     def __init__(self, width: int, filters: int) -> None:
         super().__init__()
@@ -35,11 +36,11 @@ class _Words(nn.Module):
 
 @register("TextCNN")
 class TextCNN(Network):
-    """Hashed words, filters over 3, 4 and 5 of them, the maximum over the text (arXiv:1408.5882)."""
+    """Hashed words, filters of 3, 4 and 5 words, and the maximum over the text (arXiv:1408.5882)."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """The paper has width 300, from pretrained vectors, and 100 filters of each size."""
+        """The paper uses pretrained word vectors of width 300, and 100 filters of each size."""
 
         width: int = hparam(64, low=1)
         filters: int = hparam(100, low=1)
@@ -54,15 +55,14 @@ class TextCNN(Network):
 
 
 class _Transformer(Network):
-    """A network of the package transformers."""
-
     config: ClassVar[str]
-    """The package's class of the network's configuration."""
+    """The name of transformers' configuration class."""
 
     @classmethod
-    def check(cls, values: Mapping[str, object]) -> None:
-        if values["weights"] != "none":
+    def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+        if values["weights"] != "none":  # raises UserError if the files are missing
             pretrained(cls.config, str(values["weights"]))
+        return super().resolved(values, dataset)
 
 
 class _FirstToken(nn.Module):
@@ -73,7 +73,7 @@ class _FirstToken(nn.Module):
         self.model = model
 
     def forward(self, ids: Tensor) -> Tensor:
-        # a whole mask: transformers would look through a row of ids on the host
+        # a mask (N, 1, 1, L): given ids only, transformers would inspect them on the host
         seen = (ids != 0)[:, None, None]
         states: Tensor = self.model(input_ids=ids, attention_mask=seen)[0]
         return states[:, 0]
@@ -81,7 +81,7 @@ class _FirstToken(nn.Module):
 
 @register("DistilBERT")
 class DistilBERT(_Transformer):
-    """DistilBERT's last layer at the first token, and a linear classifier (arXiv:1910.01108)."""
+    """A linear classifier on DistilBERT's last state of the first token (arXiv:1910.01108)."""
 
     config = "DistilBertConfig"
 
@@ -90,8 +90,8 @@ class DistilBERT(_Transformer):
         """With `weights: none` all weights are random."""
 
         weights: str = hparam("distilbert-base-uncased")
-        """A name in the local cache of transformers, a folder of its files, or none. A run's id holds
-        this value, of a folder its path."""
+        """A name in transformers' local cache, a folder with its files, or `none`. A run's id holds this
+        value, even if it is a path."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class DistilBERT(_Transformer):
 
 
 class _Pooled(nn.Module):
-    """Ids (N, L), -1 after a text's end, to (N, F): one state of a transformer's for a text."""
+    """Ids (N, L), -1 after the end of a text, to (N, F): a transformer's state that represents the text."""
 
     def __init__(self, model: Any, pool: str) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class _Pooled(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         seen = ids >= 0
-        if self.padding is not None:  # as sets pad that have another tokenizer's ids
+        if self.padding is not None:  # datasets that were tokenized otherwise may pad with this id
             seen = seen & (ids != self.padding)
         mask = seen.long()
         states: Tensor = self.model(input_ids=ids.clamp(min=0), attention_mask=mask)[0]
@@ -131,18 +131,18 @@ class _Pooled(nn.Module):
 
 @register("TextModel")
 class TextModel(_Transformer):
-    """Any text model of the package transformers, by `AutoModel`, and a linear classifier."""
+    """A linear classifier on any text model that transformers' `AutoModel` loads."""
 
     config = "AutoConfig"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """The weights, and the state that stands for a text."""
+        """The weights, and the state that represents a text."""
 
         weights: str = hparam("distilbert-base-uncased")
-        """A folder of the model's files, or its name in the local cache of transformers."""
+        """A folder with the model's files, or a name in transformers' local cache."""
         pool: str = hparam("first", options=("first", "last", "mean"))
-        """The state of the first piece, as of BERT; of the last one, as of GPT; or the mean of all."""
+        """The state of the first token (usual for BERT), of the last (usual for GPT), or the mean."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class TextModel(_Transformer):
         if model.config.is_encoder_decoder:
             model = model.get_encoder()
         if getattr(model, "pooler", None) is not None:
-            model.pooler = None  # its weights would have no gradient
+            model.pooler = None  # it is not used, and its weights would have no gradient
         self.num_features = int(model.config.hidden_size)
         self.featurizer = _Pooled(model, hparams.pool)
         self.classifier = nn.Linear(self.num_features, num_outputs)
@@ -166,7 +166,7 @@ def _require_text(name: str, input_shape: tuple[int, ...]) -> None:
 
 
 class _States(nn.Module):
-    """Ids (N, L) to (N, L, F): a transformer's state before each next token."""
+    """Ids (N, L) to (N, L, F): a transformer's states, each from the tokens so far."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -190,18 +190,18 @@ class CodeGPT(_Transformer):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """The sizes of a network without weights (`weights: none`); the defaults are CodeGPT's."""
+        """`layers`, `width` and `heads` apply to `weights: none`; their defaults are CodeGPT's."""
 
         weights: str = hparam(CODEGPT)
-        """A name in the local cache of transformers, a folder of its files, or none. A run's id holds
-        this value, of a folder its path."""
+        """A name in transformers' local cache, a folder with its files, or `none`. A run's id holds this
+        value, even if it is a path."""
         layers: int = hparam(12, low=1, high=1000)
         width: int = hparam(768, low=1)
         heads: int = hparam(12, low=1)
         dropout: float = hparam(0.1, low=0.0, high=0.99)
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raise UserError for inputs that are no tokens, and for weights that cannot be loaded."""
+        """Raise UserError if the inputs are not tokens, or if the weights cannot be loaded."""
         super().__init__()
         self.hparams = hparams
         if len(input_shape) != 1:
@@ -218,7 +218,7 @@ class CodeGPT(_Transformer):
                 n_embd=hparams.width,
                 n_layer=hparams.layers,
                 n_head=hparams.heads,
-                bos_token_id=None,  # a vocabulary may not have GPT-2's
+                bos_token_id=None,  # GPT-2's may lie outside of the vocabulary
                 eos_token_id=None,
                 **drop,
             )
@@ -233,7 +233,7 @@ class CodeGPT(_Transformer):
 
 
 class _Embedding(nn.Module):
-    """Rows of categories (M, K) to the sums of their vectors (M, F)."""
+    """Rows of K categories (M, K) to the sums of their embeddings (M, F)."""
 
     def __init__(self, sizes: list[int], width: int) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ def _two_layers(width: int) -> list[nn.Module]:
 
 
 class _GIN(nn.Module):
-    """Molecules (N, size, ROW) to the means of their atoms' features (N, F)."""
+    """Molecules (N, size, ROW) to means of atoms' features (N, F)."""
 
     def __init__(self, width: int, depth: int, dropout: float) -> None:
         from ogb.utils.features import get_atom_feature_dims, get_bond_feature_dims
@@ -299,13 +299,14 @@ class _GIN(nn.Module):
 class GIN(Network):
     """Graph isomorphism network with a virtual node, averaged over atoms (arXiv:1810.00826, 2005.00687).
 
-    h_i <- MLP((1 + eps) h_i + sum over bonds j-i of relu(h_j + bond)); the virtual node is added to
-    every atom before each layer and learns from their sum, as in the Open Graph Benchmark's code.
+    h_i <- MLP((1 + eps) h_i + sum over bonds j-i of relu(h_j + bond)). Before each layer the virtual node's
+    features are added to every atom's, and are then updated from the atoms' sum, as in the Open Graph
+    Benchmark's code.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """The defaults are those of the Open Graph Benchmark's example for ogbg-molpcba."""
+        """The defaults are the Open Graph Benchmark's for ogbg-molpcba."""
 
         width: int = hparam(300, low=1)
         depth: int = hparam(5, low=1, high=1000)
@@ -317,7 +318,7 @@ class GIN(Network):
             raise UserError(
                 f"the network GIN takes molecules, not inputs of the shape {input_shape}"
             )
-        package()  # imports ogb in a way that does not ask the network for newer versions
+        package()  # imports ogb without its check for a newer version, which needs the internet
         self.hparams = hparams
         self.num_features = hparams.width
         self.featurizer = _GIN(hparams.width, hparams.depth, hparams.dropout)

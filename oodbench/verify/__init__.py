@@ -1,1 +1,1 @@
-"""The papers' printed numbers beside ours: `python -m oodbench.verify`."""
+"""Papers' printed numbers compared with ours: `python -m oodbench.verify`."""

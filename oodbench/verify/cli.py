@@ -1,4 +1,4 @@
-"""The papers' numbers beside ours: python -m oodbench.verify [NAME...]. Lists without torch."""
+"""Papers' printed numbers compared with ours: python -m oodbench.verify [NAME...]."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,10 +24,10 @@ def verify(
     name: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     only: Annotated[
-        str | None, typer.Option(help="cheap: experiments of minutes on two cores.")
+        str | None, typer.Option(help="cheap: experiments that take minutes on two cores.")
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Instead of the experiment's own number.")
+        int | None, typer.Option(min=1, help="Instead of the experiment's number.")
     ] = None,
     read: Annotated[
         bool, typer.Option("--read", help="Train nothing; compare the results in OUT.")
@@ -40,12 +40,11 @@ def verify(
     devices: Annotated[str, typer.Option(help="As for `sweep launch`.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="As for `sweep launch`.")] = None,
 ) -> None:
-    """Run experiments of papers and compare; the same OUT continues an earlier call.
+    """Run papers' experiments and compare the numbers; with the same OUT it continues an earlier call.
 
-    Without names `--list`, `--read` and `--only` take all experiments; `--only` leaves out, and names,
-    experiments whose data or package is missing. Exits with 1 if a target that is marked as
-    reproducible is missed by more than 3 standard errors of the difference, has no value or a trial
-    that diverged, or if a run failed.
+    Without names, `--list`, `--read` and `--only` apply to all experiments. `--only` skips experiments
+    without data or package. The exit code is 1 if a run failed, or if a target that is marked as
+    reproducible has no value, a diverged trial, or a difference of more than 3 standard errors.
     """
     if only not in (None, "cheap"):
         raise unknown("value", only, ("cheap",), "--only")

@@ -1,4 +1,4 @@
-"""The numbers of an experiment: its sweeps are trained and read, or a function computes them."""
+"""Our numbers for an experiment: from its trained sweeps, or from a function that computes them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,10 +18,7 @@ from oodbench.version import __version__
 
 
 def train(experiment: Experiment, out: Path, trials: int | None, options: LaunchOptions) -> bool:
-    """Train the unfinished runs of an experiment's sweeps; returns whether a run is without a result.
-
-    Raises UserError as `launch` does.
-    """
+    """Train an experiment's sweeps, with errors as `launch` raises; returns whether a run has no result."""
     incomplete = False
     for name in experiment.sweeps:
         settings = [] if trials is None else [f"trials={trials}"]
@@ -32,11 +29,11 @@ def train(experiment: Experiment, out: Path, trials: int | None, options: Launch
 
 
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
-    """An experiment's numbers, from its results directories under `out` or from its computation."""
+    """Our numbers for an experiment with their provenance; its sweeps' results are read from `out`."""
     started = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
     frames: Mapping[str, Tables] = {name: read_results(Results(out / name)) for name in started}
-    measured = measure_experiment(experiment, frames, trials or experiment.trials)
-    return measured.model_copy(update={"provenance": _provenance(experiment, frames)})
+    values = our_values(experiment, frames, trials or experiment.trials)
+    return Measured(values=values, provenance=_provenance(experiment, frames))
 
 
 def _provenance(experiment: Experiment, frames: Mapping[str, Tables]) -> dict[str, list[str]]:
@@ -57,13 +54,11 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Tables]) -> dict[st
     return {name: sorted(texts) for name, texts in items.items() if texts}
 
 
-def measure_experiment(
-    experiment: Experiment, frames: Mapping[str, Tables], trials: int
-) -> Measured:
-    """Our numbers for the targets that have one, from the `frames` of sweeps with results."""
+def our_values(experiment: Experiment, frames: Mapping[str, Tables], trials: int) -> Values:
+    """Our values by `Target.key`, from sweeps' results or a computation, for the targets that have any."""
     values: Values = {}
     if experiment.compute is not None:
-        from oodbench.verify.computations import COMPUTATIONS  # brings torch
+        from oodbench.verify.computations import COMPUTATIONS  # imports torch
 
         if experiment.compute not in COMPUTATIONS:
             raise unknown("computation", experiment.compute, COMPUTATIONS)
@@ -75,6 +70,5 @@ def measure_experiment(
         if target.sweep in frames:
             values[target.key] = read_values(target, frames[target.sweep])
     scales = {key: target.scale for key, target in experiment.by_key.items()}
-    return Measured(  # to 10 digits, so that files do not change with the last bits
-        values={k: [float(f"{scales[k] * v:.10g}") for v in of] for k, of in values.items()}
-    )
+    # to 10 digits, as the last bits differ between machines
+    return {k: [float(f"{scales[k] * v:.10g}") for v in of] for k, of in values.items()}

@@ -1,4 +1,4 @@
-"""Our numbers for an experiment, read from its sweeps' records."""
+"""Our numbers for an experiment, read from the records of its sweeps."""
 
 import json
 import math
@@ -18,12 +18,12 @@ class Measured(BaseModel):
     """Our numbers for one experiment."""
 
     values: dict[str, list[float]]
-    """A value for each trial, by the target's key (by the target's row for a computation)."""
+    """A value for each trial, by `Target.key`."""
     provenance: dict[str, list[str]] = {}
-    """The protocols, code, libraries and data that the numbers come from."""
+    """The protocols, code, torch versions and data that produced the numbers."""
 
     def text(self) -> str:
-        """The numbers as JSON, with a line for each target."""
+        """The numbers as JSON, one line for each target."""
         items = [
             f' "{name}": {{\n'
             + ",\n".join(f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in each.items())
@@ -34,10 +34,10 @@ class Measured(BaseModel):
 
 
 def read_values(target: Target, frames: Tables) -> list[float]:
-    """A value of each trial whose runs have all ended, in order; NaN if one diverged.
+    """The value of each trial whose runs have all ended, in order of trials; NaN if a run diverged.
 
-    Raises UserError if the sweep has no such row, environment or metric, or cannot serve the
-    selection.
+    Raises UserError if the sweep has no such row, environment or metric, or if the selection does not
+    apply.
     """
     runs = _runs(target, frames)
     chosen = _chosen(target, frames, runs)
@@ -55,10 +55,10 @@ def read_values(target: Target, frames: Tables) -> list[float]:
 def recorded_values(
     frames: Tables, runs: pd.DataFrame, metric: str, named: str | None, split: str
 ) -> pd.DataFrame:
-    """The records of a metric of some runs: `id`, `step`, `environment`, `value`.
+    """The records of a metric for some runs: columns `id`, `step`, `environment`, `value`.
 
-    `named` is as `Target.environment`. The last values of a diverged run are NaN, as its accuracy there is
-    no working network's.
+    `named` is `Target.environment`. The last values of a diverged run are NaN, as its last accuracy says
+    nothing.
     """
     metrics = frames.records[frames.records["metric"] == metric]
     names = runs[["id", "training_environments", "test_environments"]]
@@ -76,8 +76,7 @@ def recorded_values(
     diverged = runs.loc[runs["state"] == State.DIVERGED, "id"]
     recorded.loc[recorded["id"].isin(diverged) & at_the_end(recorded), "value"] = math.nan
     result: pd.DataFrame = recorded.loc[meant, ["id", "step", "environment", "value"]]
-    result = result.astype({"id": object, "environment": object})
-    return result
+    return result.astype({"id": object, "environment": object})
 
 
 def _runs(target: Target, frames: Tables) -> pd.DataFrame:
@@ -109,6 +108,7 @@ def _chosen(target: Target, frames: Tables, runs: pd.DataFrame) -> pd.DataFrame:
     else:
         chosen = _selected(frames, target.selection)[["id", "trial", "step"]]
         chosen = chosen[chosen["id"].isin(runs["id"])]
+    # a trial counts once the runs of all sets of test environments have ended
     sets = runs["test_environments"].nunique()
     whole = chosen.groupby("trial")["id"].transform("size") == sets
     return chosen[whole]
@@ -122,7 +122,7 @@ def _selected(frames: Tables, rule: str) -> pd.DataFrame:
 
 
 def last_values(named: str, frames: Tables) -> pd.DataFrame:
-    """The ended runs, with the mean accuracy `value` over environments at the last step."""
+    """The completed runs, with a column `value`: the mean accuracy over environments at the last step."""
     ended = frames.runs["state"].isin(COMPLETE) & ~frames.runs["helper"]
     runs: pd.DataFrame = frames.runs[ended]
     recorded = recorded_values(frames, runs, "accuracy", named, "in")
@@ -131,5 +131,5 @@ def last_values(named: str, frames: Tables) -> pd.DataFrame:
 
 
 def at_the_end(recorded: pd.DataFrame) -> pd.Series:
-    """Whether each record is of the last step of its run."""
+    """Mask of the records at the last step of their run."""
     return recorded["step"] == recorded.groupby("id", observed=True)["step"].transform("max")

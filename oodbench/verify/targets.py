@@ -1,7 +1,7 @@
-"""Targets: the numbers that papers printed, as checked data.
+"""Targets: the numbers that papers printed, as validated data.
 
-oodbench/verify/papers/<experiment>.yaml describes one experiment: the sweeps or the computation behind our
-numbers, how each is read from them, and the printed number.
+oodbench/verify/papers/<experiment>.yaml describes one experiment: the printed numbers, the sweeps or the
+computation that give ours, and how ours are read from them.
 """
 
 import math
@@ -17,7 +17,7 @@ from oodbench.yaml_values import read_yaml
 
 FOLDER = Path(__file__).parent / "papers"
 Values = dict[str, list[float]]
-"""What a computation gives: values by the rows of the targets that name no sweep."""
+"""A computation's values for each trial, by `Target.row`."""
 
 ErrorKind = Literal[
     "none",
@@ -32,56 +32,57 @@ ErrorKind = Literal[
     "at most",
 ]
 SPREADS = ("std", "population std", "population stderr")
-"""The kinds of error from which a standard error follows only with the number of trials."""
+"""Errors that become a standard error only with the number of trials."""
 LAST = "last"
-"""The selection of a source that reports the last step."""
+"""A selection: the last step."""
 ORACLE_LAST = "oracle_last"
-"""The oracle of arXiv:2007.01434: the draw that is best on the test environment at the last step."""
+"""A selection, the oracle of arXiv:2007.01434: the draw that is best on the test environment at the last
+step."""
 
 
 class Target(BaseModel):
-    """A printed number, how the source got it, and how to read ours."""
+    """A printed number, how the source computed it, and how to read ours."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sweep: str = ""
-    """The sweep whose results hold our values; the experiment's only one by default."""
+    """The sweep that gives our values; by default the experiment's only sweep."""
     environment: str | None = None
-    """A name; `training` (the mean over the training environments); `test`; none for a metric of the
+    """A name, `training` or `test` (the mean over these environments), or None for a metric of the
     predictor itself."""
     split: Literal["in", "out"] = "in"
     metric: str = "accuracy"
     scale: float = 1.0
     """The factor from our recorded value to the source's unit."""
     source: str = Field(min_length=1)
-    """The paper, and the table, figure or file in it."""
+    """The paper's table, figure or file."""
     row: str
     """The algorithm's label in the sweep, or the key of our number in the computation's values."""
     dataset: str | None = None
-    """The dataset's name in tables, where the sweep has several; the file may use a short name."""
+    """The dataset's name in tables, if the sweep has several; the file may give its short name."""
     short: str | None = None
-    """The short name of the dataset, where the file uses one."""
+    """The dataset's short name, if the file gives it."""
     test_environments: tuple[str, ...] | None = None
     """The run's test environments; None: the mean over all sets of test environments of the dataset."""
     selection: str = LAST
     """How our number is chosen: `last`, `oracle_last` or a selection rule."""
     step: int | None = None
-    """The step that `last` reads; None: the last one of the run."""
+    """The step at which `last` reads; None: the run's last step."""
     value: float
     error: float = Field(default=0.0, ge=0)
     error_is: ErrorKind = "none"
-    """The kind of number that the source prints after ±. `one run`: none, and its one run is assumed to
-    vary as ours do; `constant`: none, as all its repetitions gave the value; `tolerance`: the value is
-    exact, and ours may be off by `error` (with `trials` it holds for exactly this number of trials, and
-    any other gives no verdict); `at least`, `at most`: the value is a bound."""
+    """What the source prints after ±. If nothing: `one run` is assumed to vary like our runs; `constant`
+    means that all repetitions gave the value; `tolerance`, that the value is exact and ours may differ by
+    `error` (with `trials`, only that number of our trials has a verdict); `at least`, `at most`, that it is
+    a bound."""
     trials: int | None = Field(default=None, ge=1)
-    """The number of repetitions that the source's error is over."""
+    """The number of repetitions behind the source's error."""
     source_selection: str = ""
     """How the source chose the printed run, in words."""
     tuned_on_test: bool = False
-    """Whether its authors chose hyperparameters by the number that they print."""
+    """Whether the authors chose hyperparameters by the printed number."""
     reproducible: bool = True
-    """Whether missing it is an error; if not, `note` says why."""
+    """Whether missing the target is an error; if False, `note` says why not."""
     note: str = ""
 
     @model_validator(mode="after")
@@ -97,7 +98,7 @@ class Target(BaseModel):
 
     @property
     def stderr(self) -> float:
-        """The standard error of the source's value; 0 where it prints none."""
+        """The standard error of the source's value; 0 if the source prints no error."""
         n = self.trials or 1
         return {
             "std": self.error / math.sqrt(n),
@@ -107,8 +108,17 @@ class Target(BaseModel):
         }.get(self.error_is, 0.0)
 
     @property
+    def allowed(self) -> tuple[float, float] | None:
+        """The least and the greatest difference of ours that agrees; None if its standard error decides."""
+        return {
+            "tolerance": (-self.error, self.error),
+            "at least": (0.0, math.inf),
+            "at most": (-math.inf, 0.0),
+        }.get(self.error_is)
+
+    @property
     def key(self) -> str:
-        """The text that identifies this target among the experiment's."""
+        """The text that identifies this target within its experiment."""
         where = (self.environment, self.split if self.environment else None)
         tests = None if self.test_environments is None else "+".join(self.test_environments)
         fields = (self.source, self.sweep, self.row, self.dataset, tests, *where, self.metric)
@@ -116,7 +126,7 @@ class Target(BaseModel):
 
 
 class Experiment(BaseModel):
-    """An experiment: its sweeps or computation, and the numbers that a paper printed."""
+    """The numbers that a paper printed, and the sweeps or the computation that give ours."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -124,7 +134,7 @@ class Experiment(BaseModel):
     title: str
     paper: str
     cheap: bool = False
-    """Whether it takes seconds to a few minutes on two cores."""
+    """Whether it takes a few minutes at most on two cores."""
     sweeps: tuple[str, ...] = ()
     """The sweeps' names, as `sweep launch` takes them."""
     datasets: dict[str, str] = {}
@@ -132,7 +142,7 @@ class Experiment(BaseModel):
     compute: str | None = None
     """The name of a computation in `oodbench.verify.computations`."""
     trials: int = Field(default=10, ge=1)
-    """The number of the computation's trials, unless `--trials` says otherwise."""
+    """The number of trials of the computation, without `--trials`."""
     about: str
     """What the paper did and what we do, in Markdown."""
     deviations: tuple[str, ...] = ()
@@ -147,7 +157,7 @@ class Experiment(BaseModel):
 
 
 def load_experiment(name: str) -> Experiment:
-    """The experiment of that name; raises UserError for an unknown one or a wrong file."""
+    """The experiment `name`; raises UserError for an unknown name or an invalid file."""
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
         raise unknown("experiment", name, experiment_names())

@@ -1,4 +1,4 @@
-"""A target and our number: the difference, its z-score, the verdict, and their table."""
+"""Targets compared with our numbers: differences, z-scores, verdicts, and their table."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,31 +15,31 @@ from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, Target
 
 LIMIT = 3.0
-"""Standard errors of the difference by which a reproducible target may be missed."""
+"""Standard errors by which our mean may differ from a target."""
 HEADER = ["row", "environment", "metric", "paper", "ours", "difference", "z", "trials", "verdict"]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A printed number beside ours."""
+    """A printed number compared with ours."""
 
     target: Target
     values: tuple[float, ...]
-    """Our values, one for each trial, in the source's unit."""
+    """Our value of each trial, in the source's unit."""
 
     @property
     def mean(self) -> float:
-        """The mean of our values; NaN without a trial."""
+        """The mean of our values; NaN without values."""
         return mean_and_error(self.values)[0]
 
     @property
     def stderr(self) -> float:
-        """The standard error of our mean over our trials; NaN for fewer than two."""
+        """The standard error of our mean over trials; NaN for fewer than two trials."""
         return mean_and_error(self.values)[1]
 
     @property
     def diverged(self) -> int:
-        """The number of our trials that gave no finite value."""
+        """The number of our trials without a finite value."""
         return sum(not math.isfinite(value) for value in self.values)
 
     @property
@@ -49,13 +49,13 @@ class Comparison:
 
     @property
     def z(self) -> float:
-        """The difference in its standard errors; NaN where it has none, as beside an exact value.
+        """The difference in standard errors; NaN if it has no standard error.
 
-        Where all the source's repetitions gave the value, z is the normal deviate of Fisher's exact test:
-        how many of our values differ from it, against none of the source's. A single trial of ours is
-        given the spread of the source's repetitions.
+        If all the source's repetitions gave the same value, z is the normal deviate of Fisher's exact test
+        on the number of values that differ from it: some of ours, and none of the source's. A single trial
+        of ours is assumed to vary like the source's repetitions.
         """
-        if self.diverged or self.target.error_is in ("tolerance", "at least", "at most"):
+        if self.diverged or self.target.allowed is not None:
             return math.nan
         if self.target.error_is == "constant":
             return self._deviate()
@@ -76,29 +76,26 @@ class Comparison:
 
     @property
     def off(self) -> bool | None:
-        """Whether ours contradicts the target, as a diverged trial does; None if that is undecided."""
+        """Whether ours contradicts the target, as any diverged trial does; None if undecided."""
         if not self.values:
             return None
         if self.diverged:
             return True
-        if self.target.error_is == "tolerance":
-            if self.target.trials not in (None, len(self.values)):
-                return None
-            return not abs(self.difference) <= self.target.error
-        if self.target.error_is == "at least":
-            return not self.difference >= 0
-        if self.target.error_is == "at most":
-            return not self.difference <= 0
-        return None if math.isnan(self.z) else abs(self.z) > LIMIT
+        if self.target.allowed is None:
+            return None if math.isnan(self.z) else abs(self.z) > LIMIT
+        if self.target.trials not in (None, len(self.values)):
+            return None
+        least, greatest = self.target.allowed
+        return not least <= self.difference <= greatest
 
     @property
     def missed(self) -> bool:
-        """Whether a target that is marked as reproducible has not been reproduced."""
+        """Whether the target is marked as reproducible, and ours contradicts it or is missing."""
         return self.target.reproducible and (self.off is True or not self.values)
 
     @property
     def verdict(self) -> str:
-        """The verdict in words, with how many trials diverged and whether the source tuned on test data."""
+        """The verdict in words."""
         target = self.target
         words = {None: "no verdict", True: "MISSED", False: "agrees"}[self.off]
         if not self.values:
@@ -111,12 +108,12 @@ class Comparison:
 
 
 def compare_targets(experiment: Experiment, measured: Measured) -> list[Comparison]:
-    """Each target of an experiment beside our values, in the order of its file."""
+    """An experiment's targets with our values, in the order of its file."""
     return [Comparison(t, tuple(measured.values.get(t.key, ()))) for t in experiment.targets]
 
 
 def verdict_sheet(experiment: Experiment, measured: Measured) -> Sheet:
-    """The table of an experiment's comparisons: a block for each source, notes and provenance."""
+    """The table of an experiment's comparisons, with a block for each source, notes and provenance."""
     comparisons = compare_targets(experiment, measured)
     by_source: dict[str, list[Comparison]] = {}
     for c in comparisons:

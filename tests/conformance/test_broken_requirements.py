@@ -152,17 +152,9 @@ class OutOfLimits(Algorithm):
     ("cls", "check", "sentence"),
     [
         (TwoLevels, functions.overrides_one_level, "overrides both"),
-        (Noisy, functions.objective_is_pure, "the same value twice"),
-        (
-            Branching,
-            functions.trains_many_runs_as_one,
-            "a drawn number as a tensor.*write arithmetic or `torch.where`",
-        ),
-        (
-            BranchingCombine,
-            functions.trains_many_runs_as_one,
-            "a drawn number as a tensor.*write arithmetic or `torch.where`",
-        ),
+        (Noisy, functions.objective_is_pure, "it draws random numbers"),
+        (Branching, functions.trains_many_runs_as_one, "write arithmetic or `torch.where`"),
+        (BranchingCombine, functions.trains_many_runs_as_one, "write arithmetic or `torch.where`"),
         (OtherSigns, functions.combines_signs_as_gradients, "`combine_signs` differs"),
         (JustERM, updates.differs_from_erm, "a short run ends with ERM's weights"),
         (NotNeutral, updates.is_erm_when_neutral, "differs from ERM's at step 0"),
@@ -170,12 +162,8 @@ class OutOfLimits(Algorithm):
         (PlainShift, updates.is_averaged_as_a_whole, "loaded weights .*`self.register_buffer"),
         (Fused, updates.ignores_the_layout_in_memory, "weights differ by .*`.*optimizer_of`"),
         (Attached, updates.updates_are_finite, "'worst' is not detached"),
-        (NeedsTwoExamples, updates.takes_one_example, "a single example .* 'loss' is nan"),
-        (
-            OutOfLimits,
-            updates.draws_within_limits,
-            "'weight' in the hyperparameters of OutOfLimits must be at least 0.5",
-        ),
+        (NeedsTwoExamples, updates.takes_one_example, "'loss' is nan"),
+        (OutOfLimits, updates.draws_within_limits, "'weight' .* must be at least 0.5"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -183,7 +171,5 @@ class OutOfLimits(Algorithm):
 def test_a_broken_requirement_is_named(
     cls: type[Algorithm], check: Requirement, sentence: str
 ) -> None:
-    with pytest.raises(
-        AssertionError, match=rf"{cls.__name__} breaks the requirement .*{sentence}"
-    ):
+    with pytest.raises(AssertionError, match=sentence):
         check(cls, TASKS["binary"])

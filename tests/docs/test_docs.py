@@ -120,3 +120,13 @@ def test_the_guide_has_every_key_of_a_sweep() -> None:
     (text,) = blocks("guide/sweep.md", "yaml")
     assert set(Sweep.model_fields) - set(yaml.safe_load(text)) == {"protocol"}
     validate(yaml.safe_load(text), "docs/guide/sweep.md")
+
+
+def test_what_the_architecture_names_is_there() -> None:
+    """Each answer's module or folder, and the functions and classes in brackets behind it."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    text = page.partition("## Where is it decided?")[2].partition("\n## ")[0]
+    for path, names in re.findall(r"`(oodbench/[\w/.]+)`(?: \(([^)]*)\))?", text):
+        assert (ROOT / path).exists(), path
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"^(def|class) {name}\b", (ROOT / path).read_text(), re.M), name

@@ -176,7 +176,9 @@ def test_files_that_are_no_weights_of_the_model_cost_one_sentence_in_the_plan(
         refused(f"{name} is not a file of weights", weights=str(tmp_path / name))
     assert not Malice.folder.exists()
     refused("epoch.pth does not hold a state_dict", weights=str(tmp_path / "epoch.pth"))
-    refused(r"other.pth holds no weights of resnet10t", weights=str(tmp_path / "other.pth"))
+    refused(
+        "weights in .*other.pth do not .* timm's resnet10t", weights=str(tmp_path / "other.pth")
+    )
     refused("there is no file .*nowhere.pth", weights="nowhere.pth")
     refused("unknown model 'resnet10x'.*did you mean resnet10t", model="resnet10x")
     refused("unknown model 'hf-hub:timm/resnet18'", model="hf-hub:timm/resnet18")

@@ -156,7 +156,7 @@ def test_prefixes_and_wrappers_are_taken_off_and_said(file: Path, tmp_path: Path
         states = plain.state_dict().values(), other.state_dict().values()
         assert all(map(torch.equal, *states)), form
         assert bool(said) == bool(prefix), form
-        assert not prefix or f"the prefix `{prefix}` is taken off" in str(said[0].message)
+        assert not prefix or f"the prefix `{prefix}` is removed" in str(said[0].message)
 
 
 def test_a_student_and_its_teacher_are_not_confused(file: Path, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_student_and_its_teacher_are_not_confused(file: Path, tmp_path: Path) 
     both = {f"student.{k}": v for k, v in plain.items()}
     both |= {f"teacher.{k}": v + 1 for k, v in plain.items()}
     torch.save(both, tmp_path / "both.pth")
-    with pytest.raises(UserError, match=r"prefixes `student\.` and `teacher.`, which differ"):
+    with pytest.raises(UserError, match=r"prefixes `student\.` and `teacher.`: save one"):
         build("ResNet18", {"weights": str(tmp_path / "both.pth")}, (3, 32, 32), 5, seed=0)
 
 

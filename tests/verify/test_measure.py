@@ -7,7 +7,7 @@ import pytest
 from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
 from oodbench.verify.computations import COMPUTATIONS, rex
-from oodbench.verify.measure import measure_experiment
+from oodbench.verify.measure import our_values
 from oodbench.verify.measured import Measured, last_values, read_values
 from oodbench.verify.targets import Experiment, Target
 from tests.helpers.made import Curve as Values
@@ -92,11 +92,11 @@ def test_a_computation_beside_sweeps(frames: Tables, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(COMPUTATIONS, "of a test", computed)
     targets = (target(sweep="", row="k", scale=100), target(sweep="", row="runs"), target())
     with_both = experiment(*targets, compute="of a test")
-    found = measure_experiment(with_both, {"made": frames}, 3)
+    found = Measured(values=our_values(with_both, {"made": frames}, 3))
     assert found.values[targets[0].key] == [50.0] * 3
     assert found.values[targets[1].key] == [5.0]
     assert Measured.model_validate_json(found.text()) == found
-    assert targets[2].key not in measure_experiment(with_both, {}, 3).values
+    assert targets[2].key not in our_values(with_both, {}, 3)
 
 
 def test_the_oracle_that_sees_the_last_step_only(made: Made) -> None:

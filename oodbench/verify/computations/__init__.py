@@ -1,4 +1,4 @@
-"""Targets of papers that are computed, or read off several sweeps, instead of trained by one."""
+"""Papers' numbers that are computed, or combined from several sweeps, instead of read from one sweep."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,4 +15,4 @@ COMPUTATIONS: dict[str, Callable[[int, Mapping[str, Tables]], Values]] = {
     "risk-fields": rex.risk_fields,
     "scalar-sem": rex.scalar_sem,
 }
-"""From the number of trials and the sweeps' frames to values, by the name that an experiment gives."""
+"""Functions of the number of trials and the sweeps' results, by the name in `Experiment.compute`."""

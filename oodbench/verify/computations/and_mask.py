@@ -1,15 +1,15 @@
-"""The numbers of arXiv:2009.00329 (AND-mask) that are computed: figures 3.7 and 4, and the linear example.
+"""Computed numbers of arXiv:2009.00329 (AND-mask): figures 3.7 (of the thesis) and 4, and the linear
+example.
 
-Figure 4 is of noise: n components, each environment's gradient from N(0, sigma^2). Figure 3.7 of the thesis
-is of signals: a randomly initialised network on `Spirals`. Permuting the spirals' points among the examples
-of each environment leaves the shortcut alone to tell the classes apart, and permuting the shortcuts leaves
-the mechanism.
+Figure 4 shows the size of masked random gradients: n components, each environment's drawn from N(0,
+sigma^2). Figure 3.7 shows signals in the gradients of a randomly initialised network on `Spirals`.
+Permuting the mechanism's inputs among the examples of each environment leaves only the shortcut to tell the
+classes apart, and permuting the shortcut's inputs leaves only the mechanism.
 
-The example is that of the paper's notebook, from the starts that its printed weights imply. Where a weight
-ends depends on where it started: the mask leaves the coordinates that are an environment's own to the
-weight decay, which shrinks them by the same factor from every start, and the mean gradient leaves it one
-direction. The start of every other direction is forgotten. So the printed weights, divided by that factor,
-are a start that ends where theirs did.
+The linear example is the paper's notebook, whose initial weights are unknown. Directions that are not
+trained (with the mask, coordinates of a single environment) only decay, all by the same factor, and all
+other directions forget their start. So training from the printed weights, divided by that factor, must end
+at the printed weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +33,11 @@ from oodbench.verify.targets import Values
 
 MASKS = {"XORMask": "XOR-mask", "ANDMask": "AND-mask"}
 SIGNALS = {"mechanism": slice(2, None), "shortcut": slice(2)}
-"""The signals, and the inputs of `Spirals` that are permuted to isolate each."""
+"""The signals, and the inputs of `Spirals` that are permuted to isolate each signal."""
 
 PAPER = {"shortcut_dims": 32, "shortcut_scale": 0.1, "standardize": False}
-"""The inputs as the paper's text has them. On those of the released code, where the shortcut is as
-large as the mechanism and has more dimensions, its signal is nearly the whole gradient."""
+"""The inputs of the paper's text. In the released code the shortcut is as large as the mechanism and has
+more dimensions, so that its signal is nearly the whole gradient."""
 
 ALL, FIRST, LAST = ("test",), ("3", "4", "test"), ("1", "2", "test")
 PRINTED = {
@@ -51,14 +51,14 @@ PRINTED = {
     ("ANDMask, geometric mean", FIRST): [0.0018, -0.01145, 0.00337, -0.00017, 3.04045],
     ("ANDMask, geometric mean", LAST): [0.01133, -0.01592, -0.00759, 0.01496, 2.94207],
 }
-"""The weights after 1001 steps, as the notebook stores them, by row and what is held out."""
+"""The weights after 1001 steps, as stored in the notebook, by row and test environments."""
 
 SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
-"""The factor that the weight decay of 0.01 leaves of a weight, at rates of 0.3 * 0.9995^k."""
+"""The factor by which weight decay 0.01 shrinks a weight in 1001 steps at learning rates 0.3 * 0.9995^k."""
 
 
 def gradient_correlation(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The correlations in the thesis' figure at a few values of tau, of a network for each trial."""
+    """The correlations of figure 3.7 at a few values of tau, with one network for each trial."""
     taus = [0.0, 0.25, 0.5, 0.75, 1.0]
     measured = np.stack([correlations({**PAPER}, taus, trial) for trial in range(trials)])
     plain = measured[:, list(MASKS).index("ANDMask"), 0]
@@ -76,7 +76,7 @@ def gradient_correlation(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def random_gradients(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The sizes that figure 4 shows, with random gradients of its own for each trial."""
+    """The squared norms of figure 4, with new random gradients for each trial."""
     taus = {0.6: (5, 10, 20, 50, 100, 200), 1.0: (2, 4, 6, 8)}
     values: Values = {}
     for tau, counts in taus.items():
@@ -87,7 +87,7 @@ def random_gradients(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def ilc_linear(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The largest difference between our weights and the printed ones by run, for all trials."""
+    """The largest difference between our weights and the printed weights, by run."""
     values: Values = {}
     for spec in make_plan(read_sweep(find_sweep("ilc-linear"), ["trials=1"])).runs.values():
         printed = torch.tensor(PRINTED[spec.label, spec.test_environments])
@@ -104,7 +104,7 @@ def ilc_linear(trials: int, frames: Mapping[str, Tables]) -> Values:
 def sampled_sizes(
     environments: int, tau: float, components: int, sigma: float, trials: int, seed: int
 ) -> tuple[list[float], list[float]]:
-    """Squared norms of the mean of random gradients, unmasked and after AND-mask, by trial."""
+    """Squared norms of the mean of random gradients, unmasked and masked by AND-mask, by trial."""
     cls: Any = algorithms.get("ANDMask")
     problem = Problem((1,), Task("binary"), tuple(map(str, range(environments))), 1)
     algorithm = cls(build("Linear", {}, (1,), 1, 0), problem, cls.Hparams(tau=tau, rescale=False))
@@ -118,7 +118,7 @@ def sampled_sizes(
 
 
 def permuted(batch: Batch, dims: slice, seed: int) -> Batch:
-    """The batch with the inputs' `dims` permuted among the examples of each environment."""
+    """The batch with the inputs `dims` permuted among the examples of each environment."""
     generator = torch.Generator().manual_seed(seed)
     x = batch.x.clone()
     for environment in x:
@@ -128,11 +128,11 @@ def permuted(batch: Batch, dims: slice, seed: int) -> Batch:
 
 
 def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> np.ndarray:
-    """The correlations of one network and data set, (mask, tau, 3), in the order of `MASKS`.
+    """Three numbers for each mask and tau, (len(MASKS), len(taus), 3), for one network and dataset.
 
-    The three: Pearson's correlation of the masked mean gradient with the mechanism's and with the
-    shortcut's mean gradient, over the components that the mask kept, of all parameters; and the
-    fraction of components kept. NaN where fewer than three are left.
+    They are Pearson's correlation of the masked mean gradient with the mechanism's and with the shortcut's
+    mean gradient, over the kept components of all parameters, and the fraction of components kept.
+    Correlations are NaN for fewer than three components.
     """
     spec = single(
         {"name": "Spirals", **options},

@@ -1,8 +1,8 @@
-"""The numbers of arXiv:2003.00688 (REx) that are computed: a search, and toys that are nothing but risks.
+"""Computed numbers of arXiv:2003.00688 (REx): a search, and toy problems that consist of risks only.
 
-How many configurations beat chance out of distribution (section 4.1); two toys of the appendix, risks as
-functions of one or two numbers; and which way MM-REx and V-REx push two training risks (figure 11.4 of the
-thesis).
+The search counts how many configurations beat chance out of distribution (section 4.1). Two toy problems
+are the appendix's, with risks that are functions of one or two numbers. The last is figure 11.4 of the
+thesis: the directions in which MM-REx and V-REx push two training risks.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,26 +29,26 @@ TOY_METHODS: dict[str, dict[str, Any]] = {
     "VREx": {"penalty_weight": 1e4},
 }
 DOMAINS = {"below": (0.1, 0.2), "between": (0.2, 0.6), "above": (0.5, 0.8)}
-"""P(costly) in the two training environments, by where the two numbers lie relative to 1/3."""
+"""P(costly) in the two training environments, by their position relative to 1/3."""
 CHEAP, COSTLY = 2.0, 4.0
-"""The prices u and v of the two mistakes."""
+"""The costs u and v of the two mistakes."""
 W_1, W_2 = 1.5, 0.8
 """The coefficients of the cause and of the effect."""
 SCALES = (0.5, 1.0, 2.0)
-"""The standard deviations of the noise that varies; those of the others are 1."""
+"""The standard deviations of the noise that varies between environments; other noise has 1."""
 FIELD_METHODS: dict[str, dict[str, Any]] = {
     "MMREx": {"lambda_min": -1.0},
     "VREx": {"penalty_weight": 6.0},
 }
-"""The methods, at weights for which their two forces are equal where the risks differ by 1/2."""
+"""The methods, at weights that give both the same gradient when the risks differ by 1/2."""
 NEAR = 1e-3
-"""The distance from equal risks at which the jump at equality is looked at."""
+"""The difference of risks on each side of equality, between which the gradient's jump is measured."""
 
 
 def covariate_shift_search(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """Whether each run that ended is satisfactory (1 or 0), by row and imbalance.
+    """Whether each completed run is satisfactory (1 or 0), by row and imbalance.
 
-    It is if its test accuracy at the last step is above chance and below its training accuracy.
+    A run is satisfactory if its last test accuracy is above chance and below its training accuracy.
     """
     values: Values = {}
     for sweep in frames.values():
@@ -61,7 +61,7 @@ def covariate_shift_search(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def on_risks(name: str, environments: int, **values: Any) -> Callable[[Tensor], Tensor]:
-    """A method's objective past annealing as a function of the training risks (E,)."""
+    """A method's objective after annealing, as a function of the training risks (E,)."""
     cls: Any = algorithms.get(name)
     names = tuple(map(str, range(environments)))
     problem = Problem((1,), Task("regression"), names, 1)
@@ -85,7 +85,7 @@ def costly_risk(p: Tensor, q: Tensor) -> Tensor:
 
 
 def covariate_shift(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The p in [0, 1] that each method chooses for each pair of environments; nothing is random."""
+    """The p in [0, 1] that each method chooses for each pair of environments; deterministic."""
     values: Values = {}
     for domain, pair in DOMAINS.items():
         q = torch.tensor(pair, dtype=torch.double)
@@ -105,8 +105,8 @@ def covariate_shift(trials: int, frames: Mapping[str, Tables]) -> Values:
 def sem_risks(weights: Tensor, varies: str) -> Tensor:
     """The risks (E,) E[(a X1 + b X2 - Y)^2] for X1 = N1, Y = w1 X1 + NY, X2 = w2 Y + N2.
 
-    The residual is (a + w1 (b w2 - 1)) N1 + (b w2 - 1) NY + b N2; `varies` is `Y` or `2`, the noise
-    whose scale differs.
+    The residual is (a + w1 (b w2 - 1)) N1 + (b w2 - 1) NY + b N2. `varies`, `Y` or `2`, is the noise whose
+    scale differs between environments.
     """
     a, b = weights
     scales = torch.tensor(SCALES, dtype=torch.double)
@@ -118,10 +118,10 @@ def sem_risks(weights: Tensor, varies: str) -> Tensor:
 
 
 def scalar_sem(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The weights (a, b) that ERM and V-REx choose if one of the noises varies, without chance."""
+    """The weights (a, b) that ERM and V-REx choose if one noise varies; deterministic."""
     values: Values = {}
     for varies in ("2", "Y"):
-        start = np.zeros(2)
+        start = np.zeros(2)  # V-REx continues from the solution at the last penalty weight
         for name, weights in (("ERM", [0.0]), ("VREx", [1e1, 1e3, 1e5, 1e7])):
             for weight in weights:
                 objective = on_risks(name, 3, **({"penalty_weight": weight} if weight else {}))
@@ -140,7 +140,7 @@ def scalar_sem(trials: int, frames: Mapping[str, Tables]) -> Values:
 
 
 def risk_fields(trials: int, frames: Mapping[str, Tables]) -> Values:
-    """The gradients of the methods' objectives at some pairs of risks."""
+    """The gradients of the methods' objectives at pairs of risks."""
     values: Values = {}
     for name in FIELD_METHODS:
         apart, above, below = gradients(
