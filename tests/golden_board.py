@@ -23,7 +23,7 @@ import torch
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.rerun import train_frozen
 from oodbench.results.boards import find_board
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.provenance import machine
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import COMPLETE
@@ -49,13 +49,13 @@ def taken(directories: Iterable[Path]) -> dict[str, dict[str, Any]]:
     stream = random.Random(0)
     chosen: list[tuple[int, float, str, dict[str, Any]]] = []
     for directory in directories:
-        runs = read_results(Results(directory)).runs
+        runs = read_results(Directory(directory)).runs
         runs = runs[runs["state"].isin(COMPLETE)]
         for label, row in runs.groupby("label"):
             for place, run in enumerate(
                 stream.sample(row.to_dict("records"), min(COUNT, len(row)))
             ):
-                records = Results(directory).run(run["id"]).records()
+                records = Directory(directory).run(run["id"]).records()
                 about = {"row": label, "dataset": run["dataset_label"], "digest": digest(records)}
                 chosen.append((place, stream.random(), run["id"], about))
     return {run_id: about for *_, run_id, about in sorted(chosen, key=lambda c: c[:2])[:COUNT]}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oodbench.errors import UserError
 from oodbench.report.tables.leaderboard import Leaderboard, is_mean
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.tables import Tables
@@ -61,7 +61,7 @@ class Trained:
 
 def load(path: Path, runs: list[Trained]) -> Tables:
     """Write a results directory as sweeps do, and read it."""
-    results = Results(path)
+    results = Directory(path)
     results.write_plan("test", {}, [run.spec for run in runs])
     for run in runs:
         if run.state == "planned":

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from oodbench.__main__ import main
 from oodbench.errors import UserError
 from oodbench.report.tables import FORMATS
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.terminal import exit_on_user_error, printable
 from tests.helpers.commands import python, run
 from tests.helpers.made import Made, rising
@@ -182,7 +182,7 @@ def test_clean_deletes_nothing_where_it_cannot_ask(tmp_path: Path) -> None:
     made.add("D", "ERM", ("a",), 0, rising(0.5))
     stranger = made.results.path / "runs" / "stranger"
     stranger.mkdir()
-    (checkpoint,) = (Results(made.results.path).run(i).checkpoint for i in made.runs)
+    (checkpoint,) = (Directory(made.results.path).run(i).checkpoint for i in made.runs)
     checkpoint.write_bytes(b"0")
     done = oodbench(tmp_path, "sweep", "clean", "out", closed=True)
     assert done.returncode == 2 and stranger.is_dir() and checkpoint.exists()

@@ -15,7 +15,7 @@ from oodbench.board.protocol import entry_of, label_of, name_of, protocol_of, re
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
 from oodbench.results.boards import ENTRIES_FILE, RECORDS_FILE, RUNS_FILE
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.provenance import code, method_digest
 from oodbench.results.read import read_board, read_results
@@ -48,7 +48,7 @@ Cell = tuple[int, int, tuple[str, ...]]
 
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
     """The reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
-    runs = read_results(Results(results)).runs
+    runs = read_results(Directory(results)).runs
     runs["id"] = runs["id"].str.partition("@")[0]  # of a run in several rows
     labels = [str(label) for label in runs["label"].unique()]
     entries = {name_of(entry) for entry in protocol.datasets}  # others may lack their data here

@@ -216,11 +216,11 @@ def validate(
     from oodbench.board.checks import wrong_board, wrong_results
     from oodbench.board.protocol import protocol_of
     from oodbench.registry import load_plugins
-    from oodbench.results.directory import Results
+    from oodbench.results.directory import Directory
 
     load_plugins(plugin or [])
     if (Path(what) / "sweep.json").exists():
-        results = Results(Path(what))
+        results = Directory(Path(what))
         board = name or results.plan()["settings"].get("protocol")
         if board is None:
             raise UserError(f"{what} names no protocol: type the board after it")

@@ -13,7 +13,7 @@ from oodbench.board.checks import ROW, refuse, wrong_results
 from oodbench.board.protocol import label_of, name_of, protocol_of
 from oodbench.errors import UserError
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE, lock
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.parquet import (
     CATEGORIES,
     RECORDS,
@@ -72,7 +72,7 @@ def freeze(
         raise UserError(f"{board} is no board yet: copy its sweep to {board / PROTOCOL_FILE}")
     protocol = protocol_of(board)
     refuse(wrong_results(results, protocol, data_dir), f"{results} cannot be frozen")
-    runs, records = frozen_tables(read_results(Results(results)))
+    runs, records = frozen_tables(read_results(Directory(results)))
     rows = _rows(runs)
     with lock(board):
         known, known_records = tables_of(board)
@@ -92,7 +92,7 @@ def freeze(
             values = pd.concat([known_records.astype(TEXTS), records[of_new]])
             _write(board, _in_order(both, protocol), values)
         if predictions:
-            _freeze_predictions(Results(results), board, set(runs["id"]))
+            _freeze_predictions(Directory(results), board, set(runs["id"]))
     return Frozen(tuple(row for row in rows if row not in there), tuple(there))
 
 
@@ -103,7 +103,7 @@ def _write(board: Path, runs: pd.DataFrame, records: pd.DataFrame) -> None:
     write_table(table_of(runs, RUNS), board / RUNS_FILE)
 
 
-def _freeze_predictions(results: Results, board: Path, ids: set[str]) -> None:
+def _freeze_predictions(results: Directory, board: Path, ids: set[str]) -> None:
     """Freeze the predictions of these runs where a table of the board shows them by any rule."""
     tables = read_board(board)
     tables = subset(tables, tables.runs[_bare(tables.runs["id"]).isin(ids)])

@@ -15,7 +15,7 @@ from oodbench.board.protocol import name_of, possible, protocol_of
 from oodbench.errors import unknown
 from oodbench.notes import AnyNote
 from oodbench.report.differences import Agreement, compared, distance, named, origin, outcome
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.read import read_board, read_results
 from oodbench.results.run_spec import RunSpec
@@ -76,11 +76,11 @@ def _failure(run: "pd.Series[Any]", error: str) -> str:
     return f"{text}: {error}" if error else text
 
 
-def train_frozen(board: Path, specs: Sequence[RunSpec], options: LaunchOptions) -> Results:
+def train_frozen(board: Path, specs: Sequence[RunSpec], options: LaunchOptions) -> Directory:
     """Train the frozen runs that have not ended in `options.out`."""
     for name in {spec.algorithm for spec in specs}:
         algorithms.get(name)
-    results = Results(options.out)
+    results = Directory(options.out)
     left = [spec.id for spec in specs if results.run(spec.id).end() is None]
     launch_specs(board.name, {spec.id: spec for spec in specs}, left, options)
     return results

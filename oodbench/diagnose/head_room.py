@@ -25,7 +25,7 @@ from oodbench.report.cells import constant_values, reported_metrics
 from oodbench.report.numbers import gain, number, with_unit
 from oodbench.report.statistics import mean_and_error
 from oodbench.report.why import why
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import COMPLETE, CONSTANT, RunSpec
 from oodbench.results.tables import Tables
@@ -131,7 +131,7 @@ def head_room(
         for runs, sweep in zip(kept, sweeps, strict=True):
             planned = _planned({**keys, **sweep}, options, ERM in rows) if sweep else {}
             runs.update({i: s for i, s in planned.items() if s.draw < few or s.label in rows})
-    results, specs = Results(options.out), {i: s for each in kept for i, s in each.items()}
+    results, specs = Directory(options.out), {i: s for each in kept for i, s in each.items()}
     waiting = [i for i in specs if not results.run(i).state().final]
     launch_specs("head-room", specs, waiting, options)
     frames, own = (read_results(results, runs) if runs else None for runs in kept)

@@ -13,7 +13,7 @@ from oodbench.notes import Note
 from oodbench.report.differences import Agreement, compared, equal_notes, origin, unlike_note
 from oodbench.report.gaps import BASELINE, gaps_by_rule, losses
 from oodbench.results.boards import board_among, datasets_to_come, find_board
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.provenance import method_digest, versions
 from oodbench.results.read import joined, read_board, read_results
@@ -366,7 +366,7 @@ def _computed(
                     yield str(run_id), int(step), environment, split, metric, value, count
 
 
-def spare(results: Results) -> list[Path]:
+def spare(results: Directory) -> list[Path]:
     """The files of predictions that no table shows by any rule; none before all runs have ended."""
     files = list(results.path.glob("kept/*/predictions/*.npz"))
     frames = read_results(results) if files else None

@@ -16,7 +16,7 @@ from oodbench.report.cells import over_ties, test_values
 from oodbench.report.numbers import number, with_unit
 from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet
-from oodbench.results.directory import Results, kept_weights
+from oodbench.results.directory import Directory, kept_weights
 from oodbench.results.run_spec import COMPLETE
 from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import choose, find_rule, judge, usual
@@ -132,7 +132,7 @@ def load_line(cell: Why) -> str | None:
     """
     if cell.directory is None:
         return None
-    results = Results(Path(cell.directory))
+    results = Directory(Path(cell.directory))
     for run in cell.runs[cell.runs["chosen"]].to_dict(orient="records"):
         if (cell.rule, int(run["step"])) in kept_weights(results.run(run["id"])):
             names = {

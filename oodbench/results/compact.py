@@ -13,7 +13,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from oodbench.files import is_temporary
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.ended import FOLDER, SMALL, Ended, ended, lock, records_file, write_part
 from oodbench.results.parquet import RUNS, of_runs
 from oodbench.results.read import read_folders
@@ -24,7 +24,7 @@ ROW = ["dataset_label", "label", "ceiling", "transductive", "reference"]
 """The columns of a run that say in which row it stands."""
 
 
-def compact(directory: Results, patient: bool = True) -> int:
+def compact(directory: Directory, patient: bool = True) -> int:
     """Move the planned runs that have ended into the tables; returns their number.
 
     The runs get the labels of the plan. Small parts are merged, and folders of runs that are in the tables

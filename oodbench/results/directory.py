@@ -117,7 +117,7 @@ class RunDirectory:
     def beat(self, step: int) -> None:
         """Say that this process has the run at `step`; `job` and `node` are Slurm's.
 
-        Its further steps are in the heartbeat of the process, see `Results.beat`.
+        Its further steps are in the heartbeat of the process, see `Directory.beat`.
         """
         beat = {"step": step, "time": time.time(), "host": platform.node(), "pid": os.getpid()}
         beat |= {"job": slurm_job(), "node": os.environ.get("SLURMD_NODENAME")}
@@ -351,7 +351,7 @@ def kept_weights(run: RunDirectory) -> dict[tuple[str, int], Path]:
     return files
 
 
-class Results:
+class Directory:
     """A results directory: the planned runs and what is on disk of them."""
 
     def __init__(self, path: Path) -> None:

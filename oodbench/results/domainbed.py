@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
 from pydantic_core import from_json
 
 from oodbench.errors import UserError
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import Evaluation, RunSpec, State
 from oodbench.results.schemas import Count, DamagedFile, parse_json, read_bytes
 
@@ -147,7 +147,7 @@ def import_sweep(folder: Path, out: Path) -> Imported:
         if kept is not run:
             runs[run.identity], other = sorted((kept, run), key=lambda r: -len(r.records))
             left_out.append(f"{other.place} holds the run of {runs[run.identity].place} again")
-    results = Results(out)
+    results = Directory(out)
     for run in runs.values():
         _write(results, run)
     specs = {run.spec.id: run.spec for run in runs.values()}
@@ -231,7 +231,7 @@ def _spec(records: Sequence[Record], place: str) -> RunSpec:
         raise UserError(f"{place} cannot be a run: {error}") from error
 
 
-def _write(results: Results, run: Found) -> None:
+def _write(results: Directory, run: Found) -> None:
     names = _environments(run.records[0], run.place)
     directory = results.run(run.spec.id)
     directory.path.mkdir(parents=True)

@@ -283,7 +283,7 @@ def predictions_of_runs(runs: Any) -> Callable[[str, int], dict[str, Predictions
     from functools import cache
 
     from oodbench.results.boards import find_board
-    from oodbench.results.directory import Results
+    from oodbench.results.directory import Directory
 
     of_dataset = cache(lambda name, dataset: frozen_predictions(find_board(name), dataset))
     names = ["id", "directory", "dataset_label"]
@@ -295,6 +295,6 @@ def predictions_of_runs(runs: Any) -> Callable[[str, int], dict[str, Predictions
         if run_id in frozen:
             found: dict[str, Predictions] = of_dataset(directory, dataset)(run_id, step)
             return found
-        return read_predictions(Results(Path(directory)).run(run_id.partition("@")[0]), step)
+        return read_predictions(Directory(Path(directory)).run(run_id.partition("@")[0]), step)
 
     return predictions_of

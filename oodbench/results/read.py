@@ -30,7 +30,7 @@ from oodbench.results.boards import (
     find_board,
     to_come,
 )
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import Directory, RunDirectory
 from oodbench.results.ended import Ended, ended
 from oodbench.results.parquet import (
     RECORDS,
@@ -81,7 +81,7 @@ def read_folders(results: Path, ids: Sequence[str]) -> tuple[pd.DataFrame, pa.Ta
 
     A broken run has no records; one that has not ended has those before a torn or damaged line.
     """
-    runs = [Results(results).run(run_id) for run_id in ids]
+    runs = [Directory(results).run(run_id) for run_id in ids]
     chunks = [runs[start : start + CHUNK] for start in range(0, len(runs), CHUNK)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # a disk may be slow
         found = list(pool.map(_folders, chunks))
@@ -122,7 +122,7 @@ def _folder(directory: RunDirectory) -> tuple[dict[str, Any], list[tuple[Any, ..
     return about | {"context": context, "provenance": dict(run.provenance)}, rows
 
 
-def read_results(results: Results, specs: Mapping[str, RunSpec] | None = None) -> Tables:
+def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None) -> Tables:
     """The planned runs of a directory, or these (by id), and their records.
 
     A run that stands in several rows is there once for each; see `Tables.runs`. Raises UserError if
@@ -150,7 +150,7 @@ def read_results(results: Results, specs: Mapping[str, RunSpec] | None = None) -
     return Tables(*_each_once(completed(runs), in_order), notes=tuple(f"{n}." for n in notes))
 
 
-def _with_folder(results: Results, ids: "pd.Index[str]") -> list[str]:
+def _with_folder(results: Directory, ids: "pd.Index[str]") -> list[str]:
     with suppress(OSError):
         there = {*os.listdir(results.path / "runs")}  # noqa: PTH208 (fast)
         return [i for i in ids if i in there]
@@ -261,7 +261,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Tables:
     A label that means other runs in a later directory gets that directory's name in brackets.
     Raises UserError if protocol or code differ, unless `allow_mixed`.
     """
-    frames = [read_results(Results(directory)) for directory in directories]
+    frames = [read_results(Directory(directory)) for directory in directories]
     if len(frames) == 1:
         (only,) = frames
         return replace(only, notes=(*only.notes, *stale_notes(only.runs)))
@@ -347,7 +347,7 @@ def records_of_sources(sources: Sequence[str | PathLike[str]]) -> pd.DataFrame:
     tables = []
     for source in map(str, sources):
         board, _ = board_among([source])
-        read = read_board(find_board(source)) if board else read_results(Results(Path(source)))
+        read = read_board(find_board(source)) if board else read_results(Directory(Path(source)))
         tables.append(tidy(read))
         if len(sources) > 1:
             tables[-1].insert(0, "source", source)

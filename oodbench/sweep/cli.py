@@ -11,7 +11,7 @@ import typer
 
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep, several
@@ -99,14 +99,14 @@ def plan(
     console = terminal()
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
     if out is not None:
-        parsed = continued(parsed, stored_plan(Results(out)))
+        parsed = continued(parsed, stored_plan(Directory(out)))
     load_plugins([*parsed.plugins, *(plugin or ())])
     made = make_plan(parsed, data_dir)
     if format_ == "json":
         typer.echo(as_json(made))
         return
     show_plan(made, console)
-    left = [s for i, s in made.runs.items() if not (out and Results(out).run(i).state().complete)]
+    left = [s for i, s in made.runs.items() if not (out and Directory(out).run(i).state().complete)]
     if out is not None:
         count = len(made.runs) - len(left)
         console.say(f"{count} of them have ended in {out}; {len(left)} are left to train.")
@@ -334,10 +334,10 @@ def schema(plugin: Plugins = None) -> None:
     typer.echo(json.dumps(module.schema(), indent=1))
 
 
-def _results(sweep: str, out: Path | None, settings: Sequence[str] | None = None) -> Results:
+def _results(sweep: str, out: Path | None, settings: Sequence[str] | None = None) -> Directory:
     if out is None and (Path(sweep) / "sweep.json").is_file():
-        return Results(Path(sweep))
+        return Directory(Path(sweep))
     # its rule may be of a plug-in that only the launch named
-    return Results(
+    return Directory(
         out or Path("results") / read_sweep(find_sweep(sweep), settings or (), any_rule=True).name
     )

@@ -17,7 +17,7 @@ from oodbench.arithmetic import lost_here
 from oodbench.errors import PLUGIN_HINT, UserError, wrong_result
 from oodbench.registry import load_plugins
 from oodbench.results.compact import compact
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import Sweep
 from oodbench.sweep.launchers import (
@@ -53,7 +53,7 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     launched, and KeyboardInterrupt when it is interrupted.
     """
     console = console or terminal()
-    results = Results(options.out)
+    results = Directory(options.out)
     stored = stored_plan(results)
     sweep = continued(sweep, stored)
     plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
@@ -115,7 +115,7 @@ def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> 
     )
 
 
-def _job(decision: Decision, results: Results, options: LaunchOptions) -> Job:
+def _job(decision: Decision, results: Directory, options: LaunchOptions) -> Job:
     wanted = {
         i
         for i, s in decision.states.items()
@@ -139,7 +139,7 @@ def _trained(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State
 
 
 @contextmanager
-def compacting(results: Results, console: Terminal) -> Iterator[None]:
+def compacting(results: Directory, console: Terminal) -> Iterator[None]:
     """Move ended runs into the tables while runs are trained, and at the end."""
     stopped = threading.Event()
 
@@ -184,7 +184,7 @@ def _report(
         )
 
 
-def _print_leaderboard(results: Results, console: Terminal) -> None:
+def _print_leaderboard(results: Directory, console: Terminal) -> None:
     from oodbench.report.tables import print_sheet
     from oodbench.report.tables.sheet import leaderboard_sheet
     from oodbench.results.read import joined
@@ -213,7 +213,7 @@ def launch_specs(
     `ids` are in each state. Raises as `launch` does.
     """
     launcher = _launcher(options.launcher, options.plugins)
-    results = Results(options.out)
+    results = Directory(options.out)
     job = Job(name=name, results=results, specs=dict(specs), ids=tuple(ids), options=options)
     results.write_plan(name, {"plugins": list(options.plugins)}, [*job.specs.values()])
     with compacting(results, terminal()):

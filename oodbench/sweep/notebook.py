@@ -17,7 +17,7 @@ from typing import Any
 
 from oodbench.errors import UserError
 from oodbench.files import write_whole
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 
 MAIN = "__main__"
 FOLDER, PREFIX = "plugins", "saved_"
@@ -31,7 +31,7 @@ def saved_file(out: Path, cls: type) -> Path:
 
 def made_folder(out: Path, name: str) -> Path:
     """A folder of a results directory; raises UserError if `out` is a folder of something else."""
-    Results(out).plan_lock()
+    Directory(out).plan_lock()
     (out / name).mkdir(exist_ok=True)
     return out / name
 

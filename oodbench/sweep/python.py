@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from oodbench.errors import MOST_THREADS, UserError, whole_number
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results as Directory
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.tables import tidy

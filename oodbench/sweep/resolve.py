@@ -19,7 +19,7 @@ from oodbench.errors import MissingError, UserError, unknown
 from oodbench.hparams import drawn_values, rates_family
 from oodbench.metrics import known_direction
 from oodbench.registry import CHANGES
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.results.tables import Tables, plugins_of
@@ -335,7 +335,7 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
     draws of its own, each run is judged alone. Ties go to the lowest draw. Raises UserError for trials that
     took part in the choice, and for a rule that sees the test environments.
     """
-    frames = read_results(Results(directory))
+    frames = read_results(Directory(directory))
     rule = rule or usual(frames)
     if sees_test(rule):
         raise UserError(
@@ -350,7 +350,7 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
             f"trained again; use others, such as `trials: {others}`"
         )
     about = {"results": str(directory), "rule": rule, "draws": int(runs["draw"].nunique())}
-    stored = Results(directory).specs()
+    stored = Directory(directory).specs()
     specs = {p: stored[i.partition("@")[0]] for p, i in _best_runs(frames, runs, rule).items()}
     return Chosen(about | {"trials": before}, specs)
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import Directory, RunDirectory
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
@@ -27,12 +27,12 @@ REFRESH_SECONDS = 2.0
 """Seconds between two looks of `--watch` at the disk and at the launchers' queues."""
 
 
-def show(results: Results, console: Terminal) -> None:
+def show(results: Directory, console: Terminal) -> None:
     """Print the status of a sweep once."""
     console.print(render(results, states(results), console), soft_wrap=True)
 
 
-def as_json(results: Results) -> str:
+def as_json(results: Directory) -> str:
     """The state of every run, and how many have each, as JSON; `log` is the last job's output."""
     stored, now = results.plan(), states(results)
     runs = [
@@ -50,7 +50,7 @@ def as_json(results: Results) -> str:
     return json.dumps({"name": stored["name"], "counts": counts, "runs": runs}, indent=1)
 
 
-def watch(results: Results, console: Terminal) -> None:
+def watch(results: Directory, console: Terminal) -> None:
     """Show the status, refreshed, with a bar, until no run is queued or running."""
     total = len(results.specs())
     bar = progress(console, total)
@@ -65,7 +65,7 @@ def watch(results: Results, console: Terminal) -> None:
             time.sleep(REFRESH_SECONDS)
 
 
-def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> RenderableType:
+def render(results: Directory, now: dict[str, RunStatus], console: Terminal) -> RenderableType:
     """The counts of each dataset, then lines for each run that is under way or went wrong."""
     stored = results.plan()
     rows = specs_in(stored)
@@ -125,7 +125,7 @@ def _state(status: RunStatus) -> str:
 
 
 def _failures(
-    results: Results, failed: Mapping[str, RunSpec], now: Mapping[str, RunStatus]
+    results: Directory, failed: Mapping[str, RunSpec], now: Mapping[str, RunStatus]
 ) -> Iterator[str]:
     alike: dict[tuple[str, str, str], list[str]] = {}
     for i, spec in failed.items():
@@ -137,7 +137,7 @@ def _failures(
         yield _with_log(line, now[first], [])
 
 
-def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str:
+def _line(results: Directory, run_id: str, spec: RunSpec, state: RunStatus) -> str:
     run = results.run(run_id)
     if _state(state) == PAUSED:
         return f"paused at step {_last_step(run)}: {title(spec)}"

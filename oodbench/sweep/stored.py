@@ -7,7 +7,7 @@ from typing import Any
 
 from oodbench.errors import UserError
 from oodbench.identity import Digests
-from oodbench.results.directory import LAST, Results, kept_weights
+from oodbench.results.directory import LAST, Directory, kept_weights
 from oodbench.results.ended import ended
 from oodbench.results.parquet import specs_of
 from oodbench.results.run_spec import RunSpec, State
@@ -34,8 +34,8 @@ RETRAIN, KEEP = "retrain", "keep"
 OUTCOME = {RETRAIN: "they are trained again", KEEP: "they are kept"}
 
 
-def stored_plan(results: Results) -> dict[str, Any]:
-    """The plan of a results directory, see `Results.plan`; empty before its first launch."""
+def stored_plan(results: Directory) -> dict[str, Any]:
+    """The plan of a results directory, see `Directory.plan`; empty before its first launch."""
     return results.plan() if (results.path / "sweep.json").exists() else {}
 
 
@@ -60,9 +60,9 @@ def continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
 
 
 def store_plan(
-    results: Results, plan: Plan, options: LaunchOptions, replacing: bool = False
+    results: Directory, plan: Plan, options: LaunchOptions, replacing: bool = False
 ) -> None:
-    """Add a plan to a results directory, `replacing` what stands in its places; see `Results.write_plan`.
+    """Add a plan to a results directory, `replacing` what stands in its places; see `Directory.write_plan`.
 
     Raises UserError if the directory holds anything else than earlier launches of this sweep.
     """
@@ -99,7 +99,7 @@ class Decision:
 
 def decide(
     plan: Plan,
-    results: Results,
+    results: Directory,
     stored: Mapping[str, Any],
     options: LaunchOptions,
     console: Terminal,
@@ -133,7 +133,7 @@ def stale_wish(retrain: bool, keep: bool) -> str:
 
 
 def reasons(
-    results: Results,
+    results: Directory,
     specs: Mapping[str, RunSpec],
     statuses: Mapping[str, RunStatus],
     here: Mapping[str, Digests] | None = None,
@@ -150,7 +150,7 @@ def reasons(
     return stale(trained, here)
 
 
-def _has_begun(results: Results, run_id: str, state: State) -> bool:
+def _has_begun(results: Directory, run_id: str, state: State) -> bool:
     return state.complete or (state.at_rest and results.run(run_id).checkpoint.exists())
 
 
@@ -191,7 +191,9 @@ def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ..
     return tuple(dict.fromkeys(rules))
 
 
-def lacking(results: Results, specs: Mapping[str, RunSpec], rules: Sequence[str]) -> dict[str, int]:
+def lacking(
+    results: Directory, specs: Mapping[str, RunSpec], rules: Sequence[str]
+) -> dict[str, int]:
     """How many of these complete runs lack the weights of each rule that could judge them."""
     if not rules:
         return {}
@@ -203,6 +205,6 @@ def lacking(results: Results, specs: Mapping[str, RunSpec], rules: Sequence[str]
     return {rule: count for rule, count in counts.items() if count}
 
 
-def weights_files(results: Results, ids: Iterable[str]) -> list[Path]:
+def weights_files(results: Directory, ids: Iterable[str]) -> list[Path]:
     """The files of kept weights of some runs."""
     return [path for run_id in ids for path in kept_weights(results.run(run_id)).values()]

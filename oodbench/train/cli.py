@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.terminal import DataDir, Plugins, Threads, commands, terminal
 from oodbench.train.settings import TrainSettings
 
@@ -44,7 +44,7 @@ def average(
     from oodbench.train.diwa import average_runs
     from oodbench.train.process import clean_process
 
-    directory, console = Results(results), terminal()
+    directory, console = Directory(results), terminal()
     stored = directory.plan()["settings"]
     plugins = tuple(dict.fromkeys([*stored.get("plugins", ()), *(plugin or ())]))
     load_plugins(plugins)

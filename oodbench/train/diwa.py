@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from oodbench.errors import UserError, unknown
-from oodbench.results.directory import Results, RunDirectory, kept_weights
+from oodbench.results.directory import Directory, RunDirectory, kept_weights
 from oodbench.results.parquet import specs_of
 from oodbench.results.provenance import begun_by, provenance
 from oodbench.results.run_spec import DIWA, Evaluation, RunSpec, State
@@ -49,7 +49,7 @@ class Member:
 
 
 def average_runs(
-    results: Results, rule: str | None, choices: Sequence[str], settings: TrainSettings, say: Say
+    results: Directory, rule: str | None, choices: Sequence[str], settings: TrainSettings, say: Say
 ) -> list[str]:
     """Average the runs of every cell of a sweep, record the scores, and return the new runs' ids.
 
@@ -94,7 +94,7 @@ def _place(spec: RunSpec) -> tuple[Any, ...]:
     return spec.dataset_name, spec.label, spec.test_environments, spec.trial
 
 
-def _cells(results: Results, specs: Sequence[RunSpec], rule: str) -> Iterator[list[Member]]:
+def _cells(results: Directory, specs: Sequence[RunSpec], rule: str) -> Iterator[list[Member]]:
     runs = [(s, results.run(s.id)) for s in specs if not _is_average(s)]
     runs.sort(key=lambda run: (*map(str, _place(run[0])), run[0].draw))
     for _, cell in groupby(runs, key=lambda run: _place(run[0])):
@@ -196,7 +196,7 @@ def greedy_choice(
 
 
 def _average_cell(
-    results: Results, members: Sequence[Member], choice: str, rule: str, settings: TrainSettings
+    results: Directory, members: Sequence[Member], choice: str, rule: str, settings: TrainSettings
 ) -> RunSpec:
     start = time.perf_counter()
     average = _WeightAverage(members, rule, settings)

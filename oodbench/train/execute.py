@@ -18,7 +18,7 @@ from oodbench import blame
 from oodbench.arithmetic import warn_unless
 from oodbench.errors import UserError
 from oodbench.files import is_disk_full
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import Directory, RunDirectory
 from oodbench.results.provenance import begun_by, provenance
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile
@@ -301,10 +301,10 @@ class Heartbeats:
             for folder, steps in folders.items():
                 # a full disk may have room again at the next beat
                 with contextlib.suppress(OSError):
-                    Results(folder).beat(steps)
+                    Directory(folder).beat(steps)
         for folder in folders:
             with contextlib.suppress(OSError):
-                Results(folder).beat({})
+                Directory(folder).beat({})
 
 
 def _state_after(

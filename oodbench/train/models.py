@@ -17,7 +17,7 @@ from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError, names_arguments, unknown, whole_number
 from oodbench.networks.base import networks
 from oodbench.networks.weights import load_fitting, replaced_weights
-from oodbench.results.directory import LAST, Results, RunDirectory, kept_weights
+from oodbench.results.directory import LAST, Directory, RunDirectory, kept_weights
 from oodbench.results.run_spec import Evaluation
 from oodbench.results.schemas import RunFile
 from oodbench.tasks import Task
@@ -114,11 +114,11 @@ def load_model(
     trial = None if trial is None else whole_number(trial, "trial")
     names = (dataset, algorithm, test_environment)
     if path.parent.name in ("runs", "kept") and not (path / "sweep.json").exists():
-        run = Results(path.parent.parent).run(path.name)
+        run = Directory(path.parent.parent).run(path.name)
         file = _weights_of_run(run, rule)
         _check_names(run, (*names, trial))
     else:
-        run, file = _weights_of_cell(Results(path), names, rule, trial)
+        run, file = _weights_of_cell(Directory(path), names, rule, trial)
     info = _info(run)
     _require_known(info)
     known = _data_dir(run) if data_dir is None else Path(data_dir)
@@ -160,7 +160,7 @@ def _weights_of_run(run: RunDirectory, rule: str | None) -> Path:
 
 
 def _weights_of_cell(
-    results: Results, names: tuple[str | None, ...], rule: str | None, trial: int | None
+    results: Directory, names: tuple[str | None, ...], rule: str | None, trial: int | None
 ) -> tuple[RunDirectory, Path]:
     from oodbench.report.why import why
     from oodbench.results.read import read_results
@@ -198,7 +198,7 @@ def _none_kept(run: RunDirectory, rule: str | None, step: int | None = None) -> 
 
 
 def _data_dir(run: RunDirectory) -> Path | None:
-    results = Results(run.path.absolute().parent.parent)
+    results = Directory(run.path.absolute().parent.parent)
     if not (results.path / "sweep.json").exists():
         return None
     stored = results.plan()["settings"].get("data_dir")

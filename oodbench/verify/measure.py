@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oodbench.errors import unknown
 from oodbench.identity import commit
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
 from oodbench.sweep.file import find_sweep, read_sweep
@@ -31,7 +31,7 @@ def train(experiment: Experiment, out: Path, trials: int | None, options: Launch
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
     """Our numbers for an experiment with their provenance; its sweeps' results are read from `out`."""
     started = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
-    frames: Mapping[str, Tables] = {name: read_results(Results(out / name)) for name in started}
+    frames: Mapping[str, Tables] = {name: read_results(Directory(out / name)) for name in started}
     values = our_values(experiment, frames, trials or experiment.trials)
     return Measured(values=values, provenance=_provenance(experiment, frames))
 

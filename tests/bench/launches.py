@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
@@ -31,7 +31,7 @@ def run_rows(folder: Path) -> list[Row]:
     costs = []
     for trial in range(10):
         run = single({"name": "Spirals"}, {"name": "ERM"}, steps=20, trials=[trial])
-        directory = Results(folder / "cost").run(run.id)
+        directory = Directory(folder / "cost").run(run.id)
         start = time.perf_counter()
         execute(run, directory, TrainSettings())
         total = time.perf_counter() - start
@@ -46,7 +46,7 @@ def status_row(folder: Path, count: int = 1000) -> Row:
     """Seconds of the command `status` on finished runs."""
     base = single({"name": "Spirals"}, {"name": "ERM"})
     runs = {run.id: run for run in (replace(base, trial=trial) for trial in range(count))}
-    results = Results(folder / "status")
+    results = Directory(folder / "status")
     for run in runs.values():
         directory = results.run(run.id)
         directory.path.mkdir(parents=True)
@@ -60,7 +60,7 @@ def status_row(folder: Path, count: int = 1000) -> Row:
 
 def write_sweep(path: Path, count: int) -> None:
     """A results directory with `count` ended runs of 20 evaluations of 16 values each."""
-    generator, results, specs = random.Random(0), Results(path), {}
+    generator, results, specs = random.Random(0), Directory(path), {}
     for number in range(count):
         rest, environment = divmod(number, len(ENVIRONMENTS))
         rest, algorithm = divmod(rest, 10)
@@ -84,7 +84,7 @@ def write_sweep(path: Path, count: int) -> None:
     results.write_plan("bench", {}, [*specs.values()])
 
 
-def _write_run(results: Results, run: RunSpec, generator: random.Random) -> None:
+def _write_run(results: Directory, run: RunSpec, generator: random.Random) -> None:
     directory = results.run(run.id)
     directory.path.mkdir(parents=True)
     context = {
@@ -132,11 +132,11 @@ def table_rows(folder: Path, count: int = 10_000) -> list[Row]:
 def memory_row(folder: Path) -> Row:
     """Peak memory of loading and selecting: that of the program, and 100,000 times that of a run."""
     code = (
-        "import resource, sys; from pathlib import Path; from oodbench.results.directory import Results;"
+        "import resource, sys; from pathlib import Path; from oodbench.results.directory import Directory;"
         "import pyarrow.compute, pyarrow.ipc, oodbench.selection as s;"
         "from oodbench.results.read import read_results;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; base = peak();"
-        "f = read_results(Results(Path(sys.argv[1]))); s.choose(f); print(len(f.runs), base, peak())"
+        "f = read_results(Directory(Path(sys.argv[1]))); s.choose(f); print(len(f.runs), base, peak())"
     )
     command = [sys.executable, "-c", code, str(folder)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout

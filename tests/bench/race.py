@@ -28,7 +28,7 @@ from tabulate import tabulate
 from oodbench.arithmetic import variables
 from oodbench.errors import UserError
 from oodbench.identity import commit
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from tests.bench import spirals_sweep
 from tests.bench.process_tree import Cost, cost_of
@@ -94,13 +94,13 @@ class Lap:
 
 def launched(
     sweep: Mapping[str, Any], folder: Path, options: Sequence[str]
-) -> tuple[Cost, Results]:
+) -> tuple[Cost, Directory]:
     """A sweep of ours, launched by a process of its own; raises UserError unless all runs ended well."""
     file, out = folder / "sweep.yaml", folder / "results"
     file.write_text(yaml.safe_dump(dict(sweep)))
     command = [sys.executable, "-m", "oodbench.sweep", "launch", str(file), "--out", str(out)]
     cost = cost_of([*command, "--yes", *options], folder, environment())
-    results = Results(out)
+    results = Directory(out)
     runs = results.specs() if cost.code == 0 else {}
     states = [results.run(i).state() for i in runs]
     _check(states.count(State.DONE), max(1, len(runs)), folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.algorithms import algorithms
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
@@ -53,7 +53,7 @@ def specs(algorithm: str, changes: Mapping[str, Any], average: str = "none") -> 
     return list(runs)
 
 
-def seconds(runs: list[RunSpec], results: Results, vectorize: int, device: str) -> float:
+def seconds(runs: list[RunSpec], results: Directory, vectorize: int, device: str) -> float:
     """Seconds of training some runs, `vectorize` of them at once; on a CPU, CPU seconds."""
     settings = TrainSettings(device=device, vectorize=vectorize)
     results.write_plan("bench", {}, runs)
@@ -75,8 +75,8 @@ def median_ratio(runs: list[RunSpec], folder: Path, device: str, rounds: int) ->
     ratios = []
     for turn in range(rounds + 1):
         place = folder / f"{turn}"
-        alone = seconds(runs[:SAMPLE], Results(place / "alone"), 1, device)
-        together = seconds(runs, Results(place / "together"), len(runs), device)
+        alone = seconds(runs[:SAMPLE], Directory(place / "alone"), 1, device)
+        together = seconds(runs, Directory(place / "together"), len(runs), device)
         ratios.append(alone * len(runs) / SAMPLE / together)
     return statistics.median(ratios[1:])
 

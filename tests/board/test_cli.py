@@ -15,7 +15,7 @@ import pytest
 from oodbench.datasets import datasets, make
 from oodbench.errors import missing_package
 from oodbench.results.boards import RECORDS_FILE, RUNS_FILE
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
 from tests.helpers.boards import Stored, edited_board, invoke, new_board, remove, stored
@@ -80,7 +80,7 @@ def test_rows_of_a_protocol_are_trained_on_features_of_ones_own(tmp_path: Path) 
     command = ("run", tmp_path / "b.v1", "--algorithm", "VREx", "--workers", 1)
     own = ("--features", tmp_path / "mine.npz", "--dataset", "scans", "--out", tmp_path / "out")
     assert "VREx" in invoke(*command, *own)
-    (run,) = read_results(Results(tmp_path / "out")).runs.to_dict("records")
+    (run,) = read_results(Directory(tmp_path / "out")).runs.to_dict("records")
     assert run["options"]["sha256"] and run["state"] == State.DONE
     text = invoke(*command, *own[:2], "--dataset", "Spirals", "--out", tmp_path / "no", code=2)
     assert "--features replaces those of one dataset of FrozenFeatures" in text

@@ -10,7 +10,7 @@ import pytest
 
 from oodbench.board.freeze import data_digests, freeze, frozen_rules
 from oodbench.errors import UserError
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.ended import ended, write_part
 from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.read import read_board, read_results
@@ -43,7 +43,7 @@ def test_a_board_is_its_sweep_and_two_tables(board: Path, half: Path) -> None:
     runs = stored(board).runs
     rows = list(dict.fromkeys(zip(runs["dataset_label"], runs["label"], strict=True)))
     assert rows == [(dataset, row) for dataset in ("SEM", "digits") for row in ("ERM", "IRM")]
-    assert set(runs["id"]) == set(Results(half).plan()["rows"]["id"])
+    assert set(runs["id"]) == set(Directory(half).plan()["rows"]["id"])
     assert (runs["training_seconds"] > 0).all()
     assert {made["vectorized"] for made in runs["provenance"][runs["dataset_label"] == "SEM"]} == {
         True
@@ -56,7 +56,7 @@ def test_what_a_table_shows_of_a_directory_is_frozen_by_every_rule(
     board: Path, half: Path, rule: str
 ) -> None:
     """The same runs and steps, with the same scores and the same values of the test environments."""
-    shown, frozen = read_results(Results(half)), read_board(board)
+    shown, frozen = read_results(Directory(half)), read_board(board)
     ours, theirs = (
         choose(tables, rule).sort_values("id", ignore_index=True) for tables in (frozen, shown)
     )

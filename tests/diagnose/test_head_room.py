@@ -15,7 +15,7 @@ from oodbench.diagnose.admission import REFERENCES
 from oodbench.diagnose.cli import app
 from oodbench.diagnose.head_room import HeadRoom, _on_its_own, _spearman, head_room, verdicts
 from oodbench.errors import UserError
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.selection import judge
 from oodbench.sweep.launchers import LaunchOptions
@@ -95,7 +95,7 @@ def test_a_dataset_is_on_the_line_where_the_correlation_is_surely_positive(
 def test_erm_is_compared_with_three_others_and_goes_on_where_it_was(tmp_path: Path) -> None:
     options = LaunchOptions(out=tmp_path, launcher="debug")
     room = head_room("CityWeather", CITIES, options, steps=10, draws=3, trials=2, references=False)
-    results = Results(tmp_path)
+    results = Directory(tmp_path)
     specs = results.specs()
     kinds = Counter((s.ceiling, len(s.test_environments)) for s in specs.values())
     assert kinds == {(False, 1): 3 * 2, (True, 1): 2 * 2, (False, 4): 2 * 2}

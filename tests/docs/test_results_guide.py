@@ -13,7 +13,7 @@ import torch
 
 from oodbench.metrics import metrics, of_predictions, values_of_examples
 from oodbench.report.table import table
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.parquet import JSON, NAMES, RECORDS, REPEATED, RUNS
 from oodbench.results.predictions import Predictions
 from oodbench.sweep.file import validate
@@ -109,5 +109,5 @@ def test_lines_of_a_run_are_a_table(folder: Path, tmp_path: Path) -> None:
     assert kinds >= {"step", "mse", "training_seconds", "loss"}
     assert {re.sub("[/(].*", "", key) for key in shown} >= {"step", "training_seconds", "loss"}
     assert lines["mse/0.2/in"].dtype == float
-    stored = {p.name for p in Results(folder / "results" / "mine").path.iterdir()}
+    stored = {p.name for p in Directory(folder / "results" / "mine").path.iterdir()}
     assert [name for name in stored if name not in PAGE] == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
@@ -26,7 +26,7 @@ def test_the_search_of_the_guide_goes_on_where_it_was_and_is_a_sweep(tmp_path: P
         assert written in script
         script = script.replace(written, small)
     (tmp_path / "tune.py").write_text(script)
-    results = Results(tmp_path / "results" / "tuned")
+    results = Directory(tmp_path / "results" / "tuned")
     sweeps, ends = [], []
     for _ in range(2):
         subprocess.run([sys.executable, "-W", "error", "tune.py"], cwd=tmp_path, check=True)

@@ -13,7 +13,7 @@ from oodbench.report.tables import Block
 from oodbench.report.tables.leaderboard import Leaderboard
 from oodbench.report.tables.leaderboard import leaderboard as leaderboard
 from oodbench.report.tables.sheet import blocks
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.version import __version__
@@ -28,7 +28,7 @@ def any_version(text: str) -> str:
 
 
 def write_run(
-    results: Results,
+    results: Directory,
     spec: RunSpec,
     training: Sequence[str],
     records: Iterable[Mapping[str, object]],
@@ -66,7 +66,7 @@ class Made:
     environments: tuple[str, ...] = ("a", "b", "c")
 
     def __init__(self, path: Path) -> None:
-        self.results = Results(path)
+        self.results = Directory(path)
         self.runs: dict[str, RunSpec] = {}
 
     def add(
@@ -178,7 +178,7 @@ class OneStep:
     """A results directory in the making, whose runs train on `train` and record one step."""
 
     def __init__(self, path: Path, code: Mapping[str, object] = CODE) -> None:
-        self.results = Results(path)
+        self.results = Directory(path)
         self.code = code
         self.runs: dict[str, RunSpec] = {}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import Directory, RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec, State
 from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import Job, LaunchOptions, states
@@ -53,9 +53,9 @@ def first(**changes: Any) -> RunSpec:
     return next(iter(tiny(**changes).runs.values()))
 
 
-def planned(path: Path, plan: Plan) -> Results:
+def planned(path: Path, plan: Plan) -> Directory:
     """A results directory with a plan, of which nothing is trained."""
-    results = Results(path)
+    results = Directory(path)
     results.write_plan("tiny", {"plugins": []}, plan.rows)
     return results
 
@@ -67,7 +67,7 @@ def ended(spec: RunSpec, path: Path, **settings: Any) -> RunDirectory:
     return directory
 
 
-def trained(path: Path, plan: Plan, **settings: Any) -> Results:
+def trained(path: Path, plan: Plan, **settings: Any) -> Directory:
     """A results directory with every run of a plan trained to its end."""
     results = planned(path, plan)
     for run_id, spec in plan.runs.items():
@@ -99,7 +99,7 @@ def tiny_file(folder: Path, **changes: Any) -> Path:
 
 def job(plan: Plan, out: Path, workers: int = 2, **options: Any) -> Job:
     """What a launcher is asked for: the runs of a plan that have not ended, with the odd methods."""
-    results = Results(out)
+    results = Directory(out)
     if not (out / "sweep.json").exists():
         results.write_plan(plan.sweep.name, {}, plan.rows)
     ids = [i for i in plan.runs if results.run(i).end() is None]
@@ -119,7 +119,7 @@ def job(plan: Plan, out: Path, workers: int = 2, **options: Any) -> Job:
     )
 
 
-def outcome(results: Results) -> dict[str, tuple[State, list[dict[str, Any]]]]:
+def outcome(results: Directory) -> dict[str, tuple[State, list[dict[str, Any]]]]:
     """State and records of every planned run, without what differs from machine to machine."""
     runs = map(results.run, results.specs())
     return {run.id: (run.state(), records_of(run)) for run in runs}
@@ -152,7 +152,7 @@ def records_of(run: RunDirectory) -> list[dict[str, Any]]:
     return [{k: r[k] for k in ("step", "evaluations")} for r in run.records()]
 
 
-def settle(results: Results, seconds: float = 120) -> dict[str, State]:
+def settle(results: Directory, seconds: float = 120) -> dict[str, State]:
     """The states of all runs once a cluster has none of them queued or running any more."""
     until = time.monotonic() + seconds
     while True:

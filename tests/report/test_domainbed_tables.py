@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from oodbench.report.cli import app
 from oodbench.report.tables.domainbed import tables
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.domainbed import import_sweep
 from oodbench.results.read import read_results
 from oodbench.selection import choose
@@ -44,7 +44,7 @@ def by_hand(made: dict[Any, Accuracies], test: int, trial: int) -> list[float]:
 def test_the_three_tables_are_domainbeds(tmp_path: Path) -> None:
     made = sweep(tmp_path / "in")
     import_sweep(tmp_path / "in", tmp_path / "out")
-    found = tables(read_results(Results(tmp_path / "out")))
+    found = tables(read_results(Directory(tmp_path / "out")))
     blocks = {block.title: block for block in found.blocks}
     rules = [
         "training-domain validation set",
@@ -63,7 +63,7 @@ def test_the_three_tables_are_domainbeds(tmp_path: Path) -> None:
         (row,) = blocks[f"Averages: {rule}"].rows
         assert row[1] == f"{100 * means.mean():.1f} ± {100 * means.std() / np.sqrt(2):.1f}"
     assert set(found.frame["rule"]) == set(rules) and len(found.frame) == 9
-    table = leaderboard(read_results(Results(tmp_path / "out")), "train_val").frame
+    table = leaderboard(read_results(Directory(tmp_path / "out")), "train_val").frame
     ours = table.loc[table["environment"] == table["test_environments"], "mean"]
     theirs = found.frame.loc[found.frame["rule"] == rules[0], "mean"]
     assert sorted(ours) == pytest.approx(sorted(theirs))
@@ -72,7 +72,7 @@ def test_the_three_tables_are_domainbeds(tmp_path: Path) -> None:
 def cell(path: Path, title: str) -> list[str]:
     """The row of a table of a folder."""
     import_sweep(path / "in", path / "out")
-    blocks = {b.title: b for b in tables(read_results(Results(path / "out"))).blocks}
+    blocks = {b.title: b for b in tables(read_results(Directory(path / "out"))).blocks}
     return blocks[title].rows[0]
 
 
@@ -82,7 +82,7 @@ def test_ties_go_to_the_last_draw_and_the_first_step(tmp_path: Path) -> None:
         write(tmp_path / "in", [0], values, draw=draw, dataset="Debug28")
     row = cell(tmp_path, "Debug28: training-domain validation set")
     assert row == ["ERM", "10.0 ± 0.0", "X", "X", "X"]  # draw 1, step 0; one trial prints 0.0
-    blocks = tables(read_results(Results(tmp_path / "out"))).blocks
+    blocks = tables(read_results(Directory(tmp_path / "out"))).blocks
     oracle = next(b for b in blocks if b.title.endswith("(oracle)"))
     assert oracle.rows[0][1] == "16.0 ± 0.0"  # the last step
     assert next(b for b in blocks if "one-domain" in b.title).rows[0][1:] == ["X"] * 4
@@ -91,7 +91,7 @@ def test_ties_go_to_the_last_draw_and_the_first_step(tmp_path: Path) -> None:
 def test_a_run_that_has_not_ended_counts_for_them_alone(tmp_path: Path) -> None:
     write(tmp_path / "in", [0], {0: (0.4, 0.4, 0.5, 0.5)}, done=False, dataset="Mine")
     assert cell(tmp_path, "Mine: test-domain validation set (oracle)")[1] == "40.0 ± 0.0"
-    frames = read_results(Results(tmp_path / "out"))
+    frames = read_results(Directory(tmp_path / "out"))
     assert frames.runs["state"].tolist() == ["lost"] and choose(frames).empty
 
 

@@ -10,7 +10,7 @@ from oodbench.metrics import PredictionMetric, register
 from oodbench.report import cli as report
 from oodbench.report.html.contents import contents
 from oodbench.report.sources import spare, with_prediction_metrics
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.predictions import Predictions
 from oodbench.results.read import joined
 from oodbench.selection import choose, usual
@@ -26,12 +26,12 @@ COLOURS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     """A trained sweep on a classification with its predictions."""
     return trained(tmp_path_factory.mktemp("kept"), tiny(**COLOURS), keep_predictions=True)
 
 
-def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
+def test_recorded_accuracies_follow_from_the_predictions(kept: Directory) -> None:
     @register("again")
     class Again(PredictionMetric):
         def of_predictions(self, p: Predictions) -> float:
@@ -45,7 +45,7 @@ def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
     assert both["again"].tolist() == pytest.approx(both["accuracy"].tolist(), abs=1e-3)
 
 
-def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
+def test_keeping_changes_no_record(kept: Directory, tmp_path: Path) -> None:
     plain = trained(tmp_path, tiny(**COLOURS))
     assert outcome(plain) == outcome(kept)
     assert not list(tmp_path.glob("kept/*/predictions"))
@@ -63,7 +63,7 @@ def test_a_page_has_a_metric_that_some_runs_recorded_and_others_kept(tmp_path: P
     assert {d["metric"] for d in tree["datasets"]} == {"worst_group_accuracy (%)"}
 
 
-def test_a_rule_may_judge_by_the_worst_group(kept: Results) -> None:
+def test_a_rule_may_judge_by_the_worst_group(kept: Directory) -> None:
     """On the command line, with a metric of kept predictions, and as the sweep's own rule."""
     out, rule = str(kept.path), "train_val:worst_group_accuracy"
     for metric in ("macro_f1", "auroc", "calibration_error", "brier", "accuracy[0 to 4, colour 1]"):
@@ -91,7 +91,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert run(sweep.app, ["launch", file, *options]).exit_code == 0
     shown = run(report.app, ["table", str(out), "--metric", "worst_group_accuracy"])
     assert shown.exit_code == 0 and "worst_group_accuracy (%)" in shown.stdout
-    spared = spare(Results(out))
+    spared = spare(Directory(out))
     assert {p.stem for p in spared} <= {"5", "10"} and len(spared) < 2
     assert run(sweep.app, ["clean", file, "--out", str(out), "--yes"]).exit_code == 0
     tree = contents(joined([out]), metric="worst_group_accuracy")

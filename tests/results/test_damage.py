@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from oodbench.report.cli import app as report
 from oodbench.results import compact as compaction
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep import launch as launches
 from oodbench.sweep.cli import app as sweep
@@ -191,7 +191,7 @@ def invoke(app: typer.Typer, arguments: Sequence[str], **places: Path) -> Result
     return CliRunner().invoke(app, [a.format(**places) for a in arguments])
 
 
-def train_half(spec: RunSpec, results: Results, patch: pytest.MonkeyPatch) -> None:
+def train_half(spec: RunSpec, results: Directory, patch: pytest.MonkeyPatch) -> None:
     """Train a run until it has a checkpoint of its middle."""
 
     def progress(step: int) -> None:
@@ -210,7 +210,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
     file, out = folder / "sweep.yaml", folder / "out"
     file.write_text(yaml.safe_dump(SWEEP))
     app, arguments = OTHERS["launch"]
-    results = Results(out)
+    results = Directory(out)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launches, "compact", lambda *_, **__: 0)
         invoke(app, [*arguments, "--keep-predictions"], sweep=file, dir=out)
@@ -240,7 +240,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
     return Healthy(out, file, ids, " ".join(row.split()), undisturbed)
 
 
-def add_jobs(results: Results, run_id: str) -> None:
+def add_jobs(results: Directory, run_id: str) -> None:
     """Have a planned run be in a job of a cluster."""
     folder = results.path / "jobs" / "name"
     folder.mkdir(parents=True)
@@ -275,7 +275,7 @@ def wrong(healthy: Healthy, copy: Path, case: str, command: str, result: Result)
 
 def spoilt(healthy: Healthy, copy: Path, command: str) -> str:
     """What a command has done to the runs of a damaged copy; empty if it is nothing wrong."""
-    results = Results(copy)
+    results = Directory(copy)
     for run_id, (_, records) in healthy.undisturbed.items():
         state = results.run(run_id).state()
         if state.complete and records_of(results.run(run_id)) != records:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oodbench.errors import UserError
-from oodbench.results.directory import LOST_AFTER, Results, RunDirectory
+from oodbench.results.directory import LOST_AFTER, Directory, RunDirectory
 from oodbench.results.run_spec import State
 from tests.helpers.sweeps import edited
 from tests.results.test_run_spec import SPEC
@@ -61,7 +61,7 @@ def test_the_states_of_a_run(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_process_died_before_it_had_a_folder_counts_as_failed(tmp_path: Path) -> None:
-    run = Results(tmp_path).run(SPEC.id)
+    run = Directory(tmp_path).run(SPEC.id)
     run.fail("its process died", "")
     assert run.state_and_reason() == ("failed", "its process died")
 
@@ -263,4 +263,4 @@ def test_values_that_are_not_finite_become_null(tmp_path: Path) -> None:
 def test_results_of_another_schema_are_refused(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"schema": 99}')
     with pytest.raises(UserError, match="schema"):
-        Results(tmp_path).plan()
+        Directory(tmp_path).plan()

@@ -8,7 +8,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.report.tables.domainbed import tables
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.domainbed import import_sweep
 from oodbench.results.read import read_results
 from oodbench.selection import choose
@@ -18,7 +18,7 @@ from tests.helpers.domainbed import STEPS, Accuracies, write
 def test_a_folder_becomes_a_results_directory(tmp_path: Path) -> None:
     write(tmp_path / "in", [1], {s: (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8) for s in STEPS})
     assert import_sweep(tmp_path / "in", tmp_path / "out").runs == 1
-    frames = read_results(Results(tmp_path / "out"))
+    frames = read_results(Directory(tmp_path / "out"))
     run = frames.runs.iloc[0]
     assert (run["dataset"], run["label"], run["draw"], run["trial"]) == ("VLCS", "ERM", 0, 0)
     assert run["test_environments"] == ("L",) and run["training_environments"] == ("C", "S", "V")
@@ -40,7 +40,7 @@ def test_torn_foreign_double_and_missing_records(tmp_path: Path) -> None:
     file, text = path / "results.jsonl", (path / "results.jsonl").read_text()
     file.write_text(text[:-40])
     import_sweep(tmp_path / "in", tmp_path / "torn")
-    assert read_results(Results(tmp_path / "torn")).records["step"].max() == 300
+    assert read_results(Directory(tmp_path / "torn")).records["step"].max() == 300
     with pytest.raises(UserError, match="is not empty"):
         import_sweep(tmp_path / "in", tmp_path / "torn")
     file.write_text('{"step": 3}\n' + text)
@@ -92,7 +92,7 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(
     imported = import_sweep(tmp_path / "in", tmp_path / "out")
     assert imported.runs == 1 and len(imported.left_out) == 1
     assert re.search(rf"ERM-VLCS-\[0\]-0-0/results.jsonl.*{reason}", imported.left_out[0])
-    assert read_results(Results(tmp_path / "out")).runs["test_environments"].tolist() == [("L",)]
+    assert read_results(Directory(tmp_path / "out")).runs["test_environments"].tolist() == [("L",)]
 
 
 def test_a_file_holds_several_runs(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_file_holds_several_runs(tmp_path: Path) -> None:
     assert imported.runs == 5
     (twice,) = imported.left_out
     assert twice == f"{file}, line 16 holds the run of {file} again"
-    runs = read_results(Results(tmp_path / "out")).runs
+    runs = read_results(Directory(tmp_path / "out")).runs
     assert sorted(runs["test_environments"]) == [("C",), ("L",), ("L",), ("L",), ("S",)]
     assert sorted(h["lr"] for h in runs["hparams"]) == [0.1] * 4 + [0.2]
 
@@ -121,7 +121,7 @@ def test_of_equal_runs_in_two_folders_the_longer_one_counts(tmp_path: Path) -> N
     (tmp_path / "in" / "A" / "results.jsonl").write_text(lines[0])
     imported = import_sweep(tmp_path / "in", tmp_path / "out")
     assert imported.runs == 1 and "A/results.jsonl holds the run of" in imported.left_out[0]
-    assert read_results(Results(tmp_path / "out")).records["step"].max() == 600
+    assert read_results(Directory(tmp_path / "out")).records["step"].max() == 600
 
 
 def test_settings_that_share_seeds_are_not_what_collect_results_prints(tmp_path: Path) -> None:
@@ -134,6 +134,6 @@ def test_settings_that_share_seeds_are_not_what_collect_results_prints(tmp_path:
     other = write(tmp_path / "in", [2], ACCURACIES) / "results.jsonl"
     other.write_text(other.read_text().replace('"ERM"', '"IRM"'))
     import_sweep(tmp_path / "in", tmp_path / "out")
-    notes = " ".join(map(str, tables(read_results(Results(tmp_path / "out"))).notes))
+    notes = " ".join(map(str, tables(read_results(Directory(tmp_path / "out"))).notes))
     assert "Several settings under one name share their seeds: ERM on VLCS." in notes
     assert "Averages on VLCS are over different test environments: ERM: C, L; IRM: S." in notes

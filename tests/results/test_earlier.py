@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import oodbench
 from oodbench.report.cli import app as report
 from oodbench.results.compact import compact
-from oodbench.results.directory import Results, kept_weights
+from oodbench.results.directory import Directory, kept_weights
 from oodbench.results.predictions import read_predictions
 from oodbench.results.read import read_results
 from tests.helpers.kills import Killed
@@ -45,7 +45,7 @@ def test_it_has_the_same_numbers_states_weights_and_predictions(
 ) -> None:
     assert numbers(out) == wanted("mine", "IRM")
     assert "of 0.4.0: 3 runs of 3 were moved" in " ".join(capsys.readouterr().err.split())
-    results = Results(out)
+    results = Directory(out)
     of_label = {spec.label: results.run(i) for i, spec in results.specs().items()}
     assert of_label["Raising"].state_and_reason() == ("failed", "it cannot go on")
     assert kept_weights(of_label["IRM"]).keys() == {("last", 20)}
@@ -62,13 +62,13 @@ def test_interrupted_anywhere_it_goes_on(out: Path, tmp_path: Path) -> None:
         copy = Path(shutil.copytree(out, tmp_path / "copy"))
         try:
             with dying(at):
-                read_results(Results(copy))
+                read_results(Directory(copy))
             ended = True
         except Killed:
             ended = False
         assert numbers(copy) == wanted("mine", "IRM"), at
-        (run_id,) = (i for i, spec in Results(copy).specs().items() if spec.label == "IRM")
-        assert kept_weights(Results(copy).run(run_id)).keys() == {("last", 20)}
+        (run_id,) = (i for i, spec in Directory(copy).specs().items() if spec.label == "IRM")
+        assert kept_weights(Directory(copy).run(run_id)).keys() == {("last", 20)}
         shutil.rmtree(copy)
         if ended:
             break
@@ -88,4 +88,4 @@ def test_a_damaged_run_is_not_taken_for_a_whole_one(out: Path, name: str) -> Non
     data[60] ^= 1
     file.write_bytes(data)
     assert numbers(out) == wanted("mine")
-    assert sorted(read_results(Results(out)).runs["state"]) == ["done", "failed", "planned"]
+    assert sorted(read_results(Directory(out)).runs["state"]) == ["done", "failed", "planned"]

@@ -19,7 +19,7 @@ from oodbench.report.cli import app as report
 from oodbench.results import compact as compaction
 from oodbench.results import parquet
 from oodbench.results.compact import compact
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.parquet import content_of, key_of
 from oodbench.results.read import read_results
 from oodbench.sweep.cli import app as sweep
@@ -35,7 +35,7 @@ Files = tuple[Path, Path]
 """The files of a part: runs, records."""
 
 
-def numbers(results: Results) -> list[str]:
+def numbers(results: Directory) -> list[str]:
     """All that a table is made of: each value, and each run's state and costs."""
     tables = read_results(results)
     names = ["id", "label", "trial", "state", "last_step", "training_seconds", "error"]
@@ -53,7 +53,7 @@ def made(path: Path, rows: tuple[str, ...] = ROWS, value: float = 0.25) -> Made:
 
 
 @pytest.fixture
-def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Directory:
     """Two parts, one for each row."""
     with monkeypatch.context() as patch:
         patch.setattr(compaction, "SMALL", 0)
@@ -66,7 +66,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     return runs.results
 
 
-def files_of(results: Results, label: str) -> Files:
+def files_of(results: Directory, label: str) -> Files:
     for runs in (results.path / "ended").glob("runs-*"):
         if label in pq.read_table(runs)["label"].to_pylist():
             return runs, runs.with_name(runs.name.replace("runs-", "records-"))
@@ -147,7 +147,7 @@ DAMAGES: dict[str, Callable[[Files], None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_part_is_named_and_left_out(
-    parts: Results, damage: str, monkeypatch: pytest.MonkeyPatch
+    parts: Directory, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "MOST_ROWS", 9)
     whole = [line for line in numbers(parts) if "IRM" not in line]
@@ -234,7 +234,7 @@ def test_a_compaction_that_is_killed_anywhere_loses_nothing_and_counts_nothing_t
                 flat(0.25 + {"IRM": 1, "VREx": 2}[label] / 8 + trial / 16),
             )
     for at in range(100):
-        results = Results(Path(shutil.copytree(before.results.path, tmp_path / "copy")))
+        results = Directory(Path(shutil.copytree(before.results.path, tmp_path / "copy")))
         try:
             with dying(at):
                 compact(results)
@@ -253,7 +253,7 @@ def test_a_compaction_that_is_killed_anywhere_loses_nothing_and_counts_nothing_t
     assert at > 10
 
 
-def test_parts_that_a_kill_left_beside_their_union_are_merged_once(parts: Results) -> None:
+def test_parts_that_a_kill_left_beside_their_union_are_merged_once(parts: Directory) -> None:
     wanted = numbers(parts)
     copies = [(file, file.read_bytes()) for file in (parts.path / "ended").glob("*.parquet")]
     compact(parts)
@@ -371,7 +371,7 @@ def test_clean_deletes_all_of_a_run_that_is_planned_no_more(tmp_path: Path) -> N
     out = tmp_path / "out"
     options = LaunchOptions(out=out, launcher="debug", keep_weights=("last",))
     launch(read_sweep(tiny_file(tmp_path, **SHORT)), options)
-    results = Results(out)
+    results = Directory(out)
     assert {p.name for p in out.glob("kept/*/*")} == {"weights"}
     first, second = results.rows()["id"]
     plan = results.plan()

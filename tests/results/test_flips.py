@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.report.cli import app as report
 from oodbench.results.compact import compact
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.predictions import read_predictions
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
@@ -58,7 +58,7 @@ def spoken_of(out: Path, frames: Tables, wanted: Tables) -> bool:
 
 def tables(out: Path) -> Tables:
     """The tables of a directory without its name."""
-    found = read_results(Results(out))
+    found = read_results(Directory(out))
     return replace(found, runs=found.runs.drop(columns="directory"))
 
 
@@ -67,7 +67,7 @@ def silent(out: Path, wanted: Tables) -> bool:
     try:
         frames = tables(out)
         for run_id in frames.runs["id"]:
-            read_predictions(Results(out).run(run_id), 4)
+            read_predictions(Directory(out).run(run_id), 4)
     except UserError:
         return False
     same = frames.runs.equals(wanted.runs) and frames.records.equals(wanted.records)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.predictions import read_predictions, write_examples, write_predictions
 
 
 def test_what_is_kept_is_read(tmp_path: Path) -> None:
-    run = Results(tmp_path).run("r")
+    run = Directory(tmp_path).run("r")
     run.path.mkdir(parents=True)
     out = np.array([True, False])
     write_examples(run, "multiclass", {"a/b": (np.array([0, 1]), out)}, ("no", "yes"))
@@ -68,7 +68,7 @@ def test_a_strangers_arrays_run_no_code_and_are_no_larger_than_their_file(
     make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = Results(tmp_path).run("r")
+    run = Directory(tmp_path).run("r")
     write_examples(run, "multiclass", {"a": (np.array([0, 1]), np.array([True, False]))})
     make(run.kept / "predictions" / "5.npz")
     tracemalloc.start()

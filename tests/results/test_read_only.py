@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from oodbench.report.cli import app as report
 from oodbench.results.compact import compact
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.sweep.cli import app as sweep
 from tests.helpers.disks import mounted, remount
@@ -65,5 +65,5 @@ def test_what_would_write_there_says_so_in_one_sentence(folder: Path, arguments:
 def test_status_of_results_that_cannot_be_written_to(folder: Path) -> None:
     result = CliRunner().invoke(sweep, ["status", str(folder)])
     assert result.exit_code == 0 and "broken: " in result.output
-    states = [Results(folder).run(i).state() for i in Results(folder).specs()]
+    states = [Directory(folder).run(i).state() for i in Directory(folder).specs()]
     assert states == [State.DONE, State.DONE, State.BROKEN]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import Directory, RunDirectory
 from oodbench.results.read import read_results
 from oodbench.results.records import COSTS
 from oodbench.results.run_spec import State
@@ -40,7 +40,7 @@ def record(step: int, rows: list[Row]) -> dict[str, Any]:
 
 
 def run_of(path: Path, *records: dict[str, Any]) -> RunDirectory:
-    results = Results(path)
+    results = Directory(path)
     results.write_plan("s", {}, [SPEC])
     run = results.run(SPEC.id)
     run.path.mkdir(parents=True)
@@ -89,7 +89,7 @@ def test_a_line_that_is_no_record_ends_the_records(tmp_path: Path, line: str) ->
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write(f'{line}\n{{"step": 20, "accuracy/a/in": 0.5}}\n')
     assert run.records() == [record(5, ROWS[:1])]
-    tables = read_results(Results(tmp_path))
+    tables = read_results(Directory(tmp_path))
     assert tables.records["value"].tolist() == [581 / 720] and tables.runs[
         "last_step"
     ].tolist() == [5]
@@ -102,5 +102,5 @@ def test_costs_are_those_of_the_last_record_and_evaluations_add_up(tmp_path: Pat
     for number, each in enumerate(records, 1):
         each["cost"] = {name: float(number) for name in COSTS}
     run_of(tmp_path, *records)
-    found = read_results(Results(tmp_path)).runs[list(COSTS)].iloc[0].to_dict()
+    found = read_results(Directory(tmp_path)).runs[list(COSTS)].iloc[0].to_dict()
     assert found == {**dict.fromkeys(COSTS, 2.0), "evaluation_seconds": 3.0}

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.sweep.launchers import Job
 from oodbench.sweep.launchers.local import Debug
@@ -61,7 +61,7 @@ def blows(cluster: Cluster, rng: random.Random) -> dict[str, Callable[[], object
     return found
 
 
-def disturb(cluster: Cluster, rng: random.Random, count: int, results: Results) -> Counter[str]:
+def disturb(cluster: Cluster, rng: random.Random, count: int, results: Directory) -> Counter[str]:
     """Deal `count` blows, each some seconds after the last; nodes come back in between."""
     dealt: Counter[str] = Counter()
     for _ in range(count):
@@ -84,7 +84,7 @@ def disturb(cluster: Cluster, rng: random.Random, count: int, results: Results) 
 
 def round_(
     cluster: Cluster, plan: Plan, out: Path, rng: random.Random, count: int
-) -> tuple[Results, Counter[str], int]:
+) -> tuple[Directory, Counter[str], int]:
     """One disturbed sweep; its results, what happened and how many launches it took."""
     asked = asked_of(plan, out)
     Slurm().launch(asked)
@@ -122,7 +122,7 @@ def main() -> int:
     plan = tiny(algorithms=["Slow"], trials=options.runs, steps=200, evaluate_every=50)
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         Debug().launch(asked_of(plan, Path(folder) / "undisturbed"))
-        expected = outcome(Results(Path(folder) / "undisturbed"))
+        expected = outcome(Directory(Path(folder) / "undisturbed"))
         cluster = Cluster(Path(folder) / "slurm")
         os.environ.update(cluster.environment, SLOW_SECONDS="0.01")
         done = equal = 0

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import Result
 
 from oodbench.registry import checkout
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.sweep.launchers.slurm_queue import submissions
 from tests.helpers.commands import mistake, run
 from tests.helpers.paths import ROOT
@@ -42,7 +42,7 @@ def drain(cluster: Cluster, how: str) -> None:
         cluster.ask("scontrol", "update", f"nodename={node}", f"state={how}", "reason=test")
 
 
-def provenance(results: Results) -> list[dict[str, Any]]:
+def provenance(results: Directory) -> list[dict[str, Any]]:
     infos = [results.run(i).info() for i in results.specs()]
     return [dict(info.provenance) for info in infos if info is not None]
 
@@ -66,8 +66,8 @@ def test_a_dry_run_shows_what_is_then_submitted(cluster: Cluster, tmp_path: Path
     assert text == GOLDEN.read_text()
     again = launch(sweep, out, "--devices", "cpu", **asked)
     assert "2 queued" in again.output or "2 runs queued" in again.output
-    assert len(submissions(Results(out))) == 1
-    assert set(settle(Results(out)).values()) == {"done"}
+    assert len(submissions(Directory(out))) == 1
+    assert set(settle(Directory(out)).values()) == {"done"}
 
 
 def test_status_cancel_and_failed_runs_again(cluster: Cluster, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_status_cancel_and_failed_runs_again(cluster: Cluster, tmp_path: Path) -
     ).stdout.split()[-1]
     sweep = tiny_file(tmp_path, algorithms=["ERM", "Raising"], trials=1, steps=20)
     out = tmp_path / "out"
-    results = Results(out)
+    results = Directory(out)
     drain(cluster, "drain")
     launch(sweep, out, "--plugin", ODD_METHODS, slurm__begin="now+1")
     shown = run("status", out).output
@@ -102,7 +102,7 @@ def test_status_cancel_and_failed_runs_again(cluster: Cluster, tmp_path: Path) -
     assert sorted(settle(results).values()) == ["done", "failed"]
     *_, last = submissions(results)
     assert [len(pack) for pack in last.packs] == [1]
-    assert [Results(out).run(i).made_by() for i in done] == before
+    assert [Directory(out).run(i).made_by() for i in done] == before
 
 
 @pytest.mark.nightly
@@ -111,9 +111,9 @@ def test_each_run_sees_the_gpu_that_it_was_given(cluster: Cluster, tmp_path: Pat
     sweep = tiny_file(tmp_path, **SHORT, trials=2)
     launch(sweep, one, "--devices", "cpu", gpus=1, slurm__nodelist="n1")
     launch(sweep, two, "--devices", "cpu", gpus=2, runs_per_job=4, slurm__nodelist="n2")
-    assert set(settle(Results(one)).values()) == set(settle(Results(two)).values()) == {"done"}
-    assert {p["gpus"] for p in provenance(Results(one))} == {"0", "1"}
-    found = provenance(Results(two))
+    assert set(settle(Directory(one)).values()) == set(settle(Directory(two)).values()) == {"done"}
+    assert {p["gpus"] for p in provenance(Directory(one))} == {"0", "1"}
+    found = provenance(Directory(two))
     assert {p["gpus"] for p in found} == {"0", "1"} and len({p["slurm_job"] for p in found}) == 1
 
 
@@ -129,8 +129,8 @@ def test_short_runs_share_a_job_that_needs_nothing_of_the_environment(
     launched = launch(sweep, out, runs_per_job=None, cpus=2)
     shared = "3 runs in 1 job: short runs share jobs of about 10 minutes"
     assert shared in " ".join(launched.output.split())
-    assert set(settle(Results(out)).values()) == {"done"}
-    assert len({p["slurm_job"] for p in provenance(Results(out))}) == 1
+    assert set(settle(Directory(out)).values()) == {"done"}
+    assert len({p["slurm_job"] for p in provenance(Directory(out))}) == 1
 
 
 def test_status_without_an_answer_from_slurm(

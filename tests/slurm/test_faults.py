@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.sweep.launchers import Job, states
 from oodbench.sweep.launchers.local import Debug
 from oodbench.sweep.launchers.slurm import Slurm
@@ -37,7 +37,7 @@ def asked_of(plan: Plan, out: Path, **resources: object) -> Job:
     return job(plan, out, workers=1, resources=resources)
 
 
-def places(results: Results) -> dict[str, tuple[str, str]]:
+def places(results: Directory) -> dict[str, tuple[str, str]]:
     """Job and node of each run that is under way, once it has done some steps."""
     beats = {i: results.run(i).heartbeat() for i in results.specs()}
     return {i: (str(b.job), str(b.node)) for i, b in beats.items() if b and b.step}
@@ -73,7 +73,7 @@ def test_a_sweep_survives_what_happens_on_a_cluster(
     until(lambda: not set(on["n2"]) & set(cluster.ask(*waiting).split()))
     cluster.start_node("n2")
     assert set(settle(results).values()) == {"done"}
-    assert outcome(results) == outcome(Results(tmp_path / "undisturbed"))
+    assert outcome(results) == outcome(Directory(tmp_path / "undisturbed"))
     logs = "".join(p.read_text() for p in tmp_path.glob("out/jobs/*/*_log.*"))
     assert "Calling checkpoint method" in logs
 
@@ -112,4 +112,4 @@ def test_a_double_waits_for_its_twin_and_finishes_what_it_leaves(
     for pid in cluster.processes(silent):
         os.kill(pid, 9)
     assert set(settle(results).values()) == {"done"}
-    assert outcome(results) == outcome(Results(tmp_path / "undisturbed"))
+    assert outcome(results) == outcome(Directory(tmp_path / "undisturbed"))

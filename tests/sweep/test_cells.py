@@ -10,7 +10,7 @@ import pytest
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, draw, hparam, uniform
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
@@ -103,7 +103,7 @@ def test_a_stored_sweep_goes_on_with_the_draws_that_it_has(tmp_path: Path) -> No
     changes = {"algorithms": ["ERM", "IRM"], "hparam_draws": 3, "steps": 4, "evaluate_every": 2}
     options = LaunchOptions(out=tmp_path / "out", launcher="debug")
     launch(read_sweep(tiny_file(tmp_path, **changes, shared_quantiles=False)), options)
-    results = Results(tmp_path / "out")
+    results = Directory(tmp_path / "out")
     runs = results.specs()
     launch(read_sweep(tiny_file(tmp_path, **changes)), options)
     assert results.specs().keys() == runs.keys()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.read import joined
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
@@ -27,7 +27,7 @@ TUNED: dict[str, Any] = {"hparam_draws": 3, "trials": 3, "algorithms": ["ERM", "
 def tuned(path: Path, **changes: Any) -> Plan:
     """A sweep whose runs have ended with the errors ERRORS on every split."""
     plan = tiny(**TUNED | changes)
-    results = Results(path)
+    results = Directory(path)
     store_plan(results, plan, LaunchOptions(out=path))
     for spec in plan.runs.values():
         training = [e for e in ("0.2", "2", "5") if e not in spec.test_environments]
@@ -96,7 +96,7 @@ def test_a_choice_that_is_not_there_is_refused(
 
 def test_a_row_that_has_not_ended_has_no_choice(tmp_path: Path) -> None:
     plan = tuned(tmp_path)
-    Results(tmp_path).run(next(iter(plan.runs))).forget()
+    Directory(tmp_path).run(next(iter(plan.runs))).forget()
     with pytest.raises(UserError, match="not all runs of it have ended"):
         again(tmp_path)
 

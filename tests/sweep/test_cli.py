@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from tests.helpers.commands import mistake, run
 from tests.helpers.sweeps import ODD_METHODS, outcome, tiny, tiny_file, trained
 
@@ -71,7 +71,7 @@ def test_a_broken_run_is_named_and_trained_anew_where_it_is_asked_for(
     ):  # as of a launch that was killed before it had moved its runs
         patch.setattr("oodbench.sweep.launch.compact", lambda *_, **__: 0)
         assert launch(sweep, out).exit_code == 0
-    results = Results(out)
+    results = Directory(out)
     undisturbed = outcome(results)
     broken = results.run(next(iter(undisturbed)))
     metrics = broken.path / "metrics.jsonl"
@@ -92,7 +92,7 @@ def test_a_plug_in_that_goes_elsewhere_moves_no_results(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="wanders_off changed the working directory to /"):
         launched = launch(tiny_file(tmp_path, **TINY), Path("out"), "--plugin", "wanders_off")
     assert launched.exit_code == 0, launched.output
-    assert {state for state, _ in outcome(Results(tmp_path / "out")).values()} == {"done"}
+    assert {state for state, _ in outcome(Directory(tmp_path / "out")).values()} == {"done"}
 
 
 def test_launch_status_failed_runs_again_and_clean(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_launch_status_failed_runs_again_and_clean(tmp_path: Path) -> None:
     (out / "runs" / "stranger").mkdir()
     assert run("clean", out, "--yes").exit_code == 0
     assert not (out / "runs" / "stranger").exists()
-    done = [i for i, (state, _) in outcome(Results(out)).items() if state == "done"]
-    assert len(done) == 1 and not Results(out).run(done[0]).checkpoint.exists()
+    done = [i for i, (state, _) in outcome(Directory(out)).items() if state == "done"]
+    assert len(done) == 1 and not Directory(out).run(done[0]).checkpoint.exists()
 
 
 def test_launch_prints_the_leaderboard_and_goes_on(tmp_path: Path) -> None:
@@ -126,29 +126,29 @@ def test_launch_prints_the_leaderboard_and_goes_on(tmp_path: Path) -> None:
     first = launch(tiny_file(tmp_path, **TINY), out)
     assert first.exit_code == 0, first.output
     assert " left" in first.output
-    before = outcome(Results(out))
+    before = outcome(Directory(out))
     grown = launch(tiny_file(tmp_path, **TINY | {"trials": 2}), out)
     assert "4 done of 4 runs" in grown.output
-    after = outcome(Results(out))
+    after = outcome(Directory(out))
     assert {i: after[i] for i in before} == before
 
 
 def test_a_directory_of_another_sweep_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert launch(tiny_file(tmp_path, **TINY), out).exit_code == 0
-    before = outcome(Results(out))
+    before = outcome(Directory(out))
     other = tiny_file(tmp_path, **TINY | {"name": "other"})
     assert "holds the sweep 'tiny', not 'other'" in mistake(launch(other, out))
     longer = tiny_file(tmp_path, **TINY | {"steps": 40})
     assert "steps 20, not 40" in mistake(launch(longer, out))
-    assert outcome(Results(out)) == before
+    assert outcome(Directory(out)) == before
     stranger = tmp_path / "stranger"
     stranger.mkdir()
     (stranger / "thesis.tex").write_text("precious")
     assert "is not empty and holds no sweep" in mistake(launch(longer, stranger))
     assert [p.name for p in stranger.iterdir()] == ["thesis.tex"]
     imported = tmp_path / "imported"
-    Results(imported).write_plan("theirs", {"imported": "DomainBed"}, [])
+    Directory(imported).write_plan("theirs", {"imported": "DomainBed"}, [])
     assert "holds the sweep 'theirs', not 'tiny'" in mistake(launch(longer, imported))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch, launch_specs
 from tests.helpers.commands import mistake, run
@@ -36,11 +36,11 @@ def test_a_launch_whose_folder_goes_away_stops_and_makes_nothing_anew(
     Path(f"{gone}.moved").rename(gone)
     monkeypatch.setenv("MOVED", str(tmp_path / "nothing"))
     assert run(*arguments).exit_code == 0
-    assert {run.state() for run in map(Results(out).run, tiny(**MOVING).runs)} == {"done"}
+    assert {run.state() for run in map(Directory(out).run, tiny(**MOVING).runs)} == {"done"}
 
 
 def test_runs_of_another_name_leave_a_plan_alone(tmp_path: Path) -> None:
-    results = Results(tmp_path / "out")
+    results = Directory(tmp_path / "out")
     results.write_plan("tiny", {"sweep": {"steps": 120}}, tiny().rows)
     other = first(steps=10)
     with pytest.raises(UserError, match="holds the sweep 'tiny', not 'board'; use another"):

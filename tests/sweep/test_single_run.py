@@ -10,7 +10,7 @@ import torch
 
 import oodbench
 from oodbench.errors import UserError
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import ODD_METHODS, tiny
@@ -23,7 +23,7 @@ def test_it_is_the_run_of_a_sweep_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = tiny(algorithms=["IRM"], trials=[1], **KEYS)
-    results = Results(tmp_path / "sweep")
+    results = Directory(tmp_path / "sweep")
     results.write_plan("tiny", {}, plan.rows)
     for spec in plan.runs.values():
         execute(spec, results.run(spec.id), TrainSettings())

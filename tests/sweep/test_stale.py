@@ -19,7 +19,7 @@ from oodbench.__main__ import main
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.results import stale
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import Directory, RunDirectory
 from oodbench.results.run_spec import State
 from oodbench.train import loop
 from oodbench.train.execute import execute
@@ -196,7 +196,7 @@ def test_what_computes_the_same_is_not_stale(change: str) -> None:
 
 def runs() -> dict[str, list[dict[str, Any]]]:
     """The records of the planned runs that have ended, by id."""
-    results = Results(Path("out"))
+    results = Directory(Path("out"))
     return {i: records_of(results.run(i)) for i in results.specs() if results.run(i).end()}
 
 
@@ -222,7 +222,7 @@ def test_a_row_of_two_versions_is_named() -> None:
     """After an edit, some runs are trained by the new method and the others are kept."""
     CHANGES["method"][0]()
     for run_id in list(runs())[:1]:
-        Results(Path("out")).start_anew([run_id])
+        Directory(Path("out")).start_anew([run_id])
     launched = type_in(*LAUNCH, "--keep-stale")
     assert launched.exit_code == 0, launched.output
     sentence = "Stale: SpreadRule has changed since 3 of its 4 runs were trained (my_method.py)"
@@ -251,7 +251,7 @@ def test_runs_of_an_edited_table_are_replaced_or_kept() -> None:
 def test_failed_runs_are_not_trained_beside_those_of_another_version() -> None:
     CHANGES["helper"][0]()
     failed = next(iter(runs()))
-    results = Results(Path("out"))
+    results = Directory(Path("out"))
     results.start_anew([failed])
     results.run(failed).fail("an error", "")
     again = (*LAUNCH, "--failed")

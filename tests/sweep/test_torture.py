@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from tests.sweep import torture
 
 pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     return torture.undisturbed(tmp_path_factory.mktemp("undisturbed"))
 
 
@@ -28,12 +28,12 @@ def test_power_cuts_lose_no_number_unseen(tmp_path: Path) -> None:
     ],
 )
 def test_launches_that_are_killed_or_doubled_end_as_if_undisturbed(
-    tmp_path: Path, expected: Results, rounds: Callable[[Path, Results], int]
+    tmp_path: Path, expected: Directory, rounds: Callable[[Path, Directory], int]
 ) -> None:
     assert not rounds(tmp_path, expected)
 
 
-def test_full_disks_lose_nothing(tmp_path: Path, expected: Results) -> None:
+def test_full_disks_lose_nothing(tmp_path: Path, expected: Directory) -> None:
     try:
         assert not torture.disks(tmp_path, expected, 1)
     except PermissionError as error:

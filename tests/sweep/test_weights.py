@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import Rule, records_on
 from oodbench.sweep.cli import app
@@ -35,7 +35,7 @@ def test_launch_status_and_clean(tmp_path: Path) -> None:
     launch = ["launch", file, "--out", str(out), "--launcher", "debug", "--yes"]
     assert "without the weights" not in invoke(*launch, "--keep-weights", "train_val,last")
     assert files(out) == {"train_val", "last"}
-    assert Results(out).plan()["settings"]["keep_weights"] == ["train_val", "last"]
+    assert Directory(out).plan()["settings"]["keep_weights"] == ["train_val", "last"]
     assert "Kept weights: 4 files, 0.0 MB." in invoke("status", str(out))
     invoke("clean", file, "--out", str(out), "--yes")
     assert files(out) == {"train_val", "last"}

@@ -33,7 +33,7 @@ import torch
 
 from oodbench.report.tables import FORMATS
 from oodbench.report.tables.sheet import sheet
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import Directory, RunDirectory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep import launch as launches
@@ -62,7 +62,7 @@ DISKS = range(60, 104, 4)
 """Sizes of file systems in KiB, on which the sweep finds no room sooner or later: pages are of 4."""
 
 
-def table(results: Results) -> str:
+def table(results: Directory) -> str:
     """The leaderboard as text."""
     return FORMATS["markdown"](sheet(leaderboard(read_results(results))))
 
@@ -130,7 +130,7 @@ def kill_commanded(sweep: Path, out: Path, rng: random.Random) -> Counter[str]:
                 else:
                     rng.choice(psutil.Process(process.pid).children(recursive=True)).kill()
         code = process.wait(timeout=PATIENCE)
-        results = Results(out)
+        results = Directory(out)
         if (
             code == 1
         ):  # a worker was killed: `launch --failed` would forget its failure and train its run
@@ -141,7 +141,7 @@ def kill_commanded(sweep: Path, out: Path, rng: random.Random) -> Counter[str]:
             return dealt
 
 
-def kills(folder: Path, expected: Results, rounds: int, seed: int) -> int:
+def kills(folder: Path, expected: Directory, rounds: int, seed: int) -> int:
     """Rounds of launches that are killed and launched again; returns how many ended wrong."""
     sweep, wrong = tiny_file(folder, **CHANGES), 0
     dealt: Counter[str] = Counter()
@@ -149,13 +149,13 @@ def kills(folder: Path, expected: Results, rounds: int, seed: int) -> int:
         rng, out = random.Random(seed + number), folder / f"killed{number}"
         by_command = number % BY_COMMAND == BY_COMMAND - 1
         dealt += (kill_commanded if by_command else kill_forked)(sweep, out, rng)
-        wrong += differs(Results(out), expected, f"kill round {number}")
+        wrong += differs(Directory(out), expected, f"kill round {number}")
         shutil.rmtree(out)
     print(f"{rounds} kill rounds, {dict(dealt)}: {wrong} wrong", flush=True)
     return wrong
 
 
-def doubles(folder: Path, expected: Results, rounds: int, seed: int) -> int:
+def doubles(folder: Path, expected: Directory, rounds: int, seed: int) -> int:
     """Rounds of two launches of one sweep at once; returns how many ended wrong."""
     sweep, wrong = tiny_file(folder, **CHANGES), 0
     for number in range(rounds):
@@ -167,7 +167,7 @@ def doubles(folder: Path, expected: Results, rounds: int, seed: int) -> int:
             first = forked(sweep, out)
             time.sleep(rng.uniform(0, 1))
             codes = [ended(process) for process in (first, forked(sweep, out))]
-        wrong += bool(any(codes)) or differs(Results(out), expected, f"double launch {number}")
+        wrong += bool(any(codes)) or differs(Directory(out), expected, f"double launch {number}")
         shutil.rmtree(out)
     print(f"{rounds} double launches: {wrong} wrong", flush=True)
     return wrong
@@ -180,19 +180,19 @@ def ended(process: BaseProcess) -> int:
     return process.exitcode
 
 
-def disks(folder: Path, expected: Results, rounds: int) -> int:
+def disks(folder: Path, expected: Directory, rounds: int) -> int:
     """Rounds on a disk that is full before the sweep is done, and then has room again."""
     sweep, wrong = tiny_file(folder, **CHANGES), 0
     for number in range(rounds):
         size = DISKS[number % len(DISKS)]
         with mounted(folder / f"disk{number}", f"size={size}k") as disk:
             code = ended(forked(sweep, disk / "out"))
-            states = Counter(state for state, _ in outcome(Results(disk / "out")).values())
+            states = Counter(state for state, _ in outcome(Directory(disk / "out")).values())
             print(f"disk of {size} KiB: exit code {code}, {dict(states)}", flush=True)
             remount(disk, "size=60m")
             again = ended(forked(sweep, disk / "out"))
             wrong += not code or bool(again) or State.FAILED in states
-            wrong += differs(Results(disk / "out"), expected, f"full disk {number}")
+            wrong += differs(Directory(disk / "out"), expected, f"full disk {number}")
     print(f"{rounds} full disks: {wrong} wrong", flush=True)
     return wrong
 
@@ -261,7 +261,7 @@ def interrupted(spec: RunSpec, directory: RunDirectory, settings: TrainSettings,
         loop.EVALUATION_CHECKPOINT_SECONDS, loop.CHECKPOINT_SHARE = before
 
 
-def differs(results: Results, expected: Results, case: str) -> bool:
+def differs(results: Directory, expected: Directory, case: str) -> bool:
     """Whether a sweep's records or its table are not the undisturbed sweep's; says so."""
     if outcome(results) == outcome(expected) and table(results) == table(expected):
         return False
@@ -269,11 +269,11 @@ def differs(results: Results, expected: Results, case: str) -> bool:
     return True
 
 
-def undisturbed(folder: Path) -> Results:
+def undisturbed(folder: Path) -> Directory:
     """The sweep without any disturbance."""
     out = folder / "undisturbed"
     launch(read_sweep(tiny_file(folder, **CHANGES)), LaunchOptions(out=out, launcher="debug"))
-    return Results(out)
+    return Directory(out)
 
 
 def main() -> int:

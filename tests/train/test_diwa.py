@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from oodbench.results.directory import Results, kept_weights
+from oodbench.results.directory import Directory, kept_weights
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import choose
@@ -30,19 +30,19 @@ CHANGES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def launched(folder: Path, keep: bool = True, **changes: Any) -> Results:
+def launched(folder: Path, keep: bool = True, **changes: Any) -> Directory:
     sweep = read_sweep(tiny_file(folder, **(CHANGES | changes)))
     rules = ("train_val",) if keep else ()
     options = LaunchOptions(out=folder / "out", launcher="debug", devices="cpu", keep_weights=rules)
     assert set(launch(sweep, options)) == {State.DONE}
-    return Results(folder / "out")
+    return Directory(folder / "out")
 
 
-def specs(results: Results) -> dict[str, RunSpec]:
+def specs(results: Directory) -> dict[str, RunSpec]:
     return results.specs()
 
 
-def average(results: Results, *arguments: str, code: int = 0) -> str:
+def average(results: Directory, *arguments: str, code: int = 0) -> str:
     printed = CliRunner().invoke(app, ["average", str(results.path), *arguments])
     assert printed.exit_code == code, printed.output
     return printed.output

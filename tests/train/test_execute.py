@@ -11,7 +11,7 @@ import torch
 from filelock import Timeout
 
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec
 from oodbench.train import execute as module
 from oodbench.train.execute import execute_bundle
@@ -26,14 +26,14 @@ DIVERGING = {"name": "ERM", "hparams": {"lr": [1e-3, 1e30]}}
 """Its draw 0 does not diverge, draw 1 does."""
 
 
-def prepared(path: Path, **changes: Any) -> tuple[Results, list[RunSpec]]:
+def prepared(path: Path, **changes: Any) -> tuple[Directory, list[RunSpec]]:
     load_plugins(TOGETHER.plugins)
     plan = tiny(**{"algorithms": ["IRM"], "trials": 4, "network": "Linear"} | changes)
     return planned(path, plan), list(plan.runs.values())
 
 
 def trained(
-    results: Results, specs: Sequence[RunSpec], settings: TrainSettings = TOGETHER, **more: Any
+    results: Directory, specs: Sequence[RunSpec], settings: TrainSettings = TOGETHER, **more: Any
 ) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
 
@@ -47,7 +47,7 @@ def trained(
     return found
 
 
-def vectorized(results: Results) -> list[bool]:
+def vectorized(results: Directory) -> list[bool]:
     infos = [results.run(i).info() for i in results.specs()]
     return [info.provenance["vectorized"] for info in infos if info is not None]
 

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from oodbench.results.directory import Results, RunDirectory, kept_weights, weights_path
+from oodbench.results.directory import Directory, RunDirectory, kept_weights, weights_path
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import choose
@@ -53,7 +53,7 @@ def first(**changes: Any) -> RunSpec:
     return next(iter(noisy(**changes).runs.values()))
 
 
-def chosen_alone(results: Results, spec: RunSpec) -> set[tuple[str, int]]:
+def chosen_alone(results: Directory, spec: RunSpec) -> set[tuple[str, int]]:
     """Each rule with the step that it chooses of a run by itself."""
     frames = read_results(results, {spec.id: spec})
     return {("last", 60)} | {(r, int(choose(frames, r)["step"].iloc[0])) for r in RULES[:-1]}
@@ -77,11 +77,11 @@ def rules() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     return trained(tmp_path_factory.mktemp("kept"), noisy(), keep_weights=RULES)
 
 
-def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Results) -> None:
+def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Directory) -> None:
     frames, seen = read_results(kept), set()
     for spec in noisy().runs.values():
         wanted = chosen_alone(kept, spec)
@@ -93,7 +93,7 @@ def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Results) ->
             assert weights_path(kept.run(str(chosen.id)), rule, int(str(chosen.step))).is_file()
 
 
-def test_they_are_the_weights_that_the_record_is_of(kept: Results) -> None:
+def test_they_are_the_weights_that_the_record_is_of(kept: Directory) -> None:
     for run_id, spec in noisy().runs.items():
         for (rule, step), path in kept_weights(kept.run(run_id)).items():
             run = with_weights(spec, path)
@@ -108,7 +108,7 @@ def test_they_are_the_weights_that_the_record_is_of(kept: Results) -> None:
 
 
 def test_none_are_kept_unless_asked_and_none_changes_a_record(
-    kept: Results, tmp_path: Path
+    kept: Directory, tmp_path: Path
 ) -> None:
     plain = trained(tmp_path, noisy())
     for run_id in kept.specs():
@@ -118,7 +118,7 @@ def test_none_are_kept_unless_asked_and_none_changes_a_record(
 
 @pytest.mark.parametrize(("checkpoint", "later"), [(4, 4), (8, 24), (12, 12), (28, 4)])
 def test_a_killed_run_ends_with_the_same_files(
-    kept: Results, tmp_path: Path, checkpoint: int, later: int, monkeypatch: pytest.MonkeyPatch
+    kept: Directory, tmp_path: Path, checkpoint: int, later: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after improvements that the last checkpoint does not know of."""
     for name in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
@@ -142,7 +142,7 @@ def test_a_killed_run_ends_with_the_same_files(
 
 
 def test_a_run_that_starts_anew_forgets_the_weights_of_another_time(
-    kept: Results, tmp_path: Path
+    kept: Directory, tmp_path: Path
 ) -> None:
     spec = first()
     run = RunDirectory(tmp_path / spec.id)
@@ -154,7 +154,7 @@ def test_a_run_that_starts_anew_forgets_the_weights_of_another_time(
 
 @pytest.mark.nightly
 def test_vectorized_runs_keep_theirs(tmp_path: Path) -> None:
-    results = Results(tmp_path)
+    results = Directory(tmp_path)
     runs = [(spec, results.run(spec.id)) for spec in noisy().runs.values()]
     settings = TrainSettings(keep_weights=RULES, vectorize=3)
     execute_bundle(runs, settings, lambda *_: None)

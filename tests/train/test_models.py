@@ -15,7 +15,7 @@ from oodbench.datasets import require_files
 from oodbench.errors import UserError
 from oodbench.report.cli import app
 from oodbench.results.compact import compact
-from oodbench.results.directory import Results, kept_weights
+from oodbench.results.directory import Directory, kept_weights
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.pictures import draw
@@ -26,7 +26,7 @@ RULES = ("train_val", "last")
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     network = {"name": "MLP", "hparams": {"width": 8}}
     hparams = {"lr": [0.01, 0.1], "batch_size": 64}
     rows = [{"name": name, "hparams": hparams} for name in ("ERM", "DANN", "Neighbours")]
@@ -40,7 +40,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize("algorithm", ["ERM", "DANN", "Neighbours"])
 def test_a_loaded_model_has_the_numbers_of_the_chosen_record(
-    results: Results, algorithm: str
+    results: Directory, algorithm: str
 ) -> None:
     model = oodbench.load_model(
         results.path,
@@ -60,7 +60,7 @@ def test_a_loaded_model_has_the_numbers_of_the_chosen_record(
     require_close(found.to_dict("records"), record["evaluations"])
 
 
-def test_a_run_directory_is_enough(results: Results) -> None:
+def test_a_run_directory_is_enough(results: Directory) -> None:
     run = results.run(next(iter(results.specs())))
     assert oodbench.load_model(run.path, rule="last").spec.id == run.id
     mistakes: list[tuple[dict[str, Any], str]] = [
@@ -75,7 +75,7 @@ def test_a_run_directory_is_enough(results: Results) -> None:
 
 
 def test_why_prints_the_line_that_loads_from_any_directory(
-    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(results.path.parent)
     shown = CliRunner().invoke(app, ["why", results.path.name, "--algorithm", "ERM"])
@@ -86,15 +86,15 @@ def test_why_prints_the_line_that_loads_from_any_directory(
     assert model.spec.label == "ERM"
 
 
-def damaged(results: Results, tmp_path: Path) -> tuple[Path, Path]:
+def damaged(results: Directory, tmp_path: Path) -> tuple[Path, Path]:
     """A copy of a run, and the file of its last weights."""
     run = results.run(next(iter(results.specs())))
-    copy = Results(Path(shutil.copytree(results.path, tmp_path / "copy"))).run(run.id)
+    copy = Directory(Path(shutil.copytree(results.path, tmp_path / "copy"))).run(run.id)
     return copy.path, kept_weights(copy)["last", 12]
 
 
 @pytest.mark.parametrize("size", [0, 4, 100, -5])
-def test_a_truncated_file_is_one_sentence(results: Results, tmp_path: Path, size: int) -> None:
+def test_a_truncated_file_is_one_sentence(results: Directory, tmp_path: Path, size: int) -> None:
     run, file = damaged(results, tmp_path)
     file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(UserError, match=f"{file.name} is no whole file of kept weights"):
@@ -102,7 +102,7 @@ def test_a_truncated_file_is_one_sentence(results: Results, tmp_path: Path, size
 
 
 def test_weights_of_another_architecture_or_run_are_one_sentence(
-    results: Results, tmp_path: Path
+    results: Directory, tmp_path: Path
 ) -> None:
     run, file = damaged(results, tmp_path)
     weights = load_file(file)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at
@@ -28,13 +28,13 @@ def test_what_a_method_leaves_behind_touches_no_later_run(
     ((erm, alone),) = outcome(
         trained(tmp_path / "alone", tiny(algorithms=["ERM"], trials=1))
     ).items()
-    assert outcome(Results(tmp_path / results.path))[erm] == alone
+    assert outcome(Directory(tmp_path / results.path))[erm] == alone
 
 
 def test_what_a_failing_method_leaves_behind_is_put_back(tmp_path: Path) -> None:
     spec = first(algorithms=["Deterministic"])
     threads = torch.get_num_threads()
-    assert execute(spec, Results(tmp_path).run(spec.id), SETTINGS)[0] == "failed"
+    assert execute(spec, Directory(tmp_path).run(spec.id), SETTINGS)[0] == "failed"
     assert torch.get_num_threads() == threads
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.empty(1).device.type == "cpu"

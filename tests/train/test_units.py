@@ -12,7 +12,7 @@ from oodbench.algorithms.group_dro import LARGEST, exponentials
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.cli import app
@@ -90,7 +90,7 @@ def test_least_squares_has_an_intercept(tmp_path: Path) -> None:
         assert np.allclose(run.predict(environment.x), inputs @ weights, rtol=1e-5)
 
 
-def launched(folder: Path, algorithms: list[str]) -> Results:
+def launched(folder: Path, algorithms: list[str]) -> Directory:
     """The results of a sweep on the houses in hundreds of euros, far from zero."""
     houses().assign(target=lambda d: 100 * d["target"] + 1e6).to_csv(folder / "h.csv", index=False)
     sweep = {
@@ -107,7 +107,7 @@ def launched(folder: Path, algorithms: list[str]) -> Results:
     command += ["--keep-predictions", "--vectorize", "8"]
     asked = CliRunner().invoke(app, command)
     assert asked.exit_code == 0, asked.output
-    return Results(folder / "out")
+    return Directory(folder / "out")
 
 
 @pytest.mark.nightly

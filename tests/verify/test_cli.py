@@ -6,7 +6,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.sweep import file as sweep_file
 from oodbench.verify import targets
 from oodbench.verify.cli import app
@@ -63,7 +63,7 @@ def test_it_trains_compares_saves_and_resumes(folders: Path) -> None:
     assert "Protocol: none (sweep tiny)" in text and "torch: " in text and "Code: " in text
     saved = Measured.model_validate_json((folders / "saved" / "mine.json").read_text())
     assert [len(values) for values in saved.values.values()] == [1, 1]
-    results = Results(folders / "out" / "tiny")
+    results = Directory(folders / "out" / "tiny")
     first = {i: results.run(i).made_by()["started"] for i in results.specs()}
     assert len(first) == 2
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.registry import Registry
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import Heartbeat, Provenance
@@ -70,7 +70,7 @@ class Job:
 
     name: str
     """The name of the sweep."""
-    results: Results
+    results: Directory
     specs: Specs
     """All runs of the sweep."""
     ids: tuple[str, ...]
@@ -147,16 +147,16 @@ class Launcher(ABC):
         """Print what `launch` would submit; raises UserError if it submits nothing."""
         raise UserError("--dry-run shows the jobs of a cluster: add --launcher slurm")
 
-    def states(self, results: Results, ids: Collection[str]) -> dict[str, RunStatus]:
+    def states(self, results: Directory, ids: Collection[str]) -> dict[str, RunStatus]:
         """The status of each of these runs that the launcher has submitted to a cluster."""
         return {}
 
-    def cancel(self, results: Results) -> int:
+    def cancel(self, results: Directory) -> int:
         """Cancel what was submitted for a sweep; returns the number of jobs that had not ended."""
         return 0
 
 
-def submitters(results: Results) -> Iterator[Launcher]:
+def submitters(results: Directory) -> Iterator[Launcher]:
     """All launchers; raises UserError where that of these runs is not among them."""
     settings = results.plan()["settings"]
     hint = plugin_hint(settings.get("plugins", ()))
@@ -164,7 +164,7 @@ def submitters(results: Results) -> Iterator[Launcher]:
     return (launchers.get(name)() for name in launchers)
 
 
-def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunStatus]:
+def states(results: Directory, ids: Iterable[str] | None = None) -> dict[str, RunStatus]:
     """The state of each run, of all planned ones if none are given.
 
     The disk decides what has ended. Of the rest, the launcher that submitted a run may know whether it
@@ -181,7 +181,7 @@ def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunS
     return statuses_on_disk(results, [i for i in wanted if i not in submitted]) | submitted
 
 
-def statuses_on_disk(results: Results, ids: Iterable[str]) -> dict[str, RunStatus]:
+def statuses_on_disk(results: Directory, ids: Iterable[str]) -> dict[str, RunStatus]:
     """The status of runs by the disk alone."""
     known = ended(results.path)
     statuses = {}

@@ -23,7 +23,7 @@ from filelock import FileLock
 from oodbench.errors import UserError
 from oodbench.registry import checkout
 from oodbench.results.compact import compact
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import Job, Launcher, RunStatus, register
 from oodbench.sweep.launchers.local import train_in_pool
@@ -137,7 +137,7 @@ class Slurm(Launcher):
             for run_id in first[:RUNS_SHOWN]:
                 console.print(f"  {title(job.specs[run_id])}")
 
-    def states(self, results: Results, ids: Collection[str]) -> dict[str, RunStatus]:
+    def states(self, results: Directory, ids: Collection[str]) -> dict[str, RunStatus]:
         """The status of the runs that were submitted, by Slurm's queue and the disk.
 
         Slurm is asked before the disk is read: what is gone from the queue has ended on the disk.
@@ -152,7 +152,7 @@ class Slurm(Launcher):
         runs = submitted_runs(known)
         return {i: status_of(results, i, *runs[i], jobs, problem) for i in ids if i in runs}
 
-    def cancel(self, results: Results) -> int:
+    def cancel(self, results: Directory) -> int:
         """Cancel the sweep's jobs and no others; returns how many had not ended."""
         left = [s for s in submissions(results) if not s.cancelled]
         count = cancel(left)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from oodbench.errors import UserError
 from oodbench.files import write_whole
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.results.schemas import DamagedFile, Heartbeat, read_file
 from oodbench.sweep.launchers import RunStatus, progress_note
@@ -54,14 +54,14 @@ class Submission:
         """The log of the job at an index of the array, or None if it has none."""
         return max(folder.glob(f"{self.name}/{self.job_id(index)}_*.err"), default=None)
 
-    def write(self, results: Results) -> None:
+    def write(self, results: Directory) -> None:
         """Write the submission into its folder, over an earlier state of it."""
         path = results.path / "jobs" / self.name / "submission.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(asdict(self)))
 
 
-def submissions(results: Results) -> list[Submission]:
+def submissions(results: Directory) -> list[Submission]:
     """The submissions of a results directory, the oldest first.
 
     A damaged one is left out: its runs are judged by their own files alone.
@@ -116,7 +116,7 @@ def queue(known: Iterable[Submission]) -> Queue:
 
 
 def status_of(
-    results: Results,
+    results: Directory,
     run_id: str,
     submission: Submission,
     index: int,

@@ -19,7 +19,7 @@ from typing import Any
 from oodbench.arithmetic import NATIVE, PORTABLE, environment, settle
 from oodbench.errors import UserError
 from oodbench.orphans import end_with_parent
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job
@@ -204,7 +204,7 @@ def work(
         except (EOFError, OSError):
             return
         execute_bundle(
-            [(spec, Results(results).run(spec.id)) for spec in specs],
+            [(spec, Directory(results).run(spec.id)) for spec in specs],
             settings,
             lambda run_id, state, message: send("end", state, message, run_id),
             progress,

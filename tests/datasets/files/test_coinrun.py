@@ -11,7 +11,7 @@ from oodbench.data.coinrun.making import TRAINING, Manifest, Settings, shards, w
 from oodbench.datasets import make, md5
 from oodbench.errors import UserError
 from oodbench.metrics import values_of_examples
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan, single
 from oodbench.train.execute import execute
@@ -88,9 +88,9 @@ def test_training_on_it(algorithm: str, written: Path, tmp_path: Path) -> None:
     settings = TrainSettings(data_dir=written, device="cpu", threads=1)
     run = Run(spec, settings)
     assert run.batches[0].x.shape == (1 if algorithm == "TemporalANDMask" else 3, 8, 3, 64, 64)
-    state, message = execute(spec, Results(tmp_path).run(spec.id), settings)
+    state, message = execute(spec, Directory(tmp_path).run(spec.id), settings)
     assert (state, message) == ("done", "")
-    first, last = Results(tmp_path).run(spec.id).records()
+    first, last = Directory(tmp_path).run(spec.id).records()
     values = {(e["environment"], e["split"], e["metric"]): e for e in last["evaluations"]}
     assert values["unseen", "in", "kl"]["count"] + values["unseen", "out", "kl"]["count"] == 4
     assert 0 <= values["unseen", "in", "agreement"]["value"] <= 1

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from oodbench.report.cli import app as report
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.predictions import read_predictions
 from oodbench.sweep.cli import app
 from oodbench.sweep.file import read_sweep, validate
@@ -158,7 +158,7 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
     launched = CliRunner().invoke(app, command)
     assert launched.exit_code == 0 and "6 done of 6 runs" in launched.output, launched.output
     assert "mine: accuracy" in launched.output
-    results = Results(tmp_path / "out")
+    results = Directory(tmp_path / "out")
     ids = set(results.specs())
     run = results.run(min(ids))
     info = run.info()

@@ -20,7 +20,7 @@ from oodbench.metrics import values_of_examples
 from oodbench.networks.base import build
 from oodbench.report import cli as report
 from oodbench.results import predictions
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
@@ -247,7 +247,7 @@ def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
     assert launched.exit_code == 0, launched.output
     assert "4 done of 4 runs" in launched.output
     assert "Selection val_env: mean over the validation" in " ".join(launched.output.split())
-    results = Results(out)
+    results = Directory(out)
     frames = read_results(results)
     for run_id, spec in results.plan()["runs"].items():
         dataset = opened(spec["dataset"], wilds_dir, **spec["options"])

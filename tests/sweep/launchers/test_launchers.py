@@ -7,7 +7,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job, launchers
 from oodbench.sweep.launchers.local import Debug
@@ -19,10 +19,10 @@ Train = Callable[[Job], dict[str, State]]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     out = tmp_path_factory.mktemp("undisturbed")
     Debug().launch(job(tiny(trials=3), out))
-    return Results(out)
+    return Directory(out)
 
 
 @pytest.fixture(params=["debug", "local", pytest.param("slurm", marks=pytest.mark.nightly)])
@@ -42,12 +42,12 @@ def train(request: pytest.FixtureRequest) -> Train:
 
 @pytest.mark.slow
 def test_all_launchers_give_the_same_records(
-    train: Train, tmp_path: Path, undisturbed: Results
+    train: Train, tmp_path: Path, undisturbed: Directory
 ) -> None:
     states = train(job(tiny(trials=3), tmp_path))
     assert set(states.values()) == {"done"}
-    assert outcome(Results(tmp_path)) == outcome(undisturbed)
-    infos = [Results(tmp_path).run(run_id).info() for run_id in states]
+    assert outcome(Directory(tmp_path)) == outcome(undisturbed)
+    infos = [Directory(tmp_path).run(run_id).info() for run_id in states]
     assert all(info is not None and info.provenance["vectorized"] for info in infos)
 
 
@@ -66,12 +66,12 @@ def test_a_run_that_another_process_holds_is_left_to_it(
 ) -> None:
     monkeypatch.setattr("oodbench.sweep.launchers.local.LOCK_RETRY_SECONDS", 0.5)
     asked = job(tiny(), tmp_path)
-    with Results(tmp_path).run(asked.ids[0]).lock():
+    with Directory(tmp_path).run(asked.ids[0]).lock():
         states = train(asked)
     first, *others = (states[i] for i in asked.ids)
     assert first in ("elsewhere", "lost")  # a cluster's job that stood back is gone
     assert others == ["done", "done", "done"]
-    assert Results(tmp_path).run(asked.ids[0]).records() == []
+    assert Directory(tmp_path).run(asked.ids[0]).records() == []
 
 
 def test_the_calling_process_takes_no_timeout(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job
 from oodbench.sweep.launchers.local import Debug, Local
@@ -34,7 +34,7 @@ def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     by_label = {(plan.runs[i].label, state) for i, state in states.items()}
     assert by_label == {("Dying", "failed"), ("ERM", "done")}
     dead = next(i for i in plan.runs if plan.runs[i].label == "Dying")
-    failure = Results(tmp_path).run(dead).failure()
+    failure = Directory(tmp_path).run(dead).failure()
     assert failure is not None and "exit code -9" in failure.error
 
 
@@ -48,7 +48,7 @@ def test_workers_that_die_at_the_import_of_a_plug_in_fail_their_runs(
     plan, plugins = tiny(algorithms=["ERM"]), ("dies_in_workers",)
     states = local(job(plan, tmp_path / "out", workers=1, plugins=plugins, vectorize=1))
     assert states == dict.fromkeys(plan.runs, "failed")
-    failures = [Results(tmp_path / "out").run(run_id).failure() for run_id in plan.runs]
+    failures = [Directory(tmp_path / "out").run(run_id).failure() for run_id in plan.runs]
     assert all(failure and "exit code 3" in failure.error for failure in failures)
 
 
@@ -87,7 +87,7 @@ def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
         ("ERM", "done"),
     }
     for run_id in (i for i in plan.runs if plan.runs[i].label == "Hanging"):
-        directory = Results(tmp_path).run(run_id)
+        directory = Directory(tmp_path).run(run_id)
         failure = directory.failure()
         assert failure is not None and "longer than the run timeout of 3 s" in failure.error
         assert ("1 run vectorized beside it" in failure.error) == (vectorize > 1)
@@ -109,8 +109,8 @@ def test_what_a_method_does_to_its_worker_touches_no_other_run(
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 5
     clean = tiny(algorithms=["ERM", "IRM"], trials=1)
     Debug().launch(job(clean, tmp_path / "clean"))
-    found = outcome(Results(tmp_path / "out"))
-    assert outcome(Results(tmp_path / "clean")) == {i: found[i] for i in clean.runs}
+    found = outcome(Directory(tmp_path / "out"))
+    assert outcome(Directory(tmp_path / "clean")) == {i: found[i] for i in clean.runs}
 
 
 @pytest.mark.nightly
@@ -189,19 +189,19 @@ def wait_for_records(out: Path, count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
+def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Directory]:
     """A sweep long enough to be killed in the middle, and its undisturbed results."""
     folder = tmp_path_factory.mktemp("longer")
     changes = {"steps": 1200, "evaluate_every": 50}
     Debug().launch(job(tiny(**changes), folder / "reference"))
-    return tiny_file(folder, **changes), Results(folder / "reference")
+    return tiny_file(folder, **changes), Directory(folder / "reference")
 
 
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
 )
 def test_a_killed_launch_is_continued_to_the_same_end(
-    tmp_path: Path, how: signal.Signals, longer: tuple[Path, Results]
+    tmp_path: Path, how: signal.Signals, longer: tuple[Path, Directory]
 ) -> None:
     sweep, reference = longer
     out = tmp_path / "killed"
@@ -216,11 +216,11 @@ def test_a_killed_launch_is_continued_to_the_same_end(
     wait_for_the_end_of(process.pid)
     if how == signal.SIGINT:
         assert b"goes on" in output
-    assert any(s != "done" for s, _ in outcome(Results(out)).values())
+    assert any(s != "done" for s, _ in outcome(Directory(out)).values())
     again = launch(sweep, out)
     _, errors = again.communicate(timeout=120)
     assert again.returncode == 0, errors
-    assert outcome(Results(out)) == outcome(reference)
+    assert outcome(Directory(out)) == outcome(reference)
 
 
 @pytest.mark.nightly
@@ -262,7 +262,7 @@ def test_workers_outlive_what_they_were_forked_from(tmp_path: Path) -> None:
     os.kill(server, signal.SIGKILL)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    assert {state for state, _ in outcome(Results(out)).values()} == {"done"}
+    assert {state for state, _ in outcome(Directory(out)).values()} == {"done"}
 
 
 def test_two_launches_at_once_train_each_run_once(tmp_path: Path) -> None:
@@ -272,6 +272,6 @@ def test_two_launches_at_once_train_each_run_once(tmp_path: Path) -> None:
     for process in both:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
-    for state, records in outcome(Results(out)).values():
+    for state, records in outcome(Directory(out)).values():
         assert state == "done"
         assert [r["step"] for r in records] == [100, 200, 300]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.sweep.launchers.local import Local
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import ODD_METHODS, job, outcome, tiny, tiny_file
@@ -43,8 +43,8 @@ def test_killed_tasks_of_ray_go_on_to_the_bits_of_the_launcher_local(tmp_path: P
     assert len(killed) == KILLS
     load_plugins([ODD_METHODS])
     Local().launch(job(tiny(**CHANGES), tmp_path / "local"))
-    assert outcome(Results(out)) == outcome(Results(tmp_path / "local"))
-    assert {state for state, _ in outcome(Results(out)).values()} == {"done"}
+    assert outcome(Directory(out)) == outcome(Directory(tmp_path / "local"))
+    assert {state for state, _ in outcome(Directory(out)).values()} == {"done"}
 
 
 def kill_workers(out: Path, launch: "subprocess.Popen[bytes]") -> set[int]:
@@ -52,7 +52,7 @@ def kill_workers(out: Path, launch: "subprocess.Popen[bytes]") -> set[int]:
     killed: set[int] = set()
     while launch.poll() is None and len(killed) < KILLS:
         for metrics in out.glob("runs/*/metrics.jsonl"):
-            beat = Results(out).run(metrics.parent.name).heartbeat()
+            beat = Directory(out).run(metrics.parent.name).heartbeat()
             if beat is not None and beat.pid not in killed and len(killed) < KILLS:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(beat.pid, signal.SIGKILL)

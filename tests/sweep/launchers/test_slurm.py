@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.sweep.estimate import Forecast, row_of
 from oodbench.sweep.file import read_sweep
@@ -66,7 +66,7 @@ def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = tiny(trials=4)
-    ended = Results(tmp_path).run(next(iter(plan.runs)))
+    ended = Directory(tmp_path).run(next(iter(plan.runs)))
     ended.path.mkdir(parents=True)
     ended.finish(State.DONE, 120, 1.0)
     resources = {"runs_per_job": 4, "gpus": "a100:1", "time": 20}

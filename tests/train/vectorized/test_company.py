@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import oodbench
-from oodbench.results.directory import Results
+from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import launchers
@@ -105,7 +105,7 @@ def from_python(sweep: str, kind: str, whole: Plan, folder: Path) -> Records:
         (dataset,) = keys.pop("datasets")
         out = folder / "python" / run_id
         oodbench.run(dataset, row, trial=spec.trial, out=out, **keys)
-        found[run_id] = (State.DONE, records_of(Results(out).run(run_id)))
+        found[run_id] = (State.DONE, records_of(Directory(out).run(run_id)))
     return found
 
 
