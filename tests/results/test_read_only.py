@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Two runs in the tables and a broken one in its folder, on a disk that has become read-only."""
+    """Two ended runs, a broken and an unplanned one on a disk that has become read-only."""
     try:
         with mounted(tmp_path / "disk", "size=2m") as disk:
             made = Made(disk / "out")
@@ -28,8 +28,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             broken = made.results.run(made.add("FourPoints", "ERM", ("a",), 1, flat(0.5)))
             with (broken.path / "metrics.jsonl").open("a") as file:
                 file.write("{")
-            made.results.run(next(iter(made.runs))).checkpoint.write_bytes(b"")
             assert compact(made.results) == 2
+            (disk / "out" / "runs" / "unplanned").mkdir()
             remount(disk, "ro")
             yield disk / "out"
     except PermissionError as error:

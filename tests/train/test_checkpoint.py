@@ -77,7 +77,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda text: text[: len(text) // 3],
     "the first twice": lambda text: text[: text.index(b"\n") + 1] * 2,
     "zeros": lambda text: text[:-40] + b"\0" * 40,
-    "another value": lambda text: text.replace(b": 0.", b": 7.", 1),
+    "another value": lambda text: text.replace(b":0.", b":7.", 1),
 }
 
 
