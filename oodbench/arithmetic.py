@@ -49,7 +49,7 @@ def variables() -> dict[str, str]:
 
 
 def environment(arithmetic: str) -> dict[str, str]:
-    """The environment variables of this process, for one that computes with `arithmetic`."""
+    """Environment variables for a child process that computes with `arithmetic`."""
     kept = {name: value for name, value in os.environ.items() if variables().get(name) != value}
     return kept | {SWITCH: NATIVE} if arithmetic == NATIVE else kept | variables()
 
@@ -57,8 +57,8 @@ def environment(arithmetic: str) -> dict[str, str]:
 def prepare() -> None:
     """Ask for portable arithmetic in this process; to be called before numpy and torch are loaded.
 
-    Our commands do so, unless the environment variable OODBENCH_ARITHMETIC is `native`. Raises SystemExit
-    where the memory is too small for numpy, which would end the process with words of its own.
+    The package's commands call it unless the environment variable OODBENCH_ARITHMETIC is `native`. Raises
+    SystemExit under a memory limit too small for numpy, which would end the process with another message.
     """
     if sys.platform != "win32":
         import resource

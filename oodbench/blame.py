@@ -1,4 +1,4 @@
-"""Whose code an error comes from: the engine's, or a line that a user wrote."""
+"""Finds whether an error comes from the engine or from a line of a user's code."""
 
 import inspect
 import sys

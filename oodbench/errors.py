@@ -1,4 +1,4 @@
-"""A user's mistake: one sentence that names the thing, the place and the nearest right name."""
+"""User errors: one sentence that names the value, where it was given and the nearest valid name."""
 
 import difflib
 import inspect
@@ -17,29 +17,29 @@ LONGEST_NAME, LONGEST_LIST = 60, 120
 
 
 class UserError(ValueError):
-    """A mistake of the user's in one sentence; the command line prints it and exits with 2."""
+    """A user's mistake, described in one sentence; the command line prints it and exits with 2."""
 
     def at(self, place: str) -> "UserError":
-        """The same error with its place before the sentence."""
+        """The same error, prefixed with `place`."""
         return UserError(f"{place}: {self}")
 
 
 class MissingError(UserError):
-    """Data or an optional package that is missing; `command` gets it, as a user types it."""
+    """Missing data or a missing optional package; `command` is the shell command that gets it."""
 
     def __init__(self, message: str, command: str = "") -> None:
         super().__init__(message)
         self.command = command
 
     def at(self, place: str) -> "MissingError":
-        """The same error with its place before the sentence."""
+        """The same error, prefixed with `place`."""
         return MissingError(f"{place}: {self}", self.command)
 
 
 def missing_package(who: str, package: str, extra: str) -> MissingError:
-    """The error for an optional package that `who` needs and that an extra of ours installs.
+    """The error for an optional package that `who` needs and `extra` of this package installs.
 
-    The quotes keep zsh from taking the brackets for a pattern of files.
+    The command is quoted, as zsh would expand the brackets as a glob.
     """
     command = f"pip install 'oodbench[{extra}]'"
     return MissingError(f"{who} needs the package {package}: `{command}`", command)
@@ -61,9 +61,9 @@ def plugin_hint(plugins: Iterable[str]) -> str:
 def unknown(
     what: str, name: object, known: Iterable[object], place: str = "", hint: str = ""
 ) -> UserError:
-    """The error for a name that is not among the known ones, with the nearest right names.
+    """The error for an unknown name, with the nearest known names.
 
-    `what` is named, such as `algorithm`; `hint` ends the sentence.
+    `what` says what the name is of, such as `algorithm`; `hint` ends the sentence.
     """
     names = [str(k) for k in known if str(k)]
     folded = {n.casefold(): n for n in reversed(names)}
@@ -98,7 +98,7 @@ def whole_number(value: object, name: str, least: int = 0, most: float = float("
 
 
 def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a public function so that an argument that it does not have is a `UserError`."""
+    """Wrap a public function so that an unknown argument raises `UserError`."""
     known = inspect.signature(function).parameters
 
     @wraps(function)

@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, and files that can be read to their end."""
+"""Atomic writes of files and folders, and checks that files can be read to their end."""
 
 import errno
 import os
@@ -18,11 +18,11 @@ ROOM = 2**16
 
 @contextmanager
 def whole_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
-    """Write a file so that `path` names all of it or what was there before.
+    """Write a file atomically: `path` holds either the complete new content or the old.
 
-    The block writes to a temporary file beside `path`, which then takes its name. An error in the
-    block, or a full disk, removes that file and is raised. A `durable` file survives a power cut from
-    the end of the block on. Errors name `path`, or its folder where that is missing.
+    The block writes to a temporary file in the same folder, which is then renamed to `path`. An error in
+    the block, or a full disk, removes the temporary file and is raised. A `durable` file survives a power
+    cut once the block has ended. Errors name `path`, or its folder if the folder is missing.
     """
     temporary = temporary_name(path)
     try:
@@ -49,11 +49,11 @@ def write_whole(path: Path, text: str, durable: bool = True) -> None:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Make a folder so that `path` names all of it or is not there.
+    """Create a folder atomically: `path` either holds everything or does not exist.
 
-    The block fills the folder that it is given, which then takes the name `path`, unless another
-    process was first. An error in the block removes the folder and is raised. Errors name `path`, or the
-    folder around it where that is missing.
+    The block fills a temporary folder, which is then renamed to `path` unless another process was
+    first. An error in the block removes the temporary folder and is raised. Errors name `path`, or its
+    parent folder if the parent is missing.
     """
     temporary = temporary_name(path)
     try:
@@ -82,9 +82,9 @@ def _name_target(error: BaseException, temporary: Path, path: Path) -> None:
 
 
 def is_disk_full(error: BaseException, folder: Path) -> bool:
-    """Whether the cause of an error is a disk, or a quota, without room.
+    """Whether an error was caused by a full disk or an exhausted quota.
 
-    Libraries that write files raise errors of their own: then the room left in `folder` decides.
+    Some libraries raise other errors than OSError; the free space at `folder` then decides.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -96,7 +96,7 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a new name, hidden and beside `path`, for the file or folder that is to become `path`."""
+    """A new hidden name in the folder of `path`, for a file or folder to be renamed to `path`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
 
 

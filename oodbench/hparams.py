@@ -84,7 +84,7 @@ def choice(*values: Value) -> Distribution:
 
 
 def distribution(text: str, place: str) -> Distribution:
-    """The distribution that a text such as `log_uniform(1e-3, 1)` describes; raises UserError."""
+    """Parse a distribution such as `log_uniform(1e-3, 1)`; raises UserError if it is malformed."""
     kinds: dict[str, Callable[..., Distribution]] = {
         "uniform": uniform,
         "log_uniform": log_uniform,
@@ -116,12 +116,12 @@ def hparam(
     options: tuple[T, ...] = (),
     neutral: T | None = None,
 ) -> T:
-    """A hyperparameter: its default, what a random draw takes, and which values are possible.
+    """A hyperparameter: its default, the distribution of random draws and the allowed values.
 
     `by_family` gives another (default, distribution) for the datasets of a family. Without a
     distribution every draw takes the default. `low` and `high` (inclusive) or `options` bound the
-    values that a user may set. One that was added to a method later has a `neutral` value, at which the
-    method is what it was before: a run's id holds it only where it differs from that.
+    values that a user may set. A hyperparameter added to an existing method has a `neutral` value,
+    which leaves the method as it was: other values alone enter a run's id.
     """
     metadata = {
         "distribution": distribution,
@@ -137,7 +137,7 @@ def hparam(
 def rates_family(family: str, pretrained: bool) -> str:
     """The family whose defaults and ranges a run takes, given whether its network is pretrained.
 
-    Those of images and text are for fine-tuning; a network that starts at random takes the usual ones.
+    Ranges of image and text families are for fine-tuning; a randomly initialized network uses "".
     """
     return family if pretrained or family not in FINE_TUNED else ""
 
@@ -163,13 +163,13 @@ def defaults(space: type, family: str = "") -> dict[str, Value]:
 
 
 def neutral_values(space: type) -> dict[str, Value]:
-    """Return the neutral values of the fields that have one: what a run without them in its spec has."""
+    """Neutral values by field name; a spec that lacks one of these fields means its neutral value."""
     neutral = ((f.name, f.metadata.get("neutral")) for f in fields(space))
     return {name: value for name, value in neutral if value is not None}
 
 
 def identity(space: type, values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the values that are part of a run's id: all but those that are neutral."""
+    """The values that enter a run's id: all except those at their neutral value."""
     neutral = neutral_values(space)
     return {k: v for k, v in values.items() if k not in neutral or v != neutral[k]}
 
@@ -192,11 +192,10 @@ def draw(
 ) -> dict[str, Value]:
     """Draw `index` of the hyperparameters of `owner`: 0 is the defaults, k > 0 is random.
 
-    A dataset's own defaults come before its family's. Each value has a random stream of its own,
-    derived from (owner, field, index) and, where it is given, the trial: adding or removing a field
-    never moves the others. The stream of a `shared` field is that of all owners, so that each owner
-    has it at the same quantile of its own distribution. `ranges` has other defaults and distributions
-    of some fields.
+    A dataset's own defaults come before its family's. Each value has a separate random stream,
+    derived from (owner, field, index) and, if given, the trial, so adding or removing a field does not
+    change the others. All owners use one stream for a `shared` field: each draws the same quantile of
+    the distribution that it declares. `ranges` overrides the defaults and distributions of some fields.
     """
     values = defaults(space, family)
     values |= {name: value for name, value in dataset_defaults.items() if name in values}
@@ -224,10 +223,10 @@ def drawn_values(
     shared: Collection[str] = (),
     trial: int | None = None,
 ) -> dict[str, Any]:
-    """Draw `index` as a run's spec holds it, with what a sweep file gives for `name` over it.
+    """Hyperparameters of draw `index` as in a run's spec; a sweep file's values for `name` take precedence.
 
     A sweep file gives a value, a list with a value for each draw, or a default and a range in place of
-    the method's. Raises UserError for what cannot be. The other arguments are those of `draw`.
+    the method's. Raises UserError for invalid values. The other arguments are those of `draw`.
     """
     place = f"the hyperparameters of {name}"
     ranges = _given_ranges(space, given, family, place)

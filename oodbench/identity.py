@@ -1,11 +1,11 @@
 """The identity of code and of files: equal digests, equal contents.
 
 The code of a class is the file that defines it and, directly or not, the files that it imports: not the
-standard library, installed packages or the package's engine, for which the version stands. It counts
-without comments, docstrings and formatting. It is read, never imported, so that a report can ask whether a
-method is still the one that trained its runs.
+standard library, installed packages or the package's engine, for which the version stands. Comments,
+docstrings and formatting do not count. Files are parsed, never imported, so that a report can check whether
+a method still has the code that trained its runs.
 
-A file is read once in a process, unless its size or its time of change differs.
+A process reads a file once, and again only if its size or modification time changes.
 """
 
 import ast
@@ -87,7 +87,7 @@ def sha256(file: File) -> str:
 
 @by_stamp(1024)
 def md5(file: File) -> str:
-    """The md5 of a file, or of what it unpacks to if it is a .gz."""
+    """The md5 of a file, or of its decompressed content if it is a .gz."""
     with (gzip.open if str(file).endswith(".gz") else open)(file, "rb") as stream:
         return hashlib.file_digest(stream, "md5").hexdigest()
 
@@ -167,7 +167,7 @@ def differing(one: Code, other: Code) -> list[str]:
 
 
 def unlike(one: Iterable[tuple[str, str]], other: Iterable[tuple[str, str]]) -> list[str]:
-    """The names that have another digest, or none, in one of two sets of names with digests."""
+    """Sorted names whose (name, digest) pair is in only one of the two sets."""
     return sorted({name for name, _ in set(one) ^ set(other)})
 
 

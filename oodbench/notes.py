@@ -1,4 +1,4 @@
-"""Sentences below a table, and the short lines that stand for them on a screen."""
+"""Footnotes of tables, and their short versions for the screen."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

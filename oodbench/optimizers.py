@@ -34,8 +34,8 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 class UpdateRule:
     """The update of one kind of optimizer, over the parameters of K runs at once, (K, P).
 
-    An optimizer of a method's own may have one as its class attribute `rule`, so that its runs can
-    be vectorized; without one each run is trained by itself.
+    A method's custom optimizer may set the class attribute `rule`, so that its runs can be
+    vectorized; otherwise each run is trained separately.
     """
 
     slots: tuple[str, ...]
@@ -94,9 +94,9 @@ def _plain_optimizer(
 
 @cache
 def eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
-    """Derive a class of optimizers that never asks torch's compiler, whose import takes a second.
+    """Derive an optimizer class that does not import torch's compiler, which takes a second.
 
-    Torch wraps these methods for functions that it compiles, and none of ours is.
+    Torch wraps these methods for compiled functions, which this package does not use.
     """
     wrapped = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
@@ -112,8 +112,8 @@ def kind_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
 def _lay_out_gradients(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Give every gradient the strides of its parameter.
 
-    `backward()` does so itself, but other gradients have the strides that a layer's kernel chose, and
-    torch's fused kernels read both in the order of memory, unchecked.
+    `backward()` already does. Other gradients have the strides that a layer's kernel chose, and
+    torch's fused kernels read gradient and parameter in memory order without a check.
     """
     for group in optimizer.param_groups:
         for p in group["params"]:

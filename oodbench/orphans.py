@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that started them."""
+"""Child processes that end with their parent."""
 
 import multiprocessing
 import os
@@ -6,10 +6,10 @@ import threading
 
 
 def end_with_parent() -> None:
-    """Have this process end as soon as the one that started it has, however that ended.
+    """End this process as soon as its parent has ended, for any reason.
 
-    It ends at once, whatever it is at. Raises AssertionError in a process that `multiprocessing`
-    has not started.
+    It exits at once, without cleanup. Raises AssertionError in a process that `multiprocessing`
+    did not start.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None

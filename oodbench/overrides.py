@@ -1,4 +1,4 @@
-"""Checks that the hooks and attributes of a user's class are spelt and called as the engine's are."""
+"""Checks that a user's class spells hooks and attributes as the engine does and can be called so."""
 
 import difflib
 import inspect
@@ -18,7 +18,7 @@ FUNCTIONS = (FunctionType, classmethod, staticmethod, *COMPUTED)
 
 
 def own_bases(cls: type) -> list[type]:
-    """The class and those of its bases that are not the engine's and come before it."""
+    """The class and its bases that precede the engine's first class in the MRO."""
     return list(takewhile(lambda base: not is_engine(base.__module__), cls.__mro__))
 
 
@@ -32,7 +32,7 @@ def _own(cls: type) -> dict[str, Any]:
 
 
 def _engines(cls: type) -> dict[str, Any]:
-    """The public members of the engine's classes among the bases; None for one that is only declared."""
+    """Public members of the engine's base classes by name; None for annotations without a value."""
     return {
         name: member
         for base in reversed(cls.__mro__)
@@ -52,9 +52,9 @@ def _kind(member: object) -> str:
 def check_overrides(noun: str, cls: type) -> None:
     """Raise UserError for a member that is misspelt, cannot be used as the engine does, or is missing.
 
-    A function, attribute or nested class of the user's is misspelt if no base has its name and it is
-    nearly that of the engine's of the same kind: the same letters but for about one in five, and at most
-    one longer or shorter. A helper may have any other name, also the plural of an engine's name or one
+    A user's function, attribute or nested class counts as misspelt if no base has its name and an engine
+    member of the same kind has nearly the same: about one letter in five may differ, and the length by
+    one. A helper may have any other name, also the plural of an engine's name or one
     that begins with an underscore.
     """
     if is_engine(cls.__module__):

@@ -85,7 +85,7 @@ class Registry(Generic[T]):
         return decorate
 
     def get(self, name: str, place: str = "", hint: str = "") -> T:
-        """Return `find`, which raises UserError with the nearest names if there is no such class."""
+        """The class registered under `name`; raises UserError with the nearest names if there is none."""
         cls = self.find(name)
         if cls is None:
             raise unknown(self.noun, name, self, place, hint)
@@ -146,8 +146,8 @@ def _entry_points(*path: str) -> Any:
 def load_plugins(modules: Iterable[str]) -> None:
     """Import the user's modules, which register their classes; the working directory is searched.
 
-    The working directory stays what it was, with a warning where a module has changed it. Raises
-    UserError for a module that is not there or cannot be imported.
+    If a module changes the working directory, it is changed back with a warning. Raises UserError for a
+    module that is missing or cannot be imported.
     """
     here = working_directory()
     if here is not None and "" not in sys.path and str(here) not in sys.path:
@@ -191,7 +191,7 @@ def _problem(error: BaseException) -> str:
 
 @contextmanager
 def _same_directory(plugin: str) -> Iterator[None]:
-    """Go back to the working directory that a plug-in leaves, as the user's paths start there."""
+    """Undo a plug-in's change of the working directory, which the user's relative paths start from."""
     before = working_directory()
     try:
         yield
@@ -229,9 +229,9 @@ Classes = Mapping[str, ast.ClassDef]
 
 
 def written(files: Iterable[Path]) -> Iterator[tuple[str, ast.Call, ast.ClassDef, Classes]]:
-    """Yield name, decorator and class of what files register, and all of their classes by name.
+    """Yield the name, decorator and class of each registration, and the files' classes by name.
 
-    The files are read, never imported, which would take seconds. Classes inside of others are left out.
+    The files are parsed, as importing them would take seconds. Nested classes are left out.
     """
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
     classes = {n.name: n for tree in trees for n in tree.body if isinstance(n, ast.ClassDef)}
@@ -243,7 +243,7 @@ def written(files: Iterable[Path]) -> Iterator[tuple[str, ast.Call, ast.ClassDef
 
 
 def bases_of(node: ast.ClassDef, classes: Classes) -> list[ast.ClassDef]:
-    """Return those of the bases of a class that are among some classes."""
+    """The base classes of `node` that `classes` contains."""
     return [classes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in classes]
 
 

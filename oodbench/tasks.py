@@ -27,10 +27,10 @@ class Task:
     `multilabel`, (..., num_outputs) probabilities for `distribution` and (..., num_outputs) real
     numbers for `regression`, which may be in double precision.
 
-    Two kinds have more dimensions. Of `tokens` the logits are (..., length, num_outputs), the targets
-    (..., length) class numbers as floats, or NaN (not asked for). Of `boxes` the predictions are
-    (..., num_outputs, 5), of each box x1, y1, x2, y2 and its score, and the targets (..., M, 4); NaN
-    fills up. They have no loss here: the network works out its own (`Network.losses`).
+    Two kinds have more dimensions. For `tokens` the logits are (..., length, num_outputs), the targets
+    (..., length) class numbers as floats, or NaN (not asked for). For `boxes` the predictions are
+    (..., num_outputs, 5) with x1, y1, x2, y2 and score of each box, and the targets (..., M, 4), padded
+    with NaN. The loss of `boxes` is computed by the network (`Network.losses`).
     """
 
     kind: Kind
@@ -39,7 +39,7 @@ class Task:
 
     @property
     def values(self) -> int:
-        """The number of values that are predicted for an example."""
+        """The number of values predicted for each example."""
         return self.num_outputs * (5 if self.kind == "boxes" else self.length)
 
     @property
@@ -49,7 +49,7 @@ class Task:
 
     @property
     def classes(self) -> int:
-        """The number of classes that targets are one of; 1 where they are none of several."""
+        """The number of classes; 1 for kinds without a single class per example."""
         return max(2, self.num_outputs) if self.has_classes else 1
 
     def groups(self, targets: Tensor, attributes: Tensor, count: int) -> Tensor:
@@ -61,21 +61,21 @@ class Task:
 
     @property
     def metric(self) -> str:
-        """The metric that selection and tables use unless they are told another."""
+        """The default metric of selection and tables."""
         return {"regression": "mse", "distribution": "kl"}.get(self.kind, "accuracy")
 
     @property
     def loss_metric(self) -> str:
-        """The metric that is the loss of an example."""
+        """The metric that equals the loss of an example."""
         return {"regression": "mse", "distribution": "kl"}.get(self.kind, "loss")
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of each example, (...): cross-entropy, KL(target || softmax) or squared error.
 
-        The loss of a regression is averaged over its outputs. Of labels or tokens every known one
-        counts alike, as in the package `wilds`: an example's loss is the sum over its known ones,
-        divided by their mean number along the last of the leading dimensions, so that the mean of
-        the losses there is the mean over all its known labels.
+        The loss of a regression is averaged over its outputs. Known labels or tokens
+        count equally, as in the package `wilds`: an example's loss is the sum over its known labels,
+        divided by their mean number along the last leading dimension, so that the mean of the
+        losses along that dimension is the mean over all known labels.
         """
         return _LOSSES[self.kind](logits, targets)
 
@@ -124,7 +124,7 @@ class Task:
         return torch.where(known, values, 0.0).sum(-1) / known.sum(-1).clamp(min=1)
 
     def known(self, targets: Tensor) -> Tensor:
-        """Return whether anything is known of each example's target, (N,): it counts in no metric else."""
+        """Mask (N,) of examples with a known label; others are left out of metrics."""
         if self.kind in _EACH:
             return targets.isfinite().any(-1)
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
@@ -175,11 +175,11 @@ class Task:
     def constants(self, targets: Tensor) -> dict[tuple[str, ...], Tensor]:
         """The best constant outputs for one example, given targets (N, ...), by metrics.
 
-        Among all outputs that ignore the input, each has the best mean of its metrics over the N
-        examples. In closed form: the mean target of a regression; else the logarithms
-        of the classes' frequencies (at least FLOOR), the largest of which is the majority's. Labels and
-        tokens are weighed as in `metrics`, and a token's frequencies are those at its place. Boxes have
-        no such output.
+        Each has the best mean of its metrics over the N examples among all outputs that ignore the
+        input. In closed form: the mean target of a regression; otherwise the log frequencies of the
+        classes (at least FLOOR), so that the majority class has the largest. Labels and tokens are
+        weighed as in `metrics`, and a token's frequencies are taken at its position. Boxes have no
+        constant answer.
         """
         if self.kind == "boxes":
             return {}
@@ -209,7 +209,7 @@ class Task:
         return _log_share(count / count.sum(-1, keepdim=True).clamp(min=FLOOR))
 
     def kept(self, logits: Tensor) -> Tensor:
-        """The logits that are kept: all, or of `tokens` the best class, -1 if not finite."""
+        """The predictions to store: the logits, or for `tokens` the best class (-1 if not finite)."""
         if self.kind != "tokens":
             return logits
         return torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)

@@ -64,7 +64,7 @@ Threads = Annotated[
 
 
 class _App(typer.Typer):
-    """An app in which a user's mistake ends every command as `exit_on_user_error` says."""
+    """An app whose commands are all wrapped in `exit_on_user_error`."""
 
     def command(self, *args: Any, **settings: Any) -> Callable[[C], C]:
         register = super().command(*args, **settings)
@@ -92,7 +92,7 @@ def confirmed(question: str) -> bool:
 
 
 def format_warnings() -> None:
-    """Have a `UserWarning` printed as one line from now on, without its place in the code."""
+    """From now on print a `UserWarning` as one line, without file and line number."""
     warnings.filterwarnings("ignore", VMAP_IS_SLOW)
     usual: Any = warnings.formatwarning
 
@@ -107,15 +107,15 @@ def format_warnings() -> None:
 def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
     """Wrap a command so that a `UserError` or an unusable path ends it with one line and exit code 2.
 
-    So does any error that a user's code raises, with its line. A `UserWarning` is one line, too, without
-    its place in the code.
+    Any error raised in a user's code does so too, with its line. A `UserWarning` is printed as one line,
+    without file and line number.
     """
 
     @wraps(command)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # closed, it is None
-                stream.reconfigure(errors="backslashreplace")  # what its encoding lacks
+                stream.reconfigure(errors="backslashreplace")  # for characters it lacks
         usual = warnings.formatwarning
         format_warnings()
         try:
@@ -135,7 +135,7 @@ def _sentence(error: Exception) -> str | None:
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
-        if Path(os.curdir).stat().st_nlink == 0:  # no relative path is there
+        if Path(os.curdir).stat().st_nlink == 0:  # deleted: no relative path can be resolved
             return "the working directory has been removed; change to one that is there"
         if error.strerror is not None and (error.filename or error.errno in LIMITS):
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -165,7 +165,7 @@ def _escape(character: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """JSON text with the control characters that JSON allows in strings as escapes of its own."""
+    """JSON text in which control characters inside strings are written as JSON escapes."""
     return re.sub(CONTROLS, lambda m: m[0] if m[0] == "\n" else f"\\u{ord(m[0]):04x}", text)
 
 
@@ -282,7 +282,7 @@ def _for_stderr(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that people use for so many: s, min or h."""
+    """Seconds as text in a readable unit: s, min or h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

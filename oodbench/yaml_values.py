@@ -1,4 +1,4 @@
-"""The one place that reads YAML: files, texts and KEY=VALUE flags as values.
+"""Reads all YAML: files, texts and KEY=VALUE flags.
 
 A text is refused, in one sentence and before anything large is made of it, if a key is given twice,
 if it is nested too deeply, or if its aliases would expand to too many values.
@@ -59,7 +59,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_yaml(path: Path) -> Any:
-    """The value of a YAML file; raises UserError naming the file and the place in it."""
+    """The value of a YAML file; raises UserError naming the file and, if known, the line."""
     try:
         text = read_regular(path, LARGEST_FILE).decode()
     except UnicodeDecodeError:
@@ -68,7 +68,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, place: str) -> Any:
-    """The value of a YAML text; raises UserError naming the place."""
+    """The value of a YAML text; raises UserError naming `place` and, if known, the line."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()

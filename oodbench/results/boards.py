@@ -1,4 +1,4 @@
-"""Where boards are, and what they are called."""
+"""Folders and names of boards."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ ENTRIES_FILE = "entries.csv"
 
 
 def lock(board: Path) -> FileLock:
-    """The lock of a process that writes to a board; its file is hidden."""
+    """Lock for writing to a board, on a hidden file."""
     return FileLock(board / ".lock")
 
 
@@ -48,7 +48,7 @@ def _has_package(name: str) -> bool:
 
 
 def called(board: Path) -> str:
-    """What a user types for a board: its name, or the folder of one that the package has not."""
+    """How a user refers to a board: its name, or its folder if the package does not ship it."""
     if board.parent == frozen_folder():
         return board.name
     return f"./{board}" if str(board) in board_names() else str(board)
@@ -65,10 +65,10 @@ def board_names() -> list[str]:
 
 
 def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
-    """The board among some sources, if there is one, and the results directories.
+    """Split sources into a board, or None, and results directories.
 
-    A source is a results directory, a board's folder or a board's name. Raises UserError for one that is
-    none of these, and for several boards.
+    A source is a results directory, a board's folder or a board's name. Raises UserError for anything
+    else, and for more than one board.
     """
     boards, directories = [], []
     for source in sources:
@@ -86,7 +86,7 @@ def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
 
 
 def frozen_datasets(board: Path) -> list[str]:
-    """The datasets that have frozen rows, as tables call them."""
+    """Labels of the datasets with frozen rows."""
     if not (board / RUNS_FILE).is_file():
         return []
     (column,) = columns_of(board, ["dataset_label"])
@@ -109,13 +109,13 @@ def columns_of(board: Path, names: Sequence[str]) -> list[list[Any]]:
 
 
 def datasets_to_come(board: Path) -> list[str]:
-    """The datasets of a board's protocol that have no frozen row yet, as tables call them."""
+    """Labels of the datasets in a board's protocol that have no frozen rows yet."""
     frozen = set(frozen_datasets(board))
     return [name for name in _names(read_yaml(board / PROTOCOL_FILE)) if name not in frozen]
 
 
 def halves(name: str) -> dict[str, list[str]]:
-    """The datasets of each half of a board, as tables call them; empty if its folder says nothing of them.
+    """Dataset labels of each half of a board; empty if the board has no halves file.
 
     Raises UserError for a dataset that the protocol does not have.
     """

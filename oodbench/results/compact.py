@@ -1,6 +1,6 @@
 """Moves the runs that have ended from their folders into the tables of `oodbench.results.ended`.
 
-The tables are on the disk before a folder is removed: a run may for a while stand in both, and counts once.
+Tables are on disk before a folder is removed; a run that is in both for a while counts once.
 """
 
 import os
@@ -28,8 +28,8 @@ def compact(directory: Directory, patient: bool = True) -> int:
     """Move the planned runs that have ended into the tables; returns their number.
 
     The runs get the labels of the plan. Small parts are merged, and folders of runs that are in the tables
-    removed. If another process is at it and `patient` is false, nothing is done. Raises OSError, as of a
-    full disk, and UserError without a plan; what has ended is then where it was.
+    are removed. Does nothing if another process is compacting and `patient` is false. Raises OSError, as
+    for a full disk, and UserError without a plan; ended runs then stay in their folders.
     """
     results, rows = directory.path, directory.plan()["rows"]
     with suppress(Timeout), lock(results, patient):
@@ -67,7 +67,7 @@ def _keys(runs: pd.DataFrame) -> set[tuple[object, ...]]:
 
 
 def _in_rows(runs: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs in the rows that a plan has of them; a run that is not planned stays in its own."""
+    """Repeat each run for every row of the plan that contains it; unplanned runs keep their rows."""
     once = runs.drop_duplicates("id")
     planned = rows[["id", *ROW]].merge(once.drop(columns=ROW), on="id")
     others = runs[~runs["id"].isin(rows["id"])]

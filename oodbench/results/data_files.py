@@ -1,8 +1,8 @@
-"""The files that examples come from, by content, as OUT/data/<digest>.json lists them.
+"""Content digests of the data files that runs read, listed in OUT/data/<digest>.json.
 
-A file whose size and time of change are those in a list of this results directory, or in one that this
-machine made for a directory next to it, is not read again. The content of a folder is the names of the
-folders and images in it, without those that begin with a dot.
+A file is not read again if a list in this results directory, or one that this machine made for a sibling
+directory, has its size and modification time. The content of a folder is the names of the folders and
+images in it, except names that begin with a dot.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ class DataFiles:
         return self._keep(_listed(stamps, known, os.path.commonpath(folders or "/")))
 
     def changed_files(self, digest: str) -> list[str]:
-        """The names of files that are no longer what a list says.
+        """The names of files that differ from a list.
 
         Raises FileNotFoundError with what is missing: the list, or all of its files.
         """
@@ -103,7 +103,7 @@ class DataFiles:
         return unlike(one.contents, two.contents) if one and two else [f"{DATA}/{digest}.json"]
 
     def _lists(self) -> Iterator[Listing]:
-        """The lists of this directory, then those that this machine made for directories next to it."""
+        """The lists of this directory, then this machine's lists of sibling directories."""
         for folder in (self.folder, *self.folder.parent.parent.glob(f"*/{DATA}")):
             for listing in map(_read, folder.glob(LIST)):
                 if listing and (folder == self.folder or listing.machine == platform.node()):
@@ -136,7 +136,7 @@ def _read(path: Path) -> Listing | None:
 
 
 def _stamps(paths: Iterable[str]) -> dict[str, Stamp]:
-    """The stamps of files and folders; those that are missing are left out."""
+    """Stamps by path; missing files and folders are left out."""
     stamps = {}
     for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -145,12 +145,12 @@ def _stamps(paths: Iterable[str]) -> dict[str, Stamp]:
 
 
 def _changed(stamps: Mapping[str, Stamp], known: Mapping[str, Entry]) -> list[str]:
-    """The files that have other stamps than those known."""
+    """The files whose stamps differ from the known ones."""
     return [path for path, now in stamps.items() if known.get(path, ())[:2] != now]
 
 
 def _listed(stamps: Mapping[str, Stamp], known: Mapping[str, Entry], root: str) -> Listing:
-    """List the files with these stamps; a file that is known with its stamp is not read."""
+    """List the files with these stamps, reading only new and changed ones."""
     changed = _changed(stamps, known)
     with ThreadPoolExecutor() as pool:
         read = dict(zip(changed, pool.map(_content, changed), strict=True))
@@ -163,7 +163,7 @@ def _listed(stamps: Mapping[str, Stamp], known: Mapping[str, Entry], root: str) 
 
 
 def _content(path: str) -> str:
-    """Hash what a file or folder holds; empty for what cannot be read."""
+    """Hash the content of a file or folder; empty if unreadable."""
     if os.path.isdir(path):  # noqa: PTH112 (fast)
         with os.scandir(path) as entries:
             names = sorted(

@@ -124,7 +124,7 @@ class RunDirectory:
         write_whole(self.path / "heartbeat", _dumps(beat), durable=False)
 
     def rest(self) -> None:
-        """Record that the run has not ended and no process trains it any more."""
+        """Record that no process trains the unfinished run any more."""
         (self.path / "heartbeat").unlink(missing_ok=True)
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -156,7 +156,7 @@ class RunDirectory:
     def keep_records(self, records: int, sha256: str) -> bool:
         """Keep the first `records` records and drop the others, which a resumed run writes again.
 
-        Returns False, and drops none, if they have another `sha256` than `sync_records` returned.
+        Returns False and drops nothing if their `sha256` differs from what `sync_records` returned.
         """
         path = self.path / "metrics.jsonl"
         lines = (read_bytes(path) or b"").splitlines(keepends=True)
@@ -257,7 +257,7 @@ class RunDirectory:
             return FailedFile(error=str(error), traceback="")
 
     def heartbeat(self) -> Heartbeat | None:
-        """The last heartbeat, or None if there is none that can be read."""
+        """The last heartbeat, or None if it is missing or unreadable."""
         beat = None
         with suppress(DamagedFile):
             beat = read_file(self.path / "heartbeat", Heartbeat)
@@ -274,7 +274,7 @@ class RunDirectory:
     def state_and_reason(self) -> tuple[State, str]:
         """The run's state, and the reason why it failed or is broken."""
         found = self._folder_state()
-        # looked at last: a run that is moved meanwhile has no folder any more
+        # checked last: compaction may have moved the run out of its folder meanwhile
         return (self._ended.states[self.id], "") if self.is_in_tables else found
 
     def _folder_state(self) -> tuple[State, str]:
@@ -294,7 +294,7 @@ class RunDirectory:
         return State.RUNNING if _alive(beat) else State.LOST, ""
 
     def _contradiction(self, end: DoneFile) -> str:
-        """What contradicts done.json in the other files of a run; empty if nothing does."""
+        """How a run's other files contradict done.json; empty if they agree."""
         place = str(self.path / "run.json")
         text = self.read("run.json")
         if text is None:
@@ -352,7 +352,7 @@ def kept_weights(run: RunDirectory) -> dict[tuple[str, int], Path]:
 
 
 class Directory:
-    """A results directory: the planned runs and what is on disk of them."""
+    """A results directory: the planned runs and their files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -391,7 +391,7 @@ class Directory:
         return {"name": sweep.name, "settings": dict(sweep.settings), "rows": self.rows()}
 
     def rows(self) -> "pd.DataFrame":
-        """The planned runs, each in the rows that it stands in: `id` and the fields of its spec."""
+        """Planned runs, one per row that contains them: `id` and the fields of the spec."""
         from oodbench.results.parquet import SPEC, read_table, runs_frame
 
         return runs_frame(read_table(self.path / "plan.parquet", SPEC))
@@ -441,9 +441,9 @@ class Directory:
         `replacing` also removes stored runs that stand at the `PLACE` of a run given here, as after an
         edit of hyperparameters. Their results stay in the tables.
 
-        A run stands in the rows that it is given here. A stored row that is renamed by that, because one
-        of its runs is given in another row and it is not among these, is renamed whole. `settings` go
-        over the stored ones; plug-ins are added to them. Raises UserError if the directory holds another
+        Runs belong to the rows given here. If a run is given in another row than the stored one, and the
+        stored row is not among those given, the whole stored row is renamed. `settings` override the
+        stored ones; plug-ins are added. Raises UserError if the directory holds another
         sweep, by its name or by a key of `settings["sweep"]`.
         """
         import pandas as pd
@@ -468,7 +468,7 @@ class Directory:
             self.store(name, {**known, **settings, **more}, new)
 
     def store(self, name: str, settings: Mapping[str, Any], rows: "pd.DataFrame") -> None:
-        """Write a plan in place of another; `rows` are as `rows` returns them."""
+        """Overwrite the plan; `rows` has the form that `rows` returns."""
         from oodbench.results.parquet import SPEC, table_of, write_table
 
         write_table(table_of(rows, SPEC), self.path / "plan.parquet")
@@ -498,7 +498,7 @@ def _places(rows: "pd.DataFrame") -> "pd.Series[Any]":
 
 
 def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":
-    """Stored rows with the labels that `new` gives to some of their runs."""
+    """Stored rows; a row that `new` lacks is renamed as a whole if `new` relabels one of its runs."""
     place = ["dataset_label", "label"]
     named = set(new[place].itertuples(index=False, name=None))
     other = before.merge(new[["id", "label"]], on="id", suffixes=("", "_new"))

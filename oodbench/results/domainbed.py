@@ -52,7 +52,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 class Args(BaseModel):
-    """The arguments of DomainBed's train.py that a spec is made of."""
+    """The arguments of DomainBed's train.py that determine a spec."""
 
     model_config = ConfigDict(strict=True, extra="allow")
     dataset: Name
@@ -78,7 +78,7 @@ class Record(BaseModel):
 
     @property
     def accuracies(self) -> dict[tuple[int, str], Any]:
-        """What is recorded by the number of an environment and the split."""
+        """Recorded accuracies by environment number and split."""
         items = (self.model_extra or {}).items()
         return {(int(m[1]), m[2]): v for k, v in items if (m := ACCURACY.fullmatch(k))}
 
@@ -95,13 +95,13 @@ class Found:
 
     @property
     def identity(self) -> str:
-        """What runs of equal arguments share, however many records each has."""
+        """Key that is equal for runs with equal arguments, whatever their number of records."""
         steps = self.records[0].args.steps or 1
         return replace(self.spec, evaluate_every=1, steps=steps).id
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """What runs are sorted by."""
+        """Sort key of runs."""
         args = self.records[0].args
         return args.dataset, args.algorithm, args.test_envs, args.trial_seed, args.hparams_seed
 
@@ -156,7 +156,7 @@ def import_sweep(folder: Path, out: Path) -> Imported:
 
 
 def _records(file: Path) -> list[Record]:
-    """The records of a file in their order; raises UserError, with the line, for what is no record."""
+    """The records of a file, in order; raises UserError with the line of an invalid one."""
     records = []
     lines = (read_bytes(file) or b"").splitlines()
     for number, line in enumerate(lines, 1):
@@ -202,7 +202,7 @@ def _environments(record: Record, place: str) -> list[str]:
 
 
 def _spec(records: Sequence[Record], place: str) -> RunSpec:
-    """The spec of a run; raises UserError, with its place, for one that cannot be."""
+    """The spec of a run; raises UserError, with its path, for impossible arguments."""
     first = records[0]
     args, names = first.args, _environments(first, place)
     if any(record.accuracies.keys() != first.accuracies.keys() for record in records):

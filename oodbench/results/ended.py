@@ -81,7 +81,7 @@ class Ended:
     def runs(self) -> "pd.DataFrame":
         """The runs of all parts, a row for each row of the plan; `part` is the index of a run's part.
 
-        Of a run in several parts the first is taken if all say the same, else none.
+        A run in several parts is taken from the first if all agree, and otherwise left out.
         """
         rows = self._rows
         first = rows.groupby("id")["part"].transform("min")
@@ -89,7 +89,7 @@ class Ended:
 
     @cached_property
     def contradicted(self) -> dict[str, str]:
-        """The runs that several parts have with unlike records, with a sentence on each."""
+        """Runs whose records differ between parts: a sentence by run id."""
         places = self._rows[["id", "part"]].drop_duplicates()
         several = places[places.duplicated("id", keep=False)].groupby("id")["part"]
         found = {str(run_id): [self.parts[i] for i in at] for run_id, at in several}
@@ -149,7 +149,7 @@ class Ended:
 
 
 def ended(results: Path) -> Ended:
-    """The ended runs of a results directory; what is on the disk is read once."""
+    """The ended runs of a results directory; each file is read once."""
     folder = results / FOLDER
     while True:
         try:

@@ -97,8 +97,8 @@ def table_of(rows: pd.DataFrame | Mapping[str, Any], schema: pa.Schema) -> pa.Ta
 
 
 def _written(values: Iterable[Any]) -> list[str | None]:
-    """Mappings as JSON; rows that share one share its text."""
-    kept = list(values)  # so that no id is used again
+    """Mappings as JSON, serialized once for rows that share the same object."""
+    kept = list(values)  # keeps the values alive, so that ids stay unique
     distinct = {id(value): value for value in kept}
     texts = {i: None if _is_missing(v) else json.dumps(v) for i, v in distinct.items()}
     return [texts[id(value)] for value in kept]
@@ -122,7 +122,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """The table in a file; raises DamagedFile for one that is missing, torn or foreign."""
+    """The table in a file; raises DamagedFile if it is missing, truncated or of another format."""
     content = read_bytes(path)
     if content is None:
         raise DamagedFile(f"{path}: No such file or directory")
@@ -156,7 +156,7 @@ def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
 def runs_frame(table: pa.Table) -> pd.DataFrame:
     """A table of runs as a frame: mappings parsed, lists of names as tuples.
 
-    Raises DamagedFile for a text that is no JSON.
+    Raises DamagedFile for invalid JSON.
     """
     columns: dict[str, Any] = {}
     for name in table.column_names:
@@ -174,7 +174,7 @@ def runs_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _each(column: pa.Array, change: Callable[[Any], Any]) -> "np.ndarray[Any, Any]":
-    """Apply a function to each text of a column, once to those that are equal; null becomes None."""
+    """Apply a function once to each distinct text of a column, and map the results to its rows."""
     encoded = column.dictionary_encode()
     values = np.empty(len(encoded.dictionary) + 1, dtype=object)
     for i, text in enumerate(encoded.dictionary.to_pylist()):
@@ -206,7 +206,7 @@ def of_runs(records: pa.Table, ids: Iterable[str]) -> pa.Table:
 
 
 def specs_of(runs: pd.DataFrame) -> list[RunSpec]:
-    """The spec of each row of a frame of runs, which has the id that stands there."""
+    """The spec of each row of a frame of runs, with the stored id."""
     names = [f.name for f in FIELDS if f.name in runs]
     columns = [runs[name].tolist() for name in names]
     specs = []

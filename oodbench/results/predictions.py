@@ -103,7 +103,7 @@ def opened_arrays(file: BinaryIO) -> Any:
 
 
 def _check_header(name: str, member: IO[bytes], size: int) -> None:
-    """Raise ValueError for an array that claims more bytes than are there."""
+    """Raise ValueError if an array's header claims more bytes than the file holds."""
     version = np.lib.format.read_magic(member)
     read = np.lib.format.read_array_header_1_0
     if version != (1, 0):
@@ -164,8 +164,8 @@ def freeze_predictions(
 
     The columns are PLACE, `index` (of the example in its environment), `split` (`in` or `out`), `kind`
     (that of the `Task`), `target` and `output_0`, `output_1` and so on: logits, or values in the task's
-    units. Half precision stands as float32, which more readers have. Targets with several numbers are
-    `target_0` and so on. Raises UserError where no predictions are kept.
+    units. Half precision is stored as float32, which more readers support. Targets with several numbers are
+    `target_0` and so on. Raises UserError if no predictions are kept.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -235,8 +235,8 @@ def _columns(name: str, values: Array) -> dict[str, Array]:
 def frozen_predictions(board: Path, dataset: str) -> Callable[[str, int], dict[str, Predictions]]:
     """Read a board's predictions on a dataset, by its label.
 
-    The function that is returned has the predictions of a run at a step by environment, as
-    `read_predictions` has; empty where none are frozen. Raises UserError for a damaged file.
+    The returned function gives the predictions of a run at a step by environment, as
+    `read_predictions` does; they are empty if not frozen. Raises UserError for a damaged file.
     """
     import pyarrow.parquet as pq
 

@@ -61,7 +61,7 @@ def begun_by(made_by: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, 
 
 
 def method_digest(provenance: Mapping[str, Any]) -> str | None:
-    """A digest of the source of the method that trained a run; None where it was not recorded.
+    """Digest of the source of the method that trained a run, or None if not recorded.
 
     The frozen runs of a board have it as `source`.
     """
@@ -79,7 +79,7 @@ def code(provenance: Mapping[str, Any]) -> str:
 
 
 def versions(provenances: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The versions of the package that trained some runs, each once."""
+    """The distinct package versions that trained some runs."""
     return list(dict.fromkeys(str(made.get("oodbench", "?")) for made in provenances if made))
 
 

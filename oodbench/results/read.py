@@ -1,7 +1,7 @@
 """The one reader of results: directories, boards, and several of both as one.
 
-What is compared must have been made alike: sweeps that differ in protocol or code are refused
-unless the user says that the difference is meant.
+Results are compared only if protocol and code agree; otherwise they are refused unless the user
+allows the difference.
 """
 
 import json
@@ -77,9 +77,9 @@ CHUNK = 250
 
 
 def read_folders(results: Path, ids: Sequence[str]) -> tuple[pd.DataFrame, pa.Table]:
-    """What the folders of runs hold: the columns ABOUT by id, and the records.
+    """Read the folders of runs: the columns ABOUT by id, and the records.
 
-    A broken run has no records; one that has not ended has those before a torn or damaged line.
+    A broken run has no records; an unfinished one has the records before a torn or damaged line.
     """
     runs = [Directory(results).run(run_id) for run_id in ids]
     chunks = [runs[start : start + CHUNK] for start in range(0, len(runs), CHUNK)]
@@ -125,7 +125,7 @@ def _folder(directory: RunDirectory) -> tuple[dict[str, Any], list[tuple[Any, ..
 def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None) -> Tables:
     """The planned runs of a directory, or these (by id), and their records.
 
-    A run that stands in several rows is there once for each; see `Tables.runs`. Raises UserError if
+    A run in several rows appears once per row; see `Tables.runs`. Raises UserError if
     there is no sweep, or it plans no run.
     """
     if specs is None:
@@ -217,7 +217,7 @@ def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _each_once(runs: pd.DataFrame, records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Give a run of several rows an id of its own (ID@1, ...), and records, in all but the first."""
+    """In all rows but its first, give a run a distinct id (ID@1, ...) and a copy of its records."""
     number = runs.groupby("id").cumcount()
     new = runs["id"].mask(number > 0, runs["id"] + "@" + number.astype(str))
     copies = []
@@ -272,7 +272,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Tables:
     if not allow_mixed:
         _check(runs)
     runs["label"] = _labels(runs)
-    number = runs.groupby("run").cumcount()  # of the rows that a run stands in
+    number = runs.groupby("run").cumcount()  # counts the rows of a run
     runs["new"] = runs["run"].where(number == 0, runs["run"] + "@" + number.astype(str))
     metrics = [
         renamed(records_of(frame.records, of["id"]), dict(zip(of["id"], of["new"], strict=True)))
@@ -285,7 +285,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Tables:
 
 
 def _labels(runs: pd.DataFrame) -> list[str]:
-    """The labels, with the directory's name where an earlier one has other runs in that place."""
+    """The labels, with the directory's name added if an earlier directory has other runs under it."""
     first = runs.groupby([*CELL, "draw"])["directory"].transform("first")
     row = list(zip(runs["label"], runs["directory"], strict=True))
     clashing = {row[i] for i in np.flatnonzero(first != runs["directory"])}

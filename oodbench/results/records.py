@@ -30,7 +30,7 @@ EXACT = 2**53
 
 @dataclass
 class Columns:
-    """The keys of a run's values, and what each stands for."""
+    """The keys of a run's values and their meanings."""
 
     by_key: dict[str, Column] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ def parted(values: Iterable[tuple[Column, float | None]]) -> dict[str, Any]:
 
 
 def read_lines(text: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file; raises DamagedFile at the first that is no line of ours."""
+    """Yield the lines of a file; raises DamagedFile at the first invalid one."""
     for number, bare in enumerate(text.splitlines(), 1):
         try:
             line = from_json(bare)
@@ -103,7 +103,7 @@ def whole_lines(text: bytes) -> list[dict[str, Any]]:
 
 
 def costs_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A run's last step and its COSTS; None for what was not recorded.
+    """A run's last step and its COSTS; None for values that were not recorded.
 
     Seconds of evaluation are added up over the records; the other costs are those of the last record.
     """
@@ -116,7 +116,7 @@ def costs_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def wrong_records(text: bytes, run: RunFile, end: DoneFile) -> str:
-    """What is wrong with the records of a run that has ended; empty if nothing is.
+    """What is wrong with the records of an ended run; empty if they are valid.
 
     The records must be those that done.json counts and hashes, at exactly the steps that are due; a
     diverged run has one more, at its end. Another program's results may have any steps.

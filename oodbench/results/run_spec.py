@@ -25,7 +25,7 @@ FILES = ("weights", "file")
 
 
 class State(StrEnum):
-    """Where a run is between its plan and its end; also what a launcher returns of it."""
+    """State of a run from plan to end; launchers return it too."""
 
     PLANNED = "planned"
     QUEUED = "queued"
@@ -72,7 +72,7 @@ COMPLETE = tuple(state for state in State if state.complete)
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One training, by everything that its numbers depend on."""
+    """One training run: everything that its numbers depend on."""
 
     dataset: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -141,12 +141,12 @@ class RunSpec:
 
     @property
     def held_out(self) -> frozenset[str]:
-        """The environments that the run does not train on."""
+        """Environments excluded from training."""
         return frozenset({*self.test_environments, *self.validation_environments})
 
     @property
     def bundle_key(self) -> tuple[str, ...]:
-        """The fields that runs of one bundle share: all but those in which vectorized runs may differ.
+        """Key of the fields that the runs of a bundle share, so that they may be vectorized together.
 
         The runs of a bundle differ in trial, draw, label, adaptation and numeric hyperparameters; what a
         method switches at a share of the steps is the same step for all.

@@ -35,7 +35,7 @@ OPEN = ConfigDict(extra="allow")
 
 
 class DamagedFile(UserError):
-    """A file that does not hold what it must, in one sentence that names it."""
+    """A missing or damaged file, described in one sentence that names it."""
 
 
 class _File(BaseModel):
@@ -43,7 +43,7 @@ class _File(BaseModel):
 
 
 class Context(TypedDict):
-    """Facts on a run that tables need beyond its spec."""
+    """Facts about a run that tables need beyond its spec."""
 
     __pydantic_config__ = OPEN  # type: ignore[misc]
     dataset_label: str
@@ -123,7 +123,7 @@ class Heartbeat(_File):
 
 
 class ProcessHeartbeat(_File):
-    """heartbeats/<process>: how far the runs are that a process trains."""
+    """heartbeats/<process>: the current step of each run that a process trains."""
 
     time: float
     """Seconds since 1970."""

@@ -1,4 +1,4 @@
-"""Stale runs: those whose code or data are not what is here now, and the sentences that say so."""
+"""Stale runs, whose code or data have changed since training, and sentences that describe them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True)
 class Stale:
-    """Runs that are stale for one reason, or that cannot be compared with what is here."""
+    """Runs that are stale for one reason, or whose code or data are not here to compare."""
 
     ids: tuple[str, ...]
     sentence: str

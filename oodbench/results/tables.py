@@ -67,10 +67,10 @@ def completed(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether a run serves `leave_one_out` alone.
+    """Whether a run is only needed for `leave_one_out` selection.
 
     One of its two test environments is then also held out alone, and in a pair with every other
-    environment of the dataset. Any other pair is one that a user wants to see.
+    environment of the dataset. Other pairs were asked for by the user.
     """
     helps = pd.Series(False, runs.index)
     columns = ["dataset_label", "test_environments", "training_environments"]
@@ -102,7 +102,7 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
 def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
     """The weights that the networks of a table's rows began with, by dataset and label; empty if random.
 
-    Files go by their names and the beginning of their SHA-256, published weights by theirs.
+    Files are given by name and a prefix of their SHA-256, published weights by name.
     """
     rows = runs[["dataset_label", "label"]].reset_index(drop=True)
     known: dict[Any, list[str]] = {
@@ -244,7 +244,7 @@ def tidy(frames: Tables) -> pd.DataFrame:
     values = records[list(Tables.RECORD_COLUMNS)].reset_index(drop=True)
     columns = [values[["id"]], wide[RUN_COLUMNS], values.drop(columns="id"), wide[list(hparams)]]
     joined: pd.DataFrame = pd.concat(columns, axis=1)
-    plain = joined["id"].astype(object).str.partition("@")[0]  # of runs that stand in several rows
+    plain = joined["id"].astype(object).str.partition("@")[0]  # ids of repeated runs: ID@1
     return joined.assign(id=plain.astype("category"))
 
 

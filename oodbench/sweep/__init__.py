@@ -41,18 +41,18 @@ def sweep(
 
     The arguments are the keys of a sweep file and the options of `python -m oodbench.sweep launch`, and the
     runs have the ids that such a file gives them. `out` is the results directory, by default the folder
-    `name` in results/; the sweep is named after it unless `name` says otherwise. The same call goes on
-    where this one was interrupted.
+    `name` in results/; the sweep is named after it unless `name` says otherwise. Repeating the call
+    resumes an interrupted sweep.
 
     An entry of `datasets` or `algorithms` is a name, or a mapping with the key `name` and options, as in a
-    file. In place of a name stands a class as well: an `Algorithm`, a `Dataset` or, under `network`, a
-    `Network`, also one that a script or a notebook defines. A dataset may be an object that
+    file. A class may replace a name: an `Algorithm`, a `Dataset` or, under `network`, a `Network`,
+    including classes defined in a script or a notebook. A dataset may be an object that
     `oodbench.datasets.make` made. A mapping with the key `data` brings a pandas data frame with options of
     `Table`, such as `{"data": frame, "target": "y", "environment": "site"}`; its index is left out.
 
     `failed` trains failed runs again. Runs whose code or data have changed since they were trained are
-    refused, unless `stale` is `retrain` or `keep`. A run that fails is told and stops no other. The
-    process's settings and random generators are afterwards as they were before.
+    refused, unless `stale` is `retrain` or `keep`. A failed run is reported and does not stop the
+    others. The process's settings and random generators are restored afterwards.
 
     Raises UserError for what cannot be launched, and KeyboardInterrupt when it is interrupted.
     """
@@ -80,7 +80,7 @@ def sweep(
 
 
 class _Callable(ModuleType):
-    """A package that is called as its function `sweep` is: both are `oodbench.sweep`."""
+    """Makes the package callable as its function `sweep`: both are `oodbench.sweep`."""
 
     __call__ = staticmethod(sweep)
 

@@ -44,7 +44,7 @@ class Forecast:
     """The reason why runs are trained one at a time, by their row, `LABEL on DATASET`."""
 
     def seconds_of(self, spec: RunSpec, otherwise: float) -> float:
-        """The seconds of a run: its row's, else the mean of all rows, else `otherwise`."""
+        """Seconds of a run: its row's, or the mean of all rows, or `otherwise` if nothing was measured."""
         mean = sum(self.of_run.values()) / len(self.of_run) if self.of_run else otherwise
         return self.of_run.get(row_of(spec), mean)
 
@@ -61,9 +61,9 @@ def forecast(
 ) -> Forecast:
     """Measure a few steps and an evaluation of a bundle of every row, then of further bundles, on the CPU.
 
-    After `TOTAL` seconds no more are begun. Unmeasured runs of a row are assumed to cost what its
-    measured ones do, and runs of an unmeasured row what all others do. `progress` is called with the
-    row that is measured next and the share of the work that is done.
+    Starts no measurement after `TOTAL` seconds. Unmeasured runs are assumed to cost the mean of the
+    measured runs in their row, or in all rows if theirs has none. `progress` is called with the row that is
+    measured next and the share of the work that is done.
     """
     from oodbench.train.process import clean_process
 
@@ -107,7 +107,7 @@ def _bundles(specs: Sequence[RunSpec]) -> Rows:
 
 
 def _turns(rows: Rows) -> Iterator[tuple[str, list[RunSpec]]]:
-    """A random bundle of each row, then another of each that has more."""
+    """Round-robin over rows: a random bundle of each, then the next."""
     rng = random.Random(0)
     queues = [rng.sample(bundles, len(bundles)) for bundles in rows.values()]
     for bundles in zip_longest(*queues):

@@ -238,7 +238,7 @@ class Keys(TypedDict, total=False):
 def takes_keys(function: Callable[P, R]) -> Callable[P, R]:
     """Have the signature and the help of a function with `**keys: Unpack[Keys]` list the keys.
 
-    An argument that it does not have is a UserError with the nearest name.
+    An unknown argument raises UserError with the nearest name.
     """
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]

@@ -1,4 +1,4 @@
-"""The ways to have runs trained: all of a sweep, and some by their specs.
+"""Launches all runs of a sweep, or some of them by id.
 
 A sweep goes through a launch in this order: `resolve` and `plan`, then what its results directory holds
 (`stored`), then a launcher, then the leaderboard.
@@ -48,8 +48,8 @@ COMPACT_SECONDS = 30.0
 def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None) -> Counter[State]:
     """Train the runs of a sweep that have not ended yet, and print its leaderboard.
 
-    Returns how many runs of the sweep are in each state; it is empty after a dry run. The same
-    launch again goes on where this one was interrupted. Raises UserError for what cannot be
+    Returns the number of runs of the sweep by state, empty after a dry run. Repeating an interrupted
+    launch resumes it. Raises UserError for what cannot be
     launched, and KeyboardInterrupt when it is interrupted.
     """
     console = console or terminal()
@@ -192,7 +192,7 @@ def _print_leaderboard(results: Directory, console: Terminal) -> None:
     try:
         more = f"`python -m oodbench.report table {results.path} --notes` says more."
         print_sheet(leaderboard_sheet(joined([results.path])), more=more)
-    except UserError as error:  # the runs are done, whatever this selection rule lacks
+    except UserError as error:  # the runs are trained even if this selection rule cannot judge them
         console.say(f"no table: {error}")
 
 
@@ -207,10 +207,10 @@ def is_complete(counts: Mapping[State, int]) -> bool:
 def launch_specs(
     name: str, specs: Mapping[str, RunSpec], ids: Sequence[str], options: LaunchOptions
 ) -> Counter[State]:
-    """Train some of these runs, by their ids, whatever sweep they are of; print no leaderboard.
+    """Train runs of any sweep, by id, without printing a leaderboard.
 
-    They are added to the plan of the results directory, which is of the sweep `name`. Returns how many of
-    `ids` are in each state. Raises as `launch` does.
+    They are added to the plan of the results directory of the sweep `name`. Returns the number of `ids`
+    by state. Raises as `launch` does.
     """
     launcher = _launcher(options.launcher, options.plugins)
     results = Directory(options.out)

@@ -1,9 +1,9 @@
 """Classes of a script or a notebook as modules in a results directory, which workers import.
 
 A worker is another process, and does not run the script again. So the source of each class is written into
-OUT/plugins/saved_NAME.py, with the imports and constants that it uses; what else of `__main__` it uses is a
-module of this kind, too. The file is the class's code in every way: an edited class is stale, and the
-rest of the script may change.
+OUT/plugins/saved_NAME.py, with the imports and constants that it uses; other
+objects of `__main__` that it uses become such modules too. Digests are taken of these files: editing a
+class makes its runs stale, editing the rest of the script does not.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""What scripts and notebooks pass in place of names: classes, datasets that are made, and data frames."""
+"""Resolves objects that scripts pass in place of names: classes, dataset objects and data frames."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -60,8 +60,8 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
 def expand(resolved: Resolved) -> Plan:
     """The runs of a sweep and its impossible cells, by dataset, test environments, then row.
 
-    It looks up no name of the sweep and reads no file. Raises UserError for runs that no environment or no
-    example is left for, that stand twice, or that the sweep's selection rule cannot judge.
+    Looks up no names and reads no files. Raises UserError for runs without an environment or example left
+    to train on, for duplicates, and for runs that the sweep's selection rule cannot judge.
     """
     sweep = resolved.sweep
     trained_on: list[tuple[str, ...]] = []

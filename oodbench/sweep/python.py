@@ -1,4 +1,4 @@
-"""Sweeps and single runs from Python: what `oodbench.sweep` and `oodbench.run` do."""
+"""Sweeps and single runs from Python, behind `oodbench.sweep` and `oodbench.run`."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -155,7 +155,7 @@ def _records(plan: Plan, spec: RunSpec, options: LaunchOptions, stale: str) -> "
     """Train the run of a plan unless it has ended, and return its records."""
     results = Directory(options.out)
     known = {s.id for s in specs_in(stored_plan(results))}
-    if spec.id not in known:  # whatever its sweep is called
+    if spec.id not in known:  # a run's id does not depend on the sweep's name
         store_plan(results, plan, options)
     directory = results.run(spec.id)
     _check_stale(results, spec, options.data_dir, stale)

@@ -1,4 +1,4 @@
-"""The first pass of a launch: every name of a sweep is looked up once, and all its problems are told.
+"""The first pass of a launch: looks up every name of a sweep once and reports all problems.
 
 `oodbench.sweep.plan` makes the runs from what is found.
 """
@@ -43,7 +43,7 @@ CHOSEN_FOR = ["dataset_label", "label", "test_environments"]
 
 @dataclass(frozen=True)
 class Method:
-    """A row of a sweep, with the classes that it names."""
+    """A row of a sweep with its resolved classes."""
 
     row: Row
     algorithm: "type[Algorithm]"
@@ -84,7 +84,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A sweep with everything that its names stand for."""
+    """A sweep with all names resolved."""
 
     sweep: Sweep
     datasets: Sequence[tuple[Source, Sequence[Pair]]]
@@ -196,8 +196,8 @@ def _rows(sweep: Sweep) -> list[Row]:
 def completed_row(row: str | Row) -> Row:
     """A row with its label in tables, its weight average and its adaptation; raises UserError.
 
-    Unless the file gives a label, it is the method and, where the row has them, its weight average and
-    its adaptation.
+    The default label is the method, followed by the row's weight average and adaptation, if any.
+    A label in the file overrides it.
     """
     row = row if isinstance(row, Row) else Row(name=row)
     parts: list[str] = [row.name]
@@ -331,8 +331,8 @@ def _drawn_adaptation(
 def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chosen:
     """The hyperparameters that a rule, the directory's usual one by default, chooses for other `trials`.
 
-    A draw is judged by the mean over trials of each run's best validation score; where every trial has
-    draws of its own, each run is judged alone. Ties go to the lowest draw. Raises UserError for trials that
+    A draw is judged by the mean over trials of each run's best validation score, or, if each trial has
+    separate draws, by its run alone. Ties go to the lowest draw. Raises UserError for trials that
     took part in the choice, and for a rule that sees the test environments.
     """
     frames = read_results(Directory(directory))

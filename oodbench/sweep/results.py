@@ -25,7 +25,7 @@ PLANNED = ("dataset", "label", "test_environments", "draw", "trial", "steps", "s
 
 
 def _plain() -> Terminal:
-    """A console for texts that are kept: without colours, also in a notebook."""
+    """A console for stored text, without colours even in a notebook."""
     return Terminal(force_terminal=False, force_jupyter=False)
 
 

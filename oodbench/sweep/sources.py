@@ -27,7 +27,7 @@ MAX_EVALUATIONS = 100_000
 
 
 class Problems:
-    """The problems of a sweep, which are told together."""
+    """The problems of a sweep, collected and reported together."""
 
     def __init__(self, sweep: str) -> None:
         self.place = f"sweep '{sweep}'"
@@ -35,14 +35,14 @@ class Problems:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note a UserError that is raised within."""
+        """Collect a UserError raised in the block."""
         try:
             yield
         except UserError as error:
             self.found.append(error)
 
     def tell(self) -> None:
-        """Raise what was noted as one error, a MissingError if that is all they are."""
+        """Raise the collected errors as one; a MissingError if all of them are."""
         if not self.found:
             return
         texts = []
@@ -59,7 +59,7 @@ class Problems:
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset of a sweep, with what the file says of the training on it."""
+    """A dataset of a sweep, with the file's training settings for it."""
 
     dataset: Any
     label: str
@@ -89,7 +89,7 @@ class Source:
 
 
 def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[Source]:
-    """The datasets of a sweep whose data are there; the problems of all are noted.
+    """The datasets of a sweep whose data exist; the problems of all are collected.
 
     A dataset with wrong environments is returned with `tests` empty, so that its other problems are found.
     """
@@ -273,7 +273,7 @@ def indices(value: int | list[int], key: str) -> Sequence[int]:
 
 
 def trials_of(sweep: Sweep, training: DatasetSettings) -> Sequence[int]:
-    """The trials of a dataset: its own if its settings have any, else the sweep's; raises as `indices`."""
+    """The trials in a dataset's settings, or by default the sweep's; raises as `indices`."""
     return indices(sweep.trials if training.trials is None else training.trials, "trials")
 
 

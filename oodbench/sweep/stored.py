@@ -1,4 +1,4 @@
-"""What a results directory holds of a sweep: its plan, runs that have become stale, and kept weights."""
+"""A sweep's state in its results directory: the plan, stale runs and kept weights."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,9 +62,9 @@ def continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
 def store_plan(
     results: Directory, plan: Plan, options: LaunchOptions, replacing: bool = False
 ) -> None:
-    """Add a plan to a results directory, `replacing` what stands in its places; see `Directory.write_plan`.
+    """Add a plan to a results directory; for `replacing` see `Directory.write_plan`.
 
-    Raises UserError if the directory holds anything else than earlier launches of this sweep.
+    Raises UserError if the directory holds anything but earlier launches of this sweep.
     """
     sweep, data_dir = plan.sweep, options.data_dir
     shared = sweep.model_dump(mode="json", include=SHARED_KEYS)
@@ -87,7 +87,7 @@ def store_plan(
 
 @dataclass(frozen=True)
 class Decision:
-    """What a launch does with the runs that it finds."""
+    """What a launch does with existing runs."""
 
     plan: Plan
     """The runs of the sweep, with those that are kept in place of others."""
@@ -104,7 +104,7 @@ def decide(
     options: LaunchOptions,
     console: Terminal,
 ) -> Decision:
-    """Print which runs are stale and return what is done with them, as the options say.
+    """Print which runs are stale and decide from the options what to do with them.
 
     Each run's files are read once. Raises UserError for stale runs if neither --retrain-stale nor
     --keep-stale is given.

@@ -1,9 +1,9 @@
 """Evaluations of a run whose trained predictor adapts to the inputs that it predicts (`adapt:` of a row).
 
-The run trains as without: each evaluation adapts copies. A split is a stream of its own, to which the
-trained network adapts anew; so what a selection rule may see says nothing of other environments. The
-`in` splits of the training environments, which no adaptation is for, are scored as the network was
-trained. The numbers before adaptation stand beside the others, under names that end in BEFORE.
+Training is unchanged: each evaluation adapts copies. The trained network adapts to each split from
+scratch, so what a selection rule may see holds no information about other environments. The `in` splits
+of the training environments are scored without adaptation. The unadapted scores are recorded too, under
+names that end in BEFORE.
 """
 
 import json
@@ -38,8 +38,8 @@ def drawn_batches(
 ) -> dict[str, list[Tensor]] | None:
     """The indices of the examples that a transductive method predicts together, by environment.
 
-    They are of one split, about as many as an environment has in a step of training, and in the order that
-    adaptations see. None if the run predicts all in the order in which they are stored.
+    Each batch is from one split, about as large as an environment's share of a training step, in the order
+    that adaptations see. None if the run predicts examples in stored order.
     """
     if spec.test_order == "stored":
         return None

@@ -3,7 +3,7 @@
 A weight average composes with every method: it reads the weights after each update and never changes
 them. It averages all that a method predicts by: trained parameters, those of the method's own, and
 buffers of real numbers, so that the running statistics of batch normalisation are averaged as the weights
-are (as in the code of arXiv:2110.10832). arXiv:1803.05407 computes them anew by passes over the data,
+are (as in the code of arXiv:2110.10832). arXiv:1803.05407 recomputes them by passes over the data,
 which costs more; an average of variances also holds the variance between the weights and is too large: on
 ColoredDigits with a small convolutional network by a median of 0 to 50%, which moves accuracies by at
 most 0.0005, losses by 0.006.
@@ -67,12 +67,12 @@ class Average(ABC):
 
     @property
     def copies(self) -> int:
-        """The largest number of copies of the weights that it holds."""
+        """The largest number of copies of the weights held at once."""
         return 1
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the evaluated weights in the place of the last ones within the block."""
+        """Swap in the evaluated weights during the block."""
         last = {name: weight.data for name, weight in self.weights.items()}
         try:
             for name, weight in self.weights.items():
@@ -87,7 +87,7 @@ class Average(ABC):
         return {"running": self.running}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned; raises ValueError for weights of other shapes."""
+        """Restore what `state` returned; raises ValueError if shapes or dtypes differ."""
         for name, values in self._fitting(state["running"]).items():
             self.running[name].copy_(values)
 
@@ -227,7 +227,7 @@ class SWAD(Average):
         return super().state() | {"losses": self._losses} | windows
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned; raises ValueError for weights of other shapes."""
+        """Restore what `state` returned; raises ValueError if shapes or dtypes differ."""
         super().restore(state)
         self._losses = [float(loss) for loss in state["losses"]]
         self._windows.clear()
@@ -237,7 +237,7 @@ class SWAD(Average):
             self._choose()
 
     def _choose(self) -> None:
-        """Take the mean of the windows that would join if training ended now."""
+        """Set the evaluated weights to the mean of the windows that would join if training ended now."""
         joined, ending = self._valley()
         self._evaluated = _copy(self._joined)
         self._add(self._evaluated, ending, len(joined))
@@ -338,7 +338,7 @@ def make_average(
 
 
 def averaged(algorithm: Algorithm) -> Weights:
-    """Return what is averaged of a method: all real numbers but the parameters that its network freezes."""
+    """The tensors to average, by name: floating-point ones except the network's frozen parameters."""
     weights: Weights = {
         name: p
         for name, p in algorithm.named_parameters()

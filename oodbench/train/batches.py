@@ -105,7 +105,7 @@ class Batches:
 
     @property
     def waiting_seconds(self) -> float:
-        """The time that was spent waiting for stored data."""
+        """Seconds spent waiting for stored data."""
         return self._reads.seconds if self._stored else 0.0
 
     def __getitem__(self, step: int) -> Batch:
@@ -184,10 +184,10 @@ class Batches:
 
 
 class StagedBatches:
-    """Batches that are drawn in different ways at different steps."""
+    """Batches whose drawing (sampling, share of examples) depends on the step."""
 
     def __init__(self, drawn: Callable[[Drawing], Batches], at: Callable[[int], Drawing]) -> None:
-        """Take what makes the batches of a way, once it is needed, and what says which a step has."""
+        """`drawn` makes the batches of a drawing when first needed; `at` gives the drawing of a step."""
         self._drawn = cache(drawn)
         self._at = at
         self._current = self._drawn(at(0))
@@ -208,7 +208,7 @@ class StagedBatches:
 
     @property
     def waiting_seconds(self) -> float:
-        """The time that was spent waiting for the stored data of this way."""
+        """Seconds spent waiting for stored data in the current stage."""
         return self._current.waiting_seconds
 
 
@@ -223,7 +223,7 @@ def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def subsample(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Sorted indices of random examples, of each label in (N,) as many as the rarest has."""
+    """Sorted indices of a random subset with as many examples of each label (N,) as the rarest has."""
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
     counts = torch.unique(labels, return_counts=True)[1]

@@ -1,4 +1,4 @@
-"""Digests of the code and data of a run, which are recorded beside its spec."""
+"""Digests of the code and data of a run, recorded with its spec."""
 
 import json
 from collections.abc import Mapping

@@ -169,9 +169,9 @@ def _loaded(file: Path) -> dict[str, Tensor]:
 
 
 def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of weights by name; integers, and weights of several shapes, are those of the first.
+    """The mean of weights by name; integers, and weights whose shapes differ, are taken from the first.
 
-    Shapes differ only in modules of a method beside its network, whose first weights were not shared.
+    Shapes differ only in a method's modules outside the network, whose initial weights are not shared.
     """
     first = members[0]
     return {
@@ -185,7 +185,7 @@ def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def greedy_choice(
     members: Sequence[Member], cost_of: Callable[[Member], float], cost: Callable[..., float]
 ) -> list[Member]:
-    """The greedy choice: from the best on, each member that does not make the mean worse."""
+    """Greedy soup: from the best on, add each member that does not make the mean worse."""
     greedy: list[Member] = []
     least = math.inf
     for member in sorted(members, key=cost_of):

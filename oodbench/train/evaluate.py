@@ -162,7 +162,7 @@ def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
 def shapes(
     environments: Mapping[str, Environment], splits: Mapping[str, Mapping[str, Tensor]]
 ) -> tuple[object, ...]:
-    """Return a key that is equal for data on which predictors can be evaluated together."""
+    """Key of shapes; data with equal keys can be evaluated together."""
     return tuple(
         (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
         for name, e in environments.items()
@@ -274,7 +274,7 @@ def _size(environment: Environment, task: Task) -> int:
 
 
 def whole_metrics(dataset: Dataset) -> SplitMetrics | None:
-    """The dataset's `split_metrics`; None if it has none, so that no split's predictions are kept."""
+    """The dataset's `split_metrics`, or None if not overridden, so predictions need not be kept."""
     own = dataset.split_metrics
     return None if getattr(own, "__func__", None) is Dataset.split_metrics else own
 
@@ -283,7 +283,7 @@ def whole_metrics(dataset: Dataset) -> SplitMetrics | None:
 def constant_answer(
     data: Data, training: Sequence[str], scored: Mapping[str, Environment]
 ) -> Constants:
-    """Return every metric on each split of the `scored` environments, of its best constant answer.
+    """Every metric of its best constant answer on each split of the `scored` environments.
 
     The constant is the best one for the metric on the pooled `in` splits of the `training`
     environments (`Task.constants`); a dataset's metrics of whole splits (`Dataset.split_metrics`)
@@ -300,7 +300,7 @@ def constant_answer(
 def _constants(data: Data, training: Sequence[str], scored: Mapping[str, Environment]) -> Constants:
     dataset, task = data.dataset, data.dataset.task
     targets = torch.cat([data.environments[n].y[data.splits[n]["in"]] for n in training])
-    # a constant needs no inputs, so that none are read
+    # a constant needs no inputs: skip reading them
     blind = {name: Environment(e.y.new_empty(len(e.y), 0), e.y) for name, e in scored.items()}
     outputs = task.constants(targets)
     constants: Constants = {}

@@ -97,7 +97,7 @@ def _execute(
         try:
             with clean_process(settings.threads):
                 bundle.acquire(waiting, limit)
-            with clean_process(settings.threads):  # whatever was set while the runs were built
+            with clean_process(settings.threads):  # undoes settings made in building
                 bundle.train(progress, interrupts)
         except Exception as error:
             if not bundle.held:
@@ -327,7 +327,7 @@ def _state_after(
 def _time_limit(seconds: float, directory: RunDirectory) -> Iterator[None]:
     """End this process after `seconds`, with the stacks of its threads in `directory.stack`.
 
-    A thread of C does it, so that no Python code can delay it.
+    A C thread does it, so that Python code cannot delay it.
     """
     with directory.stack.open("w") as file:
         faulthandler.dump_traceback_later(seconds, exit=True, file=file)

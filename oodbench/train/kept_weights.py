@@ -40,7 +40,7 @@ class Judge:
         self._environments = np.array([environments.index(e) for e, _ in evidence])
 
     def seen(self, evaluations: Iterable[Mapping[str, Any]]) -> Seen | None:
-        """What the rule sees of an evaluation; None if the metric is not recorded."""
+        """The rule's view of an evaluation; None if the metric is not recorded."""
         from oodbench.selection import shares  # with pandas, which few runs need
 
         recorded = {

@@ -100,8 +100,8 @@ def estimated(
 ) -> tuple[Callable[[Tensor], Tensor], StandardUnits | None]:
     """What a run estimates from the examples that it trains on.
 
-    These are the change of inputs before `Dataset.transform`, and the units of targets. Data are read only
-    if there is something to estimate.
+    These are the change of inputs before `Dataset.transform`, and the units of targets. No data are read
+    if nothing has to be estimated.
     """
     if not fits(dataset) and not dataset.standardises_targets:
         return (lambda x: x), None
@@ -215,7 +215,7 @@ def groups_of(
     environments: Mapping[str, Environment],
     splits: Mapping[str, Mapping[str, Tensor]],
 ) -> dict[str, dict[str, Groups]]:
-    """The groups of every split that has examples, by environment; none without classes."""
+    """The groups of every nonempty split, by environment; empty for tasks without classes."""
     if not dataset.task.has_classes:
         return {}
     count = dataset.task.classes
@@ -263,7 +263,7 @@ def fit_to_examples(algorithm: Algorithm, data: Data, names: Sequence[str]) -> N
 
 
 def drawn_index(spec: RunSpec, data: Data, name: str, drawing: Drawing) -> Tensor:
-    """The indices of the examples of an environment that batches are drawn from in one way."""
+    """Indices of an environment's examples that batches with this `drawing` are drawn from."""
     index = data.splits[name]["in"]
     if not drawing.held_out:
         return index

@@ -118,7 +118,7 @@ class Training:
         self.observers.tell("evaluated", record)
 
     def finish(self) -> State | None:
-        """Mark the run as ended, if it has; returns how."""
+        """Mark the run as ended if it has; returns its final state, or None."""
         if self.diverged is not None:
             status = State.DIVERGED if self.divergence_recorded else None
         else:
@@ -131,7 +131,7 @@ class Training:
 
 
 def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Training:
-    """Return the run at its checkpoint, with the records up to there; else at its start, without records.
+    """Restore the run and its records from its checkpoint, or start it with no records.
 
     The caller holds the run's lock. A checkpoint that cannot be used is warned of. Raises UserError for a
     spec that cannot be run.
@@ -263,7 +263,7 @@ def resume(run: Run, directory: RunDirectory) -> None:
             run.restore(state)
         except (UnfitError, MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # whatever unpickling and restoring make of damaged bytes
+        except Exception as error:  # damaged bytes may raise anything
             raise UnfitError(f"it cannot be read ({type(error).__name__})") from error
     due = len(run.spec.due(run.step))
     if count != due or not directory.keep_records(count, sha256):
@@ -286,7 +286,7 @@ def _check(state: Any, run: Run) -> None:
 
 
 def _check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
-    """The state that an optimizer other than ours keeps of a parameter may have any shape."""
+    """Check options and shapes; the state of an optimizer without an UpdateRule may have any shape."""
     states = (state, optimizer.state_dict())
     groups = [[(g.keys(), g["params"]) for g in s["param_groups"]] for s in states]
     if groups[0] != groups[1]:

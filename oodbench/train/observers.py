@@ -22,26 +22,26 @@ def register(name: str) -> Callable[[type["Observer"]], type["Observer"]]:
 
 
 class Observer:
-    """Base of observers; each run has one of its own, and a subclass defines what it needs.
+    """Base class of observers, one instance per run; subclasses define the methods that they need.
 
-    Whatever an observer raises is a warning, after which the run is no longer told to it.
+    An exception in an observer becomes a warning, and the observer is not called again for the run.
     """
 
     def started(self, spec: RunSpec, step: int) -> None:
-        """Take the run that begins; `step` is above 0 where it goes on from a checkpoint."""
+        """Called when the run begins; `step` is above 0 if it resumes from a checkpoint."""
 
     def evaluated(self, record: Mapping[str, Any]) -> None:
-        """Take one line of metrics.jsonl, as the guide's page on results describes it."""
+        """Called with each line of metrics.jsonl, as the guide's page on results describes it."""
 
     def ended(self, state: State, message: str) -> None:
-        """Take how the run ended: done, diverged, interrupted or, with a sentence, failed."""
+        """Called when the run ends: done, diverged, interrupted or, with a sentence, failed."""
 
 
 class Observers:
     """The observers of one run; they cannot change it, nor make it fail."""
 
     def __init__(self, names: Iterable[str], spec: RunSpec) -> None:
-        """Make those of these names; raises UserError for an unknown one."""
+        """Look up observers by name; raises UserError for an unknown one."""
         self._run = f"{spec.label} on {spec.dataset_name} ({spec.id})"
         self._makers = {name: observers.get(name) for name in names}
         self._made: dict[str, Observer] = {}
@@ -50,7 +50,7 @@ class Observers:
         """Call the method `event` of each observer that has not failed yet."""
         if not self._makers:
             return
-        # an observer that draws random numbers does not change those of the run
+        # an observer may draw random numbers without changing the run's
         states = generator_states()
         cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         devices = range(torch.cuda.device_count()) if cuda else ()

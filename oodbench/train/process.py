@@ -95,10 +95,10 @@ def clean_process(threads: int) -> Iterator[None]:
 
 @contextmanager
 def products_in(precision: str) -> Iterator[None]:
-    """Compute float32 matrix products and convolutions in TF32 within the block, if `precision` is that.
+    """Compute float32 matrix products and convolutions in TF32 within the block if `precision` is `tf32`.
 
-    Otherwise torch's defaults hold: products in float32 and, on CUDA devices that have it, convolutions
-    in TF32.
+    Otherwise torch's defaults hold: products in float32, convolutions in TF32 on CUDA devices that
+    support it.
     """
     if precision != "tf32":
         yield
@@ -114,7 +114,7 @@ def products_in(precision: str) -> Iterator[None]:
 
 
 def check_device(device: str) -> None:
-    """Raise UserError for a device that is not here."""
+    """Raise UserError if this machine lacks the device."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -165,7 +165,7 @@ def generator_states() -> dict[str, Any]:
 
 
 def set_generator_states(states: dict[str, Any]) -> None:
-    """Go on from what `generator_states` returned."""
+    """Restore what `generator_states` returned."""
     np.random.set_state(tuple(states["numpy"]))
     version, inner, gauss = states["python"]
     random.setstate((version, tuple(inner), gauss))

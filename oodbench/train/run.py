@@ -94,9 +94,9 @@ def _about_data(dataset: Dataset) -> dict[str, Any]:
 
 
 def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
-    """Read the metrics that S updates returned from the device at once: S values of each metric.
+    """Copy the metrics of S updates from the device at once: S values of each metric.
 
-    A value is a number or, of K runs with metrics (K,), a list.
+    A value is a number or, for metrics (K,) of K runs, a list.
     """
     names, device = list(collected[0]), collected[0]["loss"].device
     series = [
@@ -154,7 +154,7 @@ class Run:
 
     @property
     def context(self) -> dict[str, Any]:
-        """Facts on the dataset and its task that tables need beside the spec."""
+        """Facts about the dataset and its task that tables need beyond the spec."""
         dataset = self.data.dataset
         return {
             "dataset_label": self.spec.dataset_label or dataset.label,
@@ -204,7 +204,7 @@ class Run:
         return outputs if self.data.units is None else self.data.units.predictions(outputs)
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
-        """Give the algorithm the weights that are scored, selected and kept within the block."""
+        """Within the block, the algorithm has the weights that are scored, selected and kept."""
         return nullcontext() if self.average is None else self.average.in_place()
 
     @torch.no_grad()
@@ -328,7 +328,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return everything that the run needs to go on from here, as tensors and plain values."""
+        """Everything needed to resume from this step, as tensors and plain values."""
         optimizers = {name: o.state_dict() for name, o in self.algorithm.optimizers.items()}
         cuda = self.settings.device.startswith("cuda")
         average = {} if self.average is None else {"average": self.average.state()}
@@ -346,7 +346,7 @@ class Run:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Restore what `state` returned."""
         self.algorithm.load_state_dict(state["algorithm"])
         for name, optimizer in self.algorithm.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])

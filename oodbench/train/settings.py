@@ -9,7 +9,7 @@ MAX_VECTORIZED = 64
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """How runs are executed; on a CPU none of it changes what they compute."""
+    """How runs are executed; on a CPU no setting changes the results."""
 
     data_dir: Path | None = None
     device: str = "cpu"
@@ -43,9 +43,9 @@ class Interrupts:
     stop: bool = False
 
     def ask_to_save(self) -> None:
-        """Have a checkpoint written soon."""
+        """Request a checkpoint."""
         self.save = True
 
     def ask_to_stop(self) -> None:
-        """Have a checkpoint written soon, and the training end there."""
+        """Request a checkpoint and the end of training after it."""
         self.stop = True

@@ -85,7 +85,7 @@ class Job:
 
     @property
     def at_once(self) -> int:
-        """The number of workers that have a run to train."""
+        """The number of workers to use, at most one per run."""
         return min(self.workers, len(self.ids))
 
     def check_plan(self) -> None:
@@ -124,23 +124,23 @@ class RunStatus:
 
 
 class Launcher(ABC):
-    """Base of launchers, which have the runs of a sweep trained; a subclass defines at least `launch`."""
+    """Base class of launchers, which get a sweep's runs trained; subclasses define at least `launch`."""
 
     Resources: ClassVar[type[Resources]] = Resources
     """The keys of `resources` that the launcher knows."""
 
     def warm_up(self) -> None:  # noqa: B027
-        """Begin with what takes longest; it is called before the sweep is planned."""
+        """Start slow preparations; called before the sweep is planned."""
 
     def check(self, job: Job) -> None:  # noqa: B027
-        """Raise UserError for what cannot be trained here; it is called before anything is written."""
+        """Raise UserError for runs that cannot be trained here; called before anything is written."""
 
     @abstractmethod
     def launch(self, job: Job) -> dict[str, State]:
         """Have each run of `job.ids` trained, unless another process trains it.
 
-        It never stops for a failed run. Returns the state of each run that it knows of: the final one,
-        or `queued` where a cluster trains it later.
+        A failed run does not stop the others. Returns the state of each known run: the final one, or
+        `queued` if a cluster trains it later.
         """
 
     def preview(self, job: Job, console: Terminal) -> None:
@@ -152,12 +152,12 @@ class Launcher(ABC):
         return {}
 
     def cancel(self, results: Directory) -> int:
-        """Cancel what was submitted for a sweep; returns the number of jobs that had not ended."""
+        """Cancel a sweep's submitted jobs; returns how many had not ended."""
         return 0
 
 
 def submitters(results: Directory) -> Iterator[Launcher]:
-    """All launchers; raises UserError where that of these runs is not among them."""
+    """All launchers; raises UserError if the launcher of these runs is not registered."""
     settings = results.plan()["settings"]
     hint = plugin_hint(settings.get("plugins", ()))
     launchers.get(settings.get("launcher", "local"), str(results.path), hint)
@@ -165,10 +165,10 @@ def submitters(results: Directory) -> Iterator[Launcher]:
 
 
 def states(results: Directory, ids: Iterable[str] | None = None) -> dict[str, RunStatus]:
-    """The state of each run, of all planned ones if none are given.
+    """The state of each run in `ids`, by default of all planned runs.
 
-    The disk decides what has ended. Of the rest, the launcher that submitted a run may know whether it
-    is queued, or can no longer be running.
+    The disk decides which runs have ended. For the others, the launcher that submitted a run may know
+    whether it is queued, or can no longer be running.
     """
     wanted = list(results.specs() if ids is None else ids)
     submitted: dict[str, RunStatus] = {}

@@ -33,7 +33,7 @@ class Local(Launcher):
     """A pool of warm processes on this machine."""
 
     def warm_up(self) -> None:
-        """Start the server that workers are forked from."""
+        """Start the server that forks workers."""
         warm_up()
 
     def check(self, job: Job) -> None:
@@ -90,9 +90,9 @@ class Debug(Launcher):
 def train_in_pool(job: Job) -> dict[str, State]:
     """Train the runs in a pool of warm processes, devices assigned round-robin; returns their states.
 
-    A worker is given as many runs of one bundle as it may train together. A process that dies takes
-    one run with it, which counts as failed; if it had several, they are tried again in halves. A
-    new process takes its place. Processes whose launcher has died end by themselves.
+    A worker gets as many runs of one bundle as it may train together. If a worker dies, its run counts
+    as failed; several runs are retried in halves. A new worker replaces it. Workers end when their
+    launcher dies.
     """
     pool = _Pool(job)
     try:
@@ -158,7 +158,7 @@ class _Pool:
                 self._worker_died(run_id, State(value), message, len(left), display)
 
     def _fail_late_runs(self, worker: Worker, display: Display) -> list[str]:
-        """Ids of the runs that ran out of time: none if the worker died of something else."""
+        """Ids of the runs that ran out of time; empty if the worker died for another reason."""
         runs = [self.job.results.run(run_id) for run_id in worker.run_ids]
         stack = "".join(run.take_stack() for run in runs)
         if not stack:
@@ -234,8 +234,8 @@ class _Pool:
 def _is_our_double(run: RunDirectory) -> bool:
     """Whether this very cluster job trains the run a second time, on a node given up for dead.
 
-    The double may be killed at any time and nobody but us would know: we wait for its end. Another
-    job's runs are left to that job.
+    The double may be killed at any time and only this process would notice, so it waits for the double
+    to end. Another job's runs are left to that job.
     """
     beat = run.heartbeat()
     return beat is not None and beat.job is not None and beat.job == slurm_job()
@@ -279,9 +279,9 @@ def available_devices(wanted: str) -> tuple[str, ...]:
 
 
 def gpus_of(devices: Sequence[str]) -> tuple[str, ...]:
-    """The devices by their names in CUDA_VISIBLE_DEVICES; none unless all are CUDA devices.
+    """Names of the devices in CUDA_VISIBLE_DEVICES; empty unless all are CUDA devices.
 
-    A process that sees a single GPU, as `cuda:0`, takes memory of no other.
+    A process that sees only its GPU, as `cuda:0`, allocates no memory on others.
     """
     if not all(name.startswith("cuda:") for name in devices):
         return ()

@@ -13,7 +13,7 @@ _GPUS = re.compile(r"(?:(?P<type>[A-Za-z]\w*):)?(?P<count>\d+)")
 
 
 class Resources(BaseModel):
-    """The resources that runs request; a launcher with further ones derives a subclass."""
+    """Resources that runs request; launchers with more options subclass it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,11 +71,11 @@ class SlurmResources(Resources):
 
     @property
     def gpu_count(self) -> int:
-        """The number of GPUs that a job is given."""
+        """The number of GPUs of a job."""
         return int(self.gpus.rpartition(":")[2])
 
     def at_a_time(self, threads: int) -> int:
-        """The runs that a job trains at a time: `runs_per_gpu` a GPU, else one a `threads` cores."""
+        """Runs that a job trains at once: `runs_per_gpu` per GPU; without GPUs, one per `threads` cores."""
         if self.gpu_count:
             return self.gpu_count * self.runs_per_gpu
         return max(1, self.cpus // threads)
@@ -84,7 +84,7 @@ class SlurmResources(Resources):
 def minutes(text: str) -> float | None:
     """The minutes of a time as Slurm spells it: `90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`.
 
-    None for `UNLIMITED`, `infinite` and everything that is not a time.
+    None for `UNLIMITED`, `infinite` and text that is not a time.
     """
     match = _TIME.fullmatch(text.strip())
     if match is None:

@@ -70,7 +70,7 @@ class TrainRuns:
     """The seconds that the runs have for their checkpoints when the job has to go."""
 
     def __call__(self, ids: Pack) -> dict[str, State]:
-        """Train those of the runs that have not ended; returns their states."""
+        """Train the runs that have not ended; returns their states."""
         results = self.job.results
         stored = results.specs()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ""
@@ -197,7 +197,7 @@ class Request:
         return [*flags, *self.setup]
 
     def arrays(self, states: Mapping[str, State]) -> dict[str, tuple[Pack, ...]]:
-        """The runs that nobody trains, in jobs and these in arrays, by name."""
+        """Job arrays by name, each a tuple of packs (one pack of runs a job), for runs nobody trains."""
         left = [i for i, s in states.items() if s is State.PLANNED or s.can_be_retried]
         packs = packed({i: self.job.specs[i] for i in left}, self.asked, self.job.options)
         prefix = re.sub(r"[^\w.-]", "-", self.job.name) + time.strftime("-%m%d-%H%M%S")
@@ -255,7 +255,7 @@ def packed(
     settings: TrainSettings,
     expected: "Forecast | None" = None,
 ) -> list[Pack]:
-    """The ids of the runs of each job: `runs_per_job`, else as many as take about ten minutes.
+    """The ids of the runs of each job: `runs_per_job`, or as many as take about ten minutes.
 
     The times are measured here unless a forecast has them; a job gets no more than half of its time limit.
     """

@@ -1,4 +1,4 @@
-"""A worker: a process that trains one run after the other, how it is started and what it says."""
+"""Worker processes that train one run after another: how they start, and their messages."""
 
 import contextlib
 import multiprocessing
@@ -61,9 +61,9 @@ class Worker:
 
 
 def start(job: Job, index: int) -> Worker:
-    """Start a worker, from a new server if the one that it is to be forked from dies meanwhile.
+    """Start a worker, retrying with a new fork server if the server dies meanwhile.
 
-    Raises UserError if servers go on dying.
+    Raises UserError if servers keep dying.
     """
     for _ in range(MAX_SERVERS):
         try:
@@ -106,8 +106,8 @@ def _forked(job: Job, index: int) -> Worker:
 def warm_up() -> None:
     """Start the server that workers are forked from: it imports torch while the caller goes on.
 
-    It ends with the last of us and our workers. The first worker starts it if this has not, or if
-    it has died since.
+    The server ends with the last of this process and its workers. The first worker starts a server if
+    none is alive.
     """
     if FORKS:
         from multiprocessing import forkserver
@@ -138,7 +138,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_main() -> Iterator[None]:
-    """A worker would import the script that launches, and so launch again."""
+    """Keep workers from importing the launching script, which would launch again."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -216,7 +216,7 @@ def work(
 def receive(worker: Worker) -> tuple[str, str, str, str]:
     """A message: ("step", number), ("end", state, sentence, run), ("idle",) or ("died", state, why).
 
-    A worker that is idle has not taken up the runs that it was given and has not reported on. The state
+    An idle worker has not started the runs that it was given and has not reported on. The state
     of one that died is `failed`, or `interrupted` if it was asked to end.
     """
     try:

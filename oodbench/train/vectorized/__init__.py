@@ -1,4 +1,4 @@
-"""Many runs trained as one program, with the same numbers whoever is trained beside them.
+"""Many runs trained as one program; a run's numbers do not depend on the other runs in it.
 
 Runs of a bundle differ in numbers alone: trial, draw, and hyperparameters that fix no shape. `bundles` says
 which runs are vectorized, by the run alone. A row's bits depend on no other row: operations over runs are

@@ -50,10 +50,9 @@ ADVICE = {
 
 
 def why_alone(run: Run) -> str | None:
-    """The reason why a run is trained by itself, or None if it is vectorized.
+    """The reason why a run is trained separately, or None if it is vectorized.
 
-    It follows from the run and its device alone, so that the same run has the same bits whatever is
-    trained beside it.
+    It depends on the run and its device alone, so that a run has the same bits with any other runs.
     """
     reason = why_not(run)
     if reason is not None or run.settings.device != "cpu":

@@ -1,8 +1,8 @@
 """Optimizers over the parameters of K runs at once, each run with its own rates.
 
 All trained parameters of a run lie in one row of a matrix (K, P), so that an update is a handful of
-operations however many runs and tensors there are. The updates are those of the optimizers that a
-run by itself has, whose states are taken over and written back.
+operations however many runs and tensors there are. The updates equal those of the
+runs' torch optimizers, whose states are read at the start and written back.
 """
 
 import math
@@ -83,7 +83,7 @@ def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
 
 
 def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """The options in which runs of one program agree, or None if there is no rule for them."""
+    """The options that runs of one program must share, or None if `optimizer` cannot be vectorized."""
     rule = rule_of(optimizer)
     if rule is None or len(optimizer.param_groups) != 1:
         return None
@@ -121,7 +121,7 @@ class VectorizedOptimizer:
         return torch.cat([value.detach().flatten() for value in values])
 
     def restart(self, k: int) -> None:
-        """Set the state of row k to that of a new optimizer."""
+        """Reset the optimizer state of row k."""
         self._counts[k] = 0
         for slot in self._slots:
             slot[k].zero_()
@@ -131,7 +131,7 @@ class VectorizedOptimizer:
     ) -> list[dict[str, Tensor]]:
         """The numbers of the next updates at each row's rates, (K, 1) each, copied at once.
 
-        `restarted` has, for each update, the rows whose optimizer starts anew before it.
+        `restarted` has, for each update, the rows whose optimizer is reset before it.
         """
         counts, rows = list(self._counts), []
         for of_step, anew in zip(rates, restarted, strict=True):

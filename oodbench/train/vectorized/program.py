@@ -217,7 +217,7 @@ class VectorizedProgram:
         ]
 
     def _numbers_of(self, steps: range) -> list[tuple[dict[str, Tensor], Tensor | None]]:
-        """All that depends on steps alone, (K, 1), goes to the device before the first of them."""
+        """Values that depend on steps alone, (K, 1), copied to the device before the first step."""
         algorithms = self._algorithms
         every = [[a.rates(i) for a in algorithms] for i in steps]
         restarted = [[k for k, of_run in enumerate(row) if of_run.restart] for row in every]
@@ -409,10 +409,10 @@ class VectorizedProgram:
 
 
 def _filled(items: list[T], multiple: int = 1) -> list[T]:
-    """Repeat the last item up to a `multiple` of items, and a single one in any case.
+    """Repeat the last item up to a `multiple` of items, and at least two.
 
     Batched kernels round a batch of one differently, and a run's numbers must not depend on how many
-    run beside it.
+    runs the program has.
     """
     count = max(2, -(-len(items) // multiple) * multiple)
     return items + items[-1:] * (count - len(items))
@@ -441,7 +441,7 @@ def _risks(
 def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
     """The hyperparameters that count as tensors, (K,): numbers that are drawn, or that differ.
 
-    Drawn ones do even where all runs agree: a run's numbers must not depend on the runs beside it.
+    Drawn ones do even if all runs agree: a run's numbers must not depend on the program's other runs.
     """
     varying = {}
     for f in fields(hparams[0]):
