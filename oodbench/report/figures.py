@@ -47,7 +47,7 @@ LETTER = 4.2 / 72
 HANDLE = 30 / 72
 """The width in inches of the line or marker before a name in a legend, with the gap after the name."""
 NAME_SHARE = 0.35
-"""Share of a panel's width that names beside its axes take at most; longer ones are wrapped."""
+"""Share of a panel's width that names next to its axes take at most; longer ones are wrapped."""
 TITLE_SHARE = 0.8
 """Share of a panel's width that its title takes at most."""
 LEAST_SPAN = 0.1

@@ -241,7 +241,7 @@ class Gaps:
 
         `mean`, with the 95 % interval `low`, `high`; `better`, the share of resamples in which the row is
         better than the baseline (a tie counts half); `place`, `place_low`, `place_high`; and `grey`,
-        whether the row has no place as it is no method. NaN for what a row lacks.
+        whether the row is unranked because it is not a method. NaN for what a row lacks.
         """
         return {
             group: pd.concat([self._over(members), self._over(members, grey=True)])

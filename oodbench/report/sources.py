@@ -1,4 +1,4 @@
-"""The runs that a report is of: results directories, a board, or a board with directories beside it."""
+"""The runs a report covers: results directories, a board, or a board together with directories."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
