@@ -72,7 +72,7 @@ PAPER: Any = {
 def plot(name: str, frames: Tables, rule: str | None = None, baseline: str = "ERM") -> Figure:
     """The figure `name` of FIGURES, two columns of a paper wide if there are several datasets.
 
-    Raises UserError for an unknown figure, rule or baseline, and where there is nothing to plot.
+    Raises UserError for an unknown figure, rule or baseline, and if there is nothing to plot.
     """
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)

@@ -6,7 +6,7 @@ bounded below at `FLOOR`, as one diverged regression would outweigh all else. Th
 baseline is the *head-room*. A dataset has shares only if its head-room is clear of the error.
 
 `Trials` are the values by dataset, trial and label, larger being better. Functions take the labels that are
-shown, so that places and win rates are those among these rows.
+shown, so that places and win rates count only these rows.
 """
 
 import math
@@ -45,7 +45,7 @@ CLEAR = 2.0
 """A head-room is clear if it is larger than this number of its standard errors."""
 
 Trials = pd.DataFrame
-"""Indexed by dataset and trial, a label a column; -inf for a diverged run, NaN where there is none."""
+"""Indexed by dataset and trial, a label a column; -inf for a diverged run, NaN for a missing one."""
 
 
 def by_trial(scores: pd.DataFrame) -> Trials:

@@ -44,7 +44,7 @@ def frames_of(
     baseline: str | None = None,
     allow_mixed: bool = False,
 ) -> Tables:
-    """The runs of some sources as those of one sweep, restricted as `only` does.
+    """The runs of all sources as one sweep, restricted as `only` does.
 
     Raises UserError as `board_among`, `beside_board` and `joined` do, and for unknown datasets or rows.
     """
