@@ -51,7 +51,7 @@ class CausIRLCORAL(CausIRL):
     """
 
     def between(self, x: Tensor, first: Tensor) -> Tensor:
-        """The squared distance of the parts' means plus that of their covariances."""
+        """Mean squared differences of the parts' means and of their covariances, summed."""
         parts = torch.stack([first, 1 - first])
         counts = parts.sum(1, keepdim=True)
         means = parts / counts.clamp(min=1) @ x

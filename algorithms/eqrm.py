@@ -89,7 +89,7 @@ def kernel_quantile(risks: Tensor, h: Tensor, level: Tensor, bisection_gradient:
 
 
 def _newton(q: Tensor, risks: Tensor, h: Tensor, level: Tensor) -> Tensor:
-    """A step towards the quantile; at the quantile its derivative is that of the implicit function."""
+    """One Newton step; at the quantile its derivative equals the implicit function's."""
     z = (q - risks) / h
     density = (-0.5 * z.square()).exp().mean().clamp(min=FLAT) / (math.sqrt(2 * math.pi) * h)
     excess: Tensor = torch.special.ndtr(z).mean() - level

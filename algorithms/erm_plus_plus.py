@@ -68,7 +68,7 @@ class ERMPlusPlus(Algorithm):
         return {"head_only": 0}
 
     def _step(self, step: int) -> int:
-        """The number of updates that the training had before this one."""
+        """Number of updates before this one in the current training."""
         return step if step < self.second else step - self.second
 
     def trains_head_only(self, step: int) -> bool:

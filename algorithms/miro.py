@@ -13,7 +13,7 @@ from oodbench.networks.base import Network
 
 
 def distance(features: Tensor, original: Tensor, variance: Tensor) -> Tensor:
-    """The mean of ((f - f0)^2 / v + log v) / 2 over all entries; `variance` is that of each channel."""
+    """The mean of ((f - f0)^2 / v + log v) / 2 over all entries, with a `variance` per channel."""
     terms = (features - original).square() / variance + variance.log()
     return terms.mean() / 2
 

@@ -31,7 +31,7 @@ class MMREx(Penalized):
     class Hparams(Penalized.Hparams):
         """The smallest weight of an environment takes the place of a penalty weight.
 
-        The weight decay on small images is that of the paper's code, see `VREx`.
+        Weight decay on small images follows the paper's code, see `VREx`.
         """
 
         lambda_min: float = hparam(

@@ -101,7 +101,7 @@ class SagNet(Algorithm):
         return {"share": share, "orders": torch.stack(orders)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Take two passes and three steps; `loss` is that of the first."""
+        """Take two passes and three steps; `loss` is the first step's."""
         task, network, share = self.problem.task, self.network, batch.noise["share"]
         x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
         of_network, of_style, of_featurizer = batch.noise["orders"]

@@ -299,8 +299,8 @@ class Algorithm(nn.Module):
     def fit_examples(self, x: Tensor, y: Tensor) -> None:
         """Fit a predictor to all examples that the run trains on, pooled, before the first step.
 
-        Inputs are (N, *input_shape) as networks get them, targets (N, ...). A predictor that is no tensor
-        is fitted again where the run resumes and where its weights are loaded.
+        Inputs are (N, *input_shape) as networks get them, targets (N, ...). A predictor that is not a
+        tensor is fitted again when the run resumes and when its weights are loaded.
         """
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:

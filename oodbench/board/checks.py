@@ -203,7 +203,7 @@ def _wrong_rules(rules: set[str], of_first: set[str], label: str) -> list[str]:
 
 
 def _unlike_first(row: pd.DataFrame, first: pd.DataFrame) -> list[str]:
-    """Where a row's settings, environments and data are not those of its dataset's first row."""
+    """Where a row's settings, environments or data differ from its dataset's first row."""
     label = first["label"].iloc[0]
     wrong = [
         f"{name.replace('_', ' ')} is not that of {label}"

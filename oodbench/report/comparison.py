@@ -190,7 +190,7 @@ def board_sheet(
 ) -> Sheet:
     """The leaderboard of `beside_board`'s tables, the gap closed, and the rows trained here.
 
-    Where runs of some rows alone are `shown`, their ranks and places are still those among all rows.
+    If only some rows' runs are `shown`, their ranks and places still count all rows.
     `short` keeps what fits a screen: the rows trained here, and the best ones of the board. Raises
     UserError for an unknown rule or metric.
     """
@@ -246,7 +246,7 @@ def headline(
 ) -> Block:
     """Each row's place and mean shares, over all datasets and groups of them; of all rows or those `shown`.
 
-    The means by `others`, the gaps by other rules, stand beside.
+    Further columns show the means by `others`, the gaps under other rules.
     """
     beside = {f"by {g.rule} ({len(g.subsets[ALL])})": g.means_over(ALL) for g in others}
     groups = [g for g in GROUPS if gaps.subsets.get(g, gaps.subsets[ALL]) != gaps.subsets[ALL]]

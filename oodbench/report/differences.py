@@ -30,7 +30,7 @@ class Agreement(StrEnum):
 
 
 def compared(board: Tables, here: Tables) -> pd.DataFrame:
-    """Compare the runs of `board` with those of `here` that have the same ids.
+    """Compare runs of `board` with runs of `here` by id.
 
     Returns a row for each run of `board`: its columns in `Tables.runs`, its `agreement` and, for its
     dataset's metric at the frozen steps, the means `frozen` and `here`, the largest difference `gap`

@@ -47,7 +47,7 @@ LETTER = 4.2 / 72
 HANDLE = 30 / 72
 """The width in inches of the line or marker before a name in a legend, with the gap after the name."""
 NAME_SHARE = 0.35
-"""Share of a panel's width that names beside its axes take at most; longer ones are wrapped."""
+"""Share of a panel's width that names next to its axes take at most; longer ones are wrapped."""
 TITLE_SHARE = 0.8
 """Share of a panel's width that its title takes at most."""
 LEAST_SPAN = 0.1
@@ -72,7 +72,7 @@ PAPER: Any = {
 def plot(name: str, frames: Tables, rule: str | None = None, baseline: str = "ERM") -> Figure:
     """The figure `name` of FIGURES, two columns of a paper wide if there are several datasets.
 
-    Raises UserError for an unknown figure, rule or baseline, and where there is nothing to plot.
+    Raises UserError for an unknown figure, rule or baseline, and if there is nothing to plot.
     """
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)

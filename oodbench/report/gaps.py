@@ -6,7 +6,7 @@ bounded below at `FLOOR`, as one diverged regression would outweigh all else. Th
 baseline is the *head-room*. A dataset has shares only if its head-room is clear of the error.
 
 `Trials` are the values by dataset, trial and label, larger being better. Functions take the labels that are
-shown, so that places and win rates are those among these rows.
+shown, so that places and win rates count only these rows.
 """
 
 import math
@@ -45,7 +45,7 @@ CLEAR = 2.0
 """A head-room is clear if it is larger than this number of its standard errors."""
 
 Trials = pd.DataFrame
-"""Indexed by dataset and trial, a label a column; -inf for a diverged run, NaN where there is none."""
+"""Indexed by dataset and trial, a label a column; -inf for a diverged run, NaN for a missing one."""
 
 
 def by_trial(scores: pd.DataFrame) -> Trials:
@@ -241,7 +241,7 @@ class Gaps:
 
         `mean`, with the 95 % interval `low`, `high`; `better`, the share of resamples in which the row is
         better than the baseline (a tie counts half); `place`, `place_low`, `place_high`; and `grey`,
-        whether the row has no place as it is no method. NaN for what a row lacks.
+        whether the row is unranked because it is not a method. NaN for what a row lacks.
         """
         return {
             group: pd.concat([self._over(members), self._over(members, grey=True)])

@@ -1,4 +1,4 @@
-"""The runs that a report is of: results directories, a board, or a board with directories beside it."""
+"""The runs a report covers: results directories, a board, or a board together with directories."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ def frames_of(
     baseline: str | None = None,
     allow_mixed: bool = False,
 ) -> Tables:
-    """The runs of some sources as those of one sweep, restricted as `only` does.
+    """The runs of all sources as one sweep, restricted as `only` does.
 
     Raises UserError as `board_among`, `beside_board` and `joined` do, and for unknown datasets or rows.
     """

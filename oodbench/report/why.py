@@ -70,7 +70,7 @@ def why(
 ) -> Why:
     """The runs behind the cell of a dataset, a row and a test set (names joined by `+`).
 
-    A name may be left out where there is only one; `metric`, which never changes what is chosen, is
+    A name may be left out if there is only one; `metric`, which never changes what is chosen, is
     the dataset's own by default. Raises UserError for unknown names, for a rule that the sweep cannot
     serve, and for missing names: it then says which of the user's `options` gives the name.
     """
@@ -202,7 +202,7 @@ TRIED_HEADER = ["dataset", "algorithm", "hyperparameter", "default", "tried", "c
 
 
 def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
-    """A table of the values of every varied hyperparameter that draws tried, and of those chosen.
+    """A table of every varied hyperparameter: the values that draws tried, and the chosen ones.
 
     Numbers are `lowest to highest`, and for the chosen runs in brackets after the median; others are lists.
     The default is that of draw 0. Raises UserError as `choose` does.
@@ -264,7 +264,7 @@ def _median_and_span(values: list[Any]) -> str:
 
 
 def _once(rows: list[list[str]]) -> list[list[str]]:
-    """Blank the dataset and algorithm of a row where they repeat those of the row before."""
+    """Blank a row's dataset and algorithm if they repeat the row before."""
     shown = []
     for before, row in zip([[], *rows], rows, strict=False):
         same = 2 if before[:2] == row[:2] else int(before[:1] == row[:1])

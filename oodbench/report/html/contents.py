@@ -333,7 +333,7 @@ def _view(
 def views(one: Numbers, others: Sequence[Gaps] = ()) -> list[dict[str, Any]]:
     """The presets of a page: all datasets, groups of them, and each dataset alone.
 
-    Mean shares by `others`, the gaps by other rules, stand beside those by this one.
+    Further columns show the mean shares by `others`, the gaps under other rules.
     """
     datasets, several = list(one.means), list[dict[str, Any]]()
     if len(datasets) > 1 and one.gaps is not None:

@@ -317,7 +317,7 @@ def print_sheet(
 ) -> None:
     """Print tables in a format; on a terminal with `whole` notes or footnotes, as `to_terminal` does.
 
-    Raises UserError if there is no format of that name.
+    Raises UserError for an unknown format.
     """
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
