@@ -166,8 +166,7 @@ def rerun(
             workers=workers,
             data_dir=data_dir,
         )
-        only = {"label": rows, "dataset_label": dataset or []}
-        reruns = train_again(find_board(name), count, seed, options, only)
+        reruns = train_again(find_board(name), count, seed, options, rows, dataset or ())
     for sentence in reruns.sentences:
         terminal().say(str(sentence))
     if not reruns.agree:

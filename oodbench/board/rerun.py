@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,19 @@ from oodbench.algorithms import algorithms
 from oodbench.board.checks import ROW
 from oodbench.board.freeze import data_digests
 from oodbench.datasets import make
-from oodbench.errors import MissingError, UserError, counted, unknown
+from oodbench.errors import MissingError, UserError, counted
 from oodbench.notes import AnyNote
 from oodbench.report.differences import Agreement, compared, distance, named, origin, outcome
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.read import read_board, read_results
 from oodbench.results.run_spec import RunSpec
-from oodbench.results.tables import subset
+from oodbench.results.tables import only, subset
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.sweep.resolve import check_packages
 
+Labels = Sequence[str]
 Check = Callable[[pd.DataFrame], None]
-NOUNS = {"label": "algorithm", "dataset_label": "dataset"}
 
 
 @dataclass(frozen=True)
@@ -40,31 +40,30 @@ class Rerun:
 
 
 def rerun(
-    board: Path, count: int, seed: int, options: LaunchOptions, only: Mapping[str, Sequence[str]]
+    board: Path, count: int, seed: int, options: LaunchOptions, rows: Labels, datasets: Labels
 ) -> Rerun:
-    """Train random frozen runs again, those of labels by column in `only`, and compare.
+    """Train random frozen runs again, of `rows` and `datasets` or all, and compare.
 
     Runs that lack data or a package are left out. A run has the same bits whichever runs are trained
-    with it: here the others of the sample. Raises UserError for an unknown label, for a method that is
-    not registered, and where no run is left.
+    with it: here the others of the sample. Raises UserError for an unknown row or dataset, for a method
+    that is not registered, and where no run is left.
     """
-    tables = read_board(board)
-    runs, changed, left_out = tables.runs, list[str](), Counter[str]()
-    for column, names in only.items():
-        known, noun = list(tables.runs[column].unique()), NOUNS[column]
-        for name in names:
-            if name not in known:
-                raise unknown(noun, name, known, f"the board {board.name}")
-        runs = runs[runs[column].isin(names)] if names else runs
+    tables, changed, left_out = read_board(board), list[str](), Counter[str]()
+    runs = only(tables, datasets, rows, place=f"the board {board.name}").runs
+    runs = runs[runs["label"].isin(rows)] if rows else runs
 
     def check_data(of: pd.DataFrame) -> None:
         make(of["dataset"].iloc[0], of["options"].iloc[0], options.data_dir).check()
+
+    def check_method(of: pd.DataFrame) -> None:
+        if algorithm := algorithms.find(name := of["algorithm"].iloc[0]):
+            check_packages({name: algorithm})
 
     def check_digests(of: pd.DataFrame) -> None:
         changed.extend(changed_data(of, tables.runs, options.data_dir))
 
     runs = _possible(runs, "dataset_label", check_data, left_out)
-    runs = _possible(runs, "algorithm", _check_method, left_out)
+    runs = _possible(runs, "algorithm", check_method, left_out)
     chosen = random.Random(seed).sample(list(runs["id"]), min(count, len(runs)))
     runs = _possible(runs[runs["id"].isin(chosen)], ROW, check_digests, left_out)
     absent = [f"{counted(n, 'run')} left out: {reason}" for reason, n in left_out.items()]
@@ -96,12 +95,6 @@ def _possible(
             left_out[str(error)] += len(of)
             runs = runs[~runs["id"].isin(of["id"])]
     return runs
-
-
-def _check_method(runs: pd.DataFrame) -> None:
-    name = runs["algorithm"].iloc[0]
-    if algorithm := algorithms.find(name):
-        check_packages({name: algorithm})
 
 
 def _failure(run: "pd.Series[Any]", error: str) -> str:
