@@ -98,6 +98,21 @@ def test_installed_packages_register_and_what_a_run_does_not_use_is_not_imported
     assert done.stdout == "\nforeign_rules True\nforeign_methods True\n", done.stderr
 
 
+READ = """
+import sys
+from oodbench.report.cli import app
+
+app(["table", "small.v3", "--plugin", "seen_rule"], standalone_mode=False)
+print("seen_rule" in sys.modules, "torch" in sys.modules)
+"""
+
+
+def test_a_table_with_a_plugin_of_a_rule_does_not_wait_for_torch(tmp_path: Path) -> None:
+    (tmp_path / "seen_rule.py").write_text(RULE)
+    done = python(tmp_path, "-c", READ, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert done.stdout.endswith("\nTrue False\n"), done.stderr
+
+
 def test_an_entry_point_that_fails_is_named_at_every_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

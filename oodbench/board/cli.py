@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from oodbench.errors import UserError
-from oodbench.report.cli import Plugins, Rows
+from oodbench.report.cli import Rows
 from oodbench.results.boards import (
     RECORDS_FILE,
     RUNS_FILE,
@@ -20,7 +20,7 @@ from oodbench.results.boards import (
     frozen_folder,
     to_come,
 )
-from oodbench.terminal import DataDir, Workers, commands, counted, terminal
+from oodbench.terminal import DataDir, Plugins, Workers, commands, counted, terminal
 
 app = commands(__doc__, no_args_is_help=True)
 
@@ -144,6 +144,7 @@ def rerun(
     count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
     seed: Annotated[int, typer.Option(help="The seed of that choice.")] = 0,
     algorithms: Rows = None,
+    dataset: Only = None,
     out: Annotated[Path | None, typer.Option(help="Keep the results here.")] = None,
     plugin: Plugins = None,
     workers: Workers = None,
@@ -151,7 +152,8 @@ def rerun(
 ) -> None:
     """Train random frozen runs again, as they were, and say how many equal the board's.
 
-    Exits with 1 if a run is off or has no result.
+    Runs whose data or package are missing are left out. Exits with 1 if a run is off or has no result, and
+    with 2 if none can be trained.
     """
     from oodbench.board.rerun import rerun as train_again
     from oodbench.sweep.launch import LaunchOptions
@@ -164,7 +166,7 @@ def rerun(
             workers=workers,
             data_dir=data_dir,
         )
-        reruns = train_again(find_board(name), count, seed, options, rows)
+        reruns = train_again(find_board(name), count, seed, options, rows, dataset or ())
     for sentence in reruns.sentences:
         terminal().say(str(sentence))
     if not reruns.agree:

@@ -1,7 +1,8 @@
 """Train frozen runs again, and check whether they equal the board's."""
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,20 @@ import pandas as pd
 from oodbench.algorithms import algorithms
 from oodbench.board.checks import ROW
 from oodbench.board.freeze import data_digests
-from oodbench.board.protocol import name_of, possible, protocol_of
-from oodbench.errors import unknown
+from oodbench.datasets import make
+from oodbench.errors import MissingError, UserError, counted
 from oodbench.notes import AnyNote
 from oodbench.report.differences import Agreement, compared, distance, named, origin, outcome
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.read import read_board, read_results
 from oodbench.results.run_spec import RunSpec
-from oodbench.results.tables import subset
+from oodbench.results.tables import only, subset
 from oodbench.sweep.launch import LaunchOptions, launch_specs
+from oodbench.sweep.resolve import check_packages
+
+Labels = Sequence[str]
+Check = Callable[[pd.DataFrame], None]
 
 
 @dataclass(frozen=True)
@@ -35,25 +40,35 @@ class Rerun:
 
 
 def rerun(
-    board: Path, count: int, seed: int, options: LaunchOptions, rows: Sequence[str] = ()
+    board: Path, count: int, seed: int, options: LaunchOptions, rows: Labels, datasets: Labels
 ) -> Rerun:
-    """Train random frozen runs again, of `rows` or all, and compare.
+    """Train random frozen runs again, of `rows` and `datasets` or all, and compare.
 
-    Datasets that lack data or a package are left out. A run has the same bits whichever runs are trained
-    with it: here the others of the sample. Raises UserError for an unknown row, and for a method
-    that is not registered.
+    Runs that lack data or a package are left out. A run has the same bits whichever runs are trained
+    with it: here the others of the sample. Raises UserError for an unknown row or dataset, for a method
+    that is not registered, and where no run is left.
     """
-    tables = read_board(board)
-    labels = list(tables.runs["label"].unique())
-    for row in rows:
-        if row not in labels:
-            raise unknown("algorithm", row, labels, f"the board {board.name}")
-    kept = {name_of(entry) for entry in possible(protocol_of(board), options.data_dir).datasets}
-    runs = tables.runs[tables.runs["dataset_label"].isin(kept)]
+    tables, changed, left_out = read_board(board), list[str](), Counter[str]()
+    runs = only(tables, datasets, rows, place=f"the board {board.name}").runs
     runs = runs[runs["label"].isin(rows)] if rows else runs
+
+    def check_data(of: pd.DataFrame) -> None:
+        make(of["dataset"].iloc[0], of["options"].iloc[0], options.data_dir).check()
+
+    def check_method(of: pd.DataFrame) -> None:
+        if algorithm := algorithms.find(name := of["algorithm"].iloc[0]):
+            check_packages({name: algorithm})
+
+    def check_digests(of: pd.DataFrame) -> None:
+        changed.extend(changed_data(of, tables.runs, options.data_dir))
+
+    runs = _possible(runs, "dataset_label", check_data, left_out)
+    runs = _possible(runs, "algorithm", check_method, left_out)
     chosen = random.Random(seed).sample(list(runs["id"]), min(count, len(runs)))
-    runs = runs[runs["id"].isin(chosen)]
-    changed = changed_data(runs, tables.runs, options.data_dir)
+    runs = _possible(runs[runs["id"].isin(chosen)], ROW, check_digests, left_out)
+    absent = [f"{counted(n, 'run')} left out: {reason}" for reason, n in left_out.items()]
+    if runs.empty:
+        raise UserError(f"{board.name} has no such run to train here; {'; '.join(absent)}")
     specs = specs_of(runs)
     again = read_results(train_frozen(board, specs, options))
     frozen = subset(tables, runs)
@@ -62,11 +77,24 @@ def rerun(
     errors = again.runs.set_index("id")["error"]
     sentences: list[AnyNote] = [
         *(_failure(run, str(errors.get(run["id"], ""))) for _, run in failed.iterrows()),
-        *(f"{text}." for text in changed),
+        *(f"{text}." for text in [*changed, *absent]),
         f"Of {len(table)} runs of {board.name} that were trained again: {outcome(table)}.",
         origin(frozen.runs, again.runs),
     ]
     return Rerun(table, sentences, failed.empty)
+
+
+def _possible(
+    runs: pd.DataFrame, by: str | list[str], check: Check, left_out: Counter[str]
+) -> pd.DataFrame:
+    """The runs without groups for which `check` raises MissingError, which are counted by reason."""
+    for _, of in runs.groupby(by, sort=False, observed=True):
+        try:
+            check(of)
+        except MissingError as error:
+            left_out[str(error)] += len(of)
+            runs = runs[~runs["id"].isin(of["id"])]
+    return runs
 
 
 def _failure(run: "pd.Series[Any]", error: str) -> str:

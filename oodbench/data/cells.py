@@ -24,7 +24,7 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-OTHERS = {b"PK\x03\x04": "an Excel workbook", b"\x1f\x8b": "compressed"}
+OTHERS = {b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "compressed"}
 """The first bytes of files that people give in place of a text."""
 USUAL = ("target", "environment")
 """The columns that are looked for unless an option of the same name names another."""
@@ -185,7 +185,9 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
     data = path.read_bytes()
     for start, what in OTHERS.items():
         if data.startswith(start):
-            raise UserError(f"{path} is {what}, not a text: save it as CSV")
+            if b"xl/workbook" in data:
+                raise UserError(f"{path} is an Excel workbook, not a text: save it as CSV")
+            raise UserError(f"{path} is {what}, not a text: unpack it")
     marked = next((e for mark, e in BYTE_ORDER_MARKS.items() if data.startswith(mark)), "")
     try:
         for tried in [encoding] if encoding else [marked or "utf-8", "cp1252", "latin-1"]:

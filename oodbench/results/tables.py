@@ -132,6 +132,7 @@ def only(
     datasets: Sequence[str] = (),
     rows: Sequence[str] = (),
     baseline: str | None = None,
+    place: str = "",
 ) -> Tables:
     """The runs and records of these datasets and rows, by their labels; of all if none are given.
 
@@ -148,7 +149,7 @@ def only(
     for noun, names, there in (("dataset", datasets, places), ("algorithm", labels, known)):
         for name in names:
             if name not in there:
-                raise unknown(noun, name, there)
+                raise unknown(noun, name, there, place)
     if datasets:
         runs = runs[runs["dataset_label"].isin(datasets)]
     if labels:

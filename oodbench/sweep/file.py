@@ -44,6 +44,11 @@ def _from_text(value: Any) -> Any:
     return 0.0 if isinstance(value, float) and abs(value) < sys.float_info.min else value
 
 
+def _whole(value: Any) -> Any:
+    """An integer for a number such as 5e2, which YAML reads as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def from_commas(value: Any) -> Any:
     """Split a text such as `train_val,last` into names."""
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
@@ -62,11 +67,11 @@ KIND = "kind: "
 """The beginning of a text that stands for all methods of a kind, see `oodbench.registry.CHANGES`."""
 Place = tuple[str | int, ...]
 """The keys and indices that lead to a value of a file."""
-Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]
-Count = Annotated[int, Field(ge=1, le=MAX_INDEX)]
+Index = Annotated[int, Field(ge=0, le=MAX_INDEX), BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=1, le=MAX_INDEX), BeforeValidator(_whole)]
 Share = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_from_text)]
 Names = list[str | int | float]
-COUNTED = "a number from 1 on, or a list of different numbers from 0 on"
+COUNTED = "a whole number from 1 on, or a list of different numbers from 0 on"
 TestSets = Literal["default", "each", "pairs"] | Annotated[list[Names], MinLen(1)]
 SHARE = "a share from 0 to below 1"
 TEST_SETS = "default, each, pairs, or a list of lists of names"
@@ -87,7 +92,7 @@ class DatasetSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    steps: Count | None = Field(default=None, description="a number from 1 on")
+    steps: Count | None = Field(default=None, description="a whole number from 1 on")
     evaluate_every: Count | None = Field(default=None, description="a number of steps from 1 on")
     network: str | Component | None = Field(
         default=None, description="a name, or a mapping with the keys name and hparams"
@@ -95,7 +100,7 @@ class DatasetSettings(BaseModel):
     hparams: dict[str, Any] = Field(default={}, description="names with values")
     """Values or ranges of hyperparameters that all methods have; a row's own take precedence."""
     validation_environments: Count | Names | None = Field(
-        default=None, description="a number from 1 on, or a list of names"
+        default=None, description="a whole number from 1 on, or a list of names"
     )
     test_environments: TestSets | Annotated[Names, MinLen(1)] | None = Field(
         default=None, description=f"{TEST_SETS}, or a list of names, which are one set"
@@ -152,7 +157,7 @@ class Sweep(BaseModel):
     test_environments: TestSets = Field(default="default", description=TEST_SETS)
     """The sets of environments that are held out together, one set after the other."""
     validation_environments: Literal["default", "none"] | Count | Names = Field(
-        default="default", description="default, none, a number from 1 on, or a list of names"
+        default="default", description="default, none, a whole number from 1 on, or a list of names"
     )
     hparam_draws: Count | list[Index] = Field(default=1, description=COUNTED)
     draws: Literal["shared", "per trial"] = Field(
@@ -170,7 +175,7 @@ class Sweep(BaseModel):
     same quantile for all methods."""
     trials: Count | list[Index] = Field(default=3, description=COUNTED)
     steps: Literal["default"] | Count = Field(
-        default="default", description="default or a number from 1 on"
+        default="default", description="default or a whole number from 1 on"
     )
     evaluate_every: Literal["default"] | Count = Field(
         default="default", description="default or a number of steps from 1 on"

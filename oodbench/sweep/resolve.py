@@ -122,7 +122,7 @@ def resolve(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True
                     pairs[-1].append(_pair(sweep, method, source, data_dir, chosen))
     problems.tell()
     if to_train:
-        _check_packages(methods)
+        check_packages({method.row.name: method.algorithm for method in methods})
     notes = []
     for warning in warned:
         if warning.category is UserWarning:
@@ -142,14 +142,15 @@ def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
     sources_of(sweep, data_dir, problems)
     methods = _methods(sweep, problems)
     problems.tell()
-    _check_packages(methods)
+    check_packages({method.row.name: method.algorithm for method in methods})
 
 
-def _check_packages(methods: Sequence[Method]) -> None:
-    for method in methods:
-        for package, command in method.algorithm.needs.packages.items():
+def check_packages(methods: Mapping[str, "type[Algorithm]"]) -> None:
+    """Raise MissingError for an optional package that one of the methods, by name, needs."""
+    for name, algorithm in methods.items():
+        for package, command in algorithm.needs.packages.items():
             if importlib.util.find_spec(package) is None:
-                raise MissingError(f"{method.row.name} needs {package}: `{command}`", command)
+                raise MissingError(f"{name} needs {package}: `{command}`", command)
 
 
 def _methods(sweep: Sweep, problems: Problems) -> list[Method]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from oodbench.algorithms import Needs, algorithms
 from oodbench.datasets import datasets, make
 from oodbench.errors import missing_package
 from oodbench.results.boards import RECORDS_FILE, RUNS_FILE
@@ -89,6 +90,30 @@ def test_rows_of_a_protocol_are_trained_on_features_of_ones_own(tmp_path: Path) 
 def test_frozen_runs_trained_again_are_equal_bit_for_bit(board: Path) -> None:
     text = invoke("rerun", board, "--sample", 3, "--workers", 1)
     assert "3 equal bit for bit, 0 equal within round-off, 0 off, 0 without a result" in text
+
+
+def test_runs_that_lack_data_or_a_package_are_left_out_of_a_rerun(
+    board: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*_: object) -> None:
+        raise missing_package("digits", "digits-of-a-package", "digits")
+
+    command = ("rerun", board, "--sample", 2, "--workers", 1)
+    assert "did you mean digits?" in one_sentence(*command, "--dataset", "digit")
+    monkeypatch.setattr(
+        algorithms.get("IRM"), "needs", Needs(packages={"no_such": "pip install x"})
+    )
+    monkeypatch.setattr(datasets.get("ColoredDigits"), "check", check)
+    text = " ".join(invoke(*command).split())
+    assert "32 runs left out: digits needs the package digits-of-a-package" in text
+    assert "16 runs left out: IRM needs no_such: `pip install x`." in text
+    assert "2 equal bit for bit" in text
+    text = one_sentence(*command, "--dataset", "digits")
+    assert "tiny.v1 has no such run to train here; 32 runs left out: digits needs" in text
+    monkeypatch.setattr(datasets.get("ColoredDigits"), "check", lambda self: None)
+    monkeypatch.setattr(datasets.get("ColoredDigits"), "load", check)
+    text = one_sentence(*command, "--dataset", "digits")
+    assert "2 runs left out: digits needs" in text
 
 
 def test_a_frozen_run_with_another_number_is_off(copy: Path) -> None:

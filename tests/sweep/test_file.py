@@ -30,9 +30,18 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_our_words() -> None:
         "- algorithms.1 must be a name or a mapping, not 3\n"
         "- unknown key 'hparms' in algorithms.2; did you mean hparams?\n"
         "- algorithms.3.name is missing\n"
-        "- trials must be a number from 1 on, or a list of different numbers from 0 on, not True\n"
+        "- trials must be a whole number from 1 on, or a list of different numbers from 0 on, not True\n"
         "- unknown key 'stepz'; did you mean steps?"
     )
+
+
+def test_a_count_may_be_written_as_a_float_that_is_whole(tmp_path: Path) -> None:
+    file = tiny_file(tmp_path)
+    sweep = read_sweep(file, ["steps=5e2", "trials=1e1", "hparam_draws=[0, 1e0]"])
+    assert (sweep.steps, sweep.trials, sweep.hparam_draws) == (500, 10, [0, 1])
+    for value, shown in {"5.5": "5.5", '"5e2"': "'5e2'"}.items():
+        with pytest.raises(UserError, match=rf"default or a whole number from 1 on, not {shown}$"):
+            read_sweep(file, [f"steps={value}"])
 
 
 def test_a_setting_reaches_into_lists_and_mappings(tmp_path: Path) -> None:

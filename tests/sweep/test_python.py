@@ -149,7 +149,7 @@ class Nameless(Algorithm):
     [
         ({"stepz": 3}, r"unknown argument 'stepz' in oodbench\.sweep; did you mean steps"),
         ({"workrs": 3}, "did you mean workers"),
-        ({"steps": "many"}, r"oodbench\.sweep: steps must be default or a number from 1 on"),
+        ({"steps": "many"}, r"oodbench\.sweep: steps must be default or a whole number from 1 on"),
         ({"algorithms": "ERM"}, "algorithms must be all, or a list of names"),
         ({"algorithms": [Path]}, "Path.* is not an algorithm: it is not derived from oodbench"),
         ({"algorithms": [Nameless]}, r"Nameless.* has no name yet: `@register\(\.\.\.\)`"),
