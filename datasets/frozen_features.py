@@ -294,7 +294,7 @@ def _read_arrays(file: Path, digest: str, who: str) -> Mapping[str, NDArray[np.f
 
 
 def _digest(environments: Mapping[str, Environment]) -> str:
-    """A hash of all inputs in memory, and of the number of those on disk and some of them."""
+    """A hash of all inputs in memory; of inputs on disk, a hash of their number and a sample."""
     digest = hashlib.sha256()
     for environment in environments.values():
         x = environment.x

@@ -27,8 +27,8 @@ ANSWERS = {1.0: "yes", 0.0: "no"}
 FEWEST = 3
 """The questions that a respondent must have answered."""
 INDEPENDENT, OTHER = 3, 7
-"""On the scale of parties, from strong Democrat (0) to strong Republican (6), the place of those who lean
-to neither, and that of those of another party."""
+"""On the scale of parties, from strong Democrat (0) to strong Republican (6), the values of respondents
+who lean to neither party and of supporters of another party."""
 
 
 @register(

@@ -139,7 +139,7 @@ class SubpopImages(SubpopBench):
     """Photographs or radiographs, without augmentation."""
 
     images: ClassVar[str] = ""
-    """The folder of the images, in that of the set."""
+    """The folder of the images, inside the folder of the dataset."""
     margin: ClassVar[float] = 1.0
     """How much larger images are than their centre, which is the input."""
     crop: ClassVar[bool] = False

@@ -34,7 +34,7 @@ D = TypeVar("D", bound=type["Dataset"])
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What is known of a dataset without making it."""
+    """Facts about a dataset that need no data."""
 
     paper: str
     licence: str
@@ -80,8 +80,8 @@ class Environment:
     """(N,) integers from 0: the position of each example's attribute in `Dataset.attributes`."""
     unseen: Tensor | None = None
     """(N,) booleans: true examples are used only if the environment is held out, the others only if it is
-    trained on. So environments can show the same people or things, and a run is tested on others than it
-    was trained on. None: all examples are used in both cases."""
+    trained on. So environments can show the same people or things, and a run is still tested on
+    unseen ones. None: all examples are used in both cases."""
 
 
 def register(name: str, metadata: Metadata) -> Callable[[D], D]:
@@ -137,9 +137,9 @@ class Dataset(ABC):
     validation_environments: tuple[str, ...] = ()
     """The environments that are held out for selection by default."""
     attributes: tuple[str, ...] = ()
-    """The names of the values of the attribute that examples have, if they have one."""
+    """Names of the attribute's values; empty if examples have no attribute."""
     classes: tuple[str, ...] = ()
-    """The names of the classes in the order of their numbers, if they have names."""
+    """Class names in the order of the labels; empty if classes have no names."""
     input_shape: tuple[int, ...]
     """The shape of an input of the network, without the batch."""
     task: Task
@@ -160,7 +160,7 @@ class Dataset(ABC):
 
     @cached_property
     def label(self) -> str:
-        """The name in tables; by default it has the options that are not at their defaults."""
+        """The name in tables; by default it lists the options that differ from their defaults."""
         return labelled(self.name, self.changed_options)
 
     @cached_property
@@ -215,7 +215,7 @@ class Dataset(ABC):
     def files_read(self) -> Collection[Path]:
         """Files and folders that are read without a checksum; a folder stands for the names in it.
 
-        A change of one makes the runs stale that were trained before.
+        Changing one makes earlier runs stale.
         """
         return ()
 
@@ -226,7 +226,7 @@ class Dataset(ABC):
 
     @property
     def changed_options(self) -> dict[str, Any]:
-        """The options that are not at their defaults."""
+        """The options that differ from their defaults."""
         usual = defaults(type(self.options))
         return {k: v for k, v in asdict(self.options).items() if v != usual[k]}
 
@@ -263,10 +263,10 @@ class Dataset(ABC):
         return x
 
     def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
-        """Metrics of a split that are no means over its examples.
+        """Metrics of a split other than means over its examples.
 
         `index` (n,) has the positions of the split's examples in the environment, and `logits` (n, ...)
-        the predictions of them, both on the CPU.
+        their predictions, both on the CPU.
         """
         return {}
 
@@ -312,7 +312,7 @@ class FileDataset(Dataset):
         return f"python -m oodbench.data {verb} {self.name} --data-dir {data_dir}"
 
     def check(self) -> None:
-        """Raise UserError if a file is missing or is not that of its checksum."""
+        """Raise UserError if a file is missing or does not match its checksum."""
         for path, checksum in self.checksums.items():
             file = self.file(path)
             if md5(file) != checksum:
@@ -348,7 +348,7 @@ class FileDataset(Dataset):
 
 
 def require_files(dataset: Dataset) -> FileDataset:
-    """The dataset, typed as made of files; raises UserError for one that is not."""
+    """The dataset, typed as `FileDataset`; raises UserError if it is not made of files."""
     if not isinstance(dataset, FileDataset):
         raise UserError(
             f"{dataset.name} is not made of files: it has nothing to download, to cache or to read"

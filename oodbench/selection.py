@@ -259,7 +259,7 @@ def _frame(
 def require_evidence(
     name: str, specs: Sequence[RunSpec], training_environments: Sequence[Sequence[str]]
 ) -> None:
-    """Raise UserError if the rule of a name will be able to judge none of these runs.
+    """Raise UserError if the named rule cannot judge any of these runs.
 
     A rule that asks for more than is known before they start is not checked here.
     """
@@ -275,7 +275,7 @@ def _unserved(rule: Rule) -> UserError:
 
 
 def rule_names() -> list[str]:
-    """The rules: first those that judge a run alone, last those that see the test set."""
+    """Names of the rules: rules that judge a run alone come first, rules that see the test set last."""
     rules = dict(selection_rules.items())
     return sorted(rules, key=lambda n: (rules[n].sees_test, not rules[n].judges_alone, n))
 
@@ -382,7 +382,7 @@ def judge(tables: Tables, rule: str | None = None) -> Chosen:
 
 
 def judge_by_all(tables: Tables, names: Iterable[str]) -> dict[str, Chosen]:
-    """Judge the runs by each of these rules, without the rules that the sweep cannot serve."""
+    """Judge the runs by each of these rules; rules that the sweep cannot serve are left out."""
     found = {}
     for name in names:
         with suppress(UserError):
@@ -396,7 +396,7 @@ def choose(tables: Tables, rule: str | None = None) -> pd.DataFrame:
 
 
 def served(tables: Tables) -> list[str]:
-    """The names of the rules that can choose among these runs, the one that tables use among them."""
+    """Names of the rules that can judge these runs, with the `usual` one if it can."""
     return list(judge_by_all(tables, dict.fromkeys([*rule_names(), usual(tables)])))
 
 

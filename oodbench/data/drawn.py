@@ -48,7 +48,7 @@ class DrawnPictures(FileDataset):
     """Pictures with identities, from packages.
 
     `make` reads the packages, draws all pictures into one file, lists them in another, and keeps the
-    licences beside them. A trial deals the identities of an environment out: some, by default a half, to be
+    licences with them. A trial deals the identities of an environment out: some, by default a half, to be
     tested on, the others to be trained on, and a fifth of both to the `out` splits.
     """
 

@@ -40,7 +40,7 @@ def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
 
     Files whose md5 the dataset knows are taken under their paths or names, also with .gz. The folder of
     another dataset is unpacked from the archive of its name, whose SHA-256 is compared with that of a file
-    NAME.sha256 beside it, or written from Parquet files. Raises UserError for what is missing, damaged or
+    NAME.sha256 next to it, or written from Parquet files. Raises UserError for what is missing, damaged or
     another file.
     """
     try:

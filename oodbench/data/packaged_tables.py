@@ -41,7 +41,7 @@ class PackagedTable(FileDataset):
     columns: Columns
     package: ClassVar[str]
     folder: ClassVar[str]
-    """The folder of the files in that of the package."""
+    """The folder of the files, relative to the package."""
     extra: ClassVar[str]
     """The extra of oodbench that installs the package."""
     clusters: ClassVar[str] = "clusters"

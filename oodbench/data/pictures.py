@@ -40,7 +40,7 @@ VERSION = "0.5.0"
 
 
 def unreadable(file: Path, error: Exception) -> UserError:
-    """The error of a file that is no whole image."""
+    """The error for a file that is not a whole image."""
     is_unknown = isinstance(error, UnidentifiedImageError)  # whose text is an address in memory
     why = "its format is unknown" if is_unknown else error
     return UserError(f"{file} cannot be read as an image ({why})")

@@ -74,8 +74,8 @@ class AUPRC(PredictionMetric):
 class CalibrationError(PredictionMetric):
     """The expected calibration error, ECE: the mean distance of accuracy and confidence over 15 equal bins.
 
-    It is that of arXiv:1706.04599, eq. 3. Each bin counts by its examples. NaN predictions count as certain
-    and wrong.
+    See arXiv:1706.04599, eq. 3. Bins are weighted by their number of examples. NaN predictions count as
+    certain and wrong.
     """
 
     def of_predictions(self, p: Predictions) -> float:

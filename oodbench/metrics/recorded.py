@@ -122,7 +122,7 @@ class WorstClassAccuracy(RecordedMetric):
     """The lowest accuracy on a class: what stands for the worst group while attributes are unknown.
 
     It is recorded where examples have an attribute (arXiv:2302.12254); elsewhere `worst_group_accuracy`
-    is that of the classes.
+    is computed over the classes.
     """
 
     higher_is_better = is_proportion = True

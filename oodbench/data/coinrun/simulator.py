@@ -30,7 +30,7 @@ class Simulator:
     """Copies of one level, stepped together.
 
     The mode is `hard`: `easy` paints every level alike. A copy whose episode ends starts the level
-    anew by itself. Both packages of the game give the same states and images, byte by byte.
+    again by itself. Both packages of the game give the same states and images, byte by byte.
     """
 
     def __init__(self, level: int, copies: int) -> None:
