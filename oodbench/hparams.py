@@ -316,6 +316,11 @@ def _cast(value: object, wanted: Any, where: str) -> object:
             return str(value)  # YAML reads the name 2020 as a number
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
+        if kind is float and isinstance(value, str):  # 1e-3 without a dot stays a text in a file
+            try:
+                return float(value)
+            except ValueError:
+                pass
         if kind is int and isinstance(value, float) and value.is_integer():
             return int(value)
     names = " or ".join("none" if k is NoneType else k.__name__ for k in kinds)

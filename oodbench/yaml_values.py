@@ -46,7 +46,7 @@ NARROWER = {
     "int": re.compile(r"[-+]?(?:0|[1-9][0-9]*)$"),
     "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"),
     "float": re.compile(
-        r"(?:[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
+        r"(?:[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
         r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
     ),
     "timestamp": re.compile(r"(?!)"),

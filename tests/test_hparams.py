@@ -223,6 +223,7 @@ def test_no_value_leaves_its_limits(low: float, ratio: float, u: float) -> None:
     ("values", "wanted"),
     [
         ({"rate": 2}, Space(rate=2.0)),
+        ({"rate": "1e-3"}, Space(rate=1e-3)),
         ({"count": 4.0}, Space(count=4)),
         ({"limit": 5}, Space(limit=5)),
         ({"limit": None}, Space(limit=None)),

@@ -45,7 +45,10 @@ def _from_text(value: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """An integer for a number such as 5e2, which YAML reads as a float."""
+    """An integer for 5.0 and for 5e2, which stays a text in a file."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

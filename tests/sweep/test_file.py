@@ -39,7 +39,7 @@ def test_a_count_may_be_written_as_a_float_that_is_whole(tmp_path: Path) -> None
     file = tiny_file(tmp_path)
     sweep = read_sweep(file, ["steps=5e2", "trials=1e1", "hparam_draws=[0, 1e0]"])
     assert (sweep.steps, sweep.trials, sweep.hparam_draws) == (500, 10, [0, 1])
-    for value, shown in {"5.5": "5.5", '"5e2"': "'5e2'"}.items():
+    for value, shown in {"5.5": "5.5", "5e-2": "'5e-2'"}.items():
         with pytest.raises(UserError, match=rf"default or a whole number from 1 on, not {shown}$"):
             read_sweep(file, [f"steps={value}"])
 
