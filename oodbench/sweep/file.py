@@ -45,10 +45,7 @@ def _from_text(value: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """An integer for 5.0 and for 5e2, which stays a text in a file."""
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = float(value)
+    """An integer for a whole number such as 500.0 or 5.0e2."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
