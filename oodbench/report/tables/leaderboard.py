@@ -212,7 +212,7 @@ def disagreement(board: Leaderboard) -> list[Note]:
     """
     mine, moved = _of_methods(board), [pd.DataFrame()]
     for other in board.others:
-        both = mine.join(_of_methods(other), rsuffix="_other", how="inner")
+        both = mine.join(_of_methods(other).add_suffix("_other"), how="inner")
         gap = (both["mean"] - both["mean_other"]).abs()
         errors = both["stderr"] + both["stderr_other"]
         moved.append(both.assign(apart=gap / errors, other=other.rule)[gap > errors])
