@@ -21,7 +21,7 @@ def script_of(page: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", (GUIDE / page).read_text(), re.S))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_guide_of_python_runs_as_a_script(tmp_path: Path) -> None:
     end = (
         "\nprint(model.step, len(numbers), type(numbers).__name__, set(results.plan()['state']))\n"
