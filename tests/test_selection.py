@@ -16,7 +16,7 @@ from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.tables import Tables
 from oodbench.selection import TrainVal, choose, judge, rule_names, usual
-from tests.helpers.made import texts, write_run
+from tests.helpers.made import Made, flat, texts, write_run
 from tests.helpers.plugins import rules_of_the_guide
 
 ENVIRONMENTS = ("A", "B", "T")
@@ -456,3 +456,14 @@ def test_a_pair_is_a_cell_unless_its_environment_is_in_a_pair_with_every_other(
 ) -> None:
     runs = [Trained({0: full(0)}, test) for test in sets]
     assert choose(load(tmp_path, runs))["test_environments"].tolist() == sets
+
+
+def test_lines_that_a_running_run_has_twice_count_once(tmp_path: Path) -> None:
+    made = Made(tmp_path / "out")
+    made.environments = ("a", "b")  # one training environment
+    running = made.add("D", "ERM", ("a",), 0, flat(0.5), state="running")
+    made.add("D", "IRM", ("a",), 0, flat(0.75))
+    lines = made.results.run(running).path / "metrics.jsonl"
+    before = judge(read_results(made.results), "train_val").candidates
+    lines.write_bytes(lines.read_bytes() * 2)
+    pd.testing.assert_frame_equal(judge(read_results(made.results), "train_val").candidates, before)

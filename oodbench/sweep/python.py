@@ -93,6 +93,7 @@ def run(
     algorithm: str | type | Mapping[str, Any] = "ERM",
     *,
     trial: int = 0,
+    name: str = "",
     out: str | PathLike[str] | None = None,
     data_dir: str | PathLike[str] | None = None,
     device: str = "cpu",
@@ -109,8 +110,8 @@ def run(
     it was interrupted there, is not trained again once it has ended, and `load_model` finds the weights
     that it keeps. If its code or data have changed since it was trained there, it is refused, unless
     `stale` is `retrain` or `keep`. Several runs may share the directory, as those of a sweep do, and be
-    trained there at once. Without `out` nothing is left on the disk. The process's settings and random
-    generators are afterwards as they were before.
+    trained there at once; their sweep is called `name`. Without `out` nothing is left on the disk. The
+    process's settings and random generators are afterwards as they were before.
 
     Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
     """
@@ -123,7 +124,7 @@ def run(
     check_device(device)
     data, kept = (None if path is None else Path(path) for path in (data_dir, out))
     entries = {"datasets": [dataset], "algorithms": [algorithm], "trials": [trial]}
-    values = {"name": RUN, **entries, "plugins": plugins, **keys}
+    values = {"name": name or RUN, **entries, "plugins": plugins, **keys}
     with kept_generators(), tempfile.TemporaryDirectory() as scratch:
         path = kept or Path(scratch)
         with _made(values, RUN, path, kept, data) as (made, _):

@@ -24,6 +24,7 @@ import typer
 from tabulate import tabulate
 
 from oodbench.errors import UserError
+from oodbench.results.directory import Directory
 from oodbench.terminal import commands
 from tests.bench import Row, paired
 
@@ -170,6 +171,13 @@ def gpu_tests(size: Size) -> Iterator[Row]:
     yield Row("tests marked `gpu`", "-", said)
 
 
+def _done(out: Path) -> tuple[int, int]:
+    """How many of the runs of a results directory are done, and how many it has."""
+    results = Directory(out)
+    states = [results.run(run_id).state() for run_id in results.specs()]
+    return sum(state.complete for state in states), len(states)
+
+
 def killed_and_resumed(folder: Path, device: str, size: Size) -> Iterator[Row]:
     """Launch a sweep, kill all of it once the first record is there, and launch it again."""
     sweep, out = folder / "gpu.yaml", folder / "results"
@@ -188,12 +196,11 @@ def killed_and_resumed(folder: Path, device: str, size: Size) -> Iterator[Row]:
     if killed:
         os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    before = sum(1 for _ in out.glob("runs/*/done.json"))
+    before, _ = _done(out)
     again = subprocess.run(command, capture_output=True, text=True, timeout=size.timeout)
     if again.returncode:
         raise RuntimeError(again.stderr.strip().splitlines()[-1])
-    total = len(json.loads((out / "sweep.json").read_text())["runs"])
-    ended = sum(1 for _ in out.glob("runs/*/done.json"))
+    ended, total = _done(out)
     how = f"killed with {before} of {total} runs done" if killed else "ended before it was killed"
     said = f"{how}; after the same launch again {ended} of {total} are done"
     yield Row("a sweep that is killed and launched again", "-", said)

@@ -23,8 +23,8 @@ FITTED = {
     "LinearVREx": "a run is a descent in machine code on the host",
 }
 """The methods that leave the device, and why."""
-READ_ON_HOST = {"DGSAM", "Fish", "MLDG", "PGrad"}
-"""The methods whose noise is an order that Python follows."""
+READ_ON_HOST = {"DGSAM", "Fish", "GGA", "MLDG", "PGrad"}
+"""The methods whose noise is an order that Python follows, or a seed."""
 EVERYWHERE: list[dict[str, Any]] = [
     {"environments_per_step": 3, "optimizer": "sgd"},
     {"accumulation": 2, "optimizer": "adamw"},

@@ -35,4 +35,4 @@ def test_the_search_of_the_guide_goes_on_where_it_was_and_is_a_sweep(tmp_path: P
     assert sweeps[0] == sweeps[1]
     assert ends[0] == ends[1]
     plan = make_plan(read_sweep(tmp_path / "tuned.yaml"))
-    assert plan.runs.keys() == results.plan()["runs"].keys() == {p.parent.name for p in ends[0]}
+    assert plan.runs.keys() == results.specs().keys() == {p.parent.name for p in ends[0]}

@@ -124,7 +124,7 @@ def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path:
     with pytest.raises(UserError, match=r"wheat\.pth is not the file of weights with SHA-256 0a"):
         planned(file, sha256="0a")
     spec = planned(file)
-    directory = ended(spec, tmp_path / "run", data_dir=tmp_path, keep_weights=("last",))
+    directory = ended(spec, tmp_path / "runs" / spec.id, data_dir=tmp_path, keep_weights=("last",))
     file.unlink()
     with pytest.raises(UserError, match="there is no file"):
         planned(file)

@@ -249,8 +249,8 @@ def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
     assert "Selection val_env: mean over the validation" in " ".join(launched.output.split())
     results = Directory(out)
     frames = read_results(results)
-    for run_id, spec in results.plan()["runs"].items():
-        dataset = opened(spec["dataset"], wilds_dir, **spec["options"])
+    for run_id, spec in results.specs().items():
+        dataset = opened(spec.dataset, wilds_dir, **spec.options)
         kept = predictions.read_predictions(results.run(run_id), 2)
         assert set(kept) == set(dataset.evaluation_environments)
         own = frames.records[(frames.records["id"] == run_id) & (frames.records["step"] == 2)]
