@@ -184,7 +184,7 @@ ASCII = str.maketrans({"±": "+-", "≥": ">=", "≤": "<=", "…": "...", "→"
 """ASCII substitutes for signs that the terminal's encoding lacks."""
 TITLE = 16
 """The width to which longer titles are wrapped, at words, in a table that is too wide."""
-GAP = 3
+GAP = 2
 """Blanks between two columns of a table."""
 PROSE = 32
 """The width down to which a column of prose is wrapped, so that others stand beside it."""
@@ -246,7 +246,7 @@ class Terminal(Console):
         least = [min(n, PROSE) if c in prose else n for c, n in enumerate(widths)]
         shown: list[RenderableType] = []
         for block in _blocks(least, keys, self.width):
-            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
             for c in block:
                 justify: JustifyMethod = "left" if c < keys or c in prose else "right"
                 width = None if c in prose else widths[c]
