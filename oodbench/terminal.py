@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, cast
 
 import typer
 from rich import box
@@ -57,6 +57,10 @@ DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need fil
 """The option by which a command finds data."""
 Workers = Annotated[
     int | None, typer.Option(min=1, max=MOST_THREADS, help="Processes; one per core or device.")
+]
+Stale = Annotated[
+    Literal["retrain", "keep"] | None,
+    typer.Option("--stale", help="Train runs of changed code or data again, or keep them."),
 ]
 Threads = Annotated[
     int, typer.Option(min=1, max=MOST_THREADS, help="CPU threads of a run; changes the last bits.")
@@ -246,7 +250,9 @@ class Terminal(Console):
         least = [min(n, PROSE) if c in prose else n for c, n in enumerate(widths)]
         shown: list[RenderableType] = []
         for block in _blocks(least, keys, self.width):
-            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+            table = Table(
+                box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+            )
             for c in block:
                 justify: JustifyMethod = "left" if c < keys or c in prose else "right"
                 width = None if c in prose else widths[c]

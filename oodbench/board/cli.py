@@ -20,13 +20,11 @@ from oodbench.results.boards import (
     frozen_folder,
     to_come,
 )
-from oodbench.terminal import DataDir, Plugins, Workers, commands, counted, terminal
+from oodbench.terminal import DataDir, Plugins, Stale, Workers, commands, counted, terminal
 
 app = commands(__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
-RetrainStale = Annotated[bool, typer.Option("--retrain-stale", help="Train stale runs again.")]
-KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of changed code or data.")]
 Only = Annotated[
     list[str] | None,
     typer.Option(help="Only this dataset, by its label; several times. All frozen by default."),
@@ -79,8 +77,7 @@ def run(
     ] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
-    retrain_stale: RetrainStale = False,
-    keep_stale: KeepStale = False,
+    stale: Stale = None,
 ) -> None:
     """Train methods on the protocol of a board, and print them among its frozen rows.
 
@@ -101,7 +98,6 @@ def run(
     from oodbench.results.read import read_board
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan
-    from oodbench.sweep.stored import stale_wish
 
     board = find_board(name)
     labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
@@ -128,7 +124,7 @@ def run(
         data_dir=data_dir,
         table=not among,
         failed=True,
-        stale=stale_wish(retrain_stale, keep_stale),
+        stale=stale or "",
     )
     counts = launch(sweep, options, terminal())
     if among:
@@ -243,8 +239,7 @@ def quickstart(
         "results/board-quickstart"
     ),
     workers: Workers = None,
-    retrain_stale: RetrainStale = False,
-    keep_stale: KeepStale = False,
+    stale: Stale = None,
 ) -> None:
     """Train four methods again, in about a minute, and print them among the board's rows."""
     from oodbench.board.protocol import protocol_of, restricted
@@ -253,12 +248,10 @@ def quickstart(
     from oodbench.report.sources import beside_board
     from oodbench.report.tables import print_sheet
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
-    from oodbench.sweep.stored import stale_wish
 
     protocol = protocol_of(find_board(BOARD))
     sweep = restricted(protocol, ROWS, TRIALS, datasets=[DATASET])
-    stale = stale_wish(retrain_stale, keep_stale)
-    options = LaunchOptions(out=out, workers=workers, table=False, failed=True, stale=stale)
+    options = LaunchOptions(out=out, workers=workers, table=False, failed=True, stale=stale or "")
     counts = launch(sweep, options, terminal())
     frames = beside_board(BOARD, [out])
     print_sheet(quickstart_sheet(frames), more="")

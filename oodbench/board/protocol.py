@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError, explained, unknown
 from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE
 from oodbench.selection import sees_test
 from oodbench.sweep.file import Row, Sweep, validate
@@ -131,8 +131,7 @@ def tiers(board: Path) -> dict[str, Tier]:
     try:
         return TypeAdapter(dict[str, Tier]).validate_python(values)
     except ValidationError as error:
-        place, message = error.errors()[0]["loc"], error.errors()[0]["msg"]
-        raise UserError(f"{file}: {'.'.join(map(str, place))}: {message}") from error
+        raise UserError(f"{file}: {explained(error)}") from error
 
 
 def find_tier(board: Path, name: str) -> Tier:

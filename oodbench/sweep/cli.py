@@ -17,10 +17,11 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
-from oodbench.sweep.stored import continued, stale_wish, stored_plan, weights_files
+from oodbench.sweep.stored import continued, stored_plan, weights_files
 from oodbench.terminal import (
     DataDir,
     Plugins,
+    Stale,
     Terminal,
     Threads,
     Workers,
@@ -60,10 +61,6 @@ KeepWeights = Annotated[
         help="Keep the weights that these rules would choose, such as train_val,val_env,last.",
     ),
 ]
-RetrainStale = Annotated[
-    bool, typer.Option("--retrain-stale", help="Train runs of changed code or data again.")
-]
-KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of changed code or data.")]
 Failed = Annotated[bool, typer.Option("--failed", help="Train failed and broken runs again, too.")]
 Format = Annotated[
     Literal["terminal", "json"], typer.Option("--format", help="terminal, or json for scripts.")
@@ -199,8 +196,7 @@ def launch(
     keep_weights: KeepWeights = None,
     yes: Yes = False,
     failed: Failed = False,
-    retrain_stale: RetrainStale = False,
-    keep_stale: KeepStale = False,
+    stale: Stale = None,
     workers: Workers = None,
     devices: Devices = "auto",
     threads: Threads = 1,
@@ -221,7 +217,7 @@ def launch(
         keep_weights=from_commas(keep_weights) if keep_weights else (),
         confirm=not yes,
         failed=failed,
-        stale=stale_wish(retrain_stale, keep_stale),
+        stale=stale or "",
         workers=workers,
         devices=devices,
         threads=threads,

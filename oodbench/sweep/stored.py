@@ -106,8 +106,8 @@ def decide(
 ) -> Decision:
     """Print which runs are stale and decide from the options what to do with them.
 
-    Each run's files are read once. Raises UserError for stale runs if neither --retrain-stale nor
-    --keep-stale is given.
+    Each run's files are read once. Raises UserError for stale runs if `options.stale` does not
+    say what to do with them.
     """
     specs = plan.runs
     for sentence in ended(results.path).wrong:
@@ -123,13 +123,6 @@ def decide(
         plan = replace(plan, rows=[kept.get(_place(spec), spec) for spec in plan.rows])
         again = frozenset()
     return Decision(plan, {i: statuses[i].state for i in plan.runs}, again)
-
-
-def stale_wish(retrain: bool, keep: bool) -> str:
-    """The value of `LaunchOptions.stale` by the flags; raises UserError if both are given."""
-    if retrain and keep:
-        raise UserError("--retrain-stale and --keep-stale exclude each other")
-    return RETRAIN if retrain else KEEP if keep else ""
 
 
 def reasons(
@@ -161,8 +154,8 @@ def _settled(known: Sequence[Stale], wish: str, console: Terminal) -> frozenset[
     known = [reason for reason in known if reason.is_known]
     if known and not wish:
         raise UserError(
-            f"{'; '.join(reason.sentence for reason in known)}: --retrain-stale trains them again, "
-            "--keep-stale keeps them"
+            f"{'; '.join(reason.sentence for reason in known)}: `--stale retrain` trains them again, "
+            "`--stale keep` keeps them"
         )
     for reason in known:
         console.say(f"{reason.sentence}; {OUTCOME[wish]}.")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError, explained, unknown
 from oodbench.selection import rule_names
 from oodbench.yaml_values import read_yaml
 
@@ -173,9 +173,7 @@ def load_experiment(name: str) -> Experiment:
     try:
         experiment = Experiment(name=name, **values)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: {where}: {first['msg']}, not {first['input']!r}") from error
+        raise UserError(f"{path}: {explained(error)}") from error
     for target in experiment.targets:
         if target.sweep and target.sweep not in experiment.sweeps:
             raise unknown("sweep", target.sweep, experiment.sweeps, str(path))

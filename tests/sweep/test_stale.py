@@ -172,7 +172,7 @@ def test_every_command_names_what_has_changed(
     refused: tuple[tuple[str, ...], ...] = (LAUNCH, RUN_OF_BOARD)
     for command in refused if every else refused[:1]:
         text = mistake(type_in(*command))
-        assert what in text and "--retrain-stale" in text and "--keep-stale" in text
+        assert what in text and "--stale retrain" in text and "--stale keep" in text
     compared = ("report", "compare", "out", "--baseline", "SpreadRule")
     shown_by: tuple[tuple[str, ...], ...] = (("report", "table", "out"), STATUS, compared)
     for command in shown_by if every else shown_by[:1]:
@@ -202,15 +202,13 @@ def runs() -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.usefixtures("project")
 def test_stale_runs_are_trained_again_or_kept_as_the_user_says() -> None:
-    refused = mistake(type_in(*LAUNCH, "--retrain-stale", "--keep-stale"))
-    assert "--retrain-stale and --keep-stale exclude each other" in refused
     CHANGES["base"][0]()
     before = runs()
-    kept = type_in(*LAUNCH, "--keep-stale")
+    kept = type_in(*LAUNCH, "--stale", "keep")
     assert kept.exit_code == 0 and "4 runs were trained (my_base.py); they are kept." in kept.output
     assert "Stale: SpreadRule has changed since 4 of its 4 runs" in kept.output
     assert runs() == before
-    again = type_in(*LAUNCH, "--retrain-stale")
+    again = type_in(*LAUNCH, "--stale", "retrain")
     assert again.exit_code == 0 and "they are trained again." in again.output
     after = runs()
     assert after.keys() == before.keys() and all(after[i] != before[i] for i in after)
@@ -223,7 +221,7 @@ def test_a_row_of_two_versions_is_named() -> None:
     CHANGES["method"][0]()
     for run_id in list(runs())[:1]:
         Directory(Path("out")).start_anew([run_id])
-    launched = type_in(*LAUNCH, "--keep-stale")
+    launched = type_in(*LAUNCH, "--stale", "keep")
     assert launched.exit_code == 0, launched.output
     sentence = "Stale: SpreadRule has changed since 3 of its 4 runs were trained (my_method.py)"
     assert f"{sentence}." in type_in("report", "table", "out").stdout
@@ -238,10 +236,10 @@ def test_runs_of_an_edited_table_are_replaced_or_kept() -> None:
     """An edited file makes other runs, which take the places of those of the former file."""
     CHANGES["table"][0]()
     before = set(runs())
-    kept = type_in(*LAUNCH, "--keep-stale")
+    kept = type_in(*LAUNCH, "--stale", "keep")
     assert kept.exit_code == 0 and set(runs()) == before
     assert "The data of patients have changed since 2 of its 2 runs" in kept.output
-    again = type_in(*LAUNCH, "--retrain-stale")
+    again = type_in(*LAUNCH, "--stale", "retrain")
     assert again.exit_code == 0 and len(set(runs()) - before) == 2 and len(runs()) == 4
     shown = type_in("report", "table", "out").stdout
     assert "Stale" not in shown and "Several settings" not in shown
@@ -256,7 +254,7 @@ def test_failed_runs_are_not_trained_beside_those_of_another_version() -> None:
     results.run(failed).fail("an error", "")
     again = (*LAUNCH, "--failed")
     assert "since 3 of its 3 runs were trained (my_losses.py)" in mistake(type_in(*again))
-    assert type_in(*again, "--retrain-stale").exit_code == 0
+    assert type_in(*again, "--stale", "retrain").exit_code == 0
     assert "Stale" not in type_in(*STATUS).output
     assert len(runs()) == 4
 

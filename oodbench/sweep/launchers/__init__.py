@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 
 from pydantic import ValidationError
 
-from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
+from oodbench.errors import UserError, explained, plugin_hint, unknown, wrong_result
 from oodbench.registry import Registry
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
@@ -217,7 +217,4 @@ def check_resources(sweep: str, resources: Mapping[str, Any]) -> None:
         try:
             cls.of(resources)
         except ValidationError as error:
-            first = error.errors()[0]
-            message = first["msg"].removeprefix("Value error, ")
-            reason = f"{message[:1].lower()}{message[1:]}, not {first['input']!r}"
-            raise UserError(f"{place}: {first['loc'][0]}: {reason}") from error
+            raise UserError(f"{place}: {explained(error)}") from error
