@@ -8,6 +8,7 @@ import numpy as np
 from oodbench.metrics import AnyMetric, Examples, Groups, PredictionMetric, RecordedMetric, register
 from oodbench.metrics.from_predictions import classes_of, right_of
 from oodbench.results.predictions import Predictions
+from oodbench.results.run_spec import MEMORIZED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -165,6 +166,13 @@ class WorstGroupAccuracy(RecordedMetric, PredictionMetric):
         """The lowest accuracy on a class."""
         classes = classes_of(p.targets)
         return _lowest(np.bincount(classes, right_of(p)).tolist(), np.bincount(classes).tolist())
+
+
+@register(MEMORIZED)
+class Memorized(AnyMetric):
+    """The share of mislabeled training examples that are predicted as labeled (key `label_noise`)."""
+
+    is_proportion = True
 
 
 class Official(AnyMetric):

@@ -33,6 +33,8 @@ PLAIN: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
 }
 """The types of columns of plain fields; lists of names are lists, and mappings are JSON."""
+LATER = {f.name: f.default for f in FIELDS if f.metadata.get("later")}
+"""The columns that tables of an earlier version may lack, with what runs did then."""
 SPEC = pa.schema(
     [
         ("id", pa.string()),
@@ -142,9 +144,11 @@ def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
             table = file.read(columns=schema.names, use_threads=False)
         if table.num_rows != rows:
             raise DamagedFile(f"{place} has not as many rows as it says")
-        missing = [name for name in schema.names if name not in table.column_names]
-        if missing:
-            raise DamagedFile(f"{place} has no column {missing[0]}: it is no table of this version")
+        for name in (name for name in schema.names if name not in table.column_names):
+            if name not in LATER:
+                raise DamagedFile(f"{place} has no column {name}: it is no table of this version")
+            values = pa.array([LATER[name]] * rows, schema.field(name).type)
+            table = table.append_column(name, values)
         return table.select(schema.names).cast(schema)
     except DamagedFile:
         raise

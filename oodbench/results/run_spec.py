@@ -18,6 +18,8 @@ SCORE = "score"
 """The split of a board's records of validation scores, whose metric is the selection rule."""
 TRAIN = "train"
 """The split of means over the steps since the record before, such as the loss."""
+MISLABELED, MEMORIZED = "mislabeled", "memorized"
+"""The examples that a run trains on with a wrong label, and the metric: the share predicted as labelled."""
 CONSTANT = "constant"
 """The row of the constant answer in tables; no row of a sweep may be called so."""
 FILES = ("weights", "file")
@@ -96,6 +98,8 @@ class RunSpec:
     adapt: dict[str, Any] | None = field(default=None, metadata={"later": True})
     """How the trained predictor adapts to the inputs of each evaluation: the `name` of an adaptation with
     its hyperparameters (see `oodbench.adaptations`), or None. No update depends on it."""
+    noise: dict[str, Any] | None = field(default=None, metadata={"later": True})
+    """Noise in the labels or targets of all but the test environments, see `oodbench.data.noise`."""
     test_order: str = field(default="stored", metadata={"later": True})
     """The order in which a transductive method sees the inputs of an evaluation: `random`, drawn by the
     trial (see `oodbench.train.adapted`); `stored` of other methods, and of runs of before 0.4.0."""
@@ -158,7 +162,7 @@ class RunSpec:
             or isinstance(value, bool | str | None)
         }
         shared = [self.options, fixed, self.network_hparams, self.test_environments, self.holdout]
-        shared += [self.steps, self.average, self.test_order]
+        shared += [self.steps, self.average, self.noise, self.test_order]
         shared += [getattr(self, name) for name in OPTIONS]
         names = (self.dataset, self.algorithm, self.network, str(len(self.validation_environments)))
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)

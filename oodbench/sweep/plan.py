@@ -183,6 +183,7 @@ def _specs(sweep: Sweep, pair: Pair, tests: tuple[str, ...]) -> list[RunSpec]:
             holdout=source.holdout,
             average=row.average if isinstance(row.average, dict) else None,
             adapt=adapt,
+            noise=None if row.ceiling else source.noise,
             test_order="random" if algorithm.transductive else "stored",
             dataset_label=source.label,
             ceiling=row.ceiling,

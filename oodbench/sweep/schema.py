@@ -27,6 +27,7 @@ def schema() -> dict[str, Any]:
     dataset, which `sweep plan` checks.
     """
     from oodbench.algorithms import algorithms
+    from oodbench.data.noise import KEYS as NOISE
     from oodbench.datasets import datasets
     from oodbench.networks.base import networks
 
@@ -38,6 +39,7 @@ def schema() -> dict[str, Any]:
         "properties": {
             "name": _proposed(datasets),
             "training": {"$ref": "#/$defs/DatasetSettings"},
+            **{key: {"type": ["number", "string", "object"]} for key in NOISE},
         },
         "required": ["name"],
     }

@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,6 +78,8 @@ class Source:
     """The options of a run, by whether its network is pretrained."""
     trainable: tuple[str, ...]
     """The environments that are trained on unless they are held out, in the dataset's order."""
+    noise: dict[str, Any] | None = None
+    """The noise in the labels or targets of its training, see `oodbench.data.noise`."""
     tests: Sequence[tuple[str, ...]] = ()
     """The sets of test environments on which the methods are tried."""
     validation: int | tuple[str, ...] = ()
@@ -96,13 +98,14 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
     by_label: dict[str, Source] = {}
     for item in sweep.datasets:
         with problems.noted():
-            dataset, label, training, ceiling = _made(item, data_dir)
+            dataset, label, training, ceiling, noise = _made(item, data_dir)
             dataset.check()
             if label in by_label:
                 same = by_label[label].dataset.options == dataset.options
                 hint = "leave one out" if same else "give them a `label` each"
                 raise UserError(f"two datasets are called '{label}': {hint}")
-            by_label[label] = source = _source(sweep, dataset, label, training, ceiling)
+            source = replace(_source(sweep, dataset, label, training, ceiling), noise=noise)
+            by_label[label] = source
             by_label[label] = _with_environments(sweep, source)
     return list(by_label.values())
 
@@ -121,8 +124,9 @@ def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, Missing
 
 def _made(
     item: str | dict[str, Any], data_dir: Path | None
-) -> tuple[Any, str, DatasetSettings, dict[str, Any]]:
-    from oodbench.datasets import make
+) -> tuple[Any, str, DatasetSettings, dict[str, Any], dict[str, Any] | None]:
+    from oodbench.data.noise import KEYS, checked
+    from oodbench.datasets import datasets, make
 
     options: dict[str, Any] = {"name": item} if isinstance(item, str) else dict(item)
     name, label = options.pop("name", None), options.pop("label", None)
@@ -134,12 +138,16 @@ def _made(
         raise UserError(f"the label of a dataset must be a text: {short(item)}")
     if not isinstance(ceiling, dict):
         raise UserError(f"the ceiling of a dataset must be names with values: {short(item)}")
+    own = {f.name for f in fields(datasets.get(name).Options)}  # such as ColoredMNIST's label_noise
+    keys = {key: options.pop(key) for key in KEYS if key in options and key not in own}
     dataset = make(name, options, data_dir)
-    label = dataset.label if label is None else label
+    noise = checked(dataset, keys)
+    if label is None:
+        label = dataset.label + (f", {noise['kind']}={noise['amount']}" if noise else "")
     settings = (
         DatasetSettings() if training is None else training_of(training, f"the training on {label}")
     )
-    return dataset, label, settings, ceiling
+    return dataset, label, settings, ceiling, noise
 
 
 def _source(

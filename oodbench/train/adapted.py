@@ -22,7 +22,7 @@ from oodbench.data.streams import ReadAhead, Stored
 from oodbench.datasets import Environment
 from oodbench.networks.base import build
 from oodbench.networks.weights import replaced_weights
-from oodbench.results.run_spec import BEFORE, Evaluation, RunSpec
+from oodbench.results.run_spec import BEFORE, MISLABELED, Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.tasks import Task
 from oodbench.train.evaluate import evaluate, whole_metrics
@@ -51,7 +51,7 @@ def drawn_batches(
                 spec.test_order, index, derive("stream", spec.dataset, name, half, spec.trial)
             )
             for half, index in of_splits.items()
-            if len(index)
+            if len(index) and half != MISLABELED  # they are also in another split
         }
         drawn[name] = [
             of_splits[half].cpu()[indices]

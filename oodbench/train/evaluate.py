@@ -12,7 +12,7 @@ from torch import Tensor
 from oodbench.data.streams import ReadAhead, Stored, chunk_size
 from oodbench.datasets import Dataset, Environment
 from oodbench.metrics import Groups, values_of_examples, values_of_groups
-from oodbench.results.run_spec import Evaluation
+from oodbench.results.run_spec import MEMORIZED, MISLABELED, Evaluation
 from oodbench.tasks import Task
 from oodbench.train.loading import Data
 
@@ -86,12 +86,23 @@ def evaluate(
         for name, kept in outputs.items():
             for split, index in splits[name].items():
                 indices = index.cpu()
-                further = whole(name, indices, kept[indices]) if len(indices) else {}
+                is_scored = len(indices) and split != MISLABELED
+                further = whole(name, indices, kept[indices]) if is_scored else {}
                 evaluations += [
                     Evaluation(name, split, metric, value, len(indices))
                     for metric, value in further.items()
                 ]
     return evaluations
+
+
+def with_memorized(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Replace the values on `mislabeled` examples by the accuracy on all of them: the share memorized."""
+    wrong = [e for e in evaluations if e.split == MISLABELED and e.metric == "accuracy"]
+    rest = [e for e in evaluations if e.split != MISLABELED]
+    if count := sum(e.count for e in wrong):
+        share = sum(e.value * e.count for e in wrong) / count
+        rest.append(Evaluation(None, None, MEMORIZED, share, count))
+    return rest
 
 
 def mean_loss(evaluations: Sequence[Evaluation], task: Task) -> float:

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import BALANCED, Algorithm
+from oodbench.data.noise import noisy
 from oodbench.data.preparation import fit, fits, fitted, load_checked, part
 from oodbench.data.streams import Stored, Subset
 from oodbench.datasets import Dataset, Environment, datasets, make
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
 from oodbench.metrics import Groups
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import MISLABELED, RunSpec
 from oodbench.seeds import derive
 from oodbench.steps import Drawing
 from oodbench.train.batches import Batches, StagedBatches
@@ -51,10 +52,17 @@ class Data:
     splits: dict[str, dict[str, Tensor]]
     groups: dict[str, dict[str, Groups]]
     """The groups of the splits' examples, see `groups_of`."""
+    mislabeled: Mapping[str, Tensor] = field(default_factory=dict)
+    """The indices of examples that runs train on with a wrong label, by environment."""
     units: StandardUnits | None = None
     """The units of targets; None: runs train on targets as they are."""
     constants: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
     """The constant answers so far, by training environments, see `oodbench.train.evaluate`."""
+
+    def with_mislabeled(self) -> dict[str, dict[str, Tensor]]:
+        """The splits, with `mislabeled` examples as a further one where labels are noisy."""
+        of_noise = {n: {MISLABELED: i} for n, i in self.mislabeled.items()}
+        return {n: {**of, **of_noise.get(n, {})} for n, of in self.splits.items()}
 
     def standard(self, targets: Tensor) -> Tensor:
         """Targets (N, ...) of the environments as a run trains on them."""
@@ -75,11 +83,14 @@ def load_environments(
     holdout: float,
     data_dir: Path | None,
     device: str,
+    noise: Mapping[str, Any] | None = None,
+    test_environments: Collection[str] = (),
 ) -> Data:
     """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
 
     Environments that are `held_out` have their unseen examples, the others those that are trained on, where
     that differs. Inputs are `changed` by what is fitted to the latter, if the dataset fits anything.
+    All but the `test_environments` have the `noise`, see `oodbench.data.noise`.
     Examples without any known label are in no split. Raises UserError for data that do not suit their task.
     """
     source = dataset, json.dumps(options, sort_keys=True), trial, holdout, data_dir, device
@@ -87,7 +98,9 @@ def load_environments(
     depends = (
         _has_unseen(data) or (changed and fits(data.dataset)) or data.dataset.standardises_targets
     )
-    return _prepared(source, tuple(sorted(held_out)) if depends else (), changed)
+    kept = tuple(sorted(held_out)) if depends or noise else ()
+    clean = tuple(sorted(test_environments)) if noise else ()
+    return _prepared(source, kept, changed, json.dumps(noise), clean)
 
 
 def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
@@ -113,7 +126,8 @@ def estimated(
 
 
 def _origin(spec: RunSpec, settings: TrainSettings) -> dict[str, Any]:
-    of_run = {"trial": spec.trial, "holdout": spec.holdout}
+    of_run: dict[str, Any] = {"trial": spec.trial, "holdout": spec.holdout, "noise": spec.noise}
+    of_run |= {"test_environments": spec.test_environments}
     return of_run | {"data_dir": settings.data_dir, "device": settings.device}
 
 
@@ -138,10 +152,14 @@ def _load(
 
 
 @lru_cache(maxsize=2)
-def _prepared(source: _Source, held_out: tuple[str, ...], changed: bool) -> Data:
+def _prepared(
+    source: _Source, held_out: tuple[str, ...], changed: bool, noise: str, clean: tuple[str, ...]
+) -> Data:
     data = _load(*source)
     if _has_unseen(data):
         data = _by_role(data, held_out)
+    if (wanted := json.loads(noise)) is not None:
+        data = _with_noise(data, _load(*source), wanted, held_out, clean, source[2])
     if data.dataset.standardises_targets:
         data = replace(data, units=_units(data, held_out))
     if not changed:
@@ -164,6 +182,33 @@ def _by_role(data: Data, held_out: Collection[str]) -> Data:
             splits[name] = {half: moved[i[there[i]]] for half, i in data.splits[name].items()}
     groups = groups_of(data.dataset, environments, splits)
     return Data(data.dataset, environments, splits, groups)
+
+
+def _with_noise(
+    data: Data,
+    whole: Data,
+    noise: Mapping[str, Any],
+    held_out: Collection[str],
+    clean: Collection[str],
+    trial: int,
+) -> Data:
+    trained = _trained_on(data, held_out)
+    deviation = _units(data, held_out).scale if noise["kind"] == "target_noise" else 1.0
+    environments, mislabeled = dict(data.environments), {}
+    for name, environment in data.environments.items():
+        if name in clean or (noise["validation"] == "clean" and name not in trained):
+            continue
+        unseen = whole.environments[name].unseen
+        y = noisy(noise, data.dataset, name, trial, whole.environments[name].y, deviation)
+        y = y if unseen is None else y[unseen if name in held_out else ~unseen]
+        if noise["validation"] == "clean":
+            y = environment.y.index_copy(0, trained[name], y[trained[name]])
+        environments[name] = replace(environment, y=y)
+        if name in trained and data.dataset.task.has_classes:
+            index = trained[name]
+            mislabeled[name] = index[y[index] != environment.y[index]]
+    made = replace(data, environments=environments, mislabeled=mislabeled)
+    return replace(made, groups=groups_of(data.dataset, environments, made.with_mislabeled()))
 
 
 def _units(data: Data, held_out: Collection[str]) -> StandardUnits:

@@ -276,8 +276,11 @@ def evaluate(
         with torch.no_grad(), kept_generators():
             made = make(dataset, options or {}, None if data_dir is None else Path(data_dir))
             held_out: Collection[str] = {*made.test_environments, *made.validation_environments}
+            noise: dict[str, Any] = {}
             if isinstance(module, Model) and module.spec.dataset == dataset:
-                held_out = module.spec.held_out
+                spec = module.spec
+                held_out = spec.held_out
+                noise = {"noise": spec.noise, "test_environments": spec.test_environments}
             data = load_environments(
                 dataset,
                 asdict(made.options),
@@ -287,6 +290,7 @@ def evaluate(
                 holdout=holdout,
                 data_dir=made.data_dir,
                 device=next((str(p.device) for p in module.parameters()), "cpu"),
+                **noise,
             )
             evaluations = _scores(module, data, environments, trial)
     finally:

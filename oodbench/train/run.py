@@ -24,7 +24,14 @@ from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.train.adapted import adapted_outputs, drawn_batches, with_adaptation
 from oodbench.train.averages import make_average
-from oodbench.train.evaluate import constant_answer, evaluate, logits, mean_loss, whole_metrics
+from oodbench.train.evaluate import (
+    constant_answer,
+    evaluate,
+    logits,
+    mean_loss,
+    whole_metrics,
+    with_memorized,
+)
 from oodbench.train.loading import batches, drawn_index, fit_to_examples, load_data, trained_counts
 from oodbench.train.process import (
     AUTOCAST,
@@ -216,10 +223,11 @@ class Run:
         self.validate()
         with self.evaluated_weights():
             drawn = drawn_batches(self.spec, self.algorithm, data.splits)
+            splits = data.with_mislabeled()
             evaluations = evaluate(
-                self.predict, self.scored, data.splits, task, workers, whole, data.groups, drawn
+                self.predict, self.scored, splits, task, workers, whole, data.groups, drawn
             )
-        return self.adapted(evaluations) + self.own_metrics()
+        return self.adapted(with_memorized(evaluations)) + self.own_metrics()
 
     def adapted(self, evaluations: list[Evaluation]) -> list[Evaluation]:
         """The evaluations with those after adaptation, if the run adapts."""

@@ -22,7 +22,7 @@ from oodbench.algorithms import Algorithm, Batch
 from oodbench.data.streams import to_device
 from oodbench.results.run_spec import Evaluation
 from oodbench.train.adapted import drawn_batches
-from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes
+from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes, with_memorized
 from oodbench.train.run import Run, Scored, on_host
 from oodbench.train.vectorized.linear import Collector, vectorized_linear
 from oodbench.train.vectorized.optimizers import VectorizedOptimizer
@@ -333,10 +333,10 @@ class VectorizedProgram:
             evaluated = [average.evaluated for average in self._averages]
             weights = self._stacked(evaluated), self._buffers | self._buffers_of(evaluated)
         found = self._scores(
-            which, lambda run: (run.scored, run.data.splits), weights, grouped=True
+            which, lambda run: (run.scored, run.data.with_mislabeled()), weights, grouped=True
         )
         runs = self.runs
-        return [runs[k].adapted(found[k]) + runs[k].own_metrics() for k in which]
+        return [runs[k].adapted(with_memorized(found[k])) + runs[k].own_metrics() for k in which]
 
     def _scores(
         self,
