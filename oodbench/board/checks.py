@@ -36,7 +36,7 @@ ENTRY = ("row", "author", "date", "paper", "pretraining")
 """The columns of a board's entries.csv."""
 ALIKE = (
     *("dataset", "options", "network", "steps", "evaluate_every", "holdout"),
-    *("precision", "channels_last", "arithmetic"),
+    *("noise", "precision", "channels_last", "arithmetic"),
 )
 """The fields of specs that all rows of a dataset share, ceilings apart."""
 ABOUT_DATA = ("metric", "higher_is_better", "classes", "family", "shift")

@@ -21,7 +21,7 @@ from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.tables import Tables, completed, only, renamed, stacked, stacked_runs, subset
 from oodbench.selection import judge, served
 
-FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric")
+FIXED = ("dataset", "options", "noise", "steps", "evaluate_every", "holdout", "network", "metric")
 """The columns, besides the environments, in which a dataset's runs must equal the board's."""
 BATCH = ("batch_size", "environments_per_step")
 """The hyperparameters that say how many examples a step sees: fixed where all frozen runs agree."""
