@@ -68,7 +68,7 @@ CONTEXT = ("training_environments", "metric", "higher_is_better", "constant")
 FURTHER = ("classes", "family", "shift", "data_notes", "read_as")
 """The fields of a run's context that are columns in memory alone."""
 PROTOCOL = (
-    *("steps", "evaluate_every", "holdout", "network", "network_hparams", "metric"),
+    *("steps", "evaluate_every", "holdout", "network", "network_hparams", "metric", "noise"),
     *("validation_environments", "draws"),
 )
 """The columns in which a dataset's runs must agree between directories; `draws` is how many a cell has."""
@@ -300,7 +300,8 @@ def _check(runs: pd.DataFrame) -> None:
     """
     draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
     validation = runs["validation_environments"].map(sorted)
-    table = runs.assign(draws=draws, validation_environments=validation)
+    noise = runs["noise"].map(lambda value: value or "none")
+    table = runs.assign(draws=draws, validation_environments=validation, noise=noise)
     for dataset, of_dataset in table.groupby("dataset_label", sort=False):
         trials = of_dataset.groupby("directory")["trial"].agg(set)
         of_dataset = of_dataset[of_dataset["trial"].isin(set.intersection(*trials))]
