@@ -19,10 +19,11 @@ TEMPERATURE, EPSILON, WIDTH = 0.07, 1e-5, 256
 def contrast(features: Tensor, targets: Tensor) -> Tensor:
     """The supervised contrastive loss of N examples (N, F), as in arXiv:2007.01434's code.
 
-    An example with others of its class has the mean over these of -log(e_ij / (sum_k e_ik + 2 epsilon) +
-    epsilon), e_ij = exp(cosine / 0.07); the sum of these means is divided by one more than their number.
+    Each example with others of its class contributes the mean over them of -log(e_ij / (sum_k e_ik + 2
+    epsilon) + epsilon), e_ij = exp(cosine / 0.07); the sum is divided by one more than the number of such
+    examples.
     """
-    unit = F.normalize(features, dim=1, eps=1e-2)  # the round-off of phi - phi has no direction
+    unit = F.normalize(features, dim=1, eps=1e-2)  # else the round-off of phi - phi has a direction
     others = ~torch.eye(len(unit), dtype=torch.bool, device=unit.device)
     e = torch.where(others, (unit @ unit.mT / TEMPERATURE).exp(), 0.0)
     logs = (e / (e.sum(1, keepdim=True) + 2 * EPSILON) + EPSILON).log()
@@ -37,15 +38,16 @@ class ADRMX(Algorithm):
     """The risks of features and of features without their environment's part, and four penalties.
 
     With phi the network's features, psi those of a second featurizer, d = phi - psi, h the network's
-    classifier and g another: R(h(phi)) + R(g(d)), plus domain_weight times the cross-entropy of the
-    environment by a head of psi, contrast_weight times the supervised contrastive losses of phi and of d,
-    remix_weight / C times the sum over the C classes of l(h(d_i + psi_j), y_i), with i and j a drawn pair
-    of the class from two environments, and with weight `adversary_weight` what hides the environment in d
-    from a discriminator. Predictions are h(phi). arXiv:2007.01434's code takes i and j from the first
-    examples of the batch, whatever their classes, where the paper says as here; it trains the
-    discriminator alone in two of three steps, where here a layer reverses its gradient; and its heads
-    have three layers. Features shorter than 0.01 count with their length in the contrastive losses, so that
-    two pretrained featurizers, which start alike, have no direction in round-off.
+    classifier and g a second one, the loss is R(h(phi)) + R(g(d)), plus domain_weight times the
+    cross-entropy of a linear head of psi that predicts the environment, contrast_weight times the
+    supervised contrastive losses of phi and of d, remix_weight / C times the sum over the C classes of
+    l(h(d_i + psi_j), y_i) for a random pair (i, j) of the class from two environments, and the loss of a
+    discriminator that predicts the environment from d, which d opposes with weight `adversary_weight`.
+    Predictions are h(phi). arXiv:2007.01434's code takes i and j from the first examples of the batch
+    whatever their classes (the paper does as here), trains the discriminator alone in two of three steps
+    instead of reversing its gradient, and its heads have three layers. Features shorter than 0.01 are
+    divided by 0.01 in the contrastive losses: two pretrained featurizers start equal, and phi - psi would
+    then have a direction of round-off.
     """
 
     changes = "adversarial"
@@ -65,7 +67,7 @@ class ADRMX(Algorithm):
         super().__init__(network, problem, hparams)
         count, features = len(problem.environments), network.num_features
         self.of_environment = copy.deepcopy(network.featurizer)
-        if not problem.pretrained:  # whose two featurizers both start from the same weights
+        if not problem.pretrained:  # a pretrained one starts from the same weights
             for module in self.of_environment.modules():
                 getattr(module, "reset_parameters", lambda: None)()
         self.environment_head = nn.Linear(features, count)
@@ -113,7 +115,7 @@ class ADRMX(Algorithm):
     def _pairs(
         self, targets: Tensor, places: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Two examples of each class from two environments, and whether there are such, (C,) each."""
+        """Indices of a pair of each class from two environments, and whether there is one, (C,) each."""
         classes = torch.arange(max(2, self.problem.task.num_outputs), device=targets.device)
         member = targets == classes[:, None]
         i = torch.where(member, noise[0], -1.0).argmax(1)

@@ -18,16 +18,16 @@ class AFR(Retrained, Counted):
     """ERM, then its classifier trained on held-out examples, with more weight on ERM's mistakes.
 
     sum_i w_i l_i + penalty_weight ||theta - theta_1||^2 with w_i proportional to exp(-gamma p_i) / n_y
-    (eq. 1 to 3): p_i is the probability of the example's class by ERM's classifier theta_1, from
-    which the second stage starts, and n_y the size of its class. No attribute is needed. `held_out` is
-    the share of every environment's training examples that the first stage never saw. Deviations: the
-    weights add up to 1 over a step's examples, there over all, in full batches (equal with those);
-    sizes of classes are those of all training examples.
+    (eq. 1 to 3): p_i is the probability of the example's class under ERM's classifier theta_1, from which
+    the second stage starts, and n_y the size of its class. No attribute is needed. `held_out` is the share
+    of every environment's training examples that the first stage never sees. Deviations: the weights sum to
+    1 over a step's examples, in the paper over all (equal with full batches); class sizes count all
+    training examples.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Retrained.Hparams):
-        """gamma from those of the paper's code, 1 to 20; 0.001 is its penalty on CelebA."""
+        """gamma in the range of the paper's code, 1 to 20; its penalty on CelebA is 0.001."""
 
         gamma: float = hparam(4.0, log_uniform(1.0, 20.0), low=0.0)
         penalty_weight: float = hparam(0.0, choice(0.0, 1e-3, 1e-2, 1e-1), low=0.0)
@@ -38,13 +38,13 @@ class AFR(Retrained, Counted):
         return Drawing(self.hparams.sampling, self.hparams.held_out, self.retrains(step))
 
     def start_stage(self, step: int) -> None:
-        """Keep ERM's classifier, which is trained further."""
+        """Save ERM's classifier, theta_1, where the second stage begins."""
         if self._begins(step):
             for value, kept in self._heads():
                 kept.copy_(value)
 
     def example_weights(self, out: Outputs) -> Tensor:
-        """w_i of a step's examples (E, B), which add up to 1."""
+        """The weights w_i (E, B) of a step's examples, which sum to 1."""
         kept = self.kept_head.state_dict()
         with torch.no_grad(), self.precision(out.features):
             logits = functional_call(self.network.classifier, kept, (out.features.flatten(0, 1),))
@@ -55,7 +55,7 @@ class AFR(Retrained, Counted):
         return weights / weights.sum()
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean risk, in the second stage the weighted loss and how far the classifier has moved."""
+        """The mean risk; in the second stage the weighted loss and the penalty on theta - theta_1."""
         if not self.retrains(out.step):
             return out.risks.mean()
         now = self.network.classifier.parameters()

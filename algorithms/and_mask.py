@@ -16,7 +16,7 @@ MEANINGS = ("environment", "rows", "pooled", "coupled")
 
 
 class KeptByLayer:
-    """The L modules of a network that have trained parameters of their own, P in all."""
+    """The metrics of an update by layer, for the L modules that own a network's P trained parameters."""
 
     def __init__(self, network: nn.Module) -> None:
         trained: list[tuple[str, Tensor]] = [
@@ -34,8 +34,8 @@ class KeptByLayer:
     def kept_and_norms(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
         """`kept LAYER`, the fraction of components that an update kept, and `weight norm LAYER`.
 
-        From each parameter's squared norm before the update and how many of its components were
-        kept, (P,) each.
+        `weights` (P,) are the parameters' squared norms before the update, `kept` (P,) how many of their
+        components were kept.
         """
         metrics: dict[str, Tensor] = {}
         for what, values in (
@@ -50,22 +50,22 @@ class KeptByLayer:
 class ANDMask(Algorithm):
     """The mean gradient, kept only in the components whose signs agree across environments.
 
-    Section 3: a component is kept if |mean_e sign(g_e)| >= tau, with sign(0) = 0. Agreement is
-    counted in whole environments: a net count of at least tau * E. With `rescale` each tensor is
-    divided by the fraction it kept (the released code; arXiv:2007.01434's code always does). With
-    `geometric_mean` the kept components take the geometric mean of the magnitudes. The weight
-    decay joins after the mask and before the optimizer's moments. With `normalize` every unit's
-    gradient of a weight matrix, not of a bias, is divided by its norm first: the code of arXiv:2102.10867,
-    which does not rescale and steps with `sgd` without momentum.
+    Section 3: a component is kept if |mean_e sign(g_e)| >= tau, with sign(0) = 0. Agreement is counted in
+    whole environments: a net count of at least tau * E. With `rescale` each tensor is divided by the
+    fraction it kept (the released code; arXiv:2007.01434's code always does). With `geometric_mean` the
+    kept components take the geometric mean of the magnitudes. Weight decay is added after the mask and
+    before the optimizer's moments. With `normalize` each unit's gradient of a weight matrix (not of a bias)
+    is first divided by its norm, as in the code of arXiv:2102.10867, which does not rescale and uses `sgd`
+    without momentum.
 
     Signs and mask are of gradients in float32. With the sweep's `precision: bfloat16` the network below
-    runs in bfloat16, and 0.2 to 1.3% of the environments' signs differ from those of a run in float32
-    (at the same weights and batch): 0 to 0.4% of the mask's components with MLPs on 16 environments
-    of Spirals, 1 to 2.7% with convolutional networks on two of ColoredDigits, of whose kept
-    components 1 to 3% are lost.
+    runs in bfloat16, and 0.2 to 1.3% of the environments' signs differ from those of a run in float32 (at
+    the same weights and batch): 0 to 0.4% of the mask's components with MLPs on 16 environments of Spirals,
+    1 to 2.7% with convolutional networks on two of ColoredDigits, which lose 1 to 3% of the kept
+    components.
 
-    Every run records, for each layer, the fraction of its components that an update kept and the
-    norm of its weights before the update: `kept LAYER` and `weight norm LAYER`.
+    Every run records, for each layer, the fraction of its components that an update kept and the norm of
+    its weights before the update: `kept LAYER` and `weight norm LAYER`.
     """
 
     needs = Needs(environments=2)
@@ -91,7 +91,7 @@ class ANDMask(Algorithm):
 
     @property
     def reduction(self) -> Reduction:
-        """The signs and the mean are enough, unless each unit's magnitudes are needed."""
+        """Combine by the sum of the signs and the mean, unless each unit's magnitudes are needed."""
         chosen = self.hparams.batch_norm
         magnitudes = self.hparams.geometric_mean or self.hparams.normalize
         return Reduction(
@@ -133,12 +133,12 @@ class ANDMask(Algorithm):
 class ExampleANDMask(ANDMask):
     """AND-mask with every example of a batch as an environment of its own.
 
-    Section 4.2's memorization and label-noise studies, which take tau = 0.2, batches of 80 and one
-    environment; here the unit is an example of any training environment. Below batch normalisation
-    an example's gradient is what arrives by its own row, where the released code takes that of its
-    own loss, through all rows (`batch_norm` = "coupled", many times dearer). Both have the batch's
-    gradient as their mean. With label noise they come out alike; of random labels more are memorized
-    at the same tau (docs/findings/label_noise.md).
+    Section 4.2's memorization and label-noise studies, which use tau = 0.2, batches of 80 and one
+    environment; here the unit is an example of any training environment. Below batch normalisation an
+    example's gradient flows through its own row only, while the released code takes the gradient of the
+    example's loss through all rows (`batch_norm` = "coupled", many times slower). Both average to the
+    batch's gradient. Results with label noise are alike; of random labels more are memorized at the same
+    tau (docs/findings/label_noise.md).
     """
 
     needs = Needs()  # signs are compared between the examples of one environment

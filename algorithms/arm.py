@@ -16,14 +16,14 @@ class ARM(Algorithm):
     """A predictor that sees, beside an input, a context: what the inputs of its batch have in common.
 
     ARM-CML (section 4.1): the mean over environments of the mean loss of f(x_ei, c_e), with the context
-    c_e = mean_i h(x_ei) of the environment's inputs of the step, and f and h trained together. To an
-    image the context is one more channel, which h makes by three 5 x 5 convolutions; to a vector it is
-    one more value, made by three linear layers. A prediction's context is the mean over about as many
-    inputs as in training, those that are predicted beside it.
+    c_e = mean_i h(x_ei) of the environment's inputs of the step, and f and h trained together. For an image
+    the context is one more channel, which h computes by three 5 x 5 convolutions; for a vector it is one
+    more value, computed by three linear layers. In prediction the context is the mean over about as many
+    inputs as in training, from those predicted together.
 
-    h is that of arXiv:2007.01434's code, where no optimizer has it, so that it stays random there; the
-    paper trains it, and so does this. The network is rebuilt with one more input. Pretrained weights
-    of its first layer are those of the first channel, once more.
+    h has the architecture of arXiv:2007.01434's code, in which no optimizer trains h, so that it stays
+    random; here it is trained, as in the paper. The network is rebuilt with one more input, whose
+    pretrained first-layer weights are a copy of the first channel's.
     """
 
     transductive = True
@@ -53,14 +53,14 @@ class ARM(Algorithm):
         return super().skip(problem)
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch whose inputs have their environment's context."""
+        """Append its environment's context to every input."""
         shape = batch.x.shape
         made = torch.unflatten(self.context(batch.x.flatten(0, 1)), 0, shape[:2])
         context = made.mean(1, keepdim=True).expand_as(made)
         return replace(batch, x=torch.cat([batch.x, context], 2))
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of inputs (N, *input_shape), in whose order neighbours share a context."""
+        """Logits (N, C) of inputs (N, *input_shape); consecutive inputs share a context."""
         made = self.context(x).tensor_split(max(1, len(x) // self.together))
         context = torch.cat([part.mean(0, keepdim=True).expand_as(part) for part in made])
         logits: Tensor = self.network(torch.cat([x, context], 1))

@@ -1,4 +1,4 @@
-"""Methods that start as ERM and go on with an objective and a learning rate of their own: EQRM, RDM."""
+"""Methods that start as ERM and later change objective and learning rate: EQRM, RDM."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,8 @@ from oodbench.optimizers import Rates
 class BurnIn(Algorithm):
     """ERM until `burn_in` (below 1: a share of the steps), then the subclass's objective.
 
-    From that step on a new optimizer has the learning rate `lr_after` in place of `lr`, on the same
-    schedule. A subclass gives `burn_in` and `lr_after` their defaults.
+    At that step the optimizer restarts with the learning rate `lr_after` instead of `lr`, on the same
+    schedule. Subclasses set the defaults of `burn_in` and `lr_after`.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class BurnIn(Algorithm):
         return step >= first_step(self.hparams.burn_in, self.problem.steps)
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Set `lr_after` past the burn-in; the optimizer starts again where it ends."""
+        """Set `lr_after` after the burn-in, and restart the optimizer where it ends."""
         if not self.burnt_in(step):
             return rates
         restart = bool(step > 0 and not self.burnt_in(step - 1))

@@ -10,7 +10,7 @@ from oodbench.hparams import choice, hparam
 
 BASE_TEMPERATURE = 0.07
 NEGLIGIBLE = -80.0
-"""The least exponent of a sum below its largest: exponentials that underflow take a hundred times as
+"""Exponents are clamped to this far below the largest: exponentials that underflow take a hundred times as
 long."""
 
 
@@ -18,11 +18,11 @@ long."""
 class CAD(Algorithm):
     """Mean risk, with features whose nearest neighbours come from other environments.
 
-    With p_ij the softmax over j != i of phi_i . phi_j / temperature, over all examples of the batch,
-    the penalty is temperature / 0.07 * mean_i -log sum_{j: e_j != e_i} p_ij: the contrastive estimate
-    of p(e | phi), in the form that raises the other environments' share. Constants are those of
-    arXiv:2007.01434's code, which leaves out examples whose class no other of the batch has and drops
-    infinite terms; here none is infinite. The cost is quadratic in the size of the batch.
+    With p_ij the softmax over j != i of phi_i . phi_j / temperature, over all examples of the batch, the
+    penalty is temperature / 0.07 * mean_i -log sum_{j: e_j != e_i} p_ij: the contrastive estimate of
+    p(e | phi), in the form that raises the other environments' share. Constants are those of
+    arXiv:2007.01434's code, which leaves out examples without another of their class in the batch and drops
+    infinite terms; here all terms are finite. The cost is quadratic in the size of the batch.
     """
 
     needs = Needs(environments=2)
@@ -38,7 +38,7 @@ class CAD(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for environments to tell apart, by one feature vector of an example."""
+        """Require one feature vector per example."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its bottleneck takes one feature vector of an example"
         return super().skip(problem)
@@ -71,7 +71,7 @@ class CAD(Algorithm):
         return self.hparams.temperature / BASE_TEMPERATURE * mean
 
     def compared(self, out: Outputs) -> Tensor:
-        """Whether example i is compared with example j, (E * B, E * B): with all others."""
+        """Mask (E * B, E * B) of the compared pairs: each example with all others."""
         count = out.losses.numel()
         return ~torch.eye(count, dtype=torch.bool, device=out.losses.device)
 
@@ -80,24 +80,24 @@ class CAD(Algorithm):
 class CondCAD(CAD):
     """CAD within each class: examples are compared with those of the same class.
 
-    In CAD's p_ij and in its sum j runs over the examples with y_j = y_i. Examples whose class no other
-    environment of the batch has do not count in the mean.
+    In p_ij and in CAD's sum, j runs over the examples with y_j = y_i. The mean leaves out examples whose
+    class occurs in no other environment of the batch.
     """
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for classes, within which examples are compared."""
+        """Require classes, within which examples are compared."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it compares examples of one class, and the targets are no classes"
         return super().skip(problem)
 
     def compared(self, out: Outputs) -> Tensor:
-        """The other examples of the same class, (E * B, E * B)."""
+        """Mask (E * B, E * B) of the pairs of different examples of the same class."""
         targets = out.targets.flatten()
         return super().compared(out) & (targets[:, None] == targets)
 
 
 def logsumexp(x: Tensor) -> Tensor:
-    """The log of the sum of exponentials of the last dimension, up to e^NEGLIGIBLE; finite if all are."""
+    """logsumexp over the last dimension, to a relative error of about e^NEGLIGIBLE; finite for finite x."""
     largest = x.amax(-1, keepdim=True).detach()
     return (x - largest).clamp(min=NEGLIGIBLE).exp().sum(-1).log() + largest.squeeze(-1)

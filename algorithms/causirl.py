@@ -15,13 +15,13 @@ from .mmd import GAMMAS, gaussian_kernels, squared_distances
 class CausIRL(FeatureMatching):
     """Mean risk plus a weighted squared distance between the features of two parts of a batch.
 
-    Each environment's batch of B is cut at a place drawn uniformly from 0, ..., B - 1; the first parts
-    together make one mixture of the environments, the second parts the other. With fewer than two
-    examples in a part the distance is 0 (arXiv:2007.01434's code). A subclass gives `between`.
+    Each environment's batch of B is cut at an index drawn uniformly from 0, ..., B - 1; the first parts
+    together make one mixture of the environments, the second parts the other. With fewer than two examples
+    in a part the distance is 0 (arXiv:2007.01434's code). A subclass implements `between`.
     """
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """The place at which each environment's batch is cut, (E,)."""
+        """The index at which each environment's batch is cut, (E,)."""
         environments, examples = batch.x.shape[:2]
         return {"cut": torch.randint(examples, (environments,), generator=generator)}
 
@@ -36,9 +36,9 @@ class CausIRL(FeatureMatching):
 
     @abstractmethod
     def between(self, x: Tensor, first: Tensor) -> Tensor:
-        """The distance of vectors x (N, F) in the first part, `first` (N,) is 1, from the others.
+        """The distance between the vectors x (N, F) where `first` (N,) is 1 and those where it is 0.
 
-        It has to be finite where a part has fewer than two.
+        It must be finite even if a part has fewer than two vectors.
         """
 
 
@@ -65,7 +65,7 @@ class CausIRLCORAL(CausIRL):
 class CausIRLMMD(CausIRL):
     """Features with a small maximum mean discrepancy between two random mixtures of the environments.
 
-    The distance is that of `MMD` between the two parts of a batch that `CausIRL` describes.
+    The distance is that of `MMD` between the two parts of a batch, see `CausIRL`.
     """
 
     def between(self, x: Tensor, first: Tensor) -> Tensor:

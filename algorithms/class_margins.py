@@ -1,4 +1,4 @@
-"""Losses of logits that are shifted by how many training examples each class has: LDAM, BSoftmax."""
+"""Losses whose logits are shifted by the classes' numbers of training examples: LDAM, BSoftmax."""
 
 from dataclasses import dataclass
 
@@ -26,9 +26,9 @@ def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
 class LDAM(Counted):
     """The mean loss after a margin is taken from the logit of the example's class, larger if it is rare.
 
-    Cross-entropy of scale * (z - m_y e_y), m_c = max_margin (min_k n_k / n_c)^(1/4) (eq. 13 and 14, and
-    the paper's code). As in SubpopBench (arXiv:2302.12254) the network is the run's own, whose last layer
-    the paper's code normalises, and no weights of classes follow later (its DRW).
+    Cross-entropy of scale * (z - m_y e_y), m_c = max_margin (min_k n_k / n_c)^(1/4) (eq. 13 and 14, and the
+    paper's code). As in SubpopBench (arXiv:2302.12254), the last layer is not normalised, as it is in the
+    paper's code, and no class weights follow later (its DRW).
     """
 
     @dataclass(frozen=True, kw_only=True)

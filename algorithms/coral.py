@@ -32,9 +32,9 @@ class CORAL(FeatureMatching):
 
 
 def squared_norm(scaled: Tensor, x: Tensor) -> Tensor:
-    """|sum_i w_i x_i x_i'|^2 (Frobenius) of vectors x (..., N, F), scaled (w_i x_i) and not: (...).
+    """|sum_i w_i x_i x_i'|^2 (Frobenius), (...), from w_i x_i (`scaled`) and x_i, (..., N, F) each.
 
-    It is the trace of the square of the smaller of S'x (F x F) and S x' (N x N).
+    It is the trace of the square of S'x (F x F) or of S x' (N x N); the smaller of them is computed.
     """
     examples, features = x.shape[-2:]
     product = scaled @ x.mT if examples < features else scaled.mT @ x

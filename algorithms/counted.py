@@ -10,10 +10,10 @@ from oodbench.networks.base import Network
 
 
 def training_counts(problem: Problem, over: str = "classes") -> Tensor:
-    """How many training examples each class has, (C,), or each group, (G,); 1 where that is not known.
+    """Training examples of each class, (C,), or each group, (G,); all 1 if they are unknown.
 
-    Environments count alike, as in a step: N times the mean over environments of the shares in each. With
-    one environment, or several of the same size, these are the numbers of examples.
+    Environments count equally, as in a step: counts are the total number times the mean share over
+    environments. With one environment, or several of the same size, these are the numbers of examples.
     """
     classes, values = problem.task.classes, max(1, problem.attributes)
     if not problem.counts:
@@ -25,7 +25,7 @@ def training_counts(problem: Problem, over: str = "classes") -> Tensor:
 
 
 class Counted(Algorithm):
-    """A method with the sizes of the classes, or of the groups where its hyperparameter `over` says so."""
+    """A method that knows the sizes of the classes, or of the groups with `over: groups`."""
 
     changes = "group"
     counts: Tensor
@@ -37,7 +37,7 @@ class Counted(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for classes, by which examples are counted."""
+        """Require classes, by which examples are counted."""
         return (
             super().skip(problem) if problem.task.has_classes else "it counts examples of classes"
         )

@@ -13,7 +13,7 @@ from .reweight import ReWeight
 
 
 class Rebalanced(Retrained):
-    """A second stage on examples that are drawn otherwise than those of the first."""
+    """Retraining whose second stage draws examples by `second_sampling`."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Retrained.Hparams):
@@ -23,7 +23,7 @@ class Rebalanced(Retrained):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for classes or groups to balance."""
+        """Require classes or groups to balance."""
         return cannot_balance(problem, "second_sampling") or super().skip(problem)
 
     def drawing_at(self, step: int) -> Drawing:
@@ -36,9 +36,9 @@ class Rebalanced(Retrained):
 class CRT(Rebalanced):
     """ERM, then a new classifier trained on batches that are balanced over classes or groups.
 
-    cRT: classes are drawn equally often, with replacement (`second_sampling: rwy`), or, as SubpopBench
-    (arXiv:2302.12254) does where attributes are known, groups (`rwg`). Deviation: the second stage has
-    steps of the run, where there it is a run of its own.
+    cRT: classes are drawn equally often, with replacement (`second_sampling: rwy`), or groups (`rwg`), as
+    in SubpopBench (arXiv:2302.12254) where attributes are known. Deviation: the second stage takes part of
+    the run's steps; in the paper it is a separate run.
     """
 
 
@@ -46,7 +46,7 @@ class CRT(Rebalanced):
 class ReWeightCRT(Retrained, ReWeight):
     """ERM, then a new classifier trained with a loss in which all classes or groups count alike.
 
-    The second stage minimises what `ReWeight` does: SubpopBench's variant of `CRT`.
+    The second stage minimises the objective of `ReWeight`: SubpopBench's variant of `CRT`.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -54,5 +54,5 @@ class ReWeightCRT(Retrained, ReWeight):
         """The hyperparameters of both methods."""
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean risk, in the second stage the mean weighted loss."""
+        """The mean risk; in the second stage the mean weighted loss."""
         return ReWeight.objective(self, out) if self.retrains(out.step) else out.risks.mean()

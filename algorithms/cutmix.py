@@ -13,25 +13,25 @@ from oodbench.hparams import choice, hparam, log_uniform
 class CutMix(Algorithm):
     """The mean risk of images with a rectangle of another image, and its share of the target.
 
-    With m ~ Beta(alpha, alpha), a rectangle of sqrt(1 - m) times the sides, around a pixel drawn
-    uniformly, is cut off at the borders, and filled with that of another image (eq. 1 and 2). A step
-    has one rectangle and one permutation of the examples of all environments: an image has the loss
-    s l(y) + (1 - s) l(y'), s the share of its own pixels. With probability `1 - probability` a step
-    leaves its images as they are.
+    With m ~ Beta(alpha, alpha), a rectangle of sqrt(1 - m) times the sides, around a pixel drawn uniformly,
+    is clipped at the borders and filled from another image (eq. 1 and 2). All images of a step share one
+    rectangle and one permutation across environments; an image has the loss s l(y) + (1 - s) l(y'), where s
+    is the share of pixels that it keeps. With probability `1 - probability` a step leaves its images as
+    they are.
     """
 
     changes = "batch"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """Defaults: the paper's on ImageNet; on CIFAR it has the probability 0.5."""
+        """Defaults: the paper's on ImageNet; its `probability` on CIFAR is 0.5."""
 
         alpha: float = hparam(1.0, log_uniform(1e-1, 1e1), low=1e-6)
         probability: float = hparam(1.0, choice(0.5, 1.0), low=0.0, high=1.0)
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for images, with a loss of each example."""
+        """Require images, with one loss per example."""
         if len(problem.input_shape) != 3:
             return "it cuts rectangles out of images"
         if problem.task.kind in ("tokens", "boxes"):
@@ -44,7 +44,7 @@ class CutMix(Algorithm):
         return {"probability": 0.0}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Each image's partner, (E B,), and the rectangle from its first place to past its last, (2, 2)."""
+        """Each image's partner, (E B,), and the rectangle's first and past-the-end pixel, (2, 2)."""
         order = torch.randperm(batch.x.shape[:2].numel(), generator=generator)
         rest = 1 - beta(self.hparams.alpha, (1,), generator)
         at, chance = torch.rand(2, generator=generator), torch.rand(1, generator=generator)
@@ -55,7 +55,7 @@ class CutMix(Algorithm):
         return {"order": order, "corners": corners}
 
     def prepare(self, batch: Batch) -> Batch:
-        """Every image with a rectangle of its partner."""
+        """Fill a rectangle of every image from its partner."""
         shape = batch.x.shape[:2]
         x, y = (values.flatten(0, 1)[batch.noise["order"]] for values in (batch.x, batch.y))
         first, last = batch.noise["corners"]

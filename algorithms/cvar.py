@@ -13,10 +13,10 @@ from oodbench.hparams import hparam, log_uniform, uniform
 class CVaR(Algorithm):
     """The mean risk of the worst share of the training environments; up to a share of 1/E it is RI.
 
-    min_t t + mean_e max(R_e - t, 0) / share, which is the mean of the share * E largest risks, the last
-    of them counted in part. A share of 1 is ERM, one of at most 1 / E the worst environment's risk: with
-    up to four environments the default is `RI`, with two its whole range is. In the paper's terms the
-    level is 1 - share.
+    min_t t + mean_e max(R_e - t, 0) / share, which is the mean of the share * E largest risks, the last of
+    them counted in part. A share of 1 is ERM, one of at most 1 / E the worst environment's risk: the
+    default equals `RI` with up to four environments, the whole range with two. The paper's level is
+    1 - share.
     """
 
     needs = Needs(environments=2)
@@ -33,7 +33,7 @@ class CVaR(Algorithm):
         return {"share": 1.0}
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean of the largest risks, share * E of them; the last may count in part."""
+        """The mean of the share * E largest risks; the last may count in part."""
         risks = out.risks.sort(descending=True).values
         chosen = self.hparams.share * len(risks)
         ranks = torch.arange(len(risks), dtype=risks.dtype, device=risks.device)
@@ -57,5 +57,5 @@ class CVaRDRO(CVaR):
         share: float = hparam(0.1, log_uniform(1e-2, 1.0), low=1e-6, high=1.0)
 
     def objective(self, out: Outputs) -> Tensor:
-        """The objective as over environments, with every example in the role of one."""
+        """CVaR with every example as an environment."""
         return super().objective(replace(out, risks=out.losses.flatten()))

@@ -21,12 +21,12 @@ def reverse_gradient(x: Tensor, weight: float) -> Tensor:
 class DANN(Algorithm):
     """Mean risk, with features from which a discriminator cannot tell the training environments.
 
-    min over phi, w, max over D of mean_e R_e - lambda mean_ei l(D(phi(x_ei)), e).
-    The discriminator (one hidden layer on the features) minimises the cross-entropy of the
-    environment's number; the features maximise it, weighted by penalty_weight * (2 / (1 +
-    exp(-10 p)) - 1) at progress p (schedule `ganin`) or by penalty_weight (`constant`). One
-    optimizer trains both, through a layer that reverses the gradient, where arXiv:2007.01434
-    alternates between two. Without a target environment the training environments are the classes.
+    min over phi, w, max over D of mean_e R_e - lambda mean_ei l(D(phi(x_ei)), e). The discriminator (one
+    hidden layer on the features) minimises the cross-entropy of the environment's number; the features
+    maximise it, weighted by penalty_weight * (2 / (1 + exp(-10 p)) - 1) at progress p (schedule `ganin`) or
+    by penalty_weight (`constant`). One optimizer trains both, through a layer that reverses the gradient;
+    arXiv:2007.01434 alternates between two. There is no target environment: the discriminator's classes are
+    the training environments.
     """
 
     needs = Needs(environments=2)
@@ -53,7 +53,7 @@ class DANN(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for environments to tell apart."""
+        """Require one feature vector per example."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its discriminator takes one feature vector of an example"
         return super().skip(problem)
@@ -84,7 +84,7 @@ class DANN(Algorithm):
     def condition(self, out: Outputs) -> Tensor:
         """The targets as the discriminator sees them, (E, B, K): one-hot classes or real numbers."""
         if out.task.kind in ("regression", "distribution", "multilabel"):
-            return out.targets.nan_to_num(0.5)  # of a label that is not known
+            return out.targets.nan_to_num(0.5)  # unknown labels
         classes = max(out.task.num_outputs, 2)
         return F.one_hot(out.targets.long(), classes).to(out.logits.dtype)
 
@@ -93,9 +93,9 @@ class DANN(Algorithm):
 class CDANN(DANN):
     """DANN whose discriminator also sees the target, so that only p(features | target) is matched.
 
-    In DANN's objective D(phi(x), y) stands for D(phi(x)), with the class as a one-hot vector beside the
-    features, and every example counts alike. The code of arXiv:2007.01434 adds a learned embedding of the
-    class to the features, and its discriminator weighs classes equally; it differs as in `DANN`, too.
+    D(phi(x), y) replaces D(phi(x)) in DANN's objective: the class's one-hot vector is concatenated to the
+    features, and all examples have equal weight. arXiv:2007.01434's code adds a learned embedding of the
+    class to the features, and its discriminator weighs classes equally; `DANN` lists the other differences.
     """
 
     conditional = True

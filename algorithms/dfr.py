@@ -16,12 +16,12 @@ from .crt import Rebalanced
 class DFR(Rebalanced):
     """ERM, then a new classifier trained on balanced groups, with a penalty on its weights.
 
-    The mean loss plus `penalty_weight` times the sum of the weights' absolute values, without weight
-    decay, on balanced examples that the first stage never saw: `held_out` is their share of every
-    environment's training examples; 0 trains both stages on all, the paper's DFR^Tr_Tr. `subg` takes as
-    many of each group as its rarest has. Deviations: gradient steps, as in SubpopBench (arXiv:2302.12254),
-    where the paper fits a logistic regression on standardised features for several such subsets and
-    averages; part of the training examples takes the place of validation examples, which selection needs.
+    The mean loss plus `penalty_weight` times the sum of the weights' absolute values, without weight decay,
+    on balanced examples that the first stage never sees: `held_out` is their share of every environment's
+    training examples; 0 trains both stages on all, the paper's DFR^Tr_Tr. `subg` subsamples every group to
+    the size of the rarest. Deviations: gradient steps, as in SubpopBench (arXiv:2302.12254), where the
+    paper averages logistic regressions on standardised features of several such subsets; held-out training
+    examples instead of validation examples, which selection needs.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class DFR(Rebalanced):
         held_out: float = hparam(0.2, low=0.0, high=0.9)
 
     def drawing_at(self, step: int) -> Drawing:
-        """Draw balanced examples in the second stage, from what the first holds out."""
+        """Draw balanced examples in the second stage, from those that the first holds out."""
         drawing = super().drawing_at(step)
         return drawing._replace(held_out=self.hparams.held_out, of_held_out=self.retrains(step))
 
@@ -43,7 +43,7 @@ class DFR(Rebalanced):
         return rates._replace(weight_decay=0.0) if self.retrains(step) else rates
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean risk, in the second stage with the penalty."""
+        """The mean risk, plus the penalty in the second stage."""
         risk = super().objective(out)
         if not self.retrains(out.step):
             return risk

@@ -17,12 +17,13 @@ class EIIL(JTT):
     """ERM, then IRM from new weights on two environments that are inferred from ERM's outputs.
 
     The inference looks for the shares q of a first environment that maximise the sum of the squared
-    gradients (mean_i q_i g_i)^2 + (mean_i (1 - q_i) g_i)^2 of ERM's risks in a scale of its outputs (eq.
-    3, as the authors' code has it). That is convex in q, and largest at q_i = 1 where g_i > 0, else 0, or
-    the other way round: what 10,000 steps of Adam come to there stands here at once. The second stage
-    is IRM (arXiv:1907.02893) on both: mean_k [R_k + w (d/dw R_k)^2], like the weight decay over w where
-    that exceeds 1, w being 1 in the first `anneal_steps` of its steps, then `penalty_weight`. Deviations:
-    g_i is that of the step that last trained on the example, as in `JTT`, whose stages these are.
+    gradients (mean_i q_i g_i)^2 + (mean_i (1 - q_i) g_i)^2 of ERM's risks in a scale of its outputs (eq. 3,
+    in the form of the authors' code). The sum is convex in q and largest at q_i = 1 if g_i > 0, else 0
+    (or the reverse): this solution replaces the code's 10,000 steps of Adam. The second stage is IRM
+    (arXiv:1907.02893) on both environments: mean_k [R_k + w (d/dscale R_k)^2], where w is 1 in the first
+    `anneal_steps` of its steps, then `penalty_weight`; if w exceeds 1, loss and weight decay are divided by
+    w. Deviations: g_i is that of the step that last trained on the example, as in `JTT`, which has the same
+    stages.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class EIIL(JTT):
         return {"first_stage": problem.steps}
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Whether each example, (E, N), had g > 0 when the first stage last trained on it."""
+        """Mask (E, N) of the examples with g > 0 when the first stage last trained on them."""
         assert out.batch.index is not None
         first = out.task.scale_gradients(out.logits.detach(), out.targets) > 0
         updated = out.of_step(self.wrong).scatter(1, out.batch.index, first.to(self.wrong.dtype))
@@ -48,7 +49,7 @@ class EIIL(JTT):
         return {"wrong": torch.lerp(updated, self.wrong, self._second(out))}
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean risk, in the second stage IRM's objective on the inferred environments."""
+        """The mean risk; in the second stage IRM's objective on the inferred environments."""
         assert out.batch.index is not None
         first = out.of_step(out.buffers["wrong"]).gather(1, out.batch.index)
         members = torch.stack([first, 1 - first])
@@ -62,17 +63,15 @@ class EIIL(JTT):
         return torch.lerp(out.risks.mean(), invariant, self._second(out))
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Weight decay divided like the loss; a new optimizer where the second stage begins."""
+        """Divide weight decay like the loss, and restart the optimizer where the second stage begins."""
         rates = super().schedule(step, rates)
         divisor = max(1.0, self.hparams.penalty_weight) if self._is_annealed(step) else 1.0
         return rates._replace(weight_decay=rates.weight_decay / divisor)
 
     def _is_annealed(self, step: int) -> bool:
-        """Whether the penalty has its full weight at a step."""
         start = first_step(self.hparams.first_stage, self.problem.steps)
         return step >= start + self.hparams.anneal_steps * (self.problem.steps - start)
 
     def _weight(self, out: Outputs) -> Tensor:
-        """The penalty's weight at a step of the second stage."""
         excess = self._is_annealed(out.step) * (self.hparams.penalty_weight - 1)
         return out.losses.new_ones(()) + excess

@@ -15,24 +15,24 @@ SECTIONS, ROUNDS = 64, 4
 """The quantile's bracket shrinks to 1 / SECTIONS in each of ROUNDS, before Newton's method."""
 
 FLAT = 1e-6
-"""Between risks that are many bandwidths apart, the density counts as this share of a kernel's peak."""
+"""The least density in a Newton step, as a share of a kernel's peak, between distant risks."""
 
 
 @register("EQRM", paper="arXiv:2207.09944")
 class EQRM(BurnIn):
     """A quantile of the distribution of risks over environments, after a burn-in with their mean.
 
-    Algorithm 1: the distribution is a Gaussian kernel density on the training environments' risks
-    R_1, ..., R_E, with the bandwidth h = 1.06 sigma E^(-1/5) for their unbiased standard deviation
-    sigma, and minimised is q with mean_e Phi((q - R_e) / h) = quantile. Its derivative is that of the
-    implicit function: dq/dR_e is proportional to phi((q - R_e) / h) for fixed h. With
-    `bisection_gradient` it is that of the paper's code, which finds q by bisection: q counts as a
-    fixed point between the ends R_min + h z and R_max + h z, Phi(z) = quantile, so that the other
-    environments matter through h alone. A `quantile` a below 0 stands for 1 - exp(a), in the code's
-    approximation mean_e R_e + h sqrt(-2 a). Equal risks have h = 0 and themselves as quantiles.
+    Algorithm 1: the distribution is a Gaussian kernel density on the training environments' risks R_1, ...,
+    R_E, with the bandwidth h = 1.06 sigma E^(-1/5) for their unbiased standard deviation sigma; the
+    objective is q with mean_e Phi((q - R_e) / h) = quantile. Its derivative is that of the implicit
+    function: dq/dR_e is proportional to phi((q - R_e) / h) for fixed h. With `bisection_gradient` it is
+    that of the paper's code, which finds q by bisection: q counts as a fixed point between the ends
+    R_min + h z and R_max + h z, Phi(z) = quantile, so that the other environments matter only through h. A
+    `quantile` a below 0 stands for 1 - exp(a), in the code's approximation mean_e R_e + h sqrt(-2 a). Equal
+    risks have h = 0 and themselves as quantiles.
 
-    Past the burn-in the optimizer starts again at `lr_after` in every draw; in arXiv:2007.01434's code,
-    whose random burn-ins are no whole numbers, only at the defaults.
+    After the burn-in the optimizer restarts at `lr_after` in every draw; in arXiv:2007.01434's code only at
+    the defaults, as its random burn-ins are not integers.
     """
 
     needs = Needs(environments=2)
@@ -49,7 +49,7 @@ class EQRM(BurnIn):
         bisection_gradient: bool = hparam(False)
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean risk, then the quantile."""
+        """The mean risk; after the burn-in the quantile."""
         quantile = out.risks.new_zeros(()) + self.hparams.quantile
         count = len(out.risks)
         variance = out.risks.var(correction=min(1, count - 1))
@@ -66,7 +66,7 @@ class EQRM(BurnIn):
 
 
 def kernel_quantile(risks: Tensor, h: Tensor, level: Tensor, bisection_gradient: bool) -> Tensor:
-    """The `level`-quantile of a Gaussian kernel density on the risks (E,), of the bandwidth h > 0.
+    """The `level`-quantile of a Gaussian kernel density on the risks (E,), with bandwidth h > 0.
 
     It lies between the quantiles of the kernels at the smallest and at the largest risk.
     """

@@ -19,19 +19,19 @@ from .plateau import FALLS, Plateau
 class ERMPlusPlus(Algorithm):
     """ERM that trains its head first and predicts with the mean of the weights of later steps.
 
-    In the first tenth of the steps the head alone is trained, at its own rate and with its own optimizer,
-    if the network trains its head; from `average_start` on predictions are those of the mean of the
-    weights after each update (and of those before the first). Where the network has statistics of batch
-    normalisation, a forward pass of the mean network moves them towards its own. So is arXiv:2007.01434's
-    code, but that its head has one step more, with the featurizer in training mode.
+    In the first tenth of the steps the head alone is trained, with a separate rate and optimizer, unless
+    the network's head is frozen; from `average_start` on, predictions use the mean of the weights after
+    each update (and of those just before). If the network has batch normalisation, each update also runs
+    the mean network in training mode, which adapts its running statistics. arXiv:2007.01434's code does the
+    same, except that its head-only phase has one more step, with the featurizer in training mode.
 
-    With `first_stage` the network is trained twice, as in the paper. The first training holds a share of
-    the training examples out. Its rate falls tenfold whenever two evaluations of the run in a row do not
-    bring their loss at least 0.01 % below the least so far, and the third fall ends it. The second
-    starts from the first weights, on all training examples, and its rate falls at the same steps. The
-    rates of `lr_schedule` and `warm_up` do not count then. In arXiv:2007.01434's code the examples of
-    selection are those held out, so that the second training has no others to be selected by; both have
-    as many steps as a run; and the second ends one evaluation before the first.
+    With `first_stage` the network is trained twice, as in the paper. The first training holds out a share
+    of the training examples. Its learning rate falls tenfold whenever their loss fails to drop at least
+    0.01 % below its minimum at two evaluations in a row, and the third fall ends it. The second training
+    starts from the initial weights, on all training examples, and its rate falls at the same steps;
+    `lr_schedule` and `warm_up` then have no effect. In arXiv:2007.01434's code selection uses the held-out
+    examples, so that none are left to select by in the second training; both trainings have as many steps
+    as a run; and the second ends one evaluation before the first.
     """
 
     changes = "estimator"
@@ -44,9 +44,9 @@ class ERMPlusPlus(Algorithm):
         head_lr: float = hparam(5e-5, log_uniform(1e-5, 10**-3.5), low=0.0)
         """The learning rate of the steps that train the head alone."""
         average_start: int | float = hparam(0.12, low=0)
-        """Like `head_only`, below 1 a share of the steps of the (second) training."""
+        """The step at which averaging starts, below 1 a share of the (second) training's steps."""
         first_stage: int | float = hparam(0.0, low=0, neutral=0.0)
-        """The steps of the first training, below 1 a share of the run's; 0: there is one training."""
+        """The steps of the first training, below 1 a share of the run's; 0: train only once."""
         held_out: float = hparam(0.2, low=0.01, high=0.9, neutral=0.2)
         """The share of every environment's training examples that the first training does not see."""
 
@@ -64,7 +64,7 @@ class ERMPlusPlus(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Leave out steps of the head alone: updates are then ERM's, and predictions those of the mean."""
+        """No head-only steps: updates are ERM's, but predictions still use the mean."""
         return {"head_only": 0}
 
     def _step(self, step: int) -> int:
@@ -72,15 +72,15 @@ class ERMPlusPlus(Algorithm):
         return step if step < self.second else step - self.second
 
     def trains_head_only(self, step: int) -> bool:
-        """Whether `step` is one of the first of a training, unless the head stays as it is."""
+        """Whether `step` is in a training's head-only warm-up; never if the head is frozen."""
         return 0 <= self._step(step) < self.head_steps
 
     def drawing_at(self, step: int) -> Drawing:
-        """Leave examples out of the first training."""
+        """Hold examples out of the first training."""
         return Drawing(self.hparams.sampling, self.hparams.held_out if step < self.second else 0.0)
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """The head's own rate; new optimizers after it and where the second training begins."""
+        """The head's rate in its warm-up; restart after it and where the second training begins."""
         h, begins = self.hparams, step == self.second > 0
         if self.second:
             rates = rates._replace(lr=h.lr * 0.1 ** self.plateau.falls(self._step(step)))
@@ -89,18 +89,18 @@ class ERMPlusPlus(Algorithm):
         return rates._replace(restart=begins or self.trains_head_only(step - 1))
 
     def start_stage(self, step: int) -> None:
-        """Start the second training from the first weights."""
+        """Start the second training from the initial weights."""
         if step == self.second > 0:
             for network in (self.network, self.mean):
                 network.load_state_dict(self.initial.state_dict())
 
     def validated(self, loss: float, step: int) -> None:
-        """Let the rate fall where the loss on what is held out stands still."""
+        """Lower the rate if the held-out loss stops falling."""
         if step >= self.head_steps:
             self.plateau.validated(loss, step)
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """The usual update, whose weights are averaged in; none once the training has ended."""
+        """The usual update, whose weights join the mean; only a loss once the training has ended."""
         if self.plateau.falls(self._step(step)) == FALLS:
             with torch.no_grad():
                 return {"loss": self.outputs(batch, step).risks.mean()}

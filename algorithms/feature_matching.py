@@ -12,7 +12,7 @@ from oodbench.hparams import hparam, log_uniform
 class FeatureMatching(Algorithm, ABC):
     """Mean risk plus penalty_weight * a squared distance between distributions of features.
 
-    A subclass gives `distance`.
+    A subclass implements `distance`.
     """
 
     needs = Needs(environments=2)
@@ -26,7 +26,7 @@ class FeatureMatching(Algorithm, ABC):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for two environments with a feature vector of each example."""
+        """Require one feature vector per example."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its penalty takes one feature vector of an example"
         return super().skip(problem)
@@ -38,7 +38,7 @@ class FeatureMatching(Algorithm, ABC):
 
     @abstractmethod
     def distance(self, out: Outputs) -> Tensor:
-        """The squared distance between distributions of features, a scalar; a subclass gives it."""
+        """The squared distance between distributions of features, a scalar."""
 
     def objective(self, out: Outputs) -> Tensor:
         """Mean risk + penalty_weight * distance."""

@@ -13,13 +13,12 @@ from oodbench.hparams import choice, hparam
 class Fish(Algorithm):
     """A share of the way that an optimizer goes in one step on each environment in turn.
 
-    Algorithm 2: theta' starts at theta and takes a step on the risk of every environment, in an order
-    drawn each time; then theta <- theta + meta_lr (theta' - theta). To first order that also
-    follows the gradient of the inner products of the environments' gradients. The inner optimizer is
-    the run's, and its moments go on from walk to walk, as in arXiv:2007.01434's code, which has a
-    fixed order. The paper's code divides meta_lr by the number of environments and starts from a
-    network that ERM has trained. The running statistics of batch normalisation move with theta;
-    dropout draws again in each pass.
+    Algorithm 2: theta' starts at theta and takes a step on the risk of every environment, in an order drawn
+    each time; then theta <- theta + meta_lr (theta' - theta). To first order that also follows the gradient
+    of the inner products of the environments' gradients. The inner optimizer is the run's and keeps its
+    moments between walks, as in arXiv:2007.01434's code, which has a fixed order. The paper's code divides
+    meta_lr by the number of environments and starts from a network that ERM has trained. The running
+    statistics of batch normalisation move with theta; dropout draws again in each pass.
     """
 
     needs = Needs(environments=2)
@@ -37,7 +36,7 @@ class Fish(Algorithm):
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Take a pass and an inner step for every environment; `loss` is the mean risk along the way."""
+        """One pass and inner step per environment; `loss` is the mean risk along the walk."""
         moving: list[Tensor] = [p for p in self.network.parameters() if p.requires_grad]
         moving += [b for b in self.network.buffers() if b.is_floating_point()]
         with torch.no_grad():

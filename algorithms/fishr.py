@@ -17,16 +17,15 @@ from .penalized import Penalized
 class Fishr(Penalized):
     """Mean risk plus the spread between environments of the variances of the examples' gradients.
 
-    With v_e the variance over the examples of environment e (population) of the gradient of their
-    losses with respect to the weights and the bias of the linear classifier, the penalty is
-    mean_e mean_k (v_e - mean v)_k^2 (eq. 4, as means). v_e is averaged over steps, from zero on:
-    a_e <- ema a_e + (1 - ema) v_e, and a_e / (1 - ema) stands for v_e. So the gradient of this
-    step's v_e counts in full, while the penalty grows to 1 / (1 - ema)^2 times its first value. An
-    `ema` of 0 has no average.
+    With v_e the variance over the examples of environment e (population) of the gradient of their losses
+    with respect to the weights and the bias of the linear classifier, the penalty is mean_e mean_k
+    (v_e - mean v)_k^2 (eq. 4, as means). v_e is averaged over steps, starting from zero: a_e <- ema
+    a_e + (1 - ema) v_e, and a_e / (1 - ema) replaces v_e. So the gradient of this step's v_e counts in
+    full, while the penalty grows to 1 / (1 - ema)^2 times its first value. `ema` = 0 means no averaging.
 
-    The constants are those of arXiv:2007.01434's code, whose loss is that of the pooled batch. The
-    paper's Colored MNIST sums over the K components and E environments, without an average: its
-    weights, the initial one of 1 too, times E K are ours (the defaults for small images).
+    The constants are those of arXiv:2007.01434's code, whose loss is that of the pooled batch. The paper's
+    Colored MNIST sums over the K components and E environments, without averaging: its weights, including
+    the initial 1, times E K are ours (the defaults for small images).
     """
 
     needs = Needs(environments=2)
@@ -67,13 +66,13 @@ class Fishr(Penalized):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for two environments, and a classifier of one feature vector."""
+        """Require a classifier of one feature vector per example."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its classifier takes one feature vector of an example"
         return super().skip(problem)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """The running means a_e after this step; those of environments that it does not draw stay."""
+        """The running means a_e after this step; environments left out of the step keep theirs."""
         ema = self.hparams.ema
         mean = ema * out.of_step(self.variances) + (1 - ema) * self.head_variances(out)
         return {"variances": out.over_environments(mean, self.variances)}

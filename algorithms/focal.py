@@ -21,13 +21,13 @@ class Focal(Algorithm):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """SubpopBench's (arXiv:2302.12254); the paper's detector has 2."""
+        """SubpopBench's default and range (arXiv:2302.12254); the paper's detector uses 2."""
 
         gamma: float = hparam(1.0, log_uniform(0.5, 5.0), low=0.0)
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for losses that are negative logarithms of a probability."""
+        """Require losses that are negative log-probabilities."""
         return (
             super().skip(problem)
             if problem.task.has_classes

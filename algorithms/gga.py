@@ -12,20 +12,20 @@ from oodbench.hparams import choice, hparam
 from .perturbed import excursion, trained
 
 TOLERANCE = 0.1
-"""The largest rise of the loss from the last weights to better ones."""
+"""The loss of better weights may exceed that of the best so far by less than this."""
 
 
 @register("GGA", paper="arXiv:2502.20162")
 class GGA(Algorithm):
     """ERM, whose early steps start from weights nearby where the environments' gradients agree more.
 
-    From step `start` to `end`, below 1 shares of the run's steps, the featurizer walks by noise that is
-    uniform on [-radius, radius] before every update. Weights are the best so far if the smallest cosine
-    between two environments' gradients is larger there, and the loss at most 0.1 above that of the last
-    such weights; the walk then starts again from the step's first weights. After `search` trials the
-    update is ERM's at the best. The walk is that of the authors' code, where 100 of 5,000 steps have
-    250 trials each; all other steps cost what ERM's do. Each environment has its own statistics of
-    batch normalisation in its gradient, and the walk leaves the running ones as they are.
+    From step `start` to `end` (below 1: shares of the run's steps), every update is preceded by a random
+    walk of the featurizer, with noise uniform on [-radius, radius]. Weights become the best so far if the
+    smallest cosine between two environments' gradients grows and the loss is less than 0.1 above that of
+    the previous best; the walk then restarts from the step's initial weights. After `search` trials ERM's
+    update is done at the best weights. The walk follows the authors' code, where 100 of 5,000 steps have
+    250 trials each; all other steps cost what ERM's do. Each environment's gradient uses its own statistics
+    of batch normalisation, and the walk leaves the running ones as they are.
     """
 
     changes = "step"
@@ -43,7 +43,7 @@ class GGA(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for gradients to compare."""
+        """Require losses that are a function of the outputs."""
         if problem.task.kind == "boxes":
             return "a detector's losses are no function of its outputs"
         return super().skip(problem)
@@ -58,7 +58,7 @@ class GGA(Algorithm):
         return {"seed": torch.randint(2**62, (), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """The search, at its steps, and ERM's update."""
+        """Search in the steps from `start` to `end`, then update as ERM."""
         first, last = (
             first_step(getattr(self.hparams, n), self.problem.steps) for n in ("start", "end")
         )

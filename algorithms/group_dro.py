@@ -14,9 +14,9 @@ LARGEST = 80.0
 
 
 def exponentials(exponents: Tensor) -> Tensor:
-    """exp(exponents) along the last dimension, up to a factor of all that keeps them finite.
+    """exp(exponents) up to a common factor along the last dimension, which keeps them finite.
 
-    What is over LARGEST is subtracted from all; below it nothing is, so that the values are exact.
+    The factor is 1, and the values exact, unless an exponent exceeds LARGEST.
     """
     excess: Tensor = exponents.amax(-1, keepdim=True) - LARGEST
     return (exponents - excess.clamp(min=0)).exp()
@@ -26,13 +26,13 @@ def exponentials(exponents: Tensor) -> Tensor:
 class GroupDRO(Algorithm):
     """The weighted mean of the risks, in which an environment or group with large risks counts for more.
 
-    Algorithm 1 (online): q_e <- q_e exp(eta R_e), normalised to sum to 1; then sum_e q_e R_e is
-    minimised with q held fixed. `over: environments` takes the training environments as the groups e,
-    as in arXiv:2007.01434's code; those that a step does not draw have a factor of 1, and the weights
-    of the others are scaled to add up to 1, which WILDS' code does not do. `over: groups` takes the
-    paper's own, the pairs of target and attribute, wherever their examples are: R_e is the mean over
-    those in the batch, 0 if there are none, as in the paper's code. There eta is 0.01, and the groups
-    are drawn equally often (`sampling: rwg`); its adjustment C / sqrt(n_e) of the risks is left out.
+    Algorithm 1 (online): q_e <- q_e exp(eta R_e), normalised to sum to 1; then sum_e q_e R_e is minimised
+    with q held fixed. `over: environments` takes the training environments as the groups e, as in
+    arXiv:2007.01434's code; environments left out of a step have the factor 1, and the weights of the
+    others are scaled to sum to 1 in the loss, unlike in WILDS' code. `over: groups` takes the paper's
+    groups, pairs of target and attribute across environments: R_e is the mean over the group's examples in
+    the batch, 0 if there are none, as in the paper's code. There eta is 0.01, and the groups are drawn
+    equally often (`sampling: rwg`); its adjustment C / sqrt(n_e) of the risks is left out.
     """
 
     changes = "group"
@@ -61,7 +61,7 @@ class GroupDRO(Algorithm):
         return {"eta": 0.0, "over": "environments"}
 
     def group_risks(self, out: Outputs) -> Tensor:
-        """The mean loss of each group's examples in the batch, (G,); 0 for a group without any."""
+        """The mean loss of each group's examples in the batch, (G,); 0 for absent groups."""
         assert out.batch.attributes is not None
         group = out.task.groups(out.targets, out.batch.attributes, self.problem.attributes)
         every = torch.arange(len(self.weights), device=group.device)

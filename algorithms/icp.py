@@ -27,12 +27,11 @@ Floats = npt.NDArray[np.float64]
 class ICP(LinearMethod):
     """Least squares on the inputs shared by all subsets whose residuals look alike everywhere.
 
-    Peters et al., method II, as in the code of arXiv:1907.02893: every non-empty subset of the
-    inputs is fitted to the pooled environments, and is accepted if in none of the E environments
-    the residuals differ from those of the others in mean (Welch's t) or in variance (F), by a
-    p-value of 2 min(p_mean, p_variance) times E above `alpha`. The inputs in all accepted subsets
-    are fitted once more; the others, and all if none is left, have the weight 0. 2^D fits for D
-    inputs; a run needs one step.
+    Peters et al., method II, as in the code of arXiv:1907.02893: every non-empty subset of the inputs is
+    fitted to the pooled environments. It is accepted if, for each of the E environments, the residuals are
+    like those of the others in mean (Welch's t) and variance (F): the p-value 2 min(p_mean, p_variance)
+    times E is above `alpha`. The inputs in all accepted subsets are refitted; the other inputs, or all if
+    no subset is accepted, have the weight 0. D inputs take 2^D fits; a run needs one step.
     """
 
     needs = Needs(environments=2)
@@ -45,7 +44,7 @@ class ICP(LinearMethod):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for two environments, and for few inputs, whose subsets are searched."""
+        """Require one output, and few inputs, as all their subsets are searched."""
         if problem.task.kind == "regression" and problem.task.num_outputs > 1:
             return "the residuals of a single output are tested"
         if math.prod(problem.input_shape) > MAX_INPUTS:

@@ -14,9 +14,9 @@ class IGA(Algorithm):
     """Mean risk plus the sum over environments of the squared distance of a gradient to their mean.
 
     R + penalty_weight * sum_e |g_e - mean g|^2 with g_e the gradient of R_e with respect to all of the
-    network's parameters (the trace of its variance over environments, times their number). Constants
-    are those of arXiv:2007.01434's code. The gradients come from a forward and a backward pass of their
-    own (`risk_gradients`).
+    network's parameters (the trace of its variance over environments, times their number). Constants are
+    those of arXiv:2007.01434's code. The gradients take an extra forward and backward pass
+    (`risk_gradients`).
     """
 
     needs = Needs(environments=2)
@@ -30,7 +30,7 @@ class IGA(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for gradients to align."""
+        """Require losses that are a function of the outputs."""
         if problem.task.kind == "boxes":
             return "a detector's losses are no function of its outputs"
         return super().skip(problem)
@@ -44,7 +44,7 @@ class IGA(Algorithm):
         """The objective R + penalty_weight * sum_e |g_e - mean g|^2."""
         half = out.risks.new_zeros(())
         for g in self.risk_gradients(out).values():
-            away = (g - g.mean(0)).detach()  # adds up to 0, so that <away, g> is |away|^2
+            away = (g - g.mean(0)).detach()  # sums to 0 over environments, so <away, g> is |away|^2
             half = half + torch.dot(away.flatten(), g.flatten())
         penalty = 2 * half - half.detach()
         out.metrics["penalty"] = penalty.detach()

@@ -12,9 +12,9 @@ from .penalized import Penalized
 
 
 def bottleneck(out: Outputs, of: str, pooled: bool) -> Tensor:
-    """The mean unbiased variance of each feature or logit over examples; 0 of a single example.
+    """The unbiased variance over examples, averaged over features or logits; 0 for a single example.
 
-    It is taken in each environment, or with `pooled` over the examples of all together.
+    Variances are within environments, or with `pooled` over all examples together.
     """
     values = out.features if of == "features" else out.logits
     if pooled:
@@ -50,7 +50,7 @@ class IBERM(Penalized):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for one feature vector of each example."""
+        """Require one feature vector per example."""
         return _skip(problem) or super().skip(problem)
 
     def penalty(self, out: Outputs) -> Tensor:
@@ -62,10 +62,10 @@ class IBERM(Penalized):
 class IBIRM(IRM):
     """IRM plus the variance of the features: invariance and an information bottleneck.
 
-    R + penalty_weight * IRM's penalty + bottleneck_weight * that of `IB_ERM`, each from a step of its
-    own on; before it IRM's weight is `initial_weight` and the bottleneck's 0. The optimizer starts again
-    at either step, and `divide_by_weight` divides everything by IRM's weight. The paper's code for linear
-    problems takes the variance of the logits in each environment, where that of IB-ERM pools them.
+    R + penalty_weight * IRM's penalty + bottleneck_weight * that of `IB_ERM`. Each penalty has an annealing
+    step, before which IRM's weight is `initial_weight` and the bottleneck's 0. The optimizer restarts at
+    both steps, and `divide_by_weight` divides everything by IRM's weight. The paper's code for linear
+    problems takes the variance of the logits within environments for IB-IRM, pooled for IB-ERM.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class IBIRM(IRM):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for one feature vector of each example."""
+        """Require one feature vector per example."""
         return _skip(problem) or super().skip(problem)
 
     @classmethod
@@ -100,6 +100,6 @@ class IBIRM(IRM):
         return super().objective(out) + weight * variance
 
     def switches(self, step: int) -> bool:
-        """Whether either weight is another from `step` on."""
+        """Whether either weight changes at `step`."""
         switch = first_step(self.hparams.bottleneck_anneal_steps, self.problem.steps)
         return bool(step == switch > 0) or super().switches(step)

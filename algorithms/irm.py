@@ -18,14 +18,13 @@ from .penalized import Penalized
 class IRM(Penalized):
     """Mean risk plus the squared gradient of each risk with respect to a scale of the classifier.
 
-    IRMv1: mean_e [R_e + weight * (d/dw R_e(w * logits) at w = 1)^2]. The gradient is taken in
-    closed form (`Task.scale_gradients`), so that a single backward pass is enough. `split_half`
-    multiplies the gradients of two halves of the examples, drawn in each step, instead of
-    squaring that of all: an estimate without bias, which can be negative (the code of
-    arXiv:2007.01434 does so with the even and the odd examples of a batch). `shift` adds the squared
-    gradient with respect to a constant added to the logits, as the code of arXiv:2102.10867 does: its
-    (1 - l) mean R + l sum_e is a `penalty_weight` of l E / (1 - l), and under Adam its weight decay is
-    ours times 1 - l.
+    IRMv1: mean_e [R_e + weight * (d/dw R_e(w * logits) at w = 1)^2]. The gradient is taken in closed form
+    (`Task.scale_gradients`), so that a single backward pass is enough. `split_half` multiplies the
+    gradients of two halves of the examples, drawn in each step, instead of squaring the gradient of all: an
+    unbiased estimate, which can be negative (the code of arXiv:2007.01434 does so with the even and the odd
+    examples of a batch). `shift` adds the squared gradient with respect to a constant added to the logits,
+    as the code of arXiv:2102.10867 does: its (1 - l) mean R + l sum_e penalty_e is a `penalty_weight` of l
+    E / (1 - l), and under Adam its weight decay is ours times 1 - l.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ class IRM(Penalized):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for outputs whose scale the loss depends on."""
+        """Require losses that depend on the scale of the outputs."""
         if problem.task.kind == "boxes":
             return "a detector's losses are no function of the scale of its outputs"
         return super().skip(problem)
@@ -68,7 +67,7 @@ class IRM(Penalized):
 
 
 def orders(step: int, environments: int, examples: int) -> Tensor:
-    """An order (E, B) of each environment's examples, drawn from the step alone: all runs share it."""
+    """Random orders (E, B) of each environment's examples, seeded by the step alone, alike in all runs."""
     stream = np.random.default_rng(derive("split_half", step))
     numbers = np.tile(np.arange(examples), (environments, 1))
     return torch.from_numpy(stream.permuted(numbers, axis=1))

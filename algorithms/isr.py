@@ -15,11 +15,11 @@ from oodbench.networks.base import Network
 class ISR(Algorithm):
     """Logistic regression on features of a fixed network, without its spurious directions.
 
-    A subclass gives the d_s orthonormal directions in which an environment shows; the features are
-    projected onto all others, and the predictor minimises sum_ei l(w z_ei + b, y_ei) + l2 / 2 ||w||^2.
-    The network's featurizer stays as it is: a `Head` hands the inputs through, and deep features are
-    those of given weights, as in the paper's use on trained networks. A fit sees one batch, so all
-    examples (of environments of one size) at the default; a run needs one step.
+    A subclass finds the d_s orthonormal directions in which environments differ; the features are projected
+    onto the complement, and the predictor minimises sum_ei l(w z_ei + b, y_ei) + l2 / 2 ||w||^2. The
+    featurizer is not trained: a `Head` passes the inputs on, and deep features come from given weights, as
+    in the paper's use on trained networks. A fit sees one batch, at the default size all examples (of
+    environments of one size); a run needs one step.
     """
 
     changes = "estimator"
@@ -33,7 +33,7 @@ class ISR(Algorithm):
         """`l2` is scikit-learn's 1 / C, whose default the authors' code has."""
 
         spurious: int = hparam(0, choice(0, 1, 2, 5), low=0)
-        """How many directions are left out; 0: one less than environments."""
+        """The number of directions left out; 0: the number of environments minus 1."""
         l2: float = hparam(1.0, log_uniform(1e-2, 1e2), low=0.0)
         batch_size: int = hparam(0, low=0)
 
@@ -47,17 +47,17 @@ class ISR(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for classes: moments are those of a class."""
+        """Require classes, as moments are compared within a class."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it compares the features of one class between environments"
         return super().skip(problem)
 
     @abstractmethod
     def directions(self, of_class: list[list[Tensor]], count: int) -> Tensor:
-        """Up to `count` orthonormal directions (F, K) of examples (n, F) by class, environment."""
+        """Up to `count` orthonormal directions (F, K), from features (n, F) by class and environment."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Fit the batch, unless it was the last one's; `loss` is the mean loss after it."""
+        """Fit the batch, unless it is the previous step's; `loss` is the mean loss after the fit."""
         if self._last is None or self._last[0] is not batch:
             self.network.eval()
             with torch.no_grad():
@@ -72,7 +72,7 @@ class ISR(Algorithm):
         return {"loss": self._last[1]}
 
     def _fit(self, z: Tensor, y: Tensor) -> Tensor:
-        """Set weights and bias to the regression's minimum; its mean loss."""
+        """Set weights and bias to the regression's minimum; return the mean loss."""
         theta = z.new_zeros(z.shape[1] + 1, self.bias.numel()).requires_grad_()
 
         def risk() -> Tensor:

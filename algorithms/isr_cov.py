@@ -15,8 +15,8 @@ class ISRCov(ISR):
     """Logistic regression without the directions in which a class's covariances differ most.
 
     For a class and a pair of environments the directions are the d_s eigenvectors of C_i - C_j with the
-    largest absolute eigenvalues (algorithm 2), C the covariance of a sample. Left out is their flag mean
-    over all classes and pairs, the first d_s eigenvectors of the sum of their projections, as in the
+    largest absolute eigenvalues (algorithm 2), C the covariance of a sample. Their flag mean over all
+    classes and pairs is left out: the first d_s eigenvectors of the sum of their projections, as in the
     authors' code for the unit tests. Environments with fewer than two examples of a class do not count.
     """
 
@@ -31,4 +31,4 @@ class ISRCov(ISR):
                 v = eigen.eigenvectors[:, eigen.eigenvalues.abs().argsort(descending=True)[:count]]
                 total = total + v @ v.mT
         largest: Tensor = torch.linalg.eigh(total).eigenvectors[:, features - count :]
-        return largest * (total.abs().sum() > 0)
+        return largest * (total.abs().sum() > 0)  # without any pair, nothing is left out

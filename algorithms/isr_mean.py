@@ -16,8 +16,8 @@ class ISRMean(ISR):
     """Logistic regression without the directions in which a class's mean features differ most.
 
     With mu_e the mean features of the chosen class in environment e, the first d_s principal components of
-    mu_1, ..., mu_E are left out (algorithm 1). E means have E - 1 components: where d_s is larger, the
-    authors' code for the unit tests leaves out arbitrary directions beside them, and this none.
+    mu_1, ..., mu_E are left out (algorithm 1). E means have E - 1 components: if d_s is larger, the
+    authors' code for the unit tests leaves out arbitrary directions in addition; here none are added.
     Environments without the class do not count.
     """
 

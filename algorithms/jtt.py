@@ -15,18 +15,18 @@ from oodbench.optimizers import Rates
 class JTT(Algorithm):
     """ERM, then a new network with more weight on the examples that the first one got wrong.
 
-    Before step `first_stage`, below 1 a share of the run's steps, the method is ERM; from there on the
-    network starts from its first weights with a new optimizer, and an example of the error set counts
+    Until step `first_stage` (below 1: a share of the run's steps) the method is ERM. Then the network
+    restarts from its initial weights with a new optimizer, and an example of the error set counts
     `upweight` times (the paper's lambda_up): mean_e sum_i w_ei l_ei / (B wbar_e), w_ei = `upweight` in the
-    error set, else 1, wbar_e the mean of w over all examples of environment e. That is ERM on the
-    paper's set, which repeats them, in expectation. `upweight` is also `up` in the code of
+    error set, else 1, wbar_e the mean of w over all examples of environment e. In expectation this is ERM
+    on the paper's set, which repeats these examples. `upweight` is also `up` in the code of
     arXiv:2110.14503; the paper's own code adds `up_weight` copies to the example: 1 + `up_weight` here.
 
-    Deviations: both stages together have the run's steps, where the paper's second is as long as ERM's
-    run. An example is in the error set if it was predicted wrongly when the first stage last trained on
-    it, not by its last network (so one that it never came to is not), in training (so with dropout, if
-    there is any). Environments count alike. Records of the first stage are ERM's, and a selection rule
-    may choose one of its steps.
+    Deviations: both stages together have the run's steps; the paper's second is as long as ERM's run. The
+    error set holds the examples predicted wrongly when the first stage last trained on them (in training
+    mode, so with any dropout), not by its last network; examples never trained on are not in it.
+    Environments count alike. Records of the first stage are ERM's, and a selection rule may choose one of
+    its steps.
     """
 
     changes = "group"
@@ -37,8 +37,8 @@ class JTT(Algorithm):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """Defaults and ranges: SubpopBench (arXiv:2302.12254), with first stages down to the paper's. Those
-        last 0.02 to 0.67 times as long as its second, 0.02 to 0.4 of both.
+        """Defaults and ranges: SubpopBench (arXiv:2302.12254), with first stages as short as the paper's,
+        which take 0.02 to 0.4 of both stages.
         """
 
         first_stage: int | float = hparam(0.5, uniform(0.02, 0.8), low=0)
@@ -53,7 +53,7 @@ class JTT(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for predictions that are right or wrong."""
+        """Require predictions that are right or wrong."""
         if not problem.task.has_classes:
             return "its error set holds the examples whose class is predicted wrongly"
         return super().skip(problem)
@@ -64,14 +64,14 @@ class JTT(Algorithm):
         return {"first_stage": 0, "upweight": 1.0}
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """A new optimizer where the second stage begins."""
+        """Restart the optimizer where the second stage begins."""
         return rates._replace(restart=self._begins_second(step))
 
     def _begins_second(self, step: int) -> bool:
         return bool(step == first_step(self.hparams.first_stage, self.problem.steps) > 0)
 
     def start_stage(self, step: int) -> None:
-        """Put the network back to its first weights where the second stage begins."""
+        """Reset the network to its initial weights where the second stage begins."""
         if self._begins_second(step):
             state = self._state()
             parts = torch.split(self.initial, [value.numel() for value in state])
@@ -87,7 +87,7 @@ class JTT(Algorithm):
         return out.losses.new_zeros(()) + (out.step >= start)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Whether each example, (E, N), was predicted wrongly when the first stage last trained on it."""
+        """Mask (E, N) of the examples predicted wrongly when the first stage last trained on them."""
         assert out.batch.index is not None
         logits, second = out.logits.detach(), self._second(out)
         binary = out.task.kind == "binary"

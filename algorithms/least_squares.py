@@ -14,12 +14,12 @@ from oodbench.networks.base import Network
 
 
 class LinearMethod(Algorithm, ABC):
-    """A linear predictor of its own: the run's network stays as it is.
+    """A linear predictor that is fitted; the run's network is not trained.
 
-    A subclass gives `fit`. What hyperparameters say of networks and optimizers has no effect here
-    unless the subclass says so. `weights` are (D, C), for D inputs and C outputs. The `intercept` is that
-    of least squares: inputs and targets are fitted less their means over all environments. The linear
-    studies of the papers have none.
+    A subclass implements `fit`. Hyperparameters of networks and optimizers have no effect unless the
+    subclass says so. `weights` are (D, C), for D inputs and C outputs. With `intercept`, inputs and targets
+    are centred by their means over all environments before the fit; the linear studies of the papers have
+    no intercept.
     """
 
     changes = "estimator"
@@ -44,7 +44,7 @@ class LinearMethod(Algorithm, ABC):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for a regression, as a fit minimises squared errors."""
+        """Require a regression, as a fit minimises squared errors."""
         if problem.task.kind != "regression":
             return f"it fits real targets, and the task is {problem.task.kind}"
         return super().skip(problem)
@@ -55,7 +55,7 @@ class LinearMethod(Algorithm, ABC):
 
     @torch.no_grad()
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Fit the batch, unless it was the last one's; `loss` is the mean squared error after it."""
+        """Fit the batch, unless it is the previous step's; `loss` is the mean squared error after it."""
         if self._last is None or self._last[0] is not batch:
             x, y = batch.x.flatten(2).double(), batch.y.double()
             means = x.mean((0, 1)), y.mean((0, 1))

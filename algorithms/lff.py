@@ -15,12 +15,12 @@ from oodbench.networks.base import Network
 class LfF(Algorithm):
     """The mean loss, in which an example counts by how hard it is for a second, biased network.
 
-    The biased network b minimises the mean of (1 - p^q) / q, p the probability of the example's class
-    (eq. 1), which gives way to what is easy; the network d the mean of W l_d with
-    W = l_b / (l_b + l_d + 1e-8) (eq. 2). As in the authors' code, the losses of W are running means of each
-    example, `ema` the share of the former, over the largest among those of its class. They multiply
-    b's loss by q once more, which Adam does not notice. Predictions are d's. Both start from the run's
-    first weights, where theirs are drawn apart.
+    The biased network b minimises the mean of (1 - p^q) / q, with p the probability of the example's class
+    (eq. 1), which favours easy examples; the debiased network d minimises the mean of W l_d with
+    W = l_b / (l_b + l_d + 1e-8) (eq. 2). As in the authors' code, the losses in W are running means of each
+    example, with decay `ema`, divided by the largest in its class. Their code also multiplies b's loss by
+    q, which makes no difference to Adam. Predictions are d's. Both networks start from the run's initial
+    weights; theirs are initialised separately.
     """
 
     changes = "group"
@@ -46,7 +46,7 @@ class LfF(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for the probability of a class."""
+        """Require classes, whose probabilities weigh the examples."""
         return (
             super().skip(problem)
             if problem.task.has_classes
@@ -54,7 +54,7 @@ class LfF(Algorithm):
         )
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """The running losses (E, N) of both networks, b's with its gradient, and the examples' classes."""
+        """Running losses (E, N) of both networks, b's with gradient, and the examples' classes."""
         with self.precision(out.batch.x):
             logits = self.biased_network(out.batch.x.flatten(0, 1))
         logits = torch.unflatten(logits.to(out.losses.dtype), 0, out.targets.shape)
@@ -65,7 +65,7 @@ class LfF(Algorithm):
         return {name: self._with(out, name, value) for name, value in known.items()}
 
     def _of(self, out: Outputs, name: str) -> Tensor:
-        """A buffer's values of the step's examples, (E, B), before the step."""
+        """A buffer's values (E, B) for the step's examples, before the step."""
         assert out.batch.index is not None
         return out.of_step(self.get_buffer(name)).gather(1, out.batch.index)
 
@@ -77,11 +77,11 @@ class LfF(Algorithm):
         return out.over_environments(updated, buffer)
 
     def _kept(self, out: Outputs) -> Tensor:
-        """The share of each example's former mean, (E, B): none where it comes for the first time."""
+        """The decay of each example's running mean, (E, B): 0 when it comes for the first time."""
         return self.hparams.ema * (self._of(out, "label") >= 0).to(self.biased.dtype)
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean loss of both networks."""
+        """The biased network's mean loss plus the weighted mean loss."""
         assert out.batch.index is not None
         y, label = out.targets.long(), out.buffers["label"]
         classes = torch.arange(self.problem.task.classes, device=y.device)

@@ -24,10 +24,10 @@ Floats = npt.NDArray[np.float64]
 class MomentMethod(LinearMethod):
     """Adam on r sum_e R_e + (1 - r) penalty, with r = `risk_weight`: the papers' linear studies.
 
-    Every R_e is a quadratic function of the weights, so that an update needs the environments' second
-    moments and no example: a few products of D x D matrices. A step of a run is `updates` updates
-    (full batches), the same as `updates` steps of one each. A subclass gives the rows of `theta`,
-    (K, D), whose sum is w, at the start, and the compiled `gradient`.
+    Every R_e is quadratic in the weights, so an update needs only the environments' second moments: a few
+    products of D x D matrices. Each step of a run does `updates` full-batch updates, the same as `updates`
+    steps of one each. A subclass implements `start`, the initial rows of `theta`, (K, D), whose sum is w,
+    and `gradient`, which is compiled.
     """
 
     needs = Needs(packages=PACKAGES)
@@ -57,7 +57,7 @@ class MomentMethod(LinearMethod):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for one output, for which the quadratic form of the risk is written."""
+        """Require one output, for which the quadratic form of the risk is written."""
         if problem.task.kind == "regression" and problem.task.num_outputs > 1:
             return "it is made for a single output"
         return super().skip(problem)
@@ -72,7 +72,7 @@ class MomentMethod(LinearMethod):
         """The gradient of the objective in theta, (K, D), given the quadratics."""
 
     def quadratics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The quadratics of the risks, from inputs (E, B, D) and targets (E, B, 1)."""
+        """a, b, c of R_e = w'a_e w - 2 b_e'w + c_e, from inputs (E, B, D) and targets (E, B, 1)."""
         count = x.shape[1]
         return x.mT @ x / count, (x.mT @ y).squeeze(2) / count, y.square().mean((1, 2))
 
@@ -88,7 +88,7 @@ class MomentMethod(LinearMethod):
         return self.theta.sum(0)[:, None]
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Do `updates` updates, whether or not the batch is the last step's."""
+        """Do `updates` updates, also on the previous step's batch."""
         self._last = None
         return super().update(batch, step)
 
@@ -97,7 +97,7 @@ class MomentMethod(LinearMethod):
 def compiled(gradient: Any) -> Any:
     """Compile Adam's updates of theta (K, D) and its two moments (2, K, D) in place.
 
-    As torch's Adam with its default betas and epsilon. Raises MissingError without numba.
+    They equal torch's Adam with its default betas and epsilon. Raises MissingError without numba.
     """
     try:
         import numba
@@ -133,9 +133,9 @@ def compiled(gradient: Any) -> Any:
 class LinearIRM(MomentMethod):
     """IRM with a gradient penalty in all weights of a linear classifier on a linear representation.
 
-    The linear study of Arjovsky et al. (section 5.1, their code): predictions x phi w with phi
-    (D, D) learned from the identity on and w = (1, ..., 1) fixed; the penalty is
-    sum_e mean_j (dR_e/dw_j)^2. theta is phi transposed.
+    The linear study of Arjovsky et al. (section 5.1, their code): predictions x phi w with phi (D, D)
+    learned, starting at the identity, and w = (1, ..., 1) fixed; the penalty is sum_e mean_j (dR_e/dw_j)^2.
+    theta is phi transposed.
     """
 
     def start(self, dim: int) -> Tensor:
@@ -162,10 +162,9 @@ class LinearIRM(MomentMethod):
 class LinearVREx(MomentMethod):
     """V-REx on the weights of a linear regression: the penalty is the sum over pairs of (R_i - R_j)^2.
 
-    The linear study of Krueger et al. (appendix, their code): weights learned from (1, ..., 1) on.
-    `baseline` is what is subtracted from the risks for the noise of the target in each environment:
-    nothing, Var(Y) (`target`, the paper's text), or Var(Y) + Var(prediction) (`both`, its code), with
-    the variances of a sample.
+    The linear study of Krueger et al. (appendix, their code): learned weights, starting at (1, ..., 1).
+    `baseline` is subtracted from each environment's risk to account for the target's noise: nothing, Var(Y)
+    (`target`, the paper's text), or Var(Y) + Var(prediction) (`both`, its code), with unbiased variances.
     """
 
     needs = Needs(environments=2, packages=PACKAGES)
@@ -181,7 +180,7 @@ class LinearVREx(MomentMethod):
         return torch.ones(1, dim)
 
     def quadratics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The quadratics of the risks less their baselines."""
+        """The quadratics of the risks minus their baselines."""
         a, b, c = super().quadratics(x, y)
         if self.hparams.baseline != "none":
             c = c - y.var((1, 2))

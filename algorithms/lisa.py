@@ -13,18 +13,18 @@ from oodbench.hparams import hparam, log_uniform, uniform
 class LISA(Algorithm):
     """The mean risk of examples mixed with others that share their label or their domain alone.
 
-    A step mixes either, with probability `same_label`, every example with one of the same label and
-    another domain, or every example with one of the same domain and another label (algorithm 1):
-    m x + (1 - m) x' has the loss m l(y) + (1 - m) l(y'), m ~ Beta(alpha, alpha) for each example
-    (eq. 1). A domain is an environment or, as in the paper's tests of subpopulations, an attribute. The
-    partner is drawn uniformly from those in the batch; without any, the example stays as it is.
+    With probability `same_label` a step mixes every example with one of the same label and another domain,
+    otherwise with one of the same domain and another label (algorithm 1): m x + (1 - m) x' has the loss
+    m l(y) + (1 - m) l(y'), m ~ Beta(alpha, alpha) for each example (eq. 1). A domain is an environment or,
+    as in the paper's subpopulation shifts, an attribute. The partner is drawn uniformly from the batch; an
+    example without a partner stays as it is.
 
-    `domains: attributes` asks for batches in which all groups are as likely (`sampling: rwg`), as the
-    paper's code draws equally many examples of each group and pairs them off. So on four groups 98.7% of
-    the examples have a partner in batches of 16, and 99.99% of 32. For shifts of domains its code has
-    `same_label` 1, and partners from all training examples of that label, of the same domain too.
-    Deviation: mixup of inputs alone; there CutMix on CelebA and on WILDS' images, and mixup of features
-    on text.
+    `domains: attributes` requires batches with equally likely groups (`sampling: rwg`), as the paper's code
+    draws equally many examples of each group and pairs them off. With four groups 98.7% of the examples
+    then have a partner in batches of 16, and 99.99% in batches of 32. For domain shifts its code has
+    `same_label` 1, and partners from all training examples of the label, including the same domain.
+    Deviation: only inputs are mixed; the paper uses CutMix on CelebA and on WILDS' images, and mixes
+    features of text.
     """
 
     changes = "batch"
@@ -41,7 +41,7 @@ class LISA(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for classes, and inputs that can be averaged."""
+        """Require classes, and inputs that can be averaged."""
         if not problem.task.has_classes:
             return "it mixes examples of the same class"
         if problem.discrete:
@@ -52,7 +52,7 @@ class LISA(Algorithm):
         return super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Whether labels are shared, (), the partners' places among the possible, (E B,), shares (E, B)."""
+        """`same_label` (), the partners' quantiles among the candidates (E B,), and shares (E, B)."""
         shape = batch.x.shape[:2]
         same_label = torch.rand((), generator=generator) < self.hparams.same_label
         place = torch.rand(shape.numel(), generator=generator, dtype=torch.float64)
@@ -82,21 +82,19 @@ class LISA(Algorithm):
 
 
 def partners(same: Tensor, other: Tensor, sizes: tuple[int, int], place: Tensor) -> Tensor:
-    """For each of N examples the index of one with its `same` and another `other`, (N,).
+    """The index (N,) of a partner of each example, with equal `same` and different `other`.
 
-    `same` and `other` (N,) are numbers below `sizes`. `place` (N,) in [0, 1) says which of the possible
-    ones, in an order that does not depend on it; an example without any is its own.
+    `same` and `other` (N,) are integers below `sizes`. `place` (N,) in [0, 1) is the partner's quantile
+    among the candidates; an example without candidates is its own partner.
     """
     key = same * sizes[1] + other
-    order = key.argsort(
-        stable=True
-    )  # examples with one key are side by side, and so are those with one `same`
+    order = key.argsort(stable=True)  # sorts by `same`, then by `other`
     keys = torch.arange(sizes[0] * sizes[1], device=key.device)
     count = (key.unsqueeze(1) == keys).sum(0)
     start, block = (count.cumsum(0) - count)[key], count[key]
     of_same = count.view(sizes).sum(1)
     first, possible = (of_same.cumsum(0) - of_same)[same], of_same[same] - block
     chosen = first + (place * possible).long()
-    chosen = chosen + block * (chosen >= start)  # past the example's own key
+    chosen = chosen + block * (chosen >= start)  # skip the block of the example's own key
     partner = order[chosen.clamp(max=len(key) - 1)]
     return torch.where(possible > 0, partner, torch.arange(len(key), device=key.device))

@@ -22,13 +22,13 @@ def distance(features: Tensor, original: Tensor, variance: Tensor) -> Tensor:
 class MIRO(Algorithm):
     """The risk, and a penalty on the distance of features from those of the pretrained network.
 
-    R + lam sum over layers of the mean of ((f - f0)^2 / v + log v) / 2, as its authors' code has the
-    paper's bound: f0 are the features of the pretrained network, which stays as it is,
-    v = softplus(b) + 1e-5 is learned for each channel, starts at 0.1, and has its learning rate times
-    `rate_factor`. The layers are the network's `stages`. Those of the networks ResNet18 and ResNet50 are
-    the code's: the stem after its pooling, and the four stages. Those of timm's models are what timm
-    offers: the stem of a ResNet before its pooling, and every block of a ViT, where the code takes the
-    patch embedding and the third, sixth, ninth and twelfth block.
+    R + lam sum over layers of the mean of ((f - f0)^2 / v + log v) / 2, the paper's bound in the form of
+    its authors' code: f0 are the features of the pretrained network, which is not trained, and
+    v = softplus(b) + 1e-5 is learned per channel, from 0.1, at `rate_factor` times the learning rate. The
+    layers are the network's `stages`. For ResNet18 and ResNet50 they are the code's: the stem after its
+    pooling, and the four stages. For timm's models they are those that timm offers: the stem of a ResNet
+    before its pooling, and every block of a ViT, where the code takes the patch embedding and the third,
+    sixth, ninth and twelfth block.
     """
 
     changes = "penalty"
@@ -36,8 +36,8 @@ class MIRO(Algorithm):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """Defaults and the values of `ld`: the paper's code (kakaobrain/miro), its configuration and the
-        ones that it chose for five datasets.
+        """Defaults: the configuration of the paper's code (kakaobrain/miro); values of `ld`: its choices
+        for five datasets.
         """
 
         ld: float = hparam(0.1, choice(0.01, 0.1), low=0.0)
@@ -67,7 +67,7 @@ class MIRO(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Refuse micro-batches: inner features are those of a whole batch."""
+        """Refuse micro-batches, as inner features are those of a whole batch."""
         if problem.hparams["accumulation"] > 1:
             return "its inner features are not kept with `accumulation`"
         return super().skip(problem)
@@ -78,18 +78,18 @@ class MIRO(Algorithm):
         return {"ld": 0.0}
 
     def train(self, mode: bool = True) -> "MIRO":
-        """Leave the pretrained network as in evaluation."""
+        """Keep the pretrained network in evaluation mode."""
         super().train(mode)
         self.original.eval()
         return self
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """One optimizer, in which the variances have a larger rate."""
+        """One optimizer, with a larger learning rate for the variances."""
         scales = dict.fromkeys(self.spreads, self.hparams.rate_factor)
         return {"main": self.optimizer_of(self.parameters(), scales)}
 
     def objective(self, out: Outputs) -> Tensor:
-        """The risk and lambda times the distances, which take a pass of the pretrained network."""
+        """The risk plus lambda times the distances; takes an extra pass of the pretrained network."""
         with torch.no_grad(), self.precision(out.batch.x):
             self.original.featurizer(out.batch.x.flatten(0, 1))
         total = out.losses.new_zeros(())
@@ -107,7 +107,7 @@ class _Features(dict[str, Tensor]):
     """The last outputs of a network's stages, by name."""
 
     def keep(self, network: Network) -> None:
-        """Take the outputs of each stage from here on."""
+        """Record the outputs of each stage from now on."""
         for name in network.stages:
             network.get_submodule(name).register_forward_hook(_Keeper(name, self).hook)
 

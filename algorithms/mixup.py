@@ -13,9 +13,9 @@ from oodbench.hparams import hparam, log_uniform
 class Mixup(Algorithm):
     """The mean risk of examples that are mixed, with their targets, with another environment's.
 
-    The environments stand in a ring in an order drawn at each step; with m ~ Beta(alpha, alpha),
-    one number a pair of neighbours, m x + (1 - m) x' has the loss m l(y) + (1 - m) l(y')
-    (arXiv:1710.09412, eq. 1; between environments as in arXiv:2007.01434's code).
+    Each step puts the environments in a ring of random order; with one m ~ Beta(alpha, alpha) per pair of
+    neighbours, m x + (1 - m) x' has the loss m l(y) + (1 - m) l(y') (arXiv:1710.09412, eq. 1; between
+    environments as in arXiv:2007.01434's code).
     """
 
     changes = "batch"
@@ -28,7 +28,7 @@ class Mixup(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for inputs that can be averaged, and a loss of each example."""
+        """Require inputs that can be averaged, and one loss per example."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its inputs or targets cannot be averaged"
         if problem.discrete:
@@ -42,7 +42,7 @@ class Mixup(Algorithm):
         return {"order": order, "share": beta(self.hparams.alpha, (count,), generator)}
 
     def prepare(self, batch: Batch) -> Batch:
-        """Every environment's examples mixed with those of its neighbour."""
+        """Mix every environment's examples with its neighbour's."""
         order = batch.noise["order"]
         neighbour = order.roll(-1)
         share = batch.noise["share"].to(batch.x.dtype)
@@ -56,18 +56,18 @@ class Mixup(Algorithm):
 class OrgMixup(Mixup):
     """The mean risk of examples that are mixed, with their targets, with any others of the step.
 
-    The original mixup, on the examples of all environments together: with a random permutation p of
-    them and one number m ~ Beta(alpha, alpha) a step, as in its authors' code, m x_i + (1 - m) x_p(i)
-    has the loss m l(y_i) + (1 - m) l(y_p(i)) (eq. 1).
+    The original mixup, on the examples of all environments together: with a random permutation p and one
+    m ~ Beta(alpha, alpha) per step, as in its authors' code, m x_i + (1 - m) x_p(i) has the loss
+    m l(y_i) + (1 - m) l(y_p(i)) (eq. 1).
     """
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Each example's partner by its place among all, (E B,), and the share m, (1,)."""
+        """Each example's partner, an index into all examples, (E B,), and the share m, (1,)."""
         order = torch.randperm(batch.x.shape[:2].numel(), generator=generator)
         return {"order": order, "share": beta(self.hparams.alpha, (1,), generator)}
 
     def prepare(self, batch: Batch) -> Batch:
-        """Every example mixed with its partner."""
+        """Mix every example with its partner."""
         shape = batch.x.shape[:2]
         x, y = (values.flatten(0, 1)[batch.noise["order"]] for values in (batch.x, batch.y))
         share = batch.noise["share"].to(batch.x.dtype)

@@ -16,16 +16,15 @@ from .perturbed import excursion, gradients, trained
 class MLDG(Algorithm):
     """The risks, plus the risk of each environment after a step on another one's.
 
-    The environments stand in a ring in an order drawn at each step. For every pair (i, j) of
-    neighbours theta' is theta after a step on R_i, and the gradient is
-    mean_i (grad R_i(theta) + beta grad R_j(theta')): the paper's F(theta) + beta G(theta - alpha F')
-    without second order, with one meta-train and one meta-test environment at a time, as in the code
-    behind arXiv:2007.01434's table (their later code splits the environments once, and with two of
-    them trains nothing).
+    Each step puts the environments in a ring of random order. For every pair (i, j) of neighbours theta' is
+    theta after a step on R_i, and the gradient is mean_i (grad R_i(theta) + beta grad R_j(theta')): the
+    paper's F(theta) + beta G(theta - alpha F') without second order, with one meta-train and one meta-test
+    environment at a time, as in the code behind arXiv:2007.01434's table (their later code splits the
+    environments once, and with two environments trains nothing).
 
-    The inner step is the first one of a new optimizer of the run's kind, weight decay included: with
-    `sgd` the paper's plain step of size alpha = lr, with `adam` about lr * sign(gradient), as in the
-    table. Batch normalisation keeps the statistics of the passes at theta; dropout draws again in each.
+    The inner step is the first one of a new optimizer of the run's kind, weight decay included: with `sgd`
+    the paper's plain step of size alpha = lr, with `adam` about lr * sign(gradient), as in the table. Batch
+    normalisation keeps the statistics of the passes at theta; dropout draws again in each.
     """
 
     changes = "step"
@@ -48,7 +47,7 @@ class MLDG(Algorithm):
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Take two passes for every pair; `loss` is the mean risk at theta."""
+        """Two passes per pair; `loss` is the mean risk at theta."""
         parameters = trained(self.network)
         state = [*parameters, *self.network.buffers()]
         inner = self.optimizer_of(parameters)

@@ -16,12 +16,12 @@ from .penalized import Penalized, summed_risks_decay
 class MMREx(Penalized):
     """The worst affine combination of the training risks, with weights of at least `lambda_min`.
 
-    MM-REx (eq. 7): max over sum_e l_e = 1, l_e >= lambda_min of sum_e l_e R_e, which is
-    (1 - E lambda_min) max_e R_e + lambda_min sum_e R_e for E environments, i.e. the mean risk plus
-    (1 - E lambda_min) * (max_e R_e - mean_e R_e). So the penalty's weight is 1 - E lambda_min:
-    1 (risk interpolation) before `anneal_steps`. lambda_min = 1/E is ERM, 0 the worst environment's
-    risk; -4999.5 with two environments is the weight 1e4 of the paper's Colored MNIST. E counts the
-    environments of a step: with `environments_per_step` those that are drawn.
+    MM-REx (eq. 7): max over sum_e l_e = 1, l_e >= lambda_min of sum_e l_e R_e, which is (1 - E lambda_min)
+    max_e R_e + lambda_min sum_e R_e for E environments, i.e. the mean risk plus
+    (1 - E lambda_min) * (max_e R_e - mean_e R_e). So the penalty's weight is 1 - E lambda_min, and 1 (risk
+    interpolation) before `anneal_steps`. lambda_min = 1/E is ERM, 0 the worst environment's risk; -4999.5
+    with two environments is the weight 1e4 of the paper's Colored MNIST. E is the number of environments in
+    a step (see `environments_per_step`).
     """
 
     needs = Needs(environments=2)
@@ -29,7 +29,7 @@ class MMREx(Penalized):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
-        """The smallest weight of an environment takes the place of a penalty weight.
+        """`lambda_min`, the smallest weight of an environment, replaces a penalty weight.
 
         Weight decay on small images follows the paper's code, see `VREx`.
         """
@@ -57,7 +57,7 @@ class MMREx(Penalized):
         return {"lambda_min": 1 / len(problem.environments), "anneal_steps": 0}
 
     def penalty(self, out: Outputs) -> Tensor:
-        """The distance of the largest risk from the mean risk."""
+        """The largest risk minus the mean risk."""
         return out.risks.max() - out.risks.mean()
 
     def count(self, step: int) -> int:
@@ -73,8 +73,8 @@ class MMREx(Penalized):
 class RI(Algorithm):
     """Risk interpolation: the worst training environment's risk, as CVaR with a share of up to 1/E.
 
-    MM-REx with lambda_min = 0; with `environments_per_step` the worst of those that a step draws. Also
-    known as worst-case or hard group DRO; it is expected to fail where ERM fails.
+    MM-REx with lambda_min = 0; with `environments_per_step` the worst environment of the step. Also known
+    as worst-case or hard group DRO; it is expected to fail where ERM fails.
     """
 
     needs = Needs(environments=2)

@@ -13,10 +13,10 @@ from .feature_matching import FeatureMatching
 GAMMAS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 """The factors g of the Gaussian kernels on features (arXiv:2007.01434's code)."""
 LOWEST = -87.0
-"""The least exponent of the kernels: below it exp is no normal number in float32, and takes forty
-times as long."""
+"""The least exponent of the kernels: below it exp is subnormal in float32, and takes forty times as
+long."""
 ROWS = 64
-"""The rows of a kernel matrix that are made at a time, so that they stay in a processor's cache."""
+"""Rows of a kernel matrix computed at a time, so that they stay in the processor's cache."""
 
 
 @register(
@@ -25,12 +25,12 @@ ROWS = 64
 class MMD(FeatureMatching):
     """Features with a small maximum mean discrepancy between any two environments.
 
-    The distance is the mean over the pairs of environments of mean K(x, x') + mean K(y, y') -
-    2 mean K(x, y) with all pairs of examples (a V-statistic) and K(x, y) = sum_g exp(-g |x - y|^2) for
-    g = 1e-3, 1e-2, ..., 1e3: the form of arXiv:2007.01434's code, without the paper's adversarial
-    autoencoder. The bandwidths are absolute: for wide features that are not normalised most kernels
-    are 0. One kernel matrix of all examples has the terms of all pairs of environments, so that the
-    cost is quadratic in the size of the whole batch.
+    The distance is the mean over the pairs of environments of mean K(x, x') + mean K(y, y') - 2 mean
+    K(x, y) with all pairs of examples (a V-statistic) and K(x, y) = sum_g exp(-g |x - y|^2) for g = 1e-3,
+    1e-2, ..., 1e3: the form of arXiv:2007.01434's code, without the paper's adversarial autoencoder. The
+    bandwidths are absolute: for wide features that are not normalised most kernels are 0. One kernel matrix
+    over all examples serves all pairs of environments, so the cost is quadratic in the size of the whole
+    batch.
     """
 
     def distance(self, out: Outputs) -> Tensor:
@@ -44,7 +44,7 @@ class MMD(FeatureMatching):
 
 def squared_distances(x: Tensor) -> Tensor:
     """|x_i - x_j|^2 of vectors (N, F), as (N, N)."""
-    centred = x - x.mean(0)  # for the round-off of what follows
+    centred = x - x.mean(0)  # reduces round-off
     squares = centred.square().sum(1)
     return (squares.unsqueeze(1) + squares - 2 * centred @ centred.mT).clamp(min=0)
 
@@ -57,7 +57,7 @@ def gaussian_kernels(distances: Tensor, gammas: Sequence[float]) -> Tensor:
 
 
 class _Gaussians(torch.autograd.Function):
-    """sum_g exp(-g d), whose backward pass needs its slope alone, not every term."""
+    """sum_g exp(-g d), which saves only its slope for the backward pass, not every term."""
 
     generate_vmap_rule = True
 

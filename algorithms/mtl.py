@@ -14,16 +14,16 @@ from oodbench.networks.base import Network
 class MTL(Algorithm):
     """A classifier that sees, beside an example's features, the mean features of its environment.
 
-    The mean over environments of the risks of w . (phi, m_e) with the embedding
-    m_e <- ema * mean_i phi_ei + (1 - ema) m_e, from zero on (so `ema` is what the new mean counts for,
-    and its gradient flows); as m_e is that of a linear layer, w . (phi, m_e) is the network's
-    classifier of phi plus a linear layer of m_e. A prediction has no environment: its embedding is the
-    mean of the examples that are predicted together (in evaluations about as many of one environment
-    as in a step of training, drawn by the trial), so that it depends on them, as in the paper.
+    The mean over environments of the risks of w . (phi, m_e) with the embedding m_e <- ema * mean_i
+    phi_ei + (1 - ema) m_e, starting at zero (`ema` is the weight of the new mean, through which gradients
+    flow). The product is computed as the network's classifier of phi plus a linear layer of m_e. A
+    prediction has no environment: its embedding is the mean over the examples predicted together (in
+    evaluations about as many of one environment as in a step of training, drawn by the trial), so it
+    depends on them, as in the paper.
 
     The embedding stands for the paper's kernel mean of an environment's inputs (section 3), as in
-    arXiv:2007.01434, D.2; its code, from before its published numbers on, replaces it by normal noise
-    in training and prediction, and sums the risks.
+    arXiv:2007.01434, D.2, whose code, since before its published numbers, replaces it by normal noise in
+    training and prediction, and sums the risks.
     """
 
     transductive = True
@@ -44,13 +44,13 @@ class MTL(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for feature vectors, whose mean is an embedding."""
+        """Require feature vectors, whose mean is an embedding."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its embedding is a mean of one feature vector of an example"
         return super().skip(problem)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """The environments' embeddings; those of environments that the step leaves out stay."""
+        """The environments' embeddings; environments left out of the step keep theirs."""
         ema = self.hparams.ema
         embeddings = ema * out.features.mean(1) + (1 - ema) * out.of_step(self.embeddings)
         return {"embeddings": out.over_environments(embeddings, self.embeddings)}

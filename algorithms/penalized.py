@@ -11,13 +11,13 @@ from oodbench.hparams import altered, choice, hparam, log_uniform, uniform
 from oodbench.optimizers import Rates
 
 NEVER = 0.999999
-"""A share of the steps that no run of up to 500,000 comes to; below 1 in float32 and in six digits, too."""
+"""A share of the steps that runs of up to 500,000 never reach; below 1 in float32 and in six digits."""
 
 
 def summed_risks_decay() -> float:
     """The weight decay of methods whose code on small images adds 1e-3 ||theta||^2 to a sum of two risks.
 
-    In mean risks that is half of what IRM's code has, and so is the range.
+    For mean risks this is half the weight decay of IRM's code, and the range is halved too.
     """
     half = (1e-3, log_uniform(1e-5, 1e-2))
     decay: float = altered(Algorithm.Hparams, "weight_decay", {"small_images": half})
@@ -27,12 +27,11 @@ def summed_risks_decay() -> float:
 class Penalized(Algorithm, ABC):
     """Mean risk plus a weighted penalty, with the schedule that IRM and REx share.
 
-    The weight is `initial_weight` before step `anneal_steps`, below 1 a share of the run's steps, and
-    `penalty_weight` from then on. With
-    `divide_by_weight` everything, weight decay too, is divided by weight / initial_weight where that
-    exceeds 1, as the code of arXiv:1907.02893 and arXiv:2003.00688 does in its own units, in which
-    the initial weight is 1 (an initial weight of 0 counts as 1 here); with `reset_optimizer` the
-    optimizer starts again at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and
+    The weight is `initial_weight` before step `anneal_steps` (below 1: a share of the run's steps), and
+    `penalty_weight` from then on. With `divide_by_weight` loss and weight decay are divided by
+    weight / initial_weight if that exceeds 1, as in the code of arXiv:1907.02893 and arXiv:2003.00688,
+    where the initial weight is 1 (an initial weight of 0 counts as 1 here). With `reset_optimizer` the
+    optimizer restarts at the switch (arXiv:2007.01434's code). A subclass implements `penalty` and has
     either a hyperparameter `penalty_weight` or a method `final_weight`.
     """
 
@@ -40,9 +39,9 @@ class Penalized(Algorithm, ABC):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """Ranges: arXiv:2007.01434, D.2, its numbers of steps over its 5,001, of which those above, one in
-        13, never switch; for small images the grid of arXiv:1907.02893's code, over its 501; for
-        synthetic data that of arXiv:2009.00329, over 600.
+        """Ranges: arXiv:2007.01434, D.2, as shares of its 5,001 steps (one draw in 13 exceeds them and
+        never switches); for small images the grid of arXiv:1907.02893's code, as shares of 501; for
+        synthetic data that of arXiv:2009.00329, of 600.
         """
 
         initial_weight: float = hparam(1.0, low=0.0)
@@ -66,10 +65,10 @@ class Penalized(Algorithm, ABC):
 
     @abstractmethod
     def penalty(self, out: Outputs) -> Tensor:
-        """The penalty, a scalar; a subclass gives it."""
+        """The penalty, a scalar."""
 
     def final_weight(self, step: int) -> float:
-        """The weight at a `step` from `anneal_steps` on."""
+        """The penalty's weight at a `step` from `anneal_steps` on."""
         of_subclass: Any = self.hparams
         weight: float = of_subclass.penalty_weight
         return weight
@@ -87,18 +86,18 @@ class Penalized(Algorithm, ABC):
         return 1 + self.hparams.divide_by_weight * (excess > 0) * excess
 
     def objective(self, out: Outputs) -> Tensor:
-        """The objective (mean risk + weight * penalty) / divisor."""
+        """(Mean risk + weight * penalty) / divisor."""
         penalty = self.penalty(out)
         out.metrics["penalty"] = penalty.detach()
         total = out.risks.mean() + self.weight(out.step) * penalty
         return total / self.divisor(out.step)
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Weight decay divided like the loss; a new optimizer at the switch, where asked for."""
+        """Divide weight decay like the loss; with `reset_optimizer`, restart at the switch."""
         restart = self.switches(step) and self.hparams.reset_optimizer
         decay = rates.weight_decay / self.divisor(step)
         return rates._replace(weight_decay=decay, restart=restart)
 
     def switches(self, step: int) -> bool:
-        """Whether a weight is another from `step` on."""
+        """Whether the weight changes at `step`."""
         return bool(step == first_step(self.hparams.anneal_steps, self.problem.steps) > 0)

@@ -13,7 +13,7 @@ def trained(network: nn.Module) -> list[nn.Parameter]:
 
 
 def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The gradient of a scalar for each of the parameters, of its shape."""
+    """The gradient of a scalar with respect to each parameter, in its shape."""
     return list(torch.autograd.grad(loss, parameters, materialize_grads=True))
 
 

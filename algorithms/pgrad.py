@@ -12,11 +12,12 @@ from .perturbed import trained
 
 
 def principal_gradient(path: Tensor, components: int) -> Tensor:
-    """The direction (P,) from the weights (T, P) along a path, of the length of its way.
+    """The principal direction (P,) of a path of weights (T, P), scaled to the distance of its ends.
 
-    With w_k the first eigenvectors of the T x T matrix of the centred weights, v_k = S' w_k made unit, and
-    signs with which they go back to the path's start, sum_k lambda_k v_k / ||lambda|| times the way. As
-    ||S' w_k||^2 = lambda_k, that is S' sum_k +-sqrt(lambda_k) w_k, and S itself is never needed.
+    Let S be the centred weights, lambda_k and w_k the leading eigenvalues and eigenvectors of S S' (T x T),
+    and v_k = S' w_k / ||S' w_k||, signed to point back to the path's start. The direction is sum_k lambda_k
+    v_k / ||lambda|| times that distance. As ||S' w_k||^2 = lambda_k, the sum is S' sum_k +-sqrt(lambda_k)
+    w_k.
     """
     products = path @ path.mT
     products = products - products.mean(0)
@@ -36,12 +37,12 @@ class PGrad(Algorithm):
     """A step along the principal directions of a walk over the environments.
 
     The walk takes a step of the run's optimizer on the risk of each environment in turn, in an order drawn
-    for each of `splits` pieces of the batch (PGrad-B). Its weights' first principal directions, each
-    turned to where the walk came from, are summed with their eigenvalues' shares and given the length of
-    its way (sections 3.1 and 3.2); theta <- theta - outer_lr times that. The optimizer's moments go on from
-    walk to walk. In the authors' code weight decay is that of the outer step; here it acts in the walk.
-    Statistics of batch normalisation are those of the walk. Two lengths of a batch that `splits` does
-    not divide come in another order there.
+    for each of `splits` pieces of the batch (PGrad-B). The leading principal directions of its weights,
+    signed to point back to its start, are summed in proportion to their eigenvalues and scaled to the
+    distance of its ends (sections 3.1 and 3.2); theta <- theta - outer_lr times the result. The optimizer
+    keeps its moments between walks. In the authors' code weight decay is part of the outer step; here it
+    acts in the walk. Statistics of batch normalisation are those of the walk. If `splits` does not divide
+    the batch, its unequal pieces come in another order there.
     """
 
     changes = "step"
@@ -62,10 +63,10 @@ class PGrad(Algorithm):
         return {"orders": torch.stack(orders)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """An inner step for every piece of every environment; `loss` is the mean along the way."""
+        """One inner step per piece and environment; `loss` is the mean risk along the walk."""
         parameters, risks = trained(self.network), []
         start = torch.cat([p.detach().flatten() for p in parameters])
-        path = start.new_zeros(1 + batch.noise["orders"].numel(), len(start))  # of what has moved
+        path = start.new_zeros(1 + batch.noise["orders"].numel(), len(start))  # offset from start
         pieces = batch.micro_batches(self.hparams.splits)
         for piece, order in zip(pieces, batch.noise["orders"].tolist(), strict=False):
             for e in order:

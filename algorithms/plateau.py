@@ -4,19 +4,19 @@ import torch
 from torch import nn
 
 TOLERANCE, PATIENCE, FALLS = 1e-4, 1, 3
-"""The share of the least loss by which one has to be below it, the losses in a row that may fail to be, and
-how many falls there are."""
+"""The relative drop below the least loss that counts, the failures in a row that are tolerated, and the
+number of falls."""
 
 
 class Plateau(nn.Module):
-    """Falls of the rate, as torch's `ReduceLROnPlateau` has them, in buffers."""
+    """Falls of the learning rate as in torch's `ReduceLROnPlateau`, with the state in buffers."""
 
     least: torch.Tensor
     worse: torch.Tensor
     at: torch.Tensor
 
     def __init__(self, never: int) -> None:
-        """Take `never`, a step that does not come, as the step of falls that are still to come."""
+        """`never` is a step past the run's last, which marks falls still to come."""
         super().__init__()
         self.never = never
         self.register_buffer("least", torch.tensor(torch.inf, dtype=torch.float64))
@@ -30,11 +30,11 @@ class Plateau(nn.Module):
         self._at: list[int] = self.at.tolist()
 
     def falls(self, step: int) -> int:
-        """How many falls there are up to a step."""
+        """The number of falls up to a step."""
         return sum(step >= fall for fall in self._at)
 
     def validated(self, loss: float, step: int) -> None:
-        """Take note of the loss after `step` updates."""
+        """Record the loss after `step` updates, which may add a fall."""
         fallen = self.falls(self.never - 1)
         if fallen == FALLS:
             return

@@ -20,15 +20,15 @@ class RDM(BurnIn):
     """Mean risk, with the losses of the worst environment distributed like those of all.
 
     After a burn-in R + penalty_weight * MMD^2 + variance_weight * (Var + Var') is minimised, where MMD^2
-    is that of the examples' losses in the environment with the largest risk and in all of them (it is
-    one of these), biased, with the kernels sum_g exp(-g (l - l')^2), g = 1e-4, 1e-3, ..., 1e3; Var and
-    Var' are the unbiased variances of the losses there (0 of a single one). The paper's code searches
-    ranges that depend on the dataset, batch sizes of 70 to 100 among them; here all datasets have its
-    usual ones, and the batch sizes of all methods.
+    compares the examples' losses in the environment with the largest risk with those in all environments,
+    itself included: the biased estimate with kernels sum_g exp(-g (l - l')^2), g = 1e-4, 1e-3, ..., 1e3.
+    Var and Var' are the unbiased variances of these two sets of losses (0 of a single one). The paper's
+    code searches ranges that depend on the dataset, including batch sizes of 70 to 100; here all datasets
+    have its usual ranges, and the batch sizes of all methods.
     """
 
     changes = "penalty"
-    needs = Needs(environments=2)  # others than the worst
+    needs = Needs(environments=2)  # to match with the worst
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(BurnIn.Hparams):
@@ -40,7 +40,7 @@ class RDM(BurnIn):
         lr_after: float = hparam(1.5e-5, uniform(8e-6, 2e-5), low=0.0)
 
     def objective(self, out: Outputs) -> Tensor:
-        """The mean risk, and past the burn-in the penalties."""
+        """The mean risk, plus the penalties after the burn-in."""
         environments, examples = out.losses.shape
         places = torch.arange(environments, device=out.losses.device)
         worst = (places == out.risks.argmax()).to(out.losses.dtype)

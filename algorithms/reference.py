@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn as references: what a forest, say, makes of the same examples.
+"""Reference estimators of scikit-learn, such as random forests, fitted to the same examples.
 
 A benchmark on which an untuned forest beats every row measures little.
 """
@@ -23,14 +23,14 @@ SMALLEST = 1e-9
 class Reference(Algorithm):
     """An estimator fitted once to all examples that a run trains on, pooled.
 
-    A subclass makes the `estimator`. Inputs are those of networks, flattened; the seed is the trial's.
-    What hyperparameters say of networks and optimizers has no effect, nor has the number of steps.
+    A subclass implements `estimator`. Inputs are those of networks, flattened; the seed is the trial's.
+    Hyperparameters of networks and optimizers and the number of steps have no effect.
     """
 
     changes = "reference"
     trains_network = False
     regresses: ClassVar[bool] = True
-    """Whether there is an estimator of real numbers, too."""
+    """Whether the estimator can also fit real numbers."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -40,7 +40,7 @@ class Reference(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for inputs of numbers, and for targets of one class or real numbers."""
+        """Require real-valued inputs, and targets that are one class or real numbers."""
         if problem.discrete:
             return "it takes inputs for numbers, and these are numbers of words"
         if not problem.task.has_classes and (
@@ -66,7 +66,7 @@ class Reference(Algorithm):
         elif len(np.unique(targets)) == 1:
             made = DummyClassifier()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a logistic regression may be short of its optimum
+            warnings.simplefilter("ignore")  # a logistic regression may stop short of its optimum
             self.fitted = made.fit(inputs, targets.astype(int) if classes else targets)
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ class Reference(Algorithm):
         return {"loss": batch.x.new_zeros(())}
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) in double precision, the largest at the estimator's class; or predictions."""
+        """Logits (N, C) in double precision, largest at the predicted class; or predicted real numbers."""
         task, inputs = self.problem.task, _numbers(x)
         if not task.has_classes:
             return torch.from_numpy(self.fitted.predict(inputs)).to(x.device)
@@ -84,7 +84,7 @@ class Reference(Algorithm):
         return torch.from_numpy(logits).to(x.device)
 
     def scores(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """A number (N, K) for each of the K classes that were seen, the logarithm of its share."""
+        """Log-probabilities (N, K) of the K classes seen in training."""
         probabilities = self.fitted.predict_proba(inputs)
         logarithms: NDArray[Any] = np.log(np.maximum(probabilities, SMALLEST))
         return logarithms
@@ -102,7 +102,7 @@ class Forest(Reference):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Reference.Hparams):
-        """The defaults are scikit-learn's of a classifier."""
+        """scikit-learn's defaults for a classifier."""
 
         trees: int = hparam(100, low=1)
         smallest_leaf: int = hparam(1, choice(1, 2, 5, 10), low=1)
@@ -157,18 +157,18 @@ class SupportVectors(Reference):
         """The defaults are scikit-learn's."""
 
         C: float = hparam(1.0, log_uniform(1e-1, 1e3), low=0.0)
-        """The weight of the examples' losses beside the norm."""
+        """The weight of the examples' losses relative to the norm."""
         width: float = hparam(1.0, log_uniform(0.1, 10.0), low=0.0)
-        """A factor of gamma, which without it is 1 / (D times the variance of the inputs)."""
+        """Multiplies gamma = 1 / (D times the variance of the inputs)."""
 
     def estimator(self, classes: bool, x: NDArray[Any], seed: int) -> Any:
-        """Make a machine, of several classes one for each pair."""
+        """Make a support-vector machine, for several classes one per pair."""
         from sklearn.svm import SVC, SVR
 
         gamma = self.hparams.width / (x.shape[1] * (x.var() or 1.0))
         if not classes:
             return SVR(C=self.hparams.C, gamma=gamma)
-        # by decision values where pairs tie, as logits are
+        # break ties between pairs by decision values, which are the logits
         return SVC(C=self.hparams.C, gamma=gamma, break_ties=True)
 
     def scores(self, inputs: NDArray[Any]) -> NDArray[Any]:
@@ -188,7 +188,7 @@ class Neighbours(Reference):
         """The defaults are scikit-learn's."""
 
         k: int = hparam(5, log_uniform_int(1, 51), low=1)
-        """The number of neighbours, or all examples if they are fewer."""
+        """The number of neighbours, at most all examples."""
         weights: str = hparam(
             "uniform", choice("uniform", "distance"), options=("uniform", "distance")
         )
@@ -213,7 +213,7 @@ class Logistic(Reference):
         """The default is scikit-learn's."""
 
         C: float = hparam(1.0, log_uniform(1e-4, 1e3), low=0.0)
-        """The weight of the examples' losses beside the norm."""
+        """The weight of the examples' losses relative to the norm."""
 
     def estimator(self, classes: bool, x: NDArray[Any], seed: int) -> Any:
         """Make a logistic regression."""

@@ -15,9 +15,9 @@ from oodbench.optimizers import Rates
 class Retrained(Algorithm):
     """ERM, then a classifier that is trained from its first weights while the features stay as they are.
 
-    The second stage begins at step `first_stage`, below 1 a share of the run's steps, with a new
-    optimizer; both stages together have the run's steps, and the first one's records are ERM's. In
-    the second, batch normalisation and dropout of the featurizer are as in evaluation.
+    The second stage begins at step `first_stage` (below 1: a share of the run's steps), with a new
+    optimizer; both stages together have the run's steps, and the first one's records are ERM's. In the
+    second, the featurizer is in evaluation mode (batch normalisation, dropout).
     """
 
     changes = "group"
@@ -38,27 +38,27 @@ class Retrained(Algorithm):
         return {"first_stage": problem.steps}
 
     def retrains(self, step: int) -> bool:
-        """Whether `step` is one of the second stage."""
+        """Whether `step` is in the second stage."""
         return bool(step >= first_step(self.hparams.first_stage, self.problem.steps))
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """A new optimizer where the second stage begins."""
+        """Restart the optimizer where the second stage begins."""
         return rates._replace(restart=self._begins(step))
 
     def _begins(self, step: int) -> bool:
         return step > 0 and self.retrains(step) and not self.retrains(step - 1)
 
     def trains_head_only(self, step: int) -> bool:
-        """Whether the step is of the second stage."""
+        """Whether `step` is in the second stage, or `head_only` says so."""
         return self.retrains(step) or super().trains_head_only(step)
 
     def start_stage(self, step: int) -> None:
-        """Draw the classifier's weights again."""
+        """Reset the classifier to its initial weights where the second stage begins."""
         if self._begins(step):
             for value, first in self._heads():
                 value.copy_(first)
 
     def _heads(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The entries of the classifier and of the one that is kept."""
+        """Pairs of entries of the classifier's state and the kept head's."""
         now, kept = self.network.classifier.state_dict(), self.kept_head.state_dict()
         return zip(now.values(), kept.values(), strict=True)

@@ -1,4 +1,4 @@
-"""Losses that are weighted by how many training examples their class or group has."""
+"""Losses weighted by the number of training examples of each class or group."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from .counted import Counted
 class Reweighted(Counted, ABC):
     """The mean of w_g l over the examples of a step, g being the class or the group of an example.
 
-    The weights of all G classes or groups have the mean 1, and one without examples has the weight 0, as
-    in SubpopBench (arXiv:2302.12254). A subclass gives `group_weights` up to a factor.
+    The weights of all G classes or groups have mean 1, and empty ones have weight 0, as in SubpopBench
+    (arXiv:2302.12254). A subclass implements `group_weights`.
     """
 
     needs = Needs(attributes={"over": "groups"})
@@ -29,7 +29,7 @@ class Reweighted(Counted, ABC):
 
     @abstractmethod
     def group_weights(self) -> Tensor:
-        """The weights (G,) of the classes or groups up to a factor, of counts above 0."""
+        """Unnormalised weights (G,) of the classes or groups; those of empty ones are ignored."""
 
     def objective(self, out: Outputs) -> Tensor:
         """The mean weighted loss."""

@@ -13,14 +13,14 @@ from oodbench.tasks import Task
 
 
 def target_scores(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
-    """The target's logit of each example, (...), from logits (..., C); of one logit z it is z or -z."""
+    """Each example's logit of its target, (...), from logits (..., C); with a single logit z, z or -z."""
     if task.kind == "binary":
         return (2 * targets - 1) * logits.squeeze(-1)
     return logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
 def target_probabilities(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
-    """The target's probability of each example, (...)."""
+    """Each example's probability of its target, (...)."""
     if task.kind == "binary":
         return target_scores(task, logits, targets).sigmoid()
     return target_scores(task, logits.softmax(-1), targets)
@@ -33,8 +33,8 @@ def among_largest(values: Tensor, share: Any) -> Tensor:
     """
     n = values.shape[-1]
     place = torch.as_tensor(share * (n - 1) + 1e-4).floor().long()
-    if not isinstance(share, Tensor):  # one run alone, whose place need not be a tensor's
-        return values >= values.topk(int(place) + 1).values[..., -1:]  # a third of the sort's time
+    if not isinstance(share, Tensor):  # a single run, not a vectorized program
+        return values >= values.topk(int(place) + 1).values[..., -1:]  # 3 times as fast as a sort
     ordered = values.sort(-1, descending=True).values
     place = place.expand(*values.shape[:-1], 1)
     return values >= ordered.gather(-1, place)
@@ -44,12 +44,12 @@ def among_largest(values: Tensor, share: Any) -> Tensor:
 class RSC(Algorithm):
     """The mean risk without the features that each prediction rests on most.
 
-    With g the gradient of the target's logit for the features (eq. 1 of the paper), the coordinates
-    whose g is among the largest `feature_share` are muted, of each example its own (eqs. 2 and 3).
-    Only the `batch_share` of the examples whose target's probability drops most stay muted.
-    As in arXiv:2007.01434's code the features are one vector; the paper also mutes places of a feature
-    map, and lets the batch's share grow with the epochs. The masks are constants of the gradient.
-    Examples of all environments are ranked together. A classifier with dropout draws again in each pass.
+    With g the gradient of the target's logit with respect to the features (eq. 1), the coordinates of each
+    example whose g is among the largest `feature_share` are muted (eqs. 2 and 3). Only the `batch_share` of
+    the examples whose target's probability drops most stay muted. As in arXiv:2007.01434's code the
+    features are one vector; the paper also mutes positions of a feature map, and lets the batch's share
+    grow with the epochs. The masks are constants of the gradient. Examples of all environments are ranked
+    together. A classifier with dropout draws again in each pass.
     """
 
     changes = "step"
@@ -63,7 +63,7 @@ class RSC(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for one logit of a target, and one feature vector of an example."""
+        """Require one class as the target."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it mutes the features that speak for the class that is the target"
         return super().skip(problem)

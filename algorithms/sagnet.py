@@ -28,7 +28,7 @@ def moments(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def with_other_style(features: Tensor, order: Tensor, share: Tensor) -> Tensor:
-    """Features (N, F) with means and variances mixed with those of others: `share` (N, 1) their own."""
+    """Features (N, F) whose mean and variance mix their own, `share` (N, 1), with example `order`'s."""
     centred, mean, deviation = moments(features)
     mixed = torch.lerp(mean[order], mean, share)
     variance = torch.lerp(deviation[order].square(), deviation.square(), share)
@@ -36,7 +36,7 @@ def with_other_style(features: Tensor, order: Tensor, share: Tensor) -> Tensor:
 
 
 def with_other_content(features: Tensor, order: Tensor) -> Tensor:
-    """The contents, constants, of other examples with the style of each example, (N, F)."""
+    """The contents of the examples `order`, detached, in the style of each example, (N, F)."""
     centred, mean, deviation = moments(features)
     content = (centred / deviation).detach()[order]
     return content * deviation + mean
@@ -55,18 +55,18 @@ class SagNet(Algorithm):
     """The mean risk at features of a random style, when their own style does not predict the target.
 
     The style of an example is the mean and the variance of its features, its content the features
-    normalised by these. In turn, as in algorithm 1, and with `shuffled` for those of another
-    example of the batch:
+    normalised by these. Three steps in turn, as in algorithm 1, where `shuffled` means from another example
+    of the batch:
     network <- a step on l(classifier(content, a style + (1 - a) style shuffled)), a uniform on [0, 1);
     style head <- a step on l(head(content shuffled, style)), of fixed features;
     featurizer <- a step on adversary_weight * cross-entropy(uniform, head(content shuffled, style)).
-    The shuffled contents are constants, and shuffled again in each. The features of the second and the
-    third step are the same, after the first.
+    Shuffled contents are constants, and every step draws a new permutation. The second and the third step
+    use the same features, computed after the first.
 
     As in arXiv:2007.01434's code the features are the vector before the classifier, and the adversary
-    trains all that is below it; the paper's style is that of the channels of an inner map, and its
-    adversary trains only batch normalisation's parameters, with clipped gradients. One optimizer
-    trains the network in both of its steps, so that weight decay acts on the featurizer in both.
+    trains everything below it; the paper's style is that of the channels of an inner map, and its adversary
+    trains only batch normalisation's parameters, with clipped gradients. One optimizer trains the network
+    in both of its steps, so that weight decay acts on the featurizer in both.
     """
 
     changes = "adversarial"
@@ -83,7 +83,7 @@ class SagNet(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for classes, which the style head predicts."""
+        """Require classes, which the style head predicts."""
         if not problem.task.has_classes:
             return "its adversary makes predictions of classes uniform"
         return super().skip(problem)
@@ -101,7 +101,7 @@ class SagNet(Algorithm):
         return {"share": share, "orders": torch.stack(orders)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Take two passes and three steps; `loss` is the first step's."""
+        """Two passes and three steps; `loss` is the first step's."""
         task, network, share = self.problem.task, self.network, batch.noise["share"]
         x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
         of_network, of_style, of_featurizer = batch.noise["orders"]
@@ -117,7 +117,7 @@ class SagNet(Algorithm):
         style_loss = task.losses(guesses, y).mean()
         self.descend(style_loss, step, "style")
 
-        # the classifier has no gradient of this, so that the optimizer leaves it alone
+        # the classifier gets no gradient here, so the optimizer skips it
         guesses = self.style(with_other_content(features, of_featurizer))
         adversarial = self.hparams.adversary_weight * uniform_losses(task, guesses).mean()
         self.descend(adversarial, step)

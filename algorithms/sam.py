@@ -16,8 +16,8 @@ class SAM(Algorithm):
     """The mean risk at the worst point nearby: a step with the gradient at theta + rho g / ||g||.
 
     g is the gradient at theta, over all trained parameters (eq. 2 with p = 2; eq. 3 without its second
-    order, as the paper's algorithm 1). Weight decay is no part of g. Both passes are of the whole
-    batch; batch normalisation keeps the statistics of the first, and dropout draws again in the second.
+    order, as the paper's algorithm 1), without weight decay. Both passes see the whole batch; batch
+    normalisation keeps the statistics of the first, and dropout draws again in the second.
     """
 
     changes = "step"
@@ -38,7 +38,7 @@ class SAM(Algorithm):
         return out.risks.mean()
 
     def shift(self, norm: Tensor) -> Tensor:
-        """How far the second gradient's point lies from theta, in units of g, which has this norm."""
+        """The step from theta to the second gradient's point, as a multiple of g, whose norm is `norm`."""
         return self.hparams.rho / norm.clamp(min=torch.finfo(norm.dtype).tiny)
 
     def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
@@ -46,7 +46,7 @@ class SAM(Algorithm):
         return second
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Take two passes and one step; `loss` is the mean risk at theta."""
+        """Two passes and one step; `loss` is the mean risk at theta."""
         parameters: list[Tensor] = [*trained(self.network)]
         out = self.outputs(batch, step)
         first = gradients(self.climbed(out), parameters)
@@ -93,9 +93,9 @@ class SAGM(SAM):
 class DISAM(SAM):
     """The mean risk at a point nearby, to which environments with large risks contribute less.
 
-    As SAM, with g the gradient of mean_e R_e - variance_weight * mean_e (R_e - mean R)^2 at theta; the
-    step is with the gradient of the mean risk at theta + rho g / ||g||. Batch normalisation keeps the
-    statistics of the first pass, in the authors' code those of both.
+    As SAM, with g the gradient of mean_e R_e - variance_weight * mean_e (R_e - mean R)^2 at theta; the step
+    is with the gradient of the mean risk at theta + rho g / ||g||. Batch normalisation keeps the statistics
+    of the first pass; in the authors' code, of both.
     """
 
     needs = Needs(environments=2)
@@ -107,5 +107,5 @@ class DISAM(SAM):
         variance_weight: float = hparam(0.1, log_uniform(1e-2, 1e0), low=0.0)
 
     def climbed(self, out: Outputs) -> Tensor:
-        """The mean of the risks less their weighted variance."""
+        """The mean of the risks minus their weighted variance."""
         return out.risks.mean() - self.hparams.variance_weight * out.risks.var(correction=0)

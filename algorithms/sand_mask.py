@@ -10,8 +10,7 @@ from oodbench.algorithms import Algorithm, Needs, Problem, register
 from oodbench.hparams import hparam, log_uniform, uniform
 
 PIECE = 2**17
-"""Elements of the stacked gradients that are looked at at a time, so that they stay in a processor's
-cache."""
+"""Elements of the stacked gradients processed at a time, so that they stay in the processor's cache."""
 
 
 @register("SANDMask", paper="arXiv:2106.02266")
@@ -25,7 +24,7 @@ class SANDMask(Algorithm):
     """
 
     changes = "gradient"
-    needs = Needs(environments=2)  # for a variance
+    needs = Needs(environments=2)  # the variance needs two
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):

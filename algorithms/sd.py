@@ -30,7 +30,7 @@ class SD(Penalized):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for logits."""
+        """Require losses that are computed from logits."""
         if problem.task.kind == "boxes":
             return "a detector works out its losses without logits"
         return super().skip(problem)

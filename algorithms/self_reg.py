@@ -11,7 +11,7 @@ from oodbench.networks.base import Network
 
 
 def in_class_partners(targets: Tensor, noise: Tensor) -> Tensor:
-    """Another index of each example's class, (N,), by a random permutation in each class.
+    """The index (N,) of an example of the same class, by a random permutation within each class.
 
     `targets` (N,) are class numbers, `noise` (N,) is uniform on [0, 1).
     """
@@ -24,20 +24,20 @@ def in_class_partners(targets: Tensor, noise: Tensor) -> Tensor:
 class SelfReg(Algorithm):
     """The mean risk, with predictions and features like those of other examples of the same class.
 
-    Of all environments' examples, with z logits, phi features, h a projection of phi, p and p' two
-    permutations within the classes, l ~ Beta(1/2, 1/2) one number a step, and mix = l p + (1 - l) p':
+    Over all environments' examples, with logits z, features phi, a projection h of phi, two permutations p
+    and p' within the classes, one l ~ Beta(1/2, 1/2) per step, and mix = l p + (1 - l) p':
     R + min(R, 1) [l (d(z, z_p) + 0.3 d(phi, h_p)) + (1 - l) (d(z, z_mix) + 0.3 d(phi, h_mix))],
-    d the mean squared difference, min(R, 1) a constant. So are constants and projection in
-    arXiv:2007.01434's code, whose optimizer leaves the projection as it started; the paper's also
-    averages the weights over steps, here an option of the run. The projection normalises by its batch,
-    in training alone, so that it keeps no statistics.
+    where d is the mean squared difference and min(R, 1) a constant. Constants and projection are those of
+    arXiv:2007.01434's code, whose optimizer does not train the projection; the paper's code also averages
+    the weights over steps, here an option of the run. The projection is used only in training, so its batch
+    normalisation keeps no running statistics.
     """
 
     changes = "penalty"
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for classes: examples of the same class are compared."""
+        """Require classes, as examples of the same class are compared."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it compares examples of the same class"
         return super().skip(problem)

@@ -80,7 +80,7 @@ class TemporalANDMask(torch.optim.Optimizer):
 
     @staticmethod
     def numbers(group: Mapping[str, Any], count: int) -> dict[str, float]:
-        """The numbers of the update `count`: rates, complements of betas, corrections of the moments."""
+        """The scalars of the update `count`: rates, complements of the betas, bias corrections."""
         numbers = {"rate": group["lr"], "decay": group["weight_decay"], "eps": group["eps"]}
         numbers["threshold"] = group["tau"] - ROUND_OFF
         for name, beta in zip("mva", group["betas"], strict=True):
@@ -98,7 +98,7 @@ class TemporalANDMask(torch.optim.Optimizer):
         group: Mapping[str, Any],
         n: Mapping[str, Any],
     ) -> None:
-        """Change parameter, m, v and a by one update; its `numbers` may be tensors of any shape."""
+        """Update parameter, m, v and a in place; the scalars in `n` may be tensors of any shape."""
         a.lerp_(gradient.sign(), n["rest_a"])
         if group["decay"] == "coupled":
             gradient = gradient + n["decay"] * parameter

@@ -20,10 +20,10 @@ class Transfer(Algorithm):
 
     With h' a second classifier at most `radius` from the network's classifier h (Euclidean), algorithm 1
     does a step of phi and h on mean_e R_e(h), a step of phi on weight * (max_e R_e(h') - min_e R_e(h')),
-    and `ascents` steps of size ascent_lr * weight of h', from h on, up the same gap, each followed by the
-    projection onto the ball. So the adversary of one update is of the batch before, and phi takes two
-    steps of its optimizer. This is arXiv:2007.01434's code at its defaults; all its random draws have
-    `gda`, with which neither featurizer nor classifier is trained, and which is not here.
+    and `ascents` steps of h', starting at h, of size ascent_lr * weight up the same gap, each projected
+    onto the ball. The adversary of an update thus comes from the previous batch, and phi takes two steps of
+    its optimizer. This is arXiv:2007.01434's code at its defaults; all its random draws set `gda`, which
+    trains neither featurizer nor classifier and is left out here.
     """
 
     changes = "adversarial"
@@ -44,7 +44,7 @@ class Transfer(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for features, which a second classifier reads."""
+        """Require features, which a second classifier reads."""
         if problem.task.kind == "boxes":
             return "a detector's losses are no function of its features"
         return super().skip(problem)
@@ -67,12 +67,12 @@ class Transfer(Algorithm):
         return self.hparams.penalty_weight * (risks.max() - risks.min())
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Take two steps of the network and some of the adversary; `loss` is the mean risk before."""
+        """Two steps of the network, then `ascents` of the adversary; `loss` is the mean risk before."""
         loss = self.outputs(batch, step).risks.mean()
         self.descend(loss, step)
         x = batch.x.flatten(0, 1)
         if self.hparams.penalty_weight:
-            # the classifier has no gradient of the gap, so that the optimizer leaves it alone
+            # the classifier gets no gradient of the gap, so the optimizer skips it
             self.descend(self._gap(self.featurized(x), batch), step)
         with torch.no_grad():
             features = self.featurized(x)
@@ -80,7 +80,7 @@ class Transfer(Algorithm):
         return {"loss": loss.detach(), "gap": gap.detach()}
 
     def _climb(self, features: Tensor, batch: Batch) -> Tensor:
-        """Let the adversary start from the classifier and climb; the weighted gap before its last step."""
+        """Restart the adversary at the classifier and climb; the weighted gap before the last step."""
         centre = [p.detach() for p in self.network.classifier.parameters()]
         adversary: list[Tensor] = [*self.adversary.parameters()]
         self.adversary.load_state_dict(self.network.classifier.state_dict())

@@ -14,23 +14,23 @@ from oodbench.networks.base import Network
 from .group_dro import exponentials
 
 FITS, RATE = 30, 0.1
-"""Steps of every environment's head in an update, and their size."""
+"""Gradient steps of each environment's head per update, and their size."""
 TERMS, LIMIT = 10, 10.0
-"""Terms of the series of the inverse Hessian, and the largest entry from which on it takes no more."""
+"""Terms of the inverse Hessian's Neumann series, and the largest entry above which it stops."""
 
 
 @register("TRM", paper="arXiv:2110.09940")
 class TRM(Algorithm):
     """The mean risk, and the risk of each environment's optimal head on the other environments.
 
-    A linear head h_Q of every environment follows it by 30 gradient steps in each update. From step
-    `anneal_steps` on mean_Q [sum_P a_QP R_P(h_Q) - hessian_weight <H_Q^-1 v_Q, grad R_Q(h_Q)>] is added to
+    Each environment has a linear head h_Q, which 30 gradient steps per update fit to it. From step
+    `anneal_steps` on, mean_Q [sum_P a_QP R_P(h_Q) - hessian_weight <H_Q^-1 v_Q, grad R_Q(h_Q)>] is added to
     the mean risk, with v_Q the gradient in h_Q of the first sum and H_Q^-1 by a Neumann series of ten
     terms, both constants of the gradient: the second term is how the heads move with the features. a_QP,
     1 / (E - 1) at first, is multiplied by exp(eta a_QP R_P(h_Q)) after every update and normalised over P.
     Hessian and slopes are those of the weights without the biases, and heads and shares first move at
-    `anneal_steps`, as in arXiv:2007.01434's code. There tensors are changed in place that are still
-    needed: its series has twice the second term and not the first, and its gradients the next a_QP.
+    `anneal_steps`, as in arXiv:2007.01434's code. That code overwrites tensors that are still needed: its
+    series counts the second term twice and omits the first, and its gradients use the next a_QP.
     """
 
     changes = "penalty"
@@ -57,7 +57,7 @@ class TRM(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for heads that are linear functions of a feature vector, and for cross-entropies."""
+        """Require heads that are linear in a feature vector, and cross-entropies."""
         if problem.task.kind == "regression":
             return "steps of its heads, which suit cross-entropies, diverge on squared errors"
         if problem.task.kind in ("tokens", "boxes"):
@@ -116,7 +116,7 @@ class TRM(Algorithm):
         slopes = out.task.logit_gradients(logits.detach(), targets) / count
         slopes = slopes * self._normalised(out)[:, :, None, None]
         v = torch.einsum("qpbc,pbf->qcf", slopes, features)
-        # the Hessian of a loss in its logits, by which a product with that in the heads is cheap
+        # the Hessian in the logits, which makes products with the heads' Hessian cheap
         of_own = features @ heads.mT + biases.unsqueeze(1)
         hessian: Any = vjp(lambda z: out.task.logit_gradients(z, out.targets) / count, of_own)[1]
         inverse, going = v, v.new_ones(len(v), 1, 1) > 0

@@ -16,7 +16,7 @@ RANGES: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "tanh": (torch.tanh, -1.0),
     "relu": (F.relu, 0.0),
 }
-"""The function that bounds the features, with the least value of the uniform noise, whose largest is 1."""
+"""The function that bounds the features, and the lower end of the uniform noise; the upper end is 1."""
 HIDDEN = 100
 
 
@@ -27,12 +27,12 @@ HIDDEN = 100
 class URM(Algorithm):
     """The mean risk, with features that a discriminator takes for uniform noise.
 
-    With s = tanh or relu, phi = s(the network's features), u uniform on [-1, 1] or [0, 1], and l(z, 1) =
-    log(1 + exp(-z)), l(z, 0) = log(1 + exp(z)): network and discriminator D minimise
-    mean_e R_e(classifier(phi)) + weight * mean l(D(phi), 1) for the network, and
-    mean l(D(u), 1) + weight * mean l(D(phi), 0) for D. arXiv:2007.01434's code has another optimizer for
-    D, which takes features from before the network's step: one with both gradients does the same where
-    their rates agree, as by default there. Its draws of D's rate are about ten times smaller.
+    With s = tanh or relu, phi = s(the network's features), u uniform on [-1, 1] or [0, 1], and
+    l(z, 1) = log(1 + exp(-z)), l(z, 0) = log(1 + exp(z)): network and discriminator D minimise
+    mean_e R_e(classifier(phi)) + weight * mean l(D(phi), 1) for the network, and mean l(D(u),
+    1) + weight * mean l(D(phi), 0) for D. arXiv:2007.01434's code has a second optimizer for D, which uses
+    features from before the network's step; a single optimizer does the same if their rates agree, as at
+    its defaults. Its random draws of D's rate are about ten times smaller.
     """
 
     changes = "adversarial"
@@ -55,7 +55,7 @@ class URM(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for features that are vectors."""
+        """Require one feature vector per example."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its discriminator takes one feature vector of an example"
         return super().skip(problem)
@@ -72,7 +72,7 @@ class URM(Algorithm):
         return squash(features)
 
     def objective(self, out: Outputs) -> Tensor:
-        """The two sums, each with gradients for its own part."""
+        """The sum of both losses, each with gradients for its own part alone."""
         phi, weight = self._squashed(out.features), self.hparams.penalty_weight
         risk = out.task.losses(self.network.classifier(phi), out.targets).mean()
         fixed = {n: p.detach() for n, p in self.discriminator.named_parameters()}

@@ -14,10 +14,10 @@ from .penalized import Penalized, summed_risks_decay
 class VREx(Penalized):
     """Mean risk plus the variance of the training environments' risks (V-REx, eq. 8).
 
-    The variance is the population's, of the E environments of a step (with `environments_per_step`
-    those that are drawn). The paper sums the risks: its beta is E * penalty_weight. Its code for
-    Colored MNIST adds w (R_1 - R_2)^2 and l ||theta||^2 to R_1 + R_2 and divides the whole by w;
-    halved, for mean risks, this is penalty_weight = 2 w, initial_weight = 2 and weight_decay = l.
+    This is the population variance over the E environments of a step (see `environments_per_step`). The
+    paper sums the risks: its beta is E * penalty_weight. Its code for Colored MNIST adds w (R_1 - R_2)^2
+    and l ||theta||^2 to R_1 + R_2 and divides the whole by w; halved, for mean risks, this is
+    penalty_weight = 2 w, initial_weight = 2 and weight_decay = l.
     """
 
     needs = Needs(environments=2)

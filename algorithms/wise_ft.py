@@ -16,12 +16,12 @@ from oodbench.networks.base import Network
 class WiSEFT(Algorithm):
     """ERM, whose predictions are those of (1 - alpha) theta_0 + alpha theta.
 
-    theta are the fine-tuned weights, theta_0 those that fine-tuning starts from. The paper's start is a
-    network with a zero-shot head made of text. Where a model has none, an author proposes to train a new
-    head alone for some steps first, and to average the backbone only, under the trained head
-    (mlfoundations/wise-ft, issue 8). Of that, the start is here: the pretrained network with a head that is
-    trained alone (`head_only`); the head is averaged like the backbone, as a zero-shot head is. Statistics
-    of batch normalisation are averaged with the same shares, as all entries of the state in their code.
+    theta are the fine-tuned weights, theta_0 those that fine-tuning starts from. The paper starts from a
+    network with a zero-shot head made of text. For a model without one, an author suggests training a new
+    head alone for some steps first, and averaging only the backbone, under the trained head
+    (mlfoundations/wise-ft, issue 8). Here the head is first trained alone in the same way (`head_only`),
+    but averaged like the backbone, as a zero-shot head is. Statistics of batch normalisation are averaged
+    with the same shares, as all entries of the state in their code.
     """
 
     changes = "estimator"
@@ -29,9 +29,9 @@ class WiSEFT(Algorithm):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """Alpha is 0.5, which the authors recommend where nothing is known of the shift: in their
-        experiments it is close to the best alpha of each. Their code's example evaluates 0, 0.1, ..., 1 of
-        one fine-tuning, for a choice; here each draw, or value of a list, is a training of its own.
+        """The default alpha is what the authors recommend if nothing is known of the shift; in their
+        experiments it is close to the best alpha of each. Their code's example evaluates 0, 0.1, ..., 1 on
+        one fine-tuned model; here each alpha is a separate training.
         """
 
         alpha: float = hparam(0.5, uniform(0.0, 1.0), low=0.0, high=1.0)
@@ -45,13 +45,13 @@ class WiSEFT(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Ask for a start whose head was trained, or is made of texts."""
+        """Require a start whose head is trained, or made of texts."""
         if not problem.hparams["head_only"] and not problem.zero_shot:
             return "it starts from a trained head, and `head_only` is 0"
         return super().skip(problem)
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """The usual update; theta_0 is theta until fine-tuning begins, and predictions are theta's."""
+        """The usual update; until fine-tuning begins theta_0 follows theta, so predictions are theta's."""
         metrics = super().update(batch, step)
         if self.trains_head_only(step):
             for kept, value in zip(self._start(), self._now(), strict=True):
@@ -65,7 +65,7 @@ class WiSEFT(Algorithm):
         return [value.detach() for value in self.network.state_dict().values()]
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, C) under the weights in between."""
+        """Logits (N, C) under the interpolated weights."""
         alpha = self.hparams.alpha
         pairs = zip(self.start.state_dict().items(), self._now(), strict=True)
         weights = {

@@ -10,8 +10,8 @@ from oodbench.algorithms import Algorithm, Batch, Needs, register
 class ZeroShot(Algorithm):
     """The predictions of a network whose head comes from text prompts, without any training.
 
-    The row shows what pretraining alone has: of CLIP with `head_init: text`, scaled cosines between an
-    image and a prompt for each class (section 3.1). Fine-tuned rows stand beside it. A run needs one step.
+    A baseline for fine-tuning: with CLIP and `head_init: text` the logits are scaled cosines between an
+    image and a prompt for each class (section 3.1). A run needs one step.
     """
 
     changes = "estimator"
@@ -20,7 +20,7 @@ class ZeroShot(Algorithm):
 
     @torch.no_grad()
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """The loss of the batch; nothing changes."""
+        """The loss of the batch, without training."""
         logits = self.predict(batch.x.flatten(0, 1))
         losses = self.problem.task.losses(logits, batch.y.flatten(0, 1))
         return {"loss": losses.mean()}

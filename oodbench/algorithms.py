@@ -44,7 +44,7 @@ BALANCED = {"uniform": "", "rwy": "classes", "rwg": "groups", "subg": "groups"}
 def register(name: str, *, paper: str) -> Callable[[A], A]:
     """Register a method under `name`; `paper` is where it was published (arXiv:..., or a title).
 
-    Raises UserError for a method whose hooks are misspelt, do not fit or are none.
+    Raises UserError if hooks are misspelt, have wrong parameters, or no hook is overridden.
     """
 
     def decorate(cls: A) -> A:
@@ -57,7 +57,7 @@ def register(name: str, *, paper: str) -> Callable[[A], A]:
 def _require_a_change(cls: type["Algorithm"]) -> None:
     """Raise UserError for a method that would train as ERM, unless it derives from a registered one.
 
-    Only a method without hyperparameters of its own is ERM on purpose, if its `neutral` says so.
+    Overriding `neutral` alone marks a method as ERM on purpose, if it adds no hyperparameters.
     """
     if not issubclass(cls.Hparams, CommonHparams):
         raise UserError(f"the algorithm {cls.__name__}: `Hparams` derives from `Algorithm.Hparams`")
@@ -71,15 +71,15 @@ def _require_a_change(cls: type["Algorithm"]) -> None:
 
 
 def first_step(value: float, steps: int) -> float:
-    """The whole step at which something starts: `value` itself, or below 1 that share of the steps.
+    """The step at which something starts, rounded: `value` itself, or below 1 that share of the steps.
 
-    Arithmetic alone, so that `value` may be a tensor where many runs are trained as one program.
+    Only arithmetic, as `value` may be a tensor where many runs are trained as one program.
     """
     return (value * (1 + (value < 1) * (steps - 1)) + 0.5) // 1
 
 
 def beta(alpha: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw from Beta(alpha, alpha), float64: its quantiles at numbers that do not depend on alpha."""
+    """Draw from Beta(alpha, alpha) in float64, by inverting uniform numbers that do not depend on alpha."""
     quantiles = torch.rand(shape, generator=generator, dtype=torch.float64)
     return torch.from_numpy(scipy.special.betaincinv(alpha, alpha, quantiles.numpy()))
 
@@ -94,26 +94,26 @@ class Problem:
     """Names of the training environments, in the order in which batches stack them."""
     steps: int
     attributes: int = 0
-    """How many values the examples' attribute has; 0: they have none."""
+    """The number of values of the examples' attribute; 0: they have none."""
     discrete: bool = False
-    """Whether inputs are numbers of words, which cannot be averaged."""
+    """Whether inputs are token ids, which cannot be averaged."""
     sizes: tuple[int, ...] = ()
-    """How many examples each training environment has to train on."""
+    """The number of training examples of each environment."""
     counts: tuple[tuple[int, ...], ...] = ()
-    """How many of these each group has, by environment: groups as `Task.groups` numbers them, where
-    examples have no attribute classes. Empty where targets are no classes."""
+    """The number of training examples of each group, by environment; groups are numbered as in
+    `Task.groups`, and are classes if there is no attribute. Empty if targets are not classes."""
     pretrained: bool = False
     """Whether the network has weights that were trained on other data."""
     zero_shot: bool = False
     """Whether the network's head predicts classes before any training, as one made of texts does."""
     seed: int = 0
-    """Seed of everything that all runs of a trial have in common: data noise, splits, initial
-    weights, order of batches."""
+    """Seed of everything that all runs of a trial share: data noise, splits, initial weights, order of
+    batches."""
     autocast: torch.dtype | None = None
-    """The type in which the network runs while it is trained, by autocast; None: its parameters' own.
-    Its outputs, losses, gradients and masks have the parameters' precision."""
+    """The dtype of the network's passes in training, by autocast; None: the parameters' dtype. Outputs,
+    losses, gradients and masks have the parameters' precision."""
     hparams: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """The method's hyperparameters, where `skip` is asked about some."""
+    """The method's hyperparameters, for `skip` to look at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,22 +123,22 @@ class Needs:
     environments: int = 1
     """The least number of training environments."""
     attributes: bool | Mapping[str, object] = False
-    """Whether a batch has to hold the examples' attributes, or at which values of hyperparameters."""
+    """Whether batches must hold attributes, or the values of hyperparameters at which they must."""
     index: bool = False
     """Whether a batch must hold each example's index in its environment."""
     views: int = 0
-    """The number of further views of every input that a batch holds. The augmentation that the dataset
-    has in training is drawn again for each; without one they are copies, and `prepare` may make
-    others. The network sees them in the same pass; losses and risks are those of the first view."""
+    """The number of extra views of every input in a batch, each a new draw of the dataset's training
+    augmentation; without an augmentation they are copies, and `prepare` may replace them. The network sees
+    them in the same pass; losses and risks are those of the first view."""
     pretrained: bool = False
     """Whether the network has to start from pretrained weights."""
     zero_shot: bool = False
     """Whether the network's head has to predict classes before any training."""
     packages: Mapping[str, str] = field(default_factory=dict)
-    """The optional packages that it imports, each with the command that installs it."""
+    """Optional packages that the method imports, each with the command that installs it."""
 
     def has_attributes(self, hparams: Mapping[str, Any]) -> bool:
-        """Whether a batch has to hold attributes, with these hyperparameters."""
+        """Whether batches must hold attributes, with these hyperparameters."""
         if isinstance(self.attributes, bool):
             return self.attributes
         return all(hparams[name] == value for name, value in self.attributes.items())
@@ -174,8 +174,8 @@ class CommonHparams:
             "digits": (0.0, None),
         },
     )
-    """Added to the gradient as weight_decay * parameter (twice the factor of a penalty ||w||^2),
-    but for `adamw`, which takes it, times the learning rate, from the parameter itself."""
+    """Added to the gradient as weight_decay * parameter (twice the factor of a penalty ||w||^2), except for
+    `adamw`, which subtracts lr * weight_decay * parameter from the parameter."""
     batch_size: int = hparam(
         32,
         log_uniform_int(2**3, 2**5.5),
@@ -190,8 +190,8 @@ class CommonHparams:
     )
     """Examples per environment and step; 0: as many as the smallest environment has."""
     environments_per_step: int = hparam(0, low=0)
-    """The number of training environments of a step, drawn at each step; 0: all. A drawn one
-    with fewer than `batch_size` examples goes on with its next epoch."""
+    """The number of training environments drawn at each step; 0: all. One with fewer than `batch_size`
+    examples goes on with its next epoch."""
     optimizer: str = hparam("adam", options=("adam", "adamw", "sgd"))
     momentum: float = hparam(0.9, low=0.0, high=1.0)
     """The momentum of the optimizer `sgd`."""
@@ -201,26 +201,26 @@ class CommonHparams:
         by_family={"synthetic": ("drop", None), "noisy_labels": ("drop", None)},
     )
     sampling: str = hparam("uniform", options=tuple(BALANCED), neutral="uniform")
-    """How examples are drawn from an environment (arXiv:2110.14503): `rwy` and `rwg` draw each of
-    its classes or groups equally often, with replacement; `subg` keeps as many of each group as
-    its smallest has. Groups are pairs of target and attribute."""
+    """How examples are drawn from an environment (arXiv:2110.14503): `rwy` and `rwg` draw each of its
+    classes or groups equally often, with replacement; `subg` subsamples each group to the size of the
+    smallest. Groups are pairs of target and attribute."""
     warm_up: int | float = hparam(0.0, low=0, neutral=0.0)
     """Updates in which the learning rate rises linearly to its schedule, below 1 a share of the
     run's steps (arXiv:1706.02677, section 2.2)."""
     clip_norm: float = hparam(0.0, low=0.0, neutral=0.0)
-    """The largest norm of an update's whole gradient, which is scaled down to it (arXiv:1211.5063,
-    algorithm 1), after masks and before weight decay; 0: any."""
+    """The gradient of an update is scaled down to this norm if it is larger (arXiv:1211.5063, algorithm 1),
+    after masks and before weight decay; 0: never."""
     accumulation: int = hparam(1, low=1, neutral=1)
-    """The micro-batches in which a batch goes through the featurizer, so that the activations of one are
-    in memory (gradient caching, arXiv:2101.06983). Objectives still see the whole batch, and the
-    gradients are those of the whole batch; batch normalisation sees a micro-batch."""
+    """The number of micro-batches in which a batch goes through the featurizer, so that memory holds the
+    activations of one (gradient caching, arXiv:2101.06983). Objectives and gradients are still those of the
+    whole batch; batch normalisation sees a micro-batch."""
     head_only: int | float = hparam(0.0, low=0, neutral=0.0)
     """Updates at the start that train the classifier alone, below 1 a share of the run's steps
-    (arXiv:2202.10054); meanwhile the featurizer is as in evaluation."""
+    (arXiv:2202.10054), with the featurizer in evaluation mode."""
 
 
 class _Method(Protocol[H]):
-    """A class with hyperparameters of a type, which those of its instances then have."""
+    """For typing: the hyperparameters of an instance have the type of the class's `Hparams`."""
 
     @property
     def Hparams(self) -> type[H]: ...
@@ -233,13 +233,13 @@ class Algorithm(nn.Module):
     2. `combine(gradients)`: how the environments' gradients of one parameter become one;
     3. `update(batch, step)`: the whole step.
 
-    The other hooks change what stands around these. In the order of a step they are `start_stage`,
+    The other hooks change the rest of a step. In the order of a step, the hooks are `start_stage`,
     `environments_at`, `noise`, `prepare`, (the forward pass), `next_buffers`, `objective`, `schedule`.
 
-    `noise`, `prepare`, `next_buffers`, `objective` and `combine` depend on parameters, buffers, batch,
-    step and hyperparameters alone, and never branch in Python on the value of a hyperparameter: many runs
-    are then trained as one program. State beyond the parameters lives in buffers, so that every method
-    resumes.
+    `noise`, `prepare`, `next_buffers`, `objective` and `combine` must depend only on parameters, buffers,
+    batch, step and hyperparameters, and never branch in Python on the value of a hyperparameter, so that
+    many runs can be trained as one program. State beyond the parameters lives in buffers, so that every
+    method resumes.
     """
 
     changes: ClassVar[str] = "risk"
@@ -252,7 +252,7 @@ class Algorithm(nn.Module):
     trains_network: ClassVar[bool] = True
     """Whether the method trains the run's network; otherwise it fits another predictor."""
     noise_on_host: ClassVar[bool] = False
-    """Whether noise stays on the CPU, for an `update` that reads its values: on a GPU that would wait."""
+    """Whether noise stays on the CPU, as an `update` that reads its values would wait for a GPU."""
 
     Hparams: TypeAlias = CommonHparams
 
@@ -271,13 +271,13 @@ class Algorithm(nn.Module):
         self.problem = problem
         self.hparams = hparams
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
-        # in a program of many runs the parameters are stacked, and nothing tells which are trained
-        # weights that layers share count under each of their names
+        # kept, as the stacked parameters of a program of many runs do not show which are trained;
+        # weights that layers share are listed under each of their names
         names = network.named_parameters(remove_duplicate=False)
         self._trained = {n for n, p in names if p.requires_grad}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Refuse, by a UserError, an unknown `changes` or `needs`."""
+        """Raise UserError for invalid `changes` or `needs`."""
         super().__init_subclass__(**keywords)
         if cls.changes not in CHANGES:
             raise unknown("value", cls.changes, CHANGES, f"`changes` of the method {cls.__name__}")
@@ -288,7 +288,7 @@ class Algorithm(nn.Module):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Why `problem` with its `hparams` cannot be run, beyond the method's `needs`, or None."""
+        """Why the method cannot run on `problem` with its `hparams`, beyond `needs`; None if it can."""
         return None
 
     @classmethod
@@ -311,17 +311,17 @@ class Algorithm(nn.Module):
         return {"main": self.optimizer_of(self.parameters())} if self.trains_network else {}
 
     def schedule(self, step: int, rates: Rates) -> Rates:
-        """Learning rate, weight decay and whether optimizers are reset, from the usual ones."""
+        """The rates of an update, and whether optimizers restart before it, given the usual `rates`."""
         return rates
 
     def start_stage(self, step: int) -> None:
         """Change parameters or buffers in place, without gradients, where a stage of the run begins.
 
-        It is called before the update at every step.
+        Called before the update at every step.
         """
 
     def environments_at(self, step: int) -> Sequence[int]:
-        """The training environments of a step, by index; by default as `environments_per_step` says."""
+        """Indices of a step's training environments; by default as `environments_per_step` says."""
         wanted, count = self.hparams.environments_per_step, len(self.problem.environments)
         if not 0 < wanted < count:
             return range(count)
@@ -337,47 +337,47 @@ class Algorithm(nn.Module):
         return bool(share != 0 and step < first_step(share, self.problem.steps))
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Draw the random numbers of a step, by name; `batch.noise` has them afterwards.
+        """Draw the random numbers of a step, by name, for `batch.noise`.
 
-        `generator` is the step's own: all methods of a trial get the same one, and a resumed run gets
-        it again. The names and shapes may depend on the shapes of `batch`, not on its values.
+        `generator` is seeded by trial and step, alike for all methods and for a resumed run. The names and
+        shapes may depend on the shapes of `batch`, not on its values.
         """
         return {}
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch that is trained on, made of the dataset's; a pure function."""
+        """The batch to train on, made from the dataset's; a pure function."""
         return batch
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """The next values of the method's buffers by their names; a pure function.
 
-        `objective` finds them in `out.buffers`, where gradients flow through them; after the update the
-        buffers take them, detached.
+        `objective` finds them in `out.buffers`, with gradients; after the update they are stored in the
+        buffers, detached.
         """
         return {}
 
     def objective(self, out: Outputs) -> Tensor:
-        """The scalar to minimise; ERM's mean risk unless a method says otherwise."""
+        """The scalar to minimise; by default ERM's mean risk."""
         return out.risks.mean()
 
     def combine(self, gradients: Tensor) -> Tensor:
-        """One gradient (*shape) of a parameter from those of the E environments, (E, *shape)."""
+        """Combine a parameter's gradients in the E environments, (E, *shape), into one, (*shape)."""
         return gradients.mean(0)
 
     @property
     def reduction(self) -> Reduction | None:
-        """How the gradients of the batch's units become one, or None if `objective` is descended.
+        """How the gradients of the batch's units become one, or None to descend `objective`.
 
-        By default environments are the units of a method with a `combine`. Another `Reduction` makes
-        examples the units, or combines gradients faster, from their signs.
+        By default environments are the units of a method that overrides `combine`. Another `Reduction` may
+        take examples as units, or combine gradients faster, from their signs.
         """
         return Reduction(combine=self.combine) if self.overrides("combine") else None
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Do one update and return detached scalars, `loss` among them.
 
-        `batch` is ready for the forward pass: of the step's environments, with noise, after `prepare`. A
-        method's own update takes `self.outputs(batch, step)` and calls `self.descend(loss, step)`.
+        `batch` is ready for the forward pass: of the step's environments, with noise, after `prepare`. An
+        override calls `self.outputs(batch, step)` and `self.descend(loss, step)`.
         """
         reduction = self.reduction
         if reduction is None:
@@ -399,10 +399,10 @@ class Algorithm(nn.Module):
         return {"loss": loss.detach(), **out.metrics}
 
     def validated(self, loss: float, step: int) -> None:
-        """Take note of the mean loss on the training examples that `drawing_at` holds out.
+        """Receive the mean loss on the training examples that `drawing_at` holds out.
 
-        It is called at the evaluations of the run, after `step` updates, if the last one's drawing, and
-        the first one's, held examples out. It may change buffers in place.
+        Called at the evaluations of the run, after `step` updates, if both the first and the last update's
+        drawing held examples out. It may change buffers in place.
         """
 
     def predict(self, x: Tensor) -> Tensor:
@@ -410,17 +410,17 @@ class Algorithm(nn.Module):
         logits: Tensor = self.network(x)
         return logits
 
-    # Methods and the engine call what follows; no method overrides it.
+    # Methods and the engine call these; methods must not override them.
 
     @final
     @classmethod
     def overrides(cls, *hooks: str) -> bool:
-        """Whether the method has one of these hooks in place of the default."""
+        """Whether the method overrides one of these hooks."""
         return any(getattr(cls, hook) is not getattr(Algorithm, hook) for hook in hooks)
 
     @final
     def train_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Do the step of a run on a batch as it was drawn: `update`, and what comes before it."""
+        """Do the step of a run on a batch as it was drawn: start a stage, prepare the batch, update."""
         with torch.no_grad():
             self.start_stage(step)
         if self.rates(step).restart:
@@ -445,7 +445,7 @@ class Algorithm(nn.Module):
 
     @final
     def noise_at(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """The method's noise of a step, on the CPU."""
+        """The method's `noise` of a step, on the CPU; empty by default."""
         if not self.overrides("noise"):
             return {}
         seed = derive("draws", self.problem.seed, step)
@@ -453,7 +453,7 @@ class Algorithm(nn.Module):
 
     @final
     def outputs(self, batch: Batch, step: int) -> Outputs:
-        """One forward pass over the batch of an `update`, or a part of it, stacked."""
+        """One forward pass over the batch of an `update`, or a part of that batch."""
         shape, x, task = batch.x.shape[:2], batch.x.flatten(0, 1), self.problem.task
         if type(self.network).losses is not Network.losses:
             function: Any = self.network.losses
@@ -488,7 +488,7 @@ class Algorithm(nn.Module):
 
     @final
     def featurized(self, x: Tensor) -> Tensor:
-        """The features of inputs (N, ...) as `Outputs` has them, in the run's precision."""
+        """The features of inputs (N, ...), in the run's precision."""
         return self._through(self.network.featurizer, x)
 
     def _through(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -498,7 +498,7 @@ class Algorithm(nn.Module):
 
     def _in_micro_batches(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         count = self.hparams.accumulation
-        if count > 1 and self.reduction is not None:  # whose batches are micro-batches already
+        if count > 1 and self.reduction is not None:  # `update` has split these batches already
             count = 1
         return in_micro_batches(self.network, function, count, *inputs)
 
@@ -523,12 +523,12 @@ class Algorithm(nn.Module):
 
     @final
     def risk_gradients(self, out: Outputs) -> dict[str, Tensor]:
-        """The gradient of each environment's risk in each trained parameter of the network, by its name.
+        """The gradients (E, *shape) of each environment's risk in each trained parameter, by its name.
 
-        They are (E, *shape), and themselves differentiable: an `objective` may use them. They take a
-        forward and a backward pass, in which batch normalisation takes each environment by its own
-        statistics; the update then differentiates through both. Raises UserError for a network that works
-        out its own losses, which are no function of its outputs.
+        They are differentiable, so that an `objective` may use them. They cost an extra forward and
+        backward pass, with batch-normalisation statistics per environment, through which the update
+        differentiates. Raises UserError for a network that computes its losses itself, rather than from
+        outputs.
         """
         if type(self.network).losses is not Network.losses:
             raise UserError(
@@ -547,7 +547,7 @@ class Algorithm(nn.Module):
     ) -> torch.optim.Optimizer:
         """The run's optimizer for some parameters.
 
-        Learning rates have the network's factors, and `scales`.
+        Learning rates are multiplied by `scales`, or else by the network's `rate_scales`.
         """
         h, by_name = self.hparams, dict(self.network.named_parameters())
         factors = {by_name[name]: factor for name, factor in self.network.rate_scales.items()}
@@ -566,10 +566,10 @@ class Algorithm(nn.Module):
     def descend(
         self, loss: Tensor | Sequence[Tensor | None], step: int, optimizer_name: str = "main"
     ) -> None:
-        """Let an optimizer do its step on a loss, or by gradients of the network's trained parameters.
+        """Do an optimizer's step on a loss, or with given gradients of the network's trained parameters.
 
-        It has the step's learning rate and weight decay, `clip_norm` bounds the gradients, and where the
-        head alone is trained the featurizer keeps its weights. Afterwards no parameter has a gradient.
+        Uses the step's learning rate and weight decay, clips gradients at `clip_norm`, and in head-only
+        steps leaves the featurizer unchanged. Gradients are cleared afterwards.
         """
         if isinstance(loss, Tensor):
             loss.backward()  # type: ignore[no-untyped-call]
@@ -592,7 +592,7 @@ class Algorithm(nn.Module):
 
     @final
     def units(self, batch: Batch, step: int) -> Units:
-        """The units of a batch: its environments, or its examples where the reduction says so."""
+        """The units of a batch: its environments, or its examples if the reduction says so."""
         reduction = self.reduction or Reduction(combine=self.combine)
         x, y, of_examples = batch.x, batch.y, reduction.unit == "example"
         if of_examples:
@@ -615,9 +615,9 @@ class Algorithm(nn.Module):
 def why_skipped(
     cls: type[Algorithm], problem: Problem, hparams: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Why a method with these hyperparameters cannot be run on `problem`, or None if it can.
+    """Why a method with these hyperparameters cannot run on `problem`, or None if it can.
 
-    Without `hparams` they are the method's defaults; those that a run's spec leaves out are neutral.
+    `hparams` are the method's defaults if None; otherwise missing ones take their neutral values.
     """
     values = defaults(cls.Hparams)
     if hparams is not None:

@@ -42,7 +42,7 @@ def whole_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, text: str, durable: bool = True) -> None:
-    """Write a text as a `whole_file`."""
+    """Write a text file atomically, see `whole_file`."""
     with whole_file(path, durable) as file:
         file.write(text.encode())
 
@@ -75,7 +75,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 def _name_target(error: BaseException, temporary: Path, path: Path) -> None:
     """Let an error of a temporary file name what the user knows: `path`, or its missing folder.
 
-    Errors of writing, as of a full disk, name no file by themselves.
+    Errors of writing, such as a full disk, name no file by themselves.
     """
     if isinstance(error, OSError) and error.filename in (None, str(temporary)):
         error.filename = str(path if path.parent.is_dir() else path.parent)
@@ -101,14 +101,14 @@ def temporary_name(path: Path) -> Path:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether the name is one of `temporary_name`, as an interrupted write leaves it behind."""
+    """Whether the name is from `temporary_name`, as left behind by an interrupted write."""
     return path.name.startswith(".") and path.suffix == ".part"
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to be read.
+    """Open a file for reading.
 
-    Raises UserError for a pipe, a device or a folder, which is not opened, and OSError as `open` does.
+    Raises UserError for a pipe, a device or a folder, without opening it, and OSError as `open` does.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise UserError(f"{path} is no regular file")

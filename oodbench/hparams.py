@@ -28,7 +28,7 @@ class Distribution:
     arguments: tuple[Value, ...]
 
     def __post_init__(self) -> None:
-        """Refuse, by a UserError, a range that goes down, and logarithms of numbers that have none."""
+        """Raise UserError for a range from high to low, or a log range that is not above 0."""
         if self.kind == "choice":
             return
         low, high, *_ = (float(a) for a in self.arguments if a is not None)
@@ -54,7 +54,7 @@ class Distribution:
     def __str__(self) -> str:
         values = list(self.arguments)
         if self.kind == "uniform_int" and isinstance(values[1], int):
-            values[1] -= 1  # it is kept as the bound that is not reached
+            values[1] -= 1  # stored as an exclusive bound
         return f"{self.kind}({', '.join(map(str, values))})"
 
 
@@ -64,7 +64,7 @@ def uniform(low: float, high: float) -> Distribution:
 
 
 def log_uniform(low: float, high: float, most: float | None = None) -> Distribution:
-    """The log-uniform distribution on [low, high), where values above `most` are `most`."""
+    """The log-uniform distribution on [low, high), clipped to at most `most`."""
     return Distribution("log_uniform", (low, high) if most is None else (low, high, most))
 
 
@@ -118,10 +118,10 @@ def hparam(
 ) -> T:
     """A hyperparameter: its default, the distribution of random draws and the allowed values.
 
-    `by_family` gives another (default, distribution) for the datasets of a family. Without a
-    distribution every draw takes the default. `low` and `high` (inclusive) or `options` bound the
-    values that a user may set. A hyperparameter added to an existing method has a `neutral` value,
-    which leaves the method as it was: other values alone enter a run's id.
+    `by_family` gives another (default, distribution) for the datasets of a family. Without a distribution
+    every draw takes the default. `low` and `high` (inclusive) or `options` bound the values that a user may
+    set. A hyperparameter added to an existing method has a `neutral` value, which leaves the method as it
+    was and does not enter a run's id.
     """
     metadata = {
         "distribution": distribution,
@@ -250,8 +250,8 @@ def _given_ranges(
 ) -> dict[str, tuple[Value, Distribution | None]]:
     """The defaults and distributions that a sweep file gives instead of a method's own.
 
-    They are written `{default: VALUE, range: log_uniform(LOW, HIGH)}`, with others for the families of
-    datasets under `by_family`, where a default alone stands in every draw. Raises UserError for others.
+    Written as `{default: VALUE, range: log_uniform(LOW, HIGH)}`, with overrides for families of datasets
+    under `by_family`; a default without a range is used in every draw. Raises UserError if malformed.
     """
     known = {k for f in fields(space) for k in f.metadata.get("by_family", {})}
     ranges = {}
@@ -316,7 +316,7 @@ def _cast(value: object, wanted: Any, where: str) -> object:
             return str(value)  # YAML reads the name 2020 as a number
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-        if kind is float and isinstance(value, str):  # 1e-3 without a dot stays a text in a file
+        if kind is float and isinstance(value, str):  # YAML reads 1e-3, without a dot, as a string
             try:
                 return float(value)
             except ValueError:
@@ -338,7 +338,7 @@ def _check_range(value: Any, limits: Mapping[str, Any], where: str) -> None:
         raise unknown("value", value, options, where)
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{where} must be finite, not {value}")
-    if isinstance(value, float) and 0 < abs(value) < 2.0**-1022:  # training takes it for 0
+    if isinstance(value, float) and 0 < abs(value) < 2.0**-1022:  # subnormal: 0 in training
         raise UserError(f"{where} must be 0 or at least {2.0**-1022:.2g}, not {value}")
     if (low is not None and value < low) or (high is not None and value > high):
         if high is None:

@@ -1,7 +1,7 @@
 """The identity of code and of files: equal digests, equal contents.
 
-The code of a class is the file that defines it and, directly or not, the files that it imports: not the
-standard library, installed packages or the package's engine, for which the version stands. Comments,
+The code of a class is the file that defines it and all files that it imports, directly or not, except the
+standard library, installed packages and the package's engine, which the version identifies. Comments,
 docstrings and formatting do not count. Files are parsed, never imported, so that a report can check whether
 a method still has the code that trained its runs.
 
@@ -69,7 +69,7 @@ def stamp(file: File) -> Stamp:
 
 
 def by_stamp(files: int) -> Callable[[Callable[[F], T]], Callable[[F], T]]:
-    """Decorate a function of a file, whose last results are remembered for so many unchanged files."""
+    """Decorator of a function of a file that caches the results for the last `files` unchanged files."""
 
     def decorate(read: Callable[[F], T]) -> Callable[[F], T]:
         remembered = lru_cache(files)(lambda file, stamp: read(file))
@@ -113,7 +113,7 @@ def commit() -> str | None:
 def code_of(*classes: type) -> Code | None:
     """The source of classes as it was when first asked for, which is what this process runs.
 
-    None if no file defines any of them, or files of the engine do.
+    None if every class is defined by the engine or by no file.
     """
     files: dict[str, str] = {}
     for cls in classes:
@@ -226,7 +226,7 @@ def _read(source: bytes) -> tuple[str, list[Import]]:
 
 
 def _imported(what: Import, by: Path) -> Path | None:
-    """What is imported from a package may be a module in it."""
+    """`from package import name` may import a module of the package."""
     level, module, name = what
     inner = f"{module}.{name}".strip(".")
     return _find(inner, level, by) or (_find(module, level, by) if name else None)

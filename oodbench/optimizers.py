@@ -39,17 +39,16 @@ class UpdateRule:
     """
 
     slots: tuple[str, ...]
-    """Names of what the optimizer's state holds of every parameter."""
+    """Names of the optimizer's state tensors of each parameter."""
     numbers: Callable[[Mapping[str, Any], int], dict[str, float]]
-    """Returns the numbers of a run's update, from its options and the count of its updates so far,
-    this one included."""
+    """Maps a run's options and its number of updates, this one included, to the scalars of the update."""
     update: Callable[..., None]
     """Updates in place: given parameters (K, P), gradients, slots, the options that all runs share,
     and the numbers as (K, 1)."""
     counted: Callable[[int], object] | None = None
-    """Makes `step` of the optimizer's own state from the count of updates; None: it has no such entry."""
+    """Makes `step` of the optimizer's state from the number of updates; None: there is no such entry."""
     varying: frozenset[str] = frozenset()
-    """Options that `numbers` reads beside the learning rate and the weight decay, so that runs may
+    """Options that `numbers` reads in addition to the learning rate and the weight decay, so that runs may
     differ in them."""
 
 
@@ -62,8 +61,8 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimizer `name` (`adam`, `adamw` or `sgd`); weight decay is set by `set_rates`.
 
-    `scales` has the factors of the learning rate of some parameters. However a gradient lies in memory,
-    the optimizer is given it in the layout of its parameter.
+    `scales` are learning-rate factors of some parameters. Before a step, gradients are copied to the memory
+    layout of their parameters if it differs.
     """
     optimizer = _plain_optimizer(
         name, [p for p in parameters if p.requires_grad], lr, momentum, scales
@@ -122,11 +121,11 @@ def _lay_out_gradients(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 class Rates(NamedTuple):
-    """The learning rate and the weight decay of one update, and what comes before it."""
+    """The learning rate and the weight decay of an update, and whether optimizers restart before it."""
 
     lr: float
     weight_decay: float
-    """Coupled, added to the gradient, but for `adamw`."""
+    """Added to the gradient, except for `adamw`."""
     restart: bool = False
     """Whether the optimizers' state is reset before the update."""
 

@@ -49,25 +49,22 @@ class Registry(Generic[T]):
         package: str | None = None,
         check: Callable[[T], None] = lambda cls: None,
     ) -> None:
-        """Take `package`, the one that has the group's name, unless another is given.
-
-        `check` raises UserError for a class that cannot be registered.
-        """
+        """`package` defaults to `group`; `check` raises UserError for classes that cannot be registered."""
         self.noun = noun
         self._group = group
         self._package = package or group
         self._check = check
         self.papers: dict[str, str] = {}
-        """Where the classes that were registered with a paper were published, by name."""
+        """Papers of the classes that were registered with one, by name."""
         self._classes: dict[str, T] = {}
         self._loaded = False
         self._error: BaseException | None = None
         """What the first look-up raised, which later ones raise again."""
 
     def add(self, name: str, paper: str = "") -> Callable[[T], T]:
-        """A decorator that registers a class under `name`; a name is given once.
+        """A decorator that registers a class under `name`.
 
-        Raises UserError for a name that is taken, and as `check_overrides`.
+        Raises UserError if the name is taken or `check_overrides` refuses the class.
         """
 
         def decorate(cls: T) -> T:
@@ -248,7 +245,7 @@ def bases_of(node: ast.ClassDef, classes: Classes) -> list[ast.ClassDef]:
 
 
 def word(call: ast.Call, name: str) -> str:
-    """The text of a keyword in a decorator, also inside its `Metadata(...)`; empty without."""
+    """The text of a decorator's keyword, also inside its `Metadata(...)`; empty if it is absent."""
     for node in ast.walk(call):
         match node:
             case ast.keyword(arg=arg, value=ast.Constant(str(text))) if arg == name:

@@ -1,4 +1,4 @@
-"""What `oodbench.algorithms.Algorithm` does a step with: a batch, and the outputs of a forward pass."""
+"""The data of a training step: a batch, and the outputs of a forward pass."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -12,14 +12,14 @@ from oodbench.tasks import Task
 
 
 class Drawing(NamedTuple):
-    """The drawing of the examples of a step's batch."""
+    """How the examples of a step's batch are drawn."""
 
     sampling: str
     """A value of the hyperparameter `sampling`."""
     held_out: float = 0.0
     """The share of every environment's training examples, in whole clusters, that the trial sets aside."""
     of_held_out: bool = False
-    """Whether the batch is drawn from that share, or else from the others; from all without a share."""
+    """Whether the batch comes from the held-out share rather than from the rest."""
 
 
 @dataclass(frozen=True)
@@ -33,26 +33,26 @@ class Batch:
     environments: Tensor | None = None
     """The indices (E,) of the batch's environments among the training environments; None: all, in order."""
     index: Tensor | None = None
-    """Each example's index among those that its environment trains on, (E, B)."""
+    """Each example's index among its environment's training examples, (E, B)."""
     attributes: Tensor | None = None
     """Each example's attribute where the dataset has one, (E, B) integers."""
     other_y: Tensor | None = None
     """The second targets of mixed examples, (E, B, ...)."""
     share: Tensor | None = None
-    """The share of a mixed example's loss that `y` has, (E, B); `other_y` has the rest."""
+    """The weight of the loss on `y` for a mixed example, (E, B); `other_y` has the rest."""
     views: Tensor | None = None
-    """Further views of the inputs, (E, B, V, *input_shape), of a method that has `views`."""
+    """Further views of the inputs, (E, B, V, *input_shape), if the method `needs` them."""
     noise: Mapping[str, Tensor] = field(default_factory=dict)
-    """The random numbers of this step, as the method's `noise` made them."""
+    """The random numbers of this step, from the method's `noise`."""
 
     def minibatches(self) -> list[tuple[Tensor, Tensor]]:
         """DomainBed's list of (inputs, targets), one pair for each environment."""
         return list(zip(self.x.unbind(), self.y.unbind(), strict=True))
 
     def of(self, places: Sequence[int]) -> "Batch":
-        """The batch of some of its environments."""
+        """The batch with only some of its environments, by index."""
         every = torch.arange(len(self.x), device=self.x.device)
-        chosen = torch.stack([every[place] for place in places])  # nothing comes from the host
+        chosen = torch.stack([every[place] for place in places])  # avoids a copy from the host
         given = ((f.name, getattr(self, f.name)) for f in fields(self))
         picked: dict[str, Any] = {k: v[chosen] for k, v in given if isinstance(v, Tensor)}
         return replace(self, **{"environments": chosen, **picked})
@@ -72,10 +72,10 @@ class Outputs:
     """The results of a forward pass, stacked over the E training environments of B examples each."""
 
     logits: Tensor
-    """The logits (E, B, C), or as `Task` says; of a network that works out its own losses (E, B, 0)."""
+    """Logits (E, B, C), or as in `Task`; (E, B, 0) if the network computes its own losses."""
     features: Tensor
-    """The outputs of the network's featurizer, (E, B, F), with tokens one of each; empty where the
-    network works out its own losses."""
+    """The outputs of the network's featurizer, (E, B, F), for tokens one vector each; empty if the network
+    computes its own losses."""
     targets: Tensor
     """The targets, (E, B, ...)."""
     losses: Tensor
@@ -88,11 +88,11 @@ class Outputs:
     batch: Batch
     """The batch of the forward pass: inputs, attributes, the examples' index, the step's noise."""
     metrics: dict[str, Tensor] = field(default_factory=dict)
-    """Scalars that an objective wants to see in the run's records, such as its penalty."""
+    """Scalars that an objective adds to the run's records, such as its penalty."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     """The buffers that `next_buffers` returned for these outputs, for `objective` to use."""
     view_logits: Tensor | None = None
-    """The logits of the batch's further views, (E, B, V, C), if it has some."""
+    """Logits of the batch's further views, (E, B, V, C), if there are any."""
     view_features: Tensor | None = None
     """The features of these views, (E, B, V, F)."""
 
@@ -102,7 +102,7 @@ class Outputs:
         return values if places is None else values[places]
 
     def over_environments(self, values: Tensor, rest: Tensor) -> Tensor:
-        """`rest`, of all environments, in which those of the step have `values` (E, ...)."""
+        """`rest`, of all environments, with `values` (E, ...) in those of the step."""
         places = self.batch.environments
         return values if places is None else rest.index_copy(0, places, values)
 
@@ -118,7 +118,7 @@ def concatenated(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Name the new spelling of what 0.4 had here, in a UserError; it goes with this release."""
+    """Raise UserError with the replacement of a name of 0.4; to be removed after this release."""
     if name == "CustomStep":
         raise UserError(
             "`CustomStep` is gone: derive the method from `oodbench.algorithms.Algorithm`, which has its "

@@ -13,8 +13,7 @@ Kind = Literal[
     "binary", "multiclass", "multilabel", "distribution", "regression", "tokens", "boxes"
 ]
 FLOOR = 1e-7
-"""The least frequency of a class in a constant answer: one that training lacks costs 16 nats, not
-infinitely many."""
+"""The least class frequency in a constant prediction: a class missing in training costs 16 nats."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Task:
 
     @property
     def has_classes(self) -> bool:
-        """Whether a target is one class of several, by its number."""
+        """Whether a target is a single class."""
         return self.kind in ("binary", "multiclass")
 
     @property
@@ -55,7 +54,7 @@ class Task:
     def groups(self, targets: Tensor, attributes: Tensor, count: int) -> Tensor:
         """Each example's group, (...) from 0: the pair of its target and attribute (of `count`).
 
-        Those of the first class come first; where targets are no classes, a group is an attribute.
+        Groups are ordered by class, then attribute; if targets are not classes, a group is an attribute.
         """
         return targets.long() * count + attributes if self.has_classes else attributes
 
@@ -112,7 +111,7 @@ class Task:
         return found
 
     def example_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each example, (...): of labels or tokens the mean over its known ones."""
+        """The loss of each example, (...); for labels or tokens the mean over the known ones."""
         if self.kind in _EACH:
             return self.known_mean(_EACH[self.kind](logits, targets), targets)
         return self.losses(logits, targets)
@@ -130,7 +129,7 @@ class Task:
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
 
     def mistake(self, targets: Tensor) -> str | None:
-        """The reason why `targets` (N, ...) cannot be those of N examples of this task, or None."""
+        """Why `targets` (N, ...) are not valid targets of N examples of this task, or None."""
         sizes = {"tokens": (self.length,), "binary": (), "multiclass": ()}
         wanted = sizes.get(self.kind, (self.num_outputs,))
         shape = tuple(targets.shape[1:])
