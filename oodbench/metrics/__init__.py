@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from oodbench.tasks import Task
 
+LOSSES = ("loss", "mse", "kl")
+"""The metrics that are the losses of tasks: where one is finite, so are the predictions of a split."""
 NAMED = 64
 """With more groups than this, a split's records have no accuracies of single groups."""
 
@@ -85,6 +87,8 @@ class AnyMetric:
     """Whether it is in [0, 1] and printed in %."""
     sees_attributes: ClassVar[bool] = False
     """Whether it asks for the examples' attributes, which a study may take for unknown."""
+    needs: ClassVar[str] = "a finite value"
+    """What an environment or its predictions must have, else the metric is undefined there."""
 
 
 class RecordedMetric(AnyMetric):
@@ -145,6 +149,11 @@ def is_higher_better(name: str) -> bool:
 def sees_attributes(name: str) -> bool:
     """Whether a metric asks for the examples' attributes; `accuracy[0, red]` does."""
     return "[" in name or _known(name).sees_attributes
+
+
+def needs(name: str) -> str:
+    """Why a metric is undefined where it is: `needs` and what it needs."""
+    return f"needs {_known(name).needs}"
 
 
 def known_direction(name: str, plugins: Collection[str] = ()) -> bool:

@@ -37,6 +37,7 @@ class AUROC(PredictionMetric):
     """
 
     higher_is_better = is_proportion = True
+    needs = "examples of two classes"
 
     def of_predictions(self, p: Predictions) -> float:
         """The mean area."""
@@ -57,6 +58,7 @@ class AUPRC(PredictionMetric):
     """
 
     higher_is_better = is_proportion = True
+    needs = "an example of the second class"
 
     def of_predictions(self, p: Predictions) -> float:
         """The mean area."""

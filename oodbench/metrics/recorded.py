@@ -127,6 +127,7 @@ class WorstClassAccuracy(RecordedMetric):
     """
 
     higher_is_better = is_proportion = True
+    needs = "examples with an attribute"
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
         """The lowest of the classes' recalls, or None where examples have no attribute."""
@@ -141,6 +142,7 @@ class AdjustedAccuracy(RecordedMetric):
     """
 
     higher_is_better = is_proportion = sees_attributes = True
+    needs = "examples with an attribute"
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
         """The mean accuracy on a group, or None where examples have no attribute."""
@@ -157,6 +159,7 @@ class WorstGroupAccuracy(RecordedMetric, PredictionMetric):
     """
 
     higher_is_better = is_proportion = sees_attributes = True
+    needs = "examples with an attribute"
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
         """The lowest accuracy, or None where examples have no attribute."""
@@ -187,7 +190,15 @@ class Percentage(Official):
     is_proportion = True
 
 
-for _name in ("r_all", "r_wg", "acc", "Acc", "detection_acc_avg_dom"):
+class Correlation(Official):
+    """An official metric that correlates predictions with targets."""
+
+    needs = "predictions and targets that differ among examples"
+
+
+for _name in ("r_all", "r_wg"):
+    register(_name)(Correlation)
+for _name in ("acc", "Acc", "detection_acc_avg_dom"):
     register(_name)(Official)
 for _name in (
     *("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year"),

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from oodbench.errors import PLUGIN_HINT, unknown
-from oodbench.metrics import computed_names, is_higher_better, known_direction
-from oodbench.report.statistics import each_mean
+from oodbench.errors import UserError, plugin_hint, unknown
+from oodbench.metrics import LOSSES, computed_names, is_higher_better, known_direction, needs
+from oodbench.report.statistics import each_mean, each_mean_and_error
 from oodbench.results.run_spec import BEFORE, CONSTANT, SCORE
 from oodbench.results.tables import CELL, Tables, plugins_of, records_at
 from oodbench.selection import Chosen
@@ -30,7 +30,7 @@ APART = (TRANSDUCTIVE, REFERENCE, CEILING)
 """The kinds that a column of that name marks among runs; of two that mark a row the later one counts."""
 ROW = ["dataset_label", "label"]
 PLACE = ["dataset_label", "test_environments", "trial"]
-COLUMNS = [*CELL, "environment", "metric", "value", "complete", "kind", "higher"]
+COLUMNS = [*CELL, "environment", "metric", "value", "complete", "kind", "higher", "undefined"]
 MEAN = "mean"
 """The environment of a mean over all test environments; its `test_environments` is empty."""
 
@@ -49,6 +49,8 @@ def cells(chosen: Chosen, metric: str | None = None, trained_alone: bool = False
     - `value` (float): the metric on the environment's `in` split at the chosen run and step, in the
       metric's own unit (a proportion in [0, 1]); the mean over draws that tie. NaN where nothing is chosen
       or a value was not finite;
+    - `undefined` (str): why a complete trial has no value though the predictions are finite, as the AUROC
+      of one class; else empty. Such a value counts nowhere: in no mean, rank, win, tie or loss;
     - `complete` (bool): whether all runs of the trial have ended, so that one is chosen;
     - `kind` (str): of the row: `method`, `transductive`, `reference`, `ceiling`, or `constant` for the best
       constant answer of the training environments;
@@ -69,7 +71,7 @@ def cells(chosen: Chosen, metric: str | None = None, trained_alone: bool = False
     higher |= {m + BEFORE: up for m, up in higher.items()} | {"": True}
     known = {m: higher.get(m, is_higher_better(m)) for m in table["metric"].unique()}
     table = table.assign(higher=table["metric"].map(known).astype(bool))
-    return table[COLUMNS].reset_index(drop=True)
+    return table.reindex(columns=COLUMNS).fillna({"undefined": ""}).reset_index(drop=True)
 
 
 def on_tests(table: pd.DataFrame) -> pd.DataFrame:
@@ -92,25 +94,33 @@ def _is_before(table: pd.DataFrame) -> "pd.Series[bool]":
 def over_tests(table: pd.DataFrame) -> pd.DataFrame:
     """The mean of each row and trial over the test environments; complete if all of these are.
 
+    It leaves out environments where no row has a value; a row that lacks another row's has no mean.
     Metrics of the predictor itself are averaged over test sets, and keep their empty environment.
     """
+    place = ["dataset_label", "test_environments", "environment", "metric", "trial"]
+    lacks, has = table["undefined"] != "", table["complete"] & (table["undefined"] == "")
+    known = has.groupby([table[name] for name in place]).transform("any") if lacks.any() else has
+    counts = (known | ~lacks).to_numpy(bool)
     key = [*ROW, "environment", "metric", "trial"]
     table = table.assign(environment=np.where(table["environment"] == "", "", MEAN))
     code = table.groupby(key, sort=False).ngroup().to_numpy()
     made = table.drop_duplicates(key).assign(test_environments="")
-    made["value"] = each_mean(table["value"].to_numpy(), code)
+    made["value"], _ = each_mean_and_error(table["value"].to_numpy()[counts], code[counts], len(made))
+    is_lost = (np.bincount(code, lacks & counts) > 0) | (np.bincount(code, counts) == 0)
+    made["undefined"] = table.groupby(code)["undefined"].max().where(is_lost, "").to_numpy()
     made["complete"] = np.bincount(code, ~table["complete"].to_numpy(bool)) == 0
     return made
 
 
 def scores(table: pd.DataFrame, kind: str = METHOD) -> pd.DataFrame:
-    """The complete values on test environments of the rows of a kind, as `oodbench.report.statistics` takes
-    them.
+    """The complete and defined values on test environments of the rows of a kind, as
+    `oodbench.report.statistics` takes them.
 
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
     `higher`, `metric`. A value that is not finite is NaN.
     """
-    values = on_tests(table[table["complete"] & (table["kind"] == kind)])
+    counts = table["complete"] & (table["undefined"] == "") & (table["kind"] == kind)
+    values = on_tests(table[counts])
     sets = {t: "" if len(t) == 1 else f" of {'+'.join(t)}" for t in values["test_environments"]}
     places = values["environment"] + values["test_environments"].map(sets).astype(str)
     values = values.assign(environment=places).rename(columns={"dataset_label": "dataset"})
@@ -135,8 +145,11 @@ def reported_metrics(
         known = recorded_metrics(tables)
         for dataset in main:
             if metric not in known.get(dataset, ()):
+                if metric in computed_names():
+                    why = "it does not take this task, or no predictions are frozen"
+                    raise UserError(f"{metric} has no value on {dataset}: {why}; see --dataset")
                 names = sorted({*known.get(dataset, ()), *computed_names()})
-                raise unknown("metric", metric, names, dataset, PLUGIN_HINT)
+                raise unknown("metric", metric, names, dataset, plugin_hint(plugins_of(tables)))
         main = dict.fromkeys(main, metric)
         if metric not in higher:
             higher[metric] = known_direction(metric, plugins_of(tables))
@@ -177,10 +190,13 @@ def _on_tests(
 ) -> pd.DataFrame:
     """The grid with `environment`, `metric` and `value`, a row for each test environment."""
     key = [*CELL, "environment"]
-    means = over_ties(test_values(chosen, tied, metrics), key)
+    values = test_values(chosen, tied, metrics)
+    means = over_ties(values[~values["undefined"]], key).assign(known=True)
     tests = grid.assign(environment=grid["test_environments"]).explode("environment")
     tests["metric"] = tests["dataset_label"].map(metrics)
-    return tests.merge(means, on=key, how="left")
+    table = tests.merge(means, on=key, how="left")
+    undefined = table["complete"] & table.pop("known").isna()
+    return table.assign(undefined=table["metric"].map(needs).where(undefined, ""))
 
 
 def test_values(
@@ -189,8 +205,8 @@ def test_values(
     """What runs reach on their test environments: the value of a metric (by dataset; each dataset's main
     one by default) on the `in` split, recorded by the run `id` at the `step` of a row; an id stands in one.
 
-    The columns of `rows` with `environment`, `metric` and `value`, a row for every test environment of
-    each; `value` is NaN where nothing was recorded.
+    The columns of `rows` with `environment`, `metric`, `value` and `undefined`, a row for every test
+    environment of each. `value` is NaN where nothing was recorded; it is `undefined` if the loss is finite.
     """
     runs = chosen.runs.iloc[pd.Index(chosen.runs["id"]).get_indexer(pd.Index(rows["id"]))]
     metric = runs["metric"] if metrics is None else runs["dataset_label"].map(metrics)
@@ -201,7 +217,16 @@ def test_values(
     tests = tests.assign(metric=metric.to_numpy()).explode("environment")
     values = records.loc[meant, ["row", "environment", "value"]]
     table = tests.merge(values, on=["row", "environment"], how="left")
-    return table.drop(columns="row")
+    finite = _has_loss(chosen, asked, table) if table["value"].isna().any() else False
+    return table.drop(columns="row").assign(undefined=table["value"].isna() & finite)
+
+
+def _has_loss(chosen: Chosen, asked: pd.DataFrame, table: pd.DataFrame) -> "pd.Series[bool]":
+    records = records_at(chosen.tables, asked, LOSSES)
+    there = records[(records["split"] == "in") & records["value"].notna()]
+    places = pd.MultiIndex.from_frame(table[["row", "environment"]])
+    known = pd.MultiIndex.from_frame(there[["row", "environment"]])
+    return pd.Series(places.isin(known), table.index)
 
 
 def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:

@@ -1,10 +1,12 @@
 """The runs a report covers: results directories, a board, or a board together with directories."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
@@ -362,8 +364,10 @@ def _computed(
                     part = replace(
                         p, logits=p.logits[mask], targets=p.targets[mask], out=p.out[mask]
                     )
-                    value, count = computed.of_predictions(part), int(mask.sum())
-                    yield str(run_id), int(step), environment, split, metric, value, count
+                    with np.errstate(all="ignore"):  # a metric may divide by zero where it is undefined
+                        value = computed.of_predictions(part)
+                    value = value if math.isfinite(value) else math.nan
+                    yield str(run_id), int(step), environment, split, metric, value, int(mask.sum())
 
 
 def spare(results: Directory) -> list[Path]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench.errors import PLUGIN_HINT, UserError, unknown
+from oodbench.errors import UserError, plugin_hint, unknown
+from oodbench.metrics import needs
 from oodbench.report.cells import over_ties, test_values
-from oodbench.report.numbers import number, with_unit
+from oodbench.report.numbers import UNDEFINED, number, with_unit
 from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet
 from oodbench.results.directory import Directory, kept_weights
@@ -40,15 +41,16 @@ class Why:
     runs: pd.DataFrame
     """One run in each row, by trial and then best first: `trial`, `draw`, `id`, `state`, `hparams`, `step`
     (the run's best by the rule), `score`, `value` (mean over the test environments' `in` splits at that
-    step), `chosen`, and `tied` where it is chosen or has the chosen one's score. Scores and values are NaN
-    where a run cannot be judged, and values of a metric that is computed from kept predictions where the
-    run is not tied."""
+    step), `chosen`, `tied` where it is chosen or has the chosen one's score, and `undefined` where it is
+    tied and the metric has no value. Scores and values are NaN where a run cannot be judged, and values of a
+    metric that is computed from kept predictions where the run is not tied."""
     directory: str | None = None
     """The results directory that all chosen runs are in, if they are in one."""
 
     def of_trials(self, column: str) -> "pd.Series[float]":
         """The mean `score` or `value` of the tied runs of each trial that has a chosen one."""
-        of_tied = self.runs.loc[self.runs["tied"], ["trial", column]]
+        counts = self.runs["tied"] & ~(self.runs["undefined"] & (column == "value"))
+        of_tied = self.runs.loc[counts, ["trial", column]]
         return over_ties(of_tied.rename(columns={column: "value"}), ["trial"])["value"]
 
     @property
@@ -90,17 +92,19 @@ def why(
     usual_metric = str(metrics.iloc[0]) if len(metrics) else ""
     known = sorted(frames.records["metric"].cat.categories)
     if metric is not None and metric not in known:
-        raise unknown("metric", metric, known, hint=PLUGIN_HINT)
+        raise unknown("metric", metric, known, hint=plugin_hint(plugins_of(frames)))
     first = runs.iloc[0]
     best = one.candidates[one.candidates["id"].isin(runs["id"])].drop_duplicates("id")
     shown = {str(first["dataset_label"]): metric or usual_metric}
-    values = test_values(one, best[["id", "step"]], shown).groupby("id")["value"]
-    means = values.agg(lambda of_run: of_run.mean(skipna=False))
+    values = test_values(one, best[["id", "step"]], shown)
+    defined = values[~values["undefined"]].groupby("id")["value"]
+    means = defined.agg(lambda of_run: of_run.mean(skipna=False))
     best = best.assign(value=best["id"].map(means), place=range(len(best)))
     table = runs[["trial", "draw", "id", "state", "hparams"]].merge(
         best[["id", "step", "score", "value", "place"]], on="id", how="left"
     )
     table = table.sort_values(["trial", "place", "draw"], ignore_index=True).drop(columns="place")
+    tied, known = table["id"].isin(one.tied["id"]), table["id"].isin(means.index)
     return Why(
         dataset=str(first["dataset_label"]),
         label=str(first["label"]),
@@ -110,7 +114,7 @@ def why(
         selection_metric=rule_metric or usual_metric,
         classes=tuple(classes.iloc[0]) if len(classes) else (),
         runs=table.assign(
-            chosen=table["id"].isin(one.chosen["id"]), tied=table["id"].isin(one.tied["id"])
+            chosen=table["id"].isin(one.chosen["id"]), tied=tied, undefined=tied & ~known
         ),
         directory=str(directories.iloc[0]) if directories.nunique() == 1 else None,
     )
@@ -182,6 +186,7 @@ def _row(cell: Why, run: Any) -> list[str]:
         step, score = str(int(run.step)), number(run.score, math.nan, cell.selection_metric)
         if cell.metric == cell.selection_metric or not pd.isna(run.value):
             value = number(run.value, math.nan, cell.metric)
+        value = UNDEFINED if run.undefined else value
     choice = "yes" if run.chosen else "tie" * run.tied
     place = [str(run.trial), str(run.draw), step]
     return [*place, score, value, choice, run.state, str(run.id).partition("@")[0]]
@@ -190,7 +195,8 @@ def _row(cell: Why, run: Any) -> list[str]:
 def _mean(cell: Why) -> str:
     values = cell.of_trials("value").to_numpy(float)
     if not len(values):
-        return "No trial is complete."
+        why = f"{with_unit(cell.metric)}: {UNDEFINED}, as it {needs(cell.metric)}."
+        return why if cell.runs["undefined"].any() else "No trial is complete."
     mean, error = mean_and_error(values, LEAST)
     few = "one trial" if len(values) == 1 else "mean over two trials, too few for an error"
     what = few if len(values) < LEAST else "mean ± standard error over trials (ddof=1)"

@@ -24,11 +24,12 @@ from oodbench.report.comparison import (
     selection_costs,
 )
 from oodbench.report.gaps import ALL, BASELINE, GROUPS, Gaps, gaps_of, losses, share_cells
-from oodbench.report.numbers import count, gain, number, scale, unit_of_gains, with_unit
+from oodbench.report.numbers import count, gain, scale, unit_of_gains, with_unit
 from oodbench.report.sources import with_prediction_metrics
 from oodbench.report.statistics import Difference, block_table, estimate, mean_ranks, significant
 from oodbench.report.tables.leaderboard import Leaderboard, is_mean
 from oodbench.report.tables.remarks import number_of_trials
+from oodbench.report.tables.sheet import value_cell
 from oodbench.results.run_spec import COMPLETE, CONSTANT, State
 from oodbench.results.tables import CELL, Tables, frozen_scores, plugins_of, subset
 from oodbench.selection import find_rule, judge, rule_names, sees_test, served, usual
@@ -207,7 +208,7 @@ def _cells(
         if row is None or not row["n"]:
             cells.append(None)
             continue
-        texts = [number(row["mean"], row["stderr"], row["metric"]), "", ""]
+        texts = [str(value_cell(row)), "", ""]
         facts = [[k, str(v)] for k, v in one.board.last_cells(row).items() if str(v)]
         if share is not None:
             texts[1] = f"{share:z.2f}".replace("inf", "∞")
@@ -245,9 +246,7 @@ def _environments(frame: pd.DataFrame, dataset: str, labels: Sequence[str]) -> l
     for key, group in rest.groupby(["test_environments", "environment", "metric"], sort=False):
         tests, environment, metric = map(str, key)
         name = (environment or metric) + (f" of {tests}" if "+" in tests else "")
-        there = group[group["n"] > 0]
-        values = zip(there["label"], there["mean"], there["stderr"], strict=True)
-        texts = {label: number(mean, error, metric) for label, mean, error in values}
+        texts = {row["label"]: str(value_cell(row)) for row in group.to_dict("records")}
         columns.append({"name": name, "texts": [texts.get(label, "-") for label in labels]})
     return columns if len(columns) > 1 else []
 

@@ -295,7 +295,7 @@ def _with_intervals(frame: "pd.DataFrame") -> "pd.DataFrame":
         return frame
     from oodbench.report.statistics import half_width  # brings pandas and scipy
 
-    half = frame["stderr"] * half_width(frame["n"].to_numpy())
+    half = frame["stderr"] * half_width(frame.get("defined", frame["n"]).to_numpy())
     wide, place = frame.copy(), list(frame).index("stderr") + 1
     wide.insert(place, "low", frame["mean"] - half)
     wide.insert(place + 1, "high", frame["mean"] + half)

@@ -19,7 +19,7 @@ from oodbench.report.cells import (
     over_tests,
     recorded_metrics,
 )
-from oodbench.report.numbers import Number, count, number, with_unit
+from oodbench.report.numbers import UNDEFINED, Number, count, number, with_unit
 from oodbench.report.statistics import LEAST, each_mean_and_error, half_width
 from oodbench.report.tables import Cell
 from oodbench.report.tables.remarks import notes, remarks
@@ -87,7 +87,9 @@ class Leaderboard:
 
     @cached_property
     def means(self) -> pd.DataFrame:
-        """ENTRY, `kind`, `mean` and `stderr` (ddof=1; NaN below LEAST trials), `n`, `planned`."""
+        """ENTRY, `kind`, `mean` and `stderr` (ddof=1; NaN below LEAST trials), `n`, `planned`; where a
+        value is undefined also `defined` and `undefined`.
+        """
         return _means(self.values, ENTRY)
 
     @cached_property
@@ -96,7 +98,8 @@ class Leaderboard:
 
         `dataset`, `label`, `test_environments` (joined by `+`), `environment`, `metric`, `mean` and
         `stderr` (over trials, ddof=1; NaN below LEAST trials), `n` (complete trials), `planned` (trials),
-        `rule`, `kind` (see `cells`). Some runs have further columns: `constant`, the verdict by
+        `rule`, `kind` (see `cells`). Some runs have further columns: `defined`, the trials that have a
+        value, and `undefined`, why others have none; `constant`, the verdict by
         `constant_verdicts`; `before` and `before_stderr`, the row's mean before adaptation; beside a board
         `from`, where the label's runs are from (`board`, `here` or both); `pretraining`; and a mean and
         error of each metric in `also`. The `environment` of a mean over all test environments is MEAN;
@@ -148,7 +151,8 @@ class Leaderboard:
         rule = find_rule(self.rule, plugins=plugins_of(tables))
         of_rule = notes(tables.runs, self.rule, rule.description, self.higher)
         about = [text for name, text in ABOUT.items() if name in self.frame]
-        return (*of_rule, *_ties(self.chosen), *about, *map(self._of_metric, self.also))
+        lacking = _undefined([self.cells, *self._further.values()])
+        return (*of_rule, *lacking, *_ties(self.chosen), *about, *map(self._of_metric, self.also))
 
     def _of_metric(self, metric: str) -> Note:
         is_higher = self._further[metric].query("metric == @metric")["higher"].iloc[0]
@@ -178,26 +182,48 @@ def leaderboard(
 
 
 def _number(row: Mapping[Any, Any], name: str, metric: str) -> Cell:
-    return "" if np.isnan(row[name]) else Number(row[name], row[f"{name}_stderr"], metric=metric)
+    if not np.isnan(row[name]):
+        return Number(row[name], row[f"{name}_stderr"], metric=metric)
+    return UNDEFINED if row.get(f"{name}_undefined") else ""
+
+
+def _undefined(tables: Sequence[pd.DataFrame]) -> list[Note]:
+    """Say which metrics are undefined where, and why."""
+    parts = [table[table["undefined"] != ""] for table in tables]
+    names = ["metric", "dataset_label", "environment", "undefined"]
+    places = pd.concat([part[names] for part in parts]).drop_duplicates()
+    texts = [f"{m} on {e} of {d} ({why})" for m, d, e, why in places.itertuples(index=False)]
+    end = "not in means, ranks, wins, ties or losses"
+    first = f"{texts[0]}{f' and {len(texts) - 1} more' * (len(texts) > 1)}" if texts else ""
+    note = Note(f"Undefined, and {end}: {'; '.join(texts)}.", f"Undefined: {first}.")
+    return [note] * bool(texts)
 
 
 def _means(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """`key`, `kind`, and `mean`, `stderr`, `n` of the complete trials among the `planned`."""
+    """`key`, `kind`, and `mean`, `stderr`, `n` of the complete trials among the `planned`; where a
+    value is undefined, also the number of the `defined` ones, and why others are `undefined`.
+    """
     code = values.groupby(key, sort=False).ngroup().to_numpy()
     table = values[[*key, "kind"]].drop_duplicates(key, ignore_index=True)
-    whole = values["complete"].to_numpy(bool)
+    is_undefined, complete = values["undefined"].ne("").to_numpy(), values["complete"].to_numpy(bool)
+    whole = complete & ~is_undefined
     numbers = values["value"].to_numpy(float)[whole]
     mean, error = each_mean_and_error(numbers, code[whole], len(table), LEAST)
-    counts = {"n": np.bincount(code[whole], minlength=len(table)), "planned": np.bincount(code)}
+    counts = {"n": np.bincount(code[complete], minlength=len(table)), "planned": np.bincount(code)}
+    if is_undefined.any():
+        counts["defined"] = np.bincount(code[whole], minlength=len(table))
+        counts["undefined"] = values.groupby(code)["undefined"].max().to_numpy()
     table = table.assign(mean=mean, stderr=error, **counts)
     return table.rename(columns={"dataset_label": "dataset"})
 
 
 def _with_means(frame: pd.DataFrame, values: pd.DataFrame, name: str) -> pd.DataFrame:
     """The frame with the mean over test environments of each row, and its error, as further columns."""
-    further = _means(over_tests(values), ROW)[["dataset", "label", "mean", "stderr"]]
-    further = further.rename(columns={"mean": name, "stderr": f"{name}_stderr"})
-    return frame.merge(further, on=["dataset", "label"], how="left")
+    further = _means(over_tests(values), ROW).set_index(["dataset", "label"])
+    further = further[[n for n in ("mean", "stderr", "undefined") if n in further]]
+    further = further.rename(columns=lambda n: name if n == "mean" else f"{name}_{n}")
+    frame = frame.merge(further, left_on=["dataset", "label"], right_index=True, how="left")
+    return frame.fillna({f"{name}_undefined": ""})
 
 
 def is_mean(frame: pd.DataFrame) -> "pd.Series[bool]":
@@ -257,7 +283,7 @@ def constant_verdicts(values: pd.DataFrame) -> pd.DataFrame:
     differs where the difference is not 0. With two trials no row does.
     """
     place = ["dataset_label", *COLUMN, "trial"]
-    complete = values[values["complete"]]
+    complete = values[values["complete"] & (values["undefined"] == "")]
     is_constant = complete["label"] == CONSTANT
     against = complete.loc[is_constant, [*place, "value"]]
     pairs = complete[~is_constant].merge(against, on=place, suffixes=("", "_constant"))

@@ -9,7 +9,7 @@ import pandas as pd
 
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import MEAN, METHOD, TRANSDUCTIVE
-from oodbench.report.numbers import Kind, Number, with_unit
+from oodbench.report.numbers import UNDEFINED, Kind, Number, with_unit
 from oodbench.report.tables import Block, Cell, Marks, Sheet
 from oodbench.report.tables.leaderboard import (
     COLUMN,
@@ -160,13 +160,19 @@ def _title(column: Column, columns: Sequence[Column]) -> str:
 
 def value_cell(row: Any) -> Cell:
     """The mean in a row of `Leaderboard.frame`; `-` where no trial is complete."""
-    is_there = row and row["n"]
-    return Number(row["mean"], row["stderr"], metric=row["metric"]) if is_there else "-"
+    if not row or not row["n"]:
+        return "-"
+    if row.get("defined") == 0:
+        return UNDEFINED
+    return Number(row["mean"], row["stderr"], metric=row["metric"])
 
 
 def is_complete(means: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether each row has all of its planned trials."""
-    return means["n"] == means["planned"]
+    """Whether each row has all of its planned trials, and values where other rows of its dataset have."""
+    ended = means["n"] == means["planned"]
+    if "defined" not in means:
+        return ended
+    return ended & (means["defined"] == means.groupby("dataset")["defined"].transform("max"))
 
 
 def rounded(mean: float) -> float:
@@ -194,10 +200,12 @@ def _over_datasets(board: Leaderboard) -> Block:
     full = [label for label in labels if whole.loc[label].all()]
     metrics = dict(zip(methods["dataset"], methods["metric"], strict=True))
     higher = {d: board.higher.get(metrics[d], True) for d in datasets}
-    costs = values.loc[full] * [-1 if up else 1 for up in higher.values()]
+    judged = methods.loc[methods["defined"] > 0, "dataset"] if "defined" in methods else datasets
+    judged = [d for d in datasets if d in set(judged)]
+    costs = values.loc[full, judged] * [-1 if higher[d] else 1 for d in judged]
     rank = costs.rank(na_option="bottom").mean(axis=1)
     full.sort(key=lambda label: rank[label])
-    in_percent = [d for d in datasets if is_proportion(metrics[d])]
+    in_percent = [d for d in judged if is_proportion(metrics[d])]
     share = values.where(whole)[in_percent].mean(axis=1, skipna=False)
     entries = {(e["dataset"], e["label"]): e for e in means.to_dict("records")}
     froms = frame.drop_duplicates("label").set_index("label")[[FROM] if FROM in frame else []]
