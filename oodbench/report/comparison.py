@@ -196,9 +196,12 @@ def board_sheet(
     """
     whole = leaderboard(tables, rule, metric, also)
     board = whole if shown is None else leaderboard(shown, whole.rule, metric, also)
-    main = sheet(board)
+    main, labels = sheet(board), None if shown is None else {*shown.runs["label"], CONSTANT}
+    if labels is not None:
+        parts = [_of_rows(block, labels) for block in sheet(whole).blocks]
+        parts = [block for block in parts if len(block.cells) > block.grey]
+        main = replace(main, blocks=parts, paper=parts[-(whole.frame["dataset"].nunique() > 1)])
     blocks, notes, ranking = [*main.blocks], main.notes, main.paper or main.blocks[0]
-    labels = None if shown is None else {*shown.runs["label"], CONSTANT}
     if not short or board.frame["dataset"].nunique() > 1:
         gaps = gaps_of(whole.chosen, whole.cells)
         if gaps is not None:
@@ -210,7 +213,7 @@ def board_sheet(
             blocks, notes = [*blocks, ranking], (note, *notes)
     local = compare_own_rows(scores(whole.cells), origins(whole.chosen.runs), labels, short)
     if labels is not None:
-        notes = (*notes, "Places and ranks are those among all rows of the board.")
+        notes = (*notes, "Places, ranks and marks are those among all rows of the board.")
     if not short:
         return replace(main, blocks=[*blocks, *([local] if local else [])], notes=notes)
     own = [x for x, origin in origins(board.chosen.runs).items() if "here" in origin]
@@ -218,10 +221,15 @@ def board_sheet(
     best = min(BEST, ranking.ranked)
     rows = [r for r, row in enumerate(ranking.cells) if r < best or row[0] in beside_best]
     few = ranking.part(rows, sorted(ranking.fits))
-    counts = f"The best {best} of {ranking.ranked} ranked rows."
+    counts = [f"The best {best} of {ranking.ranked} ranked rows."] * (labels is None)
     return replace(
-        main, blocks=[*([local] if local else []), few], notes=(*notes, counts), remarks=()
+        main, blocks=[*([local] if local else []), few], notes=(*notes, *counts), remarks=()
     )
+
+
+def _of_rows(block: Block, labels: Collection[str]) -> Block:
+    rows = [r for r, row in enumerate(block.cells) if row[0] in labels]
+    return block.part(rows, range(len(block.header)))
 
 
 def about(gaps: Gaps) -> str:
@@ -263,9 +271,7 @@ def headline(
     title = f"Share of the gap closed by {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
     grey, columns = int(gaps.over[ALL]["grey"].sum()), [*kept, *names]
     block = Block(title, columns, rows, len(gaps.means), grey=grey, fits=range(len(kept)))
-    if shown is None:
-        return block
-    return block.part([r for r, row in enumerate(rows) if row[0] in shown], range(len(columns)))
+    return block if shown is None else _of_rows(block, shown)
 
 
 def selection_cost(by_rule: Mapping[str, Gaps]) -> str:

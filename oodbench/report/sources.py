@@ -52,8 +52,14 @@ def frames_of(
     """
     board, directories = board_among(sources)
     if board is None:
-        return only(joined(directories, allow_mixed), datasets, rows, baseline)
-    return only(beside_board(board, directories, datasets), (), rows, baseline)
+        tables = only(joined(directories, allow_mixed), datasets)
+    else:
+        tables = beside_board(board, directories, datasets)
+    shown = only(tables, (), rows, baseline)
+    if (count := tables.runs["label"].nunique()) == shown.runs["label"].nunique():
+        return shown
+    note = f"Ranks, places and the best values are those among the rows shown, not all {count}."
+    return replace(shown, notes=(*shown.notes, note))
 
 
 def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str] = ()) -> Tables:
