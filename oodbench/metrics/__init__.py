@@ -190,6 +190,22 @@ def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[s
     yield from groups.accuracies(right)
 
 
+def recorded_names(task: "Task", classes: Sequence[str], attributes: Sequence[str]) -> set[str]:
+    """The names of the metrics that are recorded of a task, where examples have these attributes."""
+    import torch
+
+    shape = {"binary": (), "multiclass": (), "tokens": (task.length,)}.get(task.kind, (task.num_outputs,))
+    targets = torch.zeros(2, *shape, dtype=torch.int64 if task.kind == "multiclass" else None)
+    middle = (task.length,) if task.kind == "tokens" else ()
+    names = set(values_of_examples(task, torch.zeros(2, *middle, task.num_outputs), targets))
+    if task.has_classes:
+        known = classes or [*map(str, range(task.classes))]
+        counts = [1] * (len(known) * max(1, len(attributes)))
+        groups = Groups(torch.arange(len(counts)), counts, known, attributes)
+        names |= {name for name, *_ in values_of_groups(groups, [0] * len(counts))}
+    return names
+
+
 def computed_names() -> list[str]:
     """The names of the metrics that are computed from kept predictions."""
     return [name for name, cls in metrics.items() if issubclass(cls, PredictionMetric)]

@@ -8,12 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from oodbench.errors import UserError
+from oodbench.datasets import Dataset
+from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.hparams import identity
+from oodbench.metrics import computed_names, recorded_names
 from oodbench.results.run_spec import OPTIONS, RunSpec
 from oodbench.results.tables import chosen_once
 from oodbench.seeds import derive
-from oodbench.selection import require_evidence
+from oodbench.selection import find_rule, require_evidence
 from oodbench.sweep.file import Sweep, validate
 from oodbench.sweep.resolve import Chosen, Pair, Resolved, resolve
 from oodbench.sweep.sources import Source
@@ -89,7 +91,23 @@ def expand(resolved: Resolved) -> Plan:
                 plan.rows.append(spec)
     if sweep.selection is not None and plan.rows:
         require_evidence(sweep.selection, plan.rows, trained_on)
+        for source, _ in resolved.datasets:
+            _check_metric(sweep.selection, source)
     return plan
+
+
+def _check_metric(selection: str, source: Source) -> None:
+    """Raise UserError if the selection judges by a metric that runs on the dataset would not record."""
+    metric, dataset = find_rule(selection).metric, source.dataset
+    whole = type(dataset).split_metrics is not Dataset.split_metrics  # its names are not known here
+    if metric is None or whole or dataset.task.kind == "boxes":
+        return
+    names = recorded_names(dataset.task, dataset.classes, dataset.attributes)
+    if metric not in names:
+        is_computed = metric in computed_names()
+        hint = " (it is computed from predictions after training)" if is_computed else PLUGIN_HINT
+        place = f"`selection: {selection}`, as runs of {source.label} do not record it"
+        raise unknown("metric", metric, sorted(names), place, hint)
 
 
 def show_plan(plan: Plan, console: Terminal) -> None:

@@ -149,7 +149,8 @@ class Leaderboard:
         """The sentences of a caption."""
         tables = self.chosen.tables
         rule = find_rule(self.rule, plugins=plugins_of(tables))
-        of_rule = notes(tables.runs, self.rule, rule.description, self.higher)
+        whole = bool((self.means["n"] == self.means["planned"]).all())
+        of_rule = notes(tables.runs, self.rule, rule.description, self.higher, whole)
         about = [text for name, text in ABOUT.items() if name in self.frame]
         lacking = _undefined([self.cells, *self._further.values()])
         return (*of_rule, *lacking, *_ties(self.chosen), *about, *map(self._of_metric, self.also))

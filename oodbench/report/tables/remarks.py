@@ -21,10 +21,13 @@ NAMED = 3
 
 
 def notes(
-    runs: pd.DataFrame, rule: str, description: str, higher: Mapping[str, bool]
+    runs: pd.DataFrame, rule: str, description: str, higher: Mapping[str, bool], whole: bool = True
 ) -> tuple[AnyNote, ...]:
-    """The sentences of a caption: the selection rule, what the values are, and their directions."""
-    trials, draws = number_of_trials(runs), _draws(runs)
+    """The sentences of a caption: the selection rule, what the values are, and their directions.
+
+    `whole` says whether every row has all of the trials.
+    """
+    trials, draws = f"{'n of ' * (not whole)}{number_of_trials(runs)}", _draws(runs)
     has_error = runs.groupby("dataset_label")["trial"].nunique().max() >= LEAST
     error = "mean ± standard error over trials (ddof=1); " if has_error else ""
     few = "" if has_error else ", too few for an error"
@@ -36,7 +39,7 @@ def notes(
             f"Values: in split of the test environments; {error}"
             f"trials: {trials}{few}, hparam draws: {draws}.",
             ("Mean ± standard error over " if has_error else "")
-            + f"{trials} trial{'s' * (trials != '1')}{few}; draws: {_clause(draws)}.",
+            + f"{trials} trial{'s' * (trials != '1')}{few}; draws: {draws.replace(' (random)', '')}.",
         ),
         *_tuned_once(runs),
         *(
@@ -171,7 +174,8 @@ def number_of_trials(runs: pd.DataFrame) -> str:
 def _draws(runs: pd.DataFrame) -> str:
     texts = {}
     for label, group in runs.groupby("label", sort=False):
-        count = group["draw"].nunique()
+        settings = group.groupby(CELL).size().max()  # several runs may share a draw
+        count = max(group["draw"].nunique(), settings)
         texts[label] = "1" if count == 1 else f"{count} (random)"
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
