@@ -97,17 +97,19 @@ def over_tests(table: pd.DataFrame) -> pd.DataFrame:
     It leaves out environments where no row has a value; a row that lacks another row's has no mean.
     Metrics of the predictor itself are averaged over test sets, and keep their empty environment.
     """
-    place = ["dataset_label", "test_environments", "environment", "metric", "trial"]
-    lacks, has = table["undefined"] != "", table["complete"] & (table["undefined"] == "")
-    known = has.groupby([table[name] for name in place]).transform("any") if lacks.any() else has
-    counts = (known | ~lacks).to_numpy(bool)
-    key = [*ROW, "environment", "metric", "trial"]
-    table = table.assign(environment=np.where(table["environment"] == "", "", MEAN))
+    key, environments = [*ROW, "environment", "metric", "trial"], table["environment"]
+    table = table.assign(environment=np.where(environments == "", "", MEAN))
     code = table.groupby(key, sort=False).ngroup().to_numpy()
     made = table.drop_duplicates(key).assign(test_environments="")
-    made["value"], _ = each_mean_and_error(table["value"].to_numpy()[counts], code[counts], len(made))
-    is_lost = (np.bincount(code, lacks & counts) > 0) | (np.bincount(code, counts) == 0)
-    made["undefined"] = table.groupby(code)["undefined"].max().where(is_lost, "").to_numpy()
+    lacks, values = (table["undefined"] != "").to_numpy(), table["value"].to_numpy()
+    counts = ~lacks
+    if lacks.any():
+        place = [environments, *(table[name] for name in [*PLACE, "metric"])]
+        has = (table["complete"] & ~lacks).groupby(place).transform("any")
+        counts |= has.to_numpy()
+        is_lost = (np.bincount(code, lacks & counts) > 0) | (np.bincount(code, counts) == 0)
+        made["undefined"] = table.groupby(code)["undefined"].max().where(is_lost, "").to_numpy()
+    made["value"], _ = each_mean_and_error(values[counts], code[counts], len(made))
     made["complete"] = np.bincount(code, ~table["complete"].to_numpy(bool)) == 0
     return made
 

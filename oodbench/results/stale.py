@@ -94,23 +94,27 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
     variants: dict[Subject, dict[object, _Variant]] = defaultdict(dict)
     versions: dict[str, list[str]] = defaultdict(list)
     files = cache(lambda directory: DataFiles(Path(directory)))
+    alike: dict[object, list[Trained]] = defaultdict(list)  # runs share what was read once
+    known, none = here or {}, dict[str, Any]()
     for run in runs:
-        made_by = run.provenance
+        alike[id(run.provenance), id(known.get(run.id, none)), *run[1:5], run.directory].append(run)
+    for run, *others in alike.values():
+        made_by, ids = run.provenance, [run.id, *(other.id for other in others)]
         if not made_by or "code" in made_by:
             continue
         version = str(made_by.get("oodbench", "of an unknown version"))
-        versions[version].append(run.id)
+        versions[version] += ids
         recorded: Mapping[str, Any] = made_by.get("digests") or {}
-        now: Mapping[str, Any] = (here or {}).get(run.id, {})
+        now: Mapping[str, Any] = known.get(run.id, none)
         for kind, column in DIGESTED.items():
             subject = kind, getattr(run, column)
-            totals[subject] += 1
+            totals[subject] += len(ids)
             before, present = recorded.get(kind), now.get(kind)
             if before is None or (version != __version__ and is_of_package(before)):
                 continue
             variant = _Variant(before, present, files(run.directory))
             key = repr((before, present, run.directory))
-            variants[subject].setdefault(key, variant).ids.append(run.id)
+            variants[subject].setdefault(key, variant).ids.extend(ids)
     reasons = [
         Stale(
             tuple(ids),
