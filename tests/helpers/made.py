@@ -191,8 +191,12 @@ class OneStep:
         predictor: Mapping[str, float] = MappingProxyType({}),
         state: str = "done",
         shift: str | None = None,
+        loss: float | None = None,
     ) -> None:
-        """Add a run with a value on each test environment, and with metrics of the predictor itself."""
+        """Add a run with a value on each test environment, and with metrics of the predictor itself.
+
+        The `loss` on the test environments is 1 - value by default.
+        """
         self.runs[run.id] = run
         self.results.write_plan("test", {}, [*self.runs.values()])
         if state == "planned":
@@ -200,7 +204,7 @@ class OneStep:
         rows: list[tuple[str | None, str | None, str, float]] = [("train", "out", metric, score)]
         for name, value in zip(run.test_environments, tests, strict=True):
             rows += [(name, "in", metric, value), (name, "out", metric, 0.123)]
-            rows += [(name, "in", "loss", 1 - value)]
+            rows += [(name, "in", "loss", 1 - value if loss is None else loss)]
         rows += [(None, None, name, value) for name, value in predictor.items()]
         keys = ("environment", "split", "metric", "value", "count")
         evaluations = [dict(zip(keys, (*row, 8), strict=True)) for row in rows]
