@@ -191,10 +191,12 @@ def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[s
 
 
 def recorded_names(task: "Task", classes: Sequence[str], attributes: Sequence[str]) -> set[str]:
-    """The names of the metrics that are recorded of a task, where examples have these attributes."""
+    """The metrics that are recorded of a task's examples, with these values of an attribute or none."""
     import torch
 
-    shape = {"binary": (), "multiclass": (), "tokens": (task.length,)}.get(task.kind, (task.num_outputs,))
+    shape = {"binary": (), "multiclass": (), "tokens": (task.length,)}.get(
+        task.kind, (task.num_outputs,)
+    )
     targets = torch.zeros(2, *shape, dtype=torch.int64 if task.kind == "multiclass" else None)
     middle = (task.length,) if task.kind == "tokens" else ()
     names = set(values_of_examples(task, torch.zeros(2, *middle, task.num_outputs), targets))

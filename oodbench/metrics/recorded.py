@@ -182,6 +182,7 @@ class Official(AnyMetric):
     """A metric of whole splits that the package wilds computes, see `Dataset.split_metrics`."""
 
     higher_is_better = True
+    needs = "examples of its groups, and for correlations predictions and targets that differ"
 
 
 class Percentage(Official):
@@ -190,15 +191,7 @@ class Percentage(Official):
     is_proportion = True
 
 
-class Correlation(Official):
-    """An official metric that correlates predictions with targets."""
-
-    needs = "predictions and targets that differ among examples"
-
-
-for _name in ("r_all", "r_wg"):
-    register(_name)(Correlation)
-for _name in ("acc", "Acc", "detection_acc_avg_dom"):
+for _name in ("r_all", "r_wg", "acc", "Acc", "detection_acc_avg_dom"):
     register(_name)(Official)
 for _name in (
     *("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year"),

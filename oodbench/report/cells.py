@@ -17,7 +17,7 @@ import pandas as pd
 
 from oodbench.errors import UserError, plugin_hint, unknown
 from oodbench.metrics import LOSSES, computed_names, is_higher_better, known_direction, needs
-from oodbench.report.statistics import each_mean, each_mean_and_error
+from oodbench.report.statistics import each_mean_and_error
 from oodbench.results.run_spec import BEFORE, CONSTANT, SCORE
 from oodbench.results.tables import CELL, Tables, plugins_of, records_at
 from oodbench.selection import Chosen
@@ -115,8 +115,7 @@ def over_tests(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def scores(table: pd.DataFrame, kind: str = METHOD) -> pd.DataFrame:
-    """The complete and defined values on test environments of the rows of a kind, as
-    `oodbench.report.statistics` takes them.
+    """The complete, defined values on tests of the rows of a kind, for `oodbench.report.statistics`.
 
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
     `higher`, `metric`. A value that is not finite is NaN.
@@ -147,9 +146,8 @@ def reported_metrics(
         known = recorded_metrics(tables)
         for dataset in main:
             if metric not in known.get(dataset, ()):
-                if metric in computed_names():
-                    why = "it does not take this task, or no predictions are frozen"
-                    raise UserError(f"{metric} has no value on {dataset}: {why}; see --dataset")
+                if metric in computed_names():  # which other datasets have
+                    raise UserError(f"{metric} takes no predictions of {dataset}; see --dataset")
                 names = sorted({*known.get(dataset, ()), *computed_names()})
                 raise unknown("metric", metric, names, dataset, plugin_hint(plugins_of(tables)))
         main = dict.fromkeys(main, metric)
@@ -219,16 +217,15 @@ def test_values(
     tests = tests.assign(metric=metric.to_numpy()).explode("environment")
     values = records.loc[meant, ["row", "environment", "value"]]
     table = tests.merge(values, on=["row", "environment"], how="left")
-    finite = _has_loss(chosen, asked, table) if table["value"].isna().any() else False
-    return table.drop(columns="row").assign(undefined=table["value"].isna() & finite)
-
-
-def _has_loss(chosen: Chosen, asked: pd.DataFrame, table: pd.DataFrame) -> "pd.Series[bool]":
-    records = records_at(chosen.tables, asked, LOSSES)
-    there = records[(records["split"] == "in") & records["value"].notna()]
-    places = pd.MultiIndex.from_frame(table[["row", "environment"]])
-    known = pd.MultiIndex.from_frame(there[["row", "environment"]])
-    return pd.Series(places.isin(known), table.index)
+    undefined = table["value"].isna()
+    if undefined.any():
+        losses = records_at(chosen.tables, asked, LOSSES)
+        there = losses[(losses["split"] == "in") & losses["value"].notna()]
+        places, finite = (
+            pd.MultiIndex.from_frame(t[["row", "environment"]]) for t in (table, there)
+        )
+        undefined &= places.isin(finite)
+    return table.drop(columns="row").assign(undefined=undefined)
 
 
 def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
@@ -237,7 +234,8 @@ def over_ties(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     made = values[key].drop_duplicates(ignore_index=True)
     numbers = values["value"].to_numpy(float)
     firsts = numbers[np.unique(code, return_index=True)[1]]
-    return made.assign(value=firsts + each_mean(numbers - firsts[code], code))
+    means, _ = each_mean_and_error(numbers - firsts[code], code, len(made))
+    return made.assign(value=firsts + means)
 
 
 def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:

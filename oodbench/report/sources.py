@@ -55,11 +55,9 @@ def frames_of(
         tables = only(joined(directories, allow_mixed), datasets)
     else:
         tables = beside_board(board, directories, datasets)
-    shown = only(tables, (), rows, baseline)
-    if (count := tables.runs["label"].nunique()) == shown.runs["label"].nunique():
-        return shown
+    shown, count = only(tables, (), rows, baseline), tables.runs["label"].nunique()
     note = f"Ranks, places and the best values are those among the rows shown, not all {count}."
-    return replace(shown, notes=(*shown.notes, note))
+    return replace(shown, notes=(*shown.notes, *[note] * (shown.runs["label"].nunique() < count)))
 
 
 def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str] = ()) -> Tables:
@@ -370,7 +368,9 @@ def _computed(
                     part = replace(
                         p, logits=p.logits[mask], targets=p.targets[mask], out=p.out[mask]
                     )
-                    with np.errstate(all="ignore"):  # a metric may divide by zero where it is undefined
+                    with np.errstate(
+                        all="ignore"
+                    ):  # a metric may divide by zero where it is undefined
                         value = computed.of_predictions(part)
                     value = value if math.isfinite(value) else math.nan
                     yield str(run_id), int(step), environment, split, metric, value, int(mask.sum())

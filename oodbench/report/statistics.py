@@ -142,18 +142,10 @@ def _means(code: Integers, values: Numbers) -> tuple[Numbers, Integers]:
     return np.bincount(code, values)[there] / counts[there], there
 
 
-def each_mean(values: Numbers, code: Integers) -> Numbers:
-    """The mean of the values (n,) of each code 0, 1, ...; the bits of `values[code == k].mean()`."""
-    means = np.empty(int(code.max(initial=-1)) + 1)
-    for codes, table in _by_size(values, code):
-        means[codes] = table.mean(axis=1)
-    return means
-
-
 def each_mean_and_error(
     values: Numbers, code: Integers, size: int, least: int = 2
 ) -> tuple[Numbers, Numbers]:
-    """`mean_and_error` of the values (n,) of each code below `size`; NaN where there are none."""
+    """`mean_and_error`, to the bit, of the values (n,) of each code below `size`; NaN where none are."""
     means, errors = np.full(size, np.nan), np.full(size, np.nan)
     for codes, table in _by_size(values, code):
         n = table.shape[1]
@@ -231,7 +223,9 @@ def block_table(scores: pd.DataFrame) -> pd.DataFrame:
 def _means_by(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     code = table.groupby(key, sort=False).ngroup().to_numpy()
     rows = table.drop_duplicates(key)
-    return rows.assign(value=each_mean(table["value"].to_numpy(float), code))
+    return rows.assign(
+        value=each_mean_and_error(table["value"].to_numpy(float), code, len(rows))[0]
+    )
 
 
 def ranks(table: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,8 @@ from oodbench.report.comparison import board_sheet
 from oodbench.report.gaps import BASELINE
 from oodbench.report.sources import frames_of, with_prediction_metrics
 from oodbench.report.tables import Sheet
-from oodbench.report.tables.sheet import leaderboard_sheet
+from oodbench.report.tables.leaderboard import leaderboard
+from oodbench.report.tables.sheet import sheet
 from oodbench.results.boards import board_among
 from oodbench.results.tables import only
 
@@ -40,4 +41,4 @@ def table(
     if board:
         shown = only(tables, (), rows, baseline) if rows else None
         return board_sheet(tables, rule, metric, also, short, shown)
-    return leaderboard_sheet(tables, rule, metric, also)
+    return sheet(leaderboard(tables, rule, metric, also))

@@ -42,8 +42,8 @@ class Why:
     """One run in each row, by trial and then best first: `trial`, `draw`, `id`, `state`, `hparams`, `step`
     (the run's best by the rule), `score`, `value` (mean over the test environments' `in` splits at that
     step), `chosen`, `tied` where it is chosen or has the chosen one's score, and `undefined` where it is
-    tied and the metric has no value. Scores and values are NaN where a run cannot be judged, and values of a
-    metric that is computed from kept predictions where the run is not tied."""
+    tied and the metric has no value. Scores and values are NaN where a run cannot be judged, and values
+    of a metric that is computed from kept predictions where the run is not tied."""
     directory: str | None = None
     """The results directory that all chosen runs are in, if they are in one."""
 

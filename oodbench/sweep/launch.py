@@ -186,12 +186,13 @@ def _report(
 
 def _print_leaderboard(results: Directory, console: Terminal) -> None:
     from oodbench.report.tables import print_sheet
-    from oodbench.report.tables.sheet import leaderboard_sheet
+    from oodbench.report.tables.leaderboard import leaderboard
+    from oodbench.report.tables.sheet import sheet
     from oodbench.results.read import joined
 
     try:
         more = f"`python -m oodbench.report table {results.path} --notes` says more."
-        print_sheet(leaderboard_sheet(joined([results.path])), more=more)
+        print_sheet(sheet(leaderboard(joined([results.path]))), more=more)
     except UserError as error:  # the runs are trained even if this selection rule cannot judge them
         console.say(f"no table: {error}")
 

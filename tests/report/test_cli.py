@@ -15,7 +15,8 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.report.tables import FORMATS, LATEX, print_sheet, to_terminal
-from oodbench.report.tables.sheet import leaderboard_sheet, sheet
+from oodbench.report.tables.leaderboard import leaderboard
+from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined
 from oodbench.results.run_spec import State
 from oodbench.terminal import Terminal
@@ -276,7 +277,7 @@ def test_a_sweep_with_nothing_complete_shows_its_counts(
         empty.add(spec("D", "ERM", trial=trial), 0.5, state=state)
     empty.add(spec("E", "ERM"), 0.5, state="planned")
     for format_ in FORMATS:
-        print_sheet(leaderboard_sheet(joined([empty.results.path])), format_)
+        print_sheet(sheet(leaderboard(joined([empty.results.path]))), format_)
     assert "0/3" in capsys.readouterr().out
     first, second, over = empty.blocks()
     assert first.rows == [["ERM", "-", "0/3"]] and first.ranked == 0

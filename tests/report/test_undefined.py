@@ -14,7 +14,8 @@ from oodbench.report.cells import cells, over_tests, scores
 from oodbench.report.comparison import comparison
 from oodbench.report.sources import with_prediction_metrics
 from oodbench.report.tables import FORMATS, Sheet
-from oodbench.report.tables.sheet import leaderboard_sheet, sheet
+from oodbench.report.tables.leaderboard import leaderboard
+from oodbench.report.tables.sheet import sheet
 from oodbench.report.why import why
 from oodbench.results.predictions import Predictions
 from oodbench.results.read import joined, read_results
@@ -53,14 +54,20 @@ def test_an_environment_without_a_value_leaves_every_mean_rank_and_count(tmp_pat
     assert first["IRM"]["mean"] == first["IRM"]["t"] and list(first) == ["IRM", "ERM", "VREx"]
     assert {row["n"] for row in first.values()} == {"2"}
     gains = compared.frame.set_index("label")
-    assert gains.loc["VREx", ["wins", "ties", "losses", "pairs", "planned"]].tolist() == [0, 0, 2, 2, 2]
+    assert gains.loc["VREx", ["wins", "ties", "losses", "pairs", "planned"]].tolist() == [
+        0,
+        0,
+        2,
+        2,
+        2,
+    ]
     assert set(scores(cells(judge(tables)))["environment"]) == {"t"}
     for name, render in FORMATS.items():
-        text = " ".join(render(leaderboard_sheet(tables)).split())
+        text = " ".join(render(sheet(leaderboard(tables))).split())
         assert WHY in text and ("undefined" in text or name == "csv")
     (entry,) = [
         e
-        for e in json.loads(FORMATS["json"](leaderboard_sheet(tables)))
+        for e in json.loads(FORMATS["json"](sheet(leaderboard(tables))))
         if (e["label"], e["environment"]) == ("ERM", "u")
     ]
     assert (entry["mean"], entry["n"], entry["defined"], entry["undefined"]) == (None, 2, 0, WHY)
@@ -143,13 +150,13 @@ class ShareOfYes(PredictionMetric):
 @pytest.mark.parametrize("metric", ["auroc", "auprc", "share_of_yes"])
 def test_a_metric_of_predictions_is_undefined_on_one_class(site: Any, metric: str) -> None:
     tables = with_prediction_metrics(site, [None], [metric])
-    first = shown(leaderboard_sheet(tables, metric=metric))
+    first = shown(sheet(leaderboard(tables, metric=metric)))
     assert {row["C"] for row in first.values()} == {"undefined"}
     assert "undefined" not in {row[c] for row in first.values() for c in ("A", "B", "mean")}
     only = tables.runs[tables.runs["test_environments"] == ("C",)]
     (column,) = {
         name
-        for row in shown(leaderboard_sheet(tables, also=[metric])).values()
+        for row in shown(sheet(leaderboard(tables, also=[metric]))).values()
         for name in row
         if name.startswith(metric)
     }

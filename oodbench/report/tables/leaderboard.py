@@ -87,9 +87,7 @@ class Leaderboard:
 
     @cached_property
     def means(self) -> pd.DataFrame:
-        """ENTRY, `kind`, `mean` and `stderr` (ddof=1; NaN below LEAST trials), `n`, `planned`; where a
-        value is undefined also `defined` and `undefined`.
-        """
+        """ENTRY and the columns of `_means`."""
         return _means(self.values, ENTRY)
 
     @cached_property
@@ -189,15 +187,12 @@ def _number(row: Mapping[Any, Any], name: str, metric: str) -> Cell:
 
 
 def _undefined(tables: Sequence[pd.DataFrame]) -> list[Note]:
-    """Say which metrics are undefined where, and why."""
-    parts = [table[table["undefined"] != ""] for table in tables]
-    names = ["metric", "dataset_label", "environment", "undefined"]
-    places = pd.concat([part[names] for part in parts]).drop_duplicates()
-    texts = [f"{m} on {e} of {d} ({why})" for m, d, e, why in places.itertuples(index=False)]
-    end = "not in means, ranks, wins, ties or losses"
-    first = f"{texts[0]}{f' and {len(texts) - 1} more' * (len(texts) > 1)}" if texts else ""
-    note = Note(f"Undefined, and {end}: {'; '.join(texts)}.", f"Undefined: {first}.")
-    return [note] * bool(texts)
+    names = ["metric", "environment", "dataset_label", "undefined"]
+    places = pd.concat([t.loc[t["undefined"] != "", names] for t in tables]).drop_duplicates()
+    texts = ["{} on {} of {} ({})".format(*place) for place in places.to_numpy()]
+    what = "Undefined, and not in means, ranks, wins, ties or losses"
+    more = f" and {len(texts) - 1} more" * (len(texts) > 1)
+    return [Note(f"{what}: {'; '.join(texts)}.", f"Undefined: {t}{more}.") for t in texts[:1]]
 
 
 def _means(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
@@ -206,7 +201,10 @@ def _means(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     """
     code = values.groupby(key, sort=False).ngroup().to_numpy()
     table = values[[*key, "kind"]].drop_duplicates(key, ignore_index=True)
-    is_undefined, complete = values["undefined"].ne("").to_numpy(), values["complete"].to_numpy(bool)
+    is_undefined, complete = (
+        values["undefined"].ne("").to_numpy(),
+        values["complete"].to_numpy(bool),
+    )
     whole = complete & ~is_undefined
     numbers = values["value"].to_numpy(float)[whole]
     mean, error = each_mean_and_error(numbers, code[whole], len(table), LEAST)

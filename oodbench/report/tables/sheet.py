@@ -17,19 +17,10 @@ from oodbench.report.tables.leaderboard import (
     Leaderboard,
     beats_constant,
     is_mean,
-    leaderboard,
 )
-from oodbench.results.tables import Tables
 
 Column = tuple[str, str, str]
 """The test environments, environment and metric of a column."""
-
-
-def leaderboard_sheet(
-    tables: Tables, rule: str | None = None, metric: str | None = None, also: Sequence[str] = ()
-) -> Sheet:
-    """The leaderboard of runs, with columns of the metrics `also`; raises UserError for unknown names."""
-    return sheet(leaderboard(tables, rule, metric, also))
 
 
 def sheet(board: Leaderboard) -> Sheet:
