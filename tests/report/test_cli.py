@@ -232,7 +232,7 @@ def test_notes_say_what_made_the_numbers(sweep: OneStep) -> None:
     for part in (
         "Selection train_val: mean over the out splits of the training environments",
         "standard error over trials (ddof=1)",
-        "trials: 3, hparam draws: 1",
+        "trials: n of 3, hparam draws: 1",
         "accuracy: higher is better; mse: lower is better; causal_error: lower is better",
         "Runs: 24 done, 2 diverged, 1 failed, 0 missing, of 27",
         f"Code: oodbench {__version__} (0123456789ab+)",
