@@ -1,17 +1,35 @@
 """A user's images, in folders."""
 
-from collections.abc import Collection, Sequence
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
 import torch
 from torch import Tensor
 
-from oodbench.data.images import ImageFolders, OwnImages, Place, class_folders, image_metadata
+from oodbench.data.images import (
+    Listing,
+    OwnImages,
+    class_folders,
+    image_files,
+    image_metadata,
+    left_out,
+)
 from oodbench.datasets import in_order, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
+
+SPLIT = re.compile("(train|val|test)(ing|id|idation)?", re.IGNORECASE)
+"""The names of folders that mean a split."""
+STRAYS = ("raw", "new folder", "untitled folder", "tmp", "temp", "backup", "unsorted")
+"""The names of folders, in lower case, that hardly mean a class or an environment."""
+Names = dict[Path, tuple[str, ...]]
+"""The names of the folders that a picture is in: of the environment, the class and further ones."""
 
 
 @register(
@@ -22,12 +40,12 @@ from oodbench.tasks import Task
         shift="whatever tells the folders apart",
     ),
 )
-class ImageFolder(OwnImages, ImageFolders):
+class ImageFolder(OwnImages):
     """Images in ROOT/ENVIRONMENT/CLASS/; the last environment is the test one by default.
 
     Environments are in the order in which people count (2, 10). `root` is under the data directory
     unless it is absolute. It belongs to a run's identity: keep it relative where the data may move. With
-    `attributes` the images are in ROOT/ENVIRONMENT/CLASS/ATTRIBUTE/.
+    `attributes` the images are in ROOT/ENVIRONMENT/CLASS/ATTRIBUTE/. Links are followed.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -37,32 +55,105 @@ class ImageFolder(OwnImages, ImageFolders):
         root: str = hparam("")
         attributes: bool = hparam(False, neutral=False)
         """Whether each class's folder has a subfolder for every attribute value."""
+        splits: str = hparam("", options=("", "merge", "train", "val", "test", "keep"), neutral="")
+        """Which of the folders `train`, `val`, `test` in environments, or around them, are read: `merge`
+        reads all together; `keep` takes them for classes or environments."""
 
     options: Options
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        root = (data_dir or Path()) / options.root
-        given = options.root != "" or data_dir is not None
-        names = in_order(class_folders(root)) if given and root.is_dir() else []
-        self.places = tuple(Place(name, name) for name in names)
-        self.classes = tuple(sorted({c for name in names for c in class_folders(root / name)}))
-        if options.attributes:
-            classes = [folder for name in names for folder in (root / name).iterdir()]
-            folders = {a for folder in classes if folder.is_dir() for a in class_folders(folder)}
-            self.attributes = tuple(sorted(folders))
         super().__init__(options, data_dir)
-        if self.places:
+        self.given = (data_dir or Path()) / options.root
+        is_there = (options.root != "" or data_dir is not None) and self.given.is_dir()
+        self.folder = _unwrapped(self.given) if is_there and not options.attributes else self.given
+        names = list(self._names().values()) if is_there else []
+        self.environments = tuple(in_order({environment for environment, *_ in names}))
+        self.classes = tuple(sorted({name for _, name, *_ in names}))
+        if options.attributes:
+            found = {normalize("NFC", name) for _, _, *rest in names for name in rest[:1]}
+            self.attributes = tuple(sorted(found))
+        self.input_shape = (3, options.size, options.size)
+        if self.environments:
             self.fit_size()
         self.test_environments = self.environments[-1:]
         self.task = Task("multiclass", max(2, len(self.classes)))
+
+    def listing(self) -> Listing:
+        """All pictures in the order of their names; environments must have the same class folders."""
+        root, found = self.root, self._names()
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        listing: Listing = {name: [] for name in self.environments}
+        for file, (environment, name, *_) in found.items():
+            if environment in listing and name in numbers:
+                listing[environment].append((file, numbers[name]))
+        for environment, files in listing.items():
+            files.sort(key=lambda each: each[1])
+            seen, at = {self.classes[label] for _, label in files}, root / environment
+            why = f"ImageFolder: environment '{environment}' has "
+            if len(seen) < 2:
+                others = left_out(at, [file for file, _ in files])
+                why += f"only images of '{''.join(seen)}' in {at}; {others}"
+                raise UserError(why.removesuffix("; "))
+            for name in () if self.options.splits else sorted({*self.classes} - seen):
+                if not (at / name).is_dir():
+                    odd = next(file for file, folders in found.items() if folders[1] == name)
+                    raise UserError(
+                        f"{why}no folder {at / name}, but there is {odd}: move it elsewhere if '{name}' is "
+                        "no class, or else make an empty folder"
+                    )
+        return listing
+
+    def _names(self) -> Names:
+        """The names of each picture's folders, without those of splits."""
+        written: dict[str, str] = {}  # how a name in NFC is written first
+        names, start = Names(), len(self.folder.parts)
+        for file in image_files(self.folder):
+            if len(folders := file.parts[start:-1]) > 1:
+                names[file] = tuple(written.setdefault(normalize("NFC", f), f) for f in folders)
+        for name in {*class_folders(self.folder)} - {file.parts[start] for file in names}:
+            if others := left_out(at := self.folder / name, ()):
+                raise UserError(f"ImageFolder: {at} has no images in folders of classes; {others}")
+        return self._without_splits(names)
+
+    def _without_splits(self, names: Names) -> Names:
+        option, least = self.options.splits, 2 + self.options.attributes
+        for level, what in enumerate(("environments", "classes") if option != "keep" else ()):
+            here = {folders[level] for folders in names.values()}
+            splits = sorted(filter(SPLIT.fullmatch, here))
+            if (
+                not splits
+                or len(splits) < min(2, len(here))
+                or (level == 0 and any(len(folders) <= least for folders in names.values()))
+            ):
+                continue
+            if not option:
+                raise UserError(
+                    f"ImageFolder: the folders {' and '.join(splits)} in {self.folder} are rather splits "
+                    f"than {what}: the option `splits: merge` reads all of them, `splits: train` "
+                    f"(or val, test) one, and `splits: keep` takes them as {what}"
+                )
+            read = {
+                file: folders[:level] + folders[level + 1 :]
+                for file, folders in names.items()
+                if (split := SPLIT.fullmatch(folders[level])) and len(folders) > 2
+                if option in ("merge", split[1].lower())
+            }
+            other = {f[1 - level] for f in names.values()} - {f[0] for f in read.values()}
+            if other:
+                raise UserError(f"ImageFolder: no `splits: {option}` of {', '.join(sorted(other))}")
+            return read
+        if option not in ("", "keep"):
+            raise UserError(f"ImageFolder: {self.folder} has no folders such as train and test")
+        return names
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
         """The attributes, by the folders in the classes' folders; raises UserError for a file in none."""
         if not self.options.attributes:
             return None
-        folders = [file.relative_to(self.root).parts[2] for file in files]
+        depth = len(self.root.parts) + 2 + (self.options.splits not in ("", "keep"))
+        folders = [normalize("NFC", file.parts[depth]) for file in files]
         for file, folder in zip(files, folders, strict=True):
-            if folder == file.name:
+            if folder not in self.attributes:
                 raise UserError(
                     f"ImageFolder: {file} is in no folder of an attribute "
                     f"(with `attributes` it takes {self.root}/ENVIRONMENT/CLASS/ATTRIBUTE/IMAGE)"
@@ -72,17 +163,55 @@ class ImageFolder(OwnImages, ImageFolders):
     @property
     def files_read(self) -> Collection[Path]:
         """The images and all folders; those in the root are the environments."""
-        return [*super().files_read, self.root]
+        files = super().files_read
+        places = [self.root / name for name in self.environments]
+        folders = {os.path.dirname(file) for file in files}  # noqa: PTH120 (fast)
+        return [*files, *places, *map(Path, folders), self.root]
 
     @property
     def root(self) -> Path:
-        """The folder of the option `root`."""
+        """The folder of the option `root`, or the only one in it."""
         if self.options.root == "" and self.data_dir is None:
             raise UserError("ImageFolder needs its option `root`, or --data-dir DIR")
-        root = (self.data_dir or Path()) / self.options.root
-        if not self.places:
-            state = "holds no folders" if root.is_dir() else "is not there"
+        if not self.environments:
+            state = "holds no folders with images" if self.given.is_dir() else "is not there"
             raise UserError(
-                f"ImageFolder: {root} {state} (it takes {root}/ENVIRONMENT/CLASS/IMAGE)"
+                f"ImageFolder: {self.given} {state} (it takes {self.given}/ENVIRONMENT/CLASS/IMAGE)"
             )
-        return root
+        return self.folder
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """How pictures are read, which files are not, and which folders may not belong there."""
+        root, listing = self.root, self.listing()
+        files = [file for images in listing.values() for file, _ in images]
+        at = [root / name for name in class_folders(root)]
+        at += [folder / name for folder in at for name in class_folders(folder)]
+        empty = ", ".join(str(folder) for folder in at if not image_files(folder))
+        classes = Counter(self.classes[label] for images in listing.values() for _, label in images)
+        sizes = {name: len(images) for name, images in listing.items()}
+        notes = {
+            left_out(root, files): True,
+            f"without images, and so no class or environment: {empty}": empty,
+            f"environments are the folders of {root}, alone in {self.given}": root != self.given,
+        }
+        said = [note for note, is_so in notes.items() if note and is_so]
+        return [*super().notes, *said, *_strays(sizes), *_strays(classes)]
+
+
+def _unwrapped(root: Path) -> Path:
+    """The folder, or the only one in it, where the folders in that all have the same folders."""
+    inside = class_folders(root)
+    at = root / inside[0] if len(inside) == 1 else root
+    classes = {class_folders(at / name) for name in class_folders(at)}
+    return _unwrapped(at) if at != root and len(classes) == 1 and len(*classes) > 1 else root
+
+
+def _strays(sizes: Mapping[str, int]) -> list[str]:
+    total = sum(sizes.values())
+    few = [name for name, size in sizes.items() if size * 100 < total]
+    return [
+        f"'{name}' may be a stray folder: it has {size:,} of {total:,} images"
+        for name, size in sizes.items()
+        if name.casefold() in STRAYS or few == [name]
+    ]

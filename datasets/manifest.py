@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 from oodbench.data.images import Listing, OwnImages, image_metadata
 from oodbench.data.readings import Reading
@@ -49,9 +50,10 @@ class Manifest(Listed, OwnImages):
         """The image of each row; raises UserError, with the line, for one that is not there."""
         files = []
         for row, text in enumerate(self.rows.texts(self.image_column)):
-            file = self.root / text
-            if not file.is_file():
-                where = "" if file == Path(text) else f" in {self.root}"
+            forms = [text, *(normalize(form, text.replace("\\", "/")) for form in ("NFC", "NFD"))]
+            file = next((at for form in forms if (at := self.root / form).is_file()), None)
+            if file is None:
+                where = "" if Path(text).is_absolute() else f" in {self.root}"
                 raise UserError(f"{self.rows.place(row)}: there is no image '{text}'{where}")
             files.append(file)
         return files

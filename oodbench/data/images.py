@@ -2,32 +2,33 @@
 
 import json
 import os
+import re
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from pydantic import TypeAdapter
 from torch import Tensor
 
 from oodbench.data.augment import domainbed
 from oodbench.data.pictures import (
     ENDINGS,
+    READERS,
     UNREADABLE,
     Look,
     White,
     decoded,
-    formats,
     look,
+    nature,
+    opened,
     white_of,
 )
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces, progress
@@ -81,7 +82,7 @@ def typical_side(listing: Listing) -> int:
     files = [file for images in listing.values() for file, _ in images]
     sides = []
     for file in files[:: max(1, len(files) // SAMPLE)]:
-        with suppress(*UNREADABLE), Image.open(file, formats=formats()) as image:
+        with suppress(*UNREADABLE), opened(file) as image:
             sides.append(max(image.size))
     return int(np.median(sides)) if sides else USUAL_SIZE
 
@@ -104,8 +105,8 @@ class Survey:
     """The errors of files that cannot be read."""
     deep: int
     """The number of pictures in grey whose values are no bytes."""
-    largest: float
-    """The largest of these values."""
+    largest: dict[str, float]
+    """The largest of these values, by environment."""
     transparent: int
     turned: int
     several: int
@@ -115,19 +116,30 @@ class Survey:
 SURVEY = TypeAdapter(Survey)
 
 
-def _surveyed(files: Sequence[Path]) -> Survey:
+def _surveyed(listing: Listing) -> Survey:
+    names = [name for name, images in listing.items() for _ in images]
+    files = [file for images in listing.values() for file, _ in images]
     with ThreadPoolExecutor() as pool, progress() as bar:
         found = pool.map(_looked_at, files)
         looks = list(bar.track(found, total=len(files), description="looking at images"))
-    deep = [each.deep for each in looks if each.deep is not None]
+    deep = [
+        (each.deep, name) for each, name in zip(looks, names, strict=True) if each.deep is not None
+    ]
     return Survey(
         tuple(each.problem for each in looks if each.problem),
         len(deep),
-        max(deep, default=0.0),
+        {name: value for value, name in sorted(deep)},
         sum(each.transparent for each in looks),
         sum(each.turned for each in looks),
         sum(each.several for each in looks),
     )
+
+
+def _each(values: Mapping[str, float]) -> str:
+    """The value of all environments, or that of each."""
+    texts = {name: f"{value:.10g}" for name, value in values.items()}
+    several = ", ".join(f"{texts[name]} in {name}" for name in sorted(texts))
+    return several if len({*texts.values()}) > 1 else next(iter(texts.values()), "1")
 
 
 image_metadata = partial(Metadata, family="images", network="ResNet50", steps=5001)
@@ -182,7 +194,7 @@ class Images(FileDataset):
         environments = {}
         for i, (name, files) in enumerate(listing.items()):
             paths, labels = zip(*files, strict=True)
-            x = self._cached(cache / f"{i}.npy") if cache.is_dir() else self._stored(paths)
+            x = self._cached(cache / f"{i}.npy") if cache.is_dir() else self._stored(paths, name)
             attributes = self.attribute_numbers(paths)
             environments[name] = Environment(x, torch.tensor(labels), attributes=attributes)
         return environments
@@ -201,16 +213,22 @@ class Images(FileDataset):
         images = self._stored(map(Path, files))
         return images.read(torch.arange(len(images)))
 
-    def _stored(self, files: Iterable[Path]) -> Stored:
-        return ImageFiles(files, self.size, self.white, upright=self.upright)
+    def _stored(self, files: Iterable[Path], environment: str = "") -> Stored:
+        white = partial(self._white_in, environment)
+        return ImageFiles(files, self.size, white, upright=self.upright)
 
-    def white(self) -> float:
-        """The value of deep greys that is white in all pictures of the dataset."""
-        if self._white is None:
-            self._white = white_of(self.survey().largest)
-        return self._white
+    def _white_in(self, environment: str) -> float:
+        if environment not in self.whites and len({*self.whites.values()}) > 1:
+            raise UserError(
+                f"{self.name}: what is white in new pictures of deep grey is unknown, as it is "
+                f"{_each(self.whites)}; the option `white` says it"
+            )
+        return self.whites.get(environment, max(self.whites.values(), default=1))
 
-    _white: float | None = None
+    @cached_property
+    def whites(self) -> dict[str, float]:
+        """The value of deep greys that is white, by environment."""
+        return {name: white_of(value) for name, value in self.survey().largest.items()}
 
     def _cached(self, file: Path) -> Stored:
         try:
@@ -242,7 +260,7 @@ class Images(FileDataset):
         if known := self.known_survey(listing):
             return known
         kept = self._survey_file(listing)
-        survey = _surveyed([file for images in listing.values() for file, _ in images])
+        survey = _surveyed(listing)
         if not survey.problems:
             with suppress(OSError):  # a folder that cannot be written to is looked at every time
                 kept.parent.mkdir(exist_ok=True)
@@ -264,8 +282,8 @@ class Images(FileDataset):
         found = self.survey()
         turned = found.turned if self.upright else 0
         sentences = {
-            f"deep greys: the values of {counted(found.deep, 'picture')} go up to {found.largest:.10g}, "
-            f"and {self.white():.10g} is white": found.deep,
+            f"deep greys: the values of {counted(found.deep, 'picture')} go up to "
+            f"{_each(found.largest)}, and {_each(self.whites)} is white": found.deep,
             f"what is transparent in {counted(found.transparent, 'picture')} is white": found.transparent,
             f"{counted(turned, 'picture')} turned upright, as EXIF says": turned,
             f"of {counted(found.several, 'file')} with several pictures the first is read": found.several,
@@ -292,8 +310,8 @@ class Images(FileDataset):
     def cache(self, workers: int) -> None:
         """Decode all images into the cache."""
         arrays, listing = {}, self.listing()
-        for i, files in enumerate(listing.values()):
-            stored = self._stored(file for file, _ in files)
+        for i, (name, files) in enumerate(listing.items()):
+            stored = self._stored((file for file, _ in files), name)
             read = partial(pieces, stored, workers)
             arrays[str(i)] = Rows(len(stored), stored.shape, np.uint8, read)
         keep(self.cache_folder(listing), self.label, arrays)
@@ -313,7 +331,7 @@ class OwnImages(Images):
         """The side of the inputs in pixels; 0: the median of some files' longer sides, at most 224."""
         white: float = hparam(0.0, low=0.0, neutral=0.0)
         """The value that is white in pictures of deep grey (16 bits and more, floats); 0: the first of
-        1, 255, 1023, 4095, 16383, 65535, ... that no picture exceeds."""
+        1, 255, 1023, 4095, 16383, 65535, ... that no picture of the environment exceeds."""
 
     _size_of_files = 0
 
@@ -330,18 +348,24 @@ class OwnImages(Images):
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
         """Add the size and the white of deep greys, which are estimated from the files."""
-        white = {"white": self.white()} if self.survey().deep else {}
+        values = {*self.whites.values()} if self.survey().deep else set()
+        white = {"white": max(values)} if len(values) == 1 else {}
         return super().resolved_options(pretrained) | {"size": self.size} | white
 
-    def white(self) -> float:
-        """The option, or else the value that fits the files."""
-        return self.options.white or super().white()
+    @cached_property
+    def whites(self) -> dict[str, float]:
+        """The option, or else the values that fit the files."""
+        given = dict.fromkeys(self.environments, self.options.white)
+        return given if self.options.white else super().whites
 
     def cache_folder(self, listing: Listing) -> Path:
         """The folder of this size and white; its name has 1 for the white if there are no deep greys."""
         known = self.known_survey(listing)
-        white = self.white() if self.options.white or (known and known.deep) else 1
-        name = f"upright-{self.size}-{white:.10g}-{self.fingerprint(listing)}"
+        whites = self.whites if self.options.white or (known and known.deep) else {}
+        white = _each(whites)
+        if " in " in white:
+            white = digest_of(white.encode())
+        name = f"upright-{self.size}-{white}-{self.fingerprint(listing)}"
         return self.root / ".oodbench" / name
 
     def cache(self, workers: int) -> None:
@@ -372,16 +396,77 @@ class Place(NamedTuple):
     """The published number of images, in all or of each class."""
 
 
-class ImageFolders(Images):
-    """Images in ROOT/FOLDER/CLASS/, at any depth; the classes are numbered in the order of their names."""
+class Published(Images):
+    """A published dataset in its own folder under the data directory.
+
+    Its pictures are not turned, as they are not in the code of the papers that report on it.
+    """
+
+    upright = False
+
+    source: ClassVar[str]
+    """The address from which the dataset can be downloaded."""
+
+    @property
+    def root(self) -> Path:
+        """The folder DATA_DIR/FOLDER; raises UserError if it is not there."""
+        folder = self.metadata.folder
+        if self.data_dir is None:
+            raise UserError(f"{self.name} needs --data-dir DIR with the folder {folder} in it")
+        root = self.data_dir / folder
+        if not root.is_dir():
+            raise UserError(f"{self.name}: there is no folder {root}; get it from {self.source}")
+        return root
+
+    def download(self, data_dir: Path) -> None:
+        """Raise UserError with the address of the dataset, whose licence the user must read."""
+        raise UserError(
+            f"{self.name} is at {self.source}; unpack it to {data_dir / self.metadata.folder}"
+        )
+
+
+class Suite(Published):
+    """A published dataset in its original layout: images in ROOT/FOLDER/CLASS/, at any depth.
+
+    The classes are numbered in the order of their names.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Images.Options):
+        """Whether the dataset may differ from the published one."""
+
+        subset: bool = hparam(False)
+        """Take fewer or more images than were published; tables say so."""
 
     places: tuple[Place, ...]
-    classes: tuple[str, ...]
+    num_classes: ClassVar[int]
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
         self.environments = tuple(place.environment for place in self.places)
         self.input_shape = (3, options.size, options.size)
+        self.test_environments = self.environments[:1]
+        self.task = Task("multiclass", self.num_classes)
+
+    @property
+    def root(self) -> Path:
+        """The dataset's folder, or the one in it that holds the environments, such as `kfold` of PACS."""
+        root, first = super().root, self.places[0].folder
+        at = (root, *(root / name for name in class_folders(root)))
+        return next((folder for folder in at if (folder / first).is_dir()), root)
+
+    @property
+    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The names of the class folders."""
+        first = self.root / self.places[0].folder
+        folders = class_folders(first) if first.is_dir() else ()
+        if len(folders) > self.num_classes:
+            folders = tuple(name for name in folders if image_files(first / name))
+        if folders and len(folders) != self.num_classes:
+            raise UserError(
+                f"{self.name} has {self.num_classes} classes, and {first} holds {len(folders)} folders"
+            )
+        return folders
 
     def listing(self) -> Listing:
         """All files in the order of their names; environments must have the same class folders."""
@@ -390,7 +475,7 @@ class ImageFolders(Images):
             at = self.root / folder
             if not at.is_dir():
                 raise UserError(f"{self.name}: environment '{environment}' has no folder {at}")
-            present = class_folders(at)
+            present = [n for n in class_folders(at) if n in self.classes or image_files(at / n)]
             for name in (*self.classes, *present):
                 if name not in present or name not in self.classes:
                     state = "no folder" if name not in present else "a folder"
@@ -424,64 +509,6 @@ class ImageFolders(Images):
         places = [self.root / place.folder for place in self.places]
         return [*files, *places, *map(Path, folders)]
 
-
-class Published(Images):
-    """A published dataset in its own folder under the data directory.
-
-    Its pictures are not turned, as they are not in the code of the papers that report on it.
-    """
-
-    upright = False
-
-    source: ClassVar[str]
-    """The address from which the dataset can be downloaded."""
-
-    @property
-    def root(self) -> Path:
-        """The folder DATA_DIR/FOLDER; raises UserError if it is not there."""
-        folder = self.metadata.folder
-        if self.data_dir is None:
-            raise UserError(f"{self.name} needs --data-dir DIR with the folder {folder} in it")
-        root = self.data_dir / folder
-        if not root.is_dir():
-            raise UserError(f"{self.name}: there is no folder {root}; get it from {self.source}")
-        return root
-
-    def download(self, data_dir: Path) -> None:
-        """Raise UserError with the address of the dataset, whose licence the user must read."""
-        raise UserError(
-            f"{self.name} is at {self.source}; unpack it to {data_dir / self.metadata.folder}"
-        )
-
-
-class Suite(Published, ImageFolders):
-    """A published dataset of class folders, in its original layout."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(Images.Options):
-        """Whether the dataset may differ from the published one."""
-
-        subset: bool = hparam(False)
-        """Take fewer or more images than were published; tables say so."""
-
-    num_classes: ClassVar[int]
-
-    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
-        super().__init__(options, data_dir)
-        self.test_environments = self.environments[:1]
-        self.task = Task("multiclass", self.num_classes)
-
-    @property
-    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The names of the class folders."""
-        first = self.root / self.places[0].folder
-        folders = class_folders(first) if first.is_dir() else ()
-        if folders and len(folders) != self.num_classes:
-            raise UserError(
-                f"{self.name} has {self.num_classes} classes, and {first} holds {len(folders)} folders"
-            )
-        return folders
-
     def check(self) -> None:
         """Check all files, and that their number is the published one, unless `subset`."""
         listing = self.listing()
@@ -508,24 +535,48 @@ def _is_hidden(name: str) -> bool:
 
 def image_files(folder: Path) -> list[Path]:
     """The files below a folder with an ending of pictures, sorted; dead links too."""
-    files = [file for file in _files_below(folder) if _ending(file) in ENDINGS]
-    return [Path(file) for file in sorted(files, key=lambda file: file.split("/"))]
+    files = [file for file in _files_below(str(folder)) if _ending(file) in ENDINGS]
+    return [Path(file) for file in sorted(files, key=lambda file: file.split(os.sep))]  # noqa: PTH206 (fast)
 
 
 def left_out(folder: Path, read: Collection[Path]) -> str:
     """A sentence on the files below a folder that are not `read`; nothing if there are none."""
     known = set(map(str, read))
-    endings = Counter(_ending(f) or "no ending" for f in _files_below(folder) if f not in known)
-    if not endings:
-        return ""
-    kinds = ", ".join(f"{count} {ending}" for ending, count in endings.most_common())
-    return f"{counted(endings.total(), 'file')} of {folder} left out: {kinds}"
+    kinds: dict[str, list[str]] = {}
+    for file in _files_below(str(folder)):
+        if file not in known:
+            kinds.setdefault(_kind(file), []).append(file)
+    counts = sorted(kinds.items(), key=lambda kind: -len(kind[1]))
+    said = ", ".join(f"{len(files)} {kind}{_help(kind, files)}" for kind, files in counts)
+    total = sum(map(len, kinds.values()))
+    return f"{counted(total, 'file')} of {folder} left out: {said}" if said else ""
 
 
-def _files_below(folder: Path) -> Iterator[str]:
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not _is_hidden(name)]
-        yield from (f"{place}/{name}" for name in names if not _is_hidden(name))
+def _kind(file: str) -> str:
+    ending = ".nii.gz" if file.lower().endswith(".nii.gz") else _ending(file)
+    return "without an ending" if re.fullmatch(r"|\.[0-9]+", ending) else ending  # 1.2.840.5
+
+
+def _help(kind: str, files: Sequence[str]) -> str:
+    some = files[:10] if kind[0] != "." or kind in READERS else []
+    return next((f" ({what})" for what in map(nature, map(Path, some)) if what), "")
+
+
+def _files_below(folder: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
+    try:
+        at = os.stat(folder)  # noqa: PTH116 (fast)
+        entries = list(os.scandir(folder))
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}") from error
+    if (here := (at.st_dev, at.st_ino)) in above:
+        raise UserError(f"{folder} is a link to a folder that holds it: remove the link")
+    for entry in entries:
+        if _is_hidden(entry.name):
+            continue
+        if entry.is_dir():
+            yield from _files_below(entry.path, (*above, here))
+        else:
+            yield entry.path
 
 
 def _ending(file: str) -> str:

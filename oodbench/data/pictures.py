@@ -1,13 +1,15 @@
 """Pictures to bytes, the same on every machine: files of pixels, and drawings in SVG."""
 
+import contextlib
 import hashlib
 import importlib
 import io
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,13 @@ ENDINGS = frozenset(
 """The endings of files of these formats."""
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """The errors that Pillow raises for a file that is not a complete image."""
+READERS = {
+    **dict.fromkeys((".dcm", ".dicom", ".ima"), "pydicom.dcmread"),
+    **dict.fromkeys((".nii", ".nii.gz"), "nibabel.load"),
+    **dict.fromkeys((".npy", ".npz"), "numpy.load"),
+    ".mat": "scipy.io.loadmat",
+}
+"""What reads files of scans and arrays, by their endings; a user saves them as pictures."""
 DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 """Pillow's modes of grey whose values are no bytes."""
 ORIENTATION = 274
@@ -41,8 +50,11 @@ VERSION = "0.5.0"
 
 def unreadable(file: Path, error: Exception) -> UserError:
     """The error for a file that is not a whole image."""
-    is_unknown = isinstance(error, UnidentifiedImageError)  # whose text is an address in memory
-    why = "its format is unknown" if is_unknown else error
+    why = str(error)
+    if isinstance(error, UnidentifiedImageError):  # whose text is an address in memory
+        why = f"its format is unknown; {nature(file)}".removesuffix("; ")
+    if isinstance(error, Image.DecompressionBombError):
+        why = f"{why.partition(',')[0]}; save it smaller"
     return UserError(f"{file} cannot be read as an image ({why})")
 
 
@@ -51,6 +63,25 @@ def formats() -> tuple[str, ...]:
     """Those of `FORMATS` that this Pillow can read."""
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+@contextlib.contextmanager
+def opened(file: Path | IO[bytes]) -> Iterator[Image.Image]:
+    """A picture, for `with`, without Pillow's warnings of its size."""
+    ignored = warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning)
+    with ignored, Image.open(file, formats=formats()) as image:
+        yield image
+
+
+def nature(file: Path) -> str:
+    """What a file without a picture's ending is and how it is read; nothing if that is unknown."""
+    reader = next((READERS[end] for end in READERS if file.name.lower().endswith(end)), "")
+    with contextlib.suppress(*UNREADABLE), file.open("rb") as stream:
+        if reader or stream.read(132)[128:] == b"DICM":
+            return f"{reader or READERS['.dcm']} reads them; save them as PNG"
+        with opened(stream) as image:
+            return f"{image.format}; add the ending"
+    return "" if file.exists() else "a dead link"
 
 
 White = Callable[[], float]
@@ -66,7 +97,7 @@ def decoded(
     images the first is taken. Raises UserError for one that cannot be read.
     """
     try:
-        with Image.open(file, formats=formats()) as image:
+        with opened(file) as image:
             picture = rgb(ImageOps.exif_transpose(image) if upright else image, white)
             is_negative = getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
             if image.mode in DEEP and is_negative:  # a TIFF's, which Pillow heeds in bytes alone
@@ -131,7 +162,7 @@ def look(file: Path) -> Look:
     """Read a file whole; JPEGs are decoded at a low resolution, which is faster."""
     try:
         data = file.read_bytes()
-        with Image.open(io.BytesIO(data), formats=formats()) as image:
+        with opened(io.BytesIO(data)) as image:
             image.draft("RGB", (64, 64))
             image.load()
             rgb(image.crop((0, 0, 1, 1)))  # finds a mode that cannot be shown

@@ -11,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from oodbench.data.cli import app
-from oodbench.data.pictures import decoded
+from oodbench.data.pictures import decoded, look
 from oodbench.datasets import in_order, make
 from oodbench.errors import UserError
 from tests.helpers.pictures import draw, picture
@@ -191,3 +191,17 @@ def test_no_program_is_run_for_a_file_that_names_itself_a_picture(tmp_path: Path
     file.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n")
     with pytest.raises(UserError, match=r"x\.png cannot be read as an image"):
         decoded(file, 8)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif", ".bmp", ".webp"])
+def test_large_pictures_are_read_without_warnings_and_too_large_ones_refused(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / f"x{suffix}"
+    picture(1, 0, (300, 200)).save(file)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000)
+    assert decoded(file, 20).std() > 0 and not look(file).problem
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20_000)
+    assert "60000 pixels) exceeds limit of 40000 pixels; save it smaller)" in look(file).problem
+    with pytest.raises(UserError, match=r"60000 pixels.* save it smaller"):
+        decoded(file, 20)

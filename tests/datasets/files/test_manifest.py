@@ -1,3 +1,4 @@
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,34 @@ def test_absolute_paths_are_files_wherever_the_data_directory_is(
     (inner / "images" / "4.png").unlink()
     with pytest.raises(UserError, match=rf"line 6: there is no image '{inner}/images/4\.png'$"):
         make("Manifest", {"file": file, "size": 6}, folder).check()
+
+
+@pytest.mark.parametrize(
+    "written", ["images\\{}.png", ".\\images\\{}.png", "images\\../images/{}.png"]
+)
+def test_backslashes_separate_folders(written: str, tmp_path: Path) -> None:
+    plain = manifest(tmp_path, listed())
+    other = manifest(tmp_path, listed().assign(path=[written.format(i) for i in range(24)]))
+    other.check()
+    assert {file.resolve() for file in plain.files_read} == {f.resolve() for f in other.files_read}
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_paths_are_found_in_both_forms_of_unicode(forms: tuple[str, str], tmp_path: Path) -> None:
+    listed_as, on_disk = (unicodedata.normalize(form, "für\\x.png") for form in forms)
+    rows = listed()
+    manifest(tmp_path, rows)
+    (tmp_path / "images" / on_disk[:-6]).mkdir()
+    (tmp_path / "images/0.png").rename(tmp_path / "images" / on_disk.replace("\\", "/"))
+    rows.loc[0, "path"] = f"images\\{listed_as}"
+    rows.to_csv(tmp_path / "mine.csv", index=False)
+    make("Manifest", {"file": "mine.csv", "size": 6}, tmp_path).check()
+
+
+def test_scans_in_a_list_are_named(tmp_path: Path) -> None:
+    manifest(tmp_path, listed())
+    (tmp_path / "images/3.png").write_bytes(b"\0" * 128 + b"DICM" + b"x" * 99)
+    with pytest.raises(
+        UserError, match=r"line 5: .*3.png cannot be .*unknown; pydicom.dcmread reads"
+    ):
+        make("Manifest", {"file": "mine.csv", "size": 6}, tmp_path).check()

@@ -1,0 +1,231 @@
+"""Folders as people have them: links, splits, strays, other files, archives, names in two forms."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from oodbench.datasets import make
+from oodbench.errors import UserError
+from tests.helpers.pictures import draw, picture
+
+links = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+
+
+def folder(root: Path, **options: object) -> Any:
+    return make("ImageFolder", {"root": str(root), "size": 8, **options})
+
+
+def sizes(dataset: Any) -> dict[str, int]:
+    return {name: len(environment.y) for name, environment in dataset.load(0).items()}
+
+
+def said(dataset: Any) -> str:
+    return "\n".join(dataset.notes)
+
+
+@links
+@pytest.mark.parametrize("level", ["", "a", "a/cat", "a/cat/more", "a/cat/0.png"])
+def test_links_are_followed_at_every_level(level: str, tmp_path: Path) -> None:
+    draw(tmp_path / "set", "ab", ("cat", "dog"), suffixes=(".png",))
+    draw(tmp_path / "set/a/cat", ("more",), ("deep",), suffixes=(".png",))
+    plain = folder(tmp_path / "set")
+    (tmp_path / "set" / level).rename(tmp_path / "elsewhere")
+    (tmp_path / "set" / level).symlink_to(tmp_path / "elsewhere")
+    linked = folder(tmp_path / "set")
+    linked.check()
+    assert sizes(linked) == sizes(plain) == {"a": 12, "b": 8}
+    assert linked.listing() == {**plain.listing()} and not linked.notes
+
+
+@links
+@pytest.mark.parametrize(
+    ("link", "to"), [("a/cat/up", "."), ("a/up", "a"), ("up", "."), ("a/cat/x", "a/cat")]
+)
+def test_a_circle_of_links_is_refused_by_name(link: str, to: str, tmp_path: Path) -> None:
+    draw(tmp_path, "ab", ("cat", "dog"))
+    (tmp_path / link).symlink_to(tmp_path / to)
+    with pytest.raises(UserError, match=f"{Path(link).name} is a link to a folder that holds it"):
+        folder(tmp_path)
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("Training", "VALID"), ("val", "Testing")])
+@pytest.mark.parametrize("around", [True, False])
+def test_splits_are_no_classes_and_no_environments(
+    names: tuple[str, ...], around: bool, tmp_path: Path
+) -> None:
+    for i, split in enumerate(names):
+        for domain in ("art", "photo"):
+            at = tmp_path / (split if around else domain)
+            draw(at, (domain if around else split,), ("cat", "dog"), count=2 + i)
+    with pytest.raises(UserError, match=r"are rather splits than .*`splits: merge`"):
+        folder(tmp_path)
+    merged = folder(tmp_path, splits="merge")
+    assert merged.classes == ("cat", "dog") and sizes(merged) == {"art": 10, "photo": 10}
+    one = "test" if "test" in names[1].lower() else "val" if names[0] != "train" else "test"
+    assert sizes(folder(tmp_path, splits=one)) == {"art": 6, "photo": 6}
+    kept = folder(tmp_path, splits="keep")
+    assert set(kept.environments if around else kept.classes) == set(names)
+    shutil.rmtree(tmp_path / (f"{names[1]}/art" if around else f"art/{names[1]}"))
+    with pytest.raises(UserError, match=f"no `splits: {one}` of art"):
+        folder(tmp_path, splits=one)
+
+
+def test_environments_and_a_class_may_be_called_like_splits(tmp_path: Path) -> None:
+    draw(tmp_path / "one", ("train", "val", "test"), ("cat", "dog"))
+    assert folder(tmp_path / "one").environments == ("test", "train", "val")
+    draw(tmp_path / "two", ("day", "night"), ("bus", "car", "train"))
+    assert folder(tmp_path / "two").classes == ("bus", "car", "train")
+    with pytest.raises(UserError, match="has no folders such as train and test"):
+        folder(tmp_path / "two", splits="merge")
+
+
+def test_attributes_lie_in_splits_too(tmp_path: Path) -> None:
+    for domain in ("art", "photo"):
+        for split in ("train", "test"):
+            draw(tmp_path / domain / split, ("cat", "dog"), ("day", "night"), count=1)
+    found = folder(tmp_path, splits="merge", attributes=True)
+    assert found.attributes == ("day", "night")
+    assert found.load(0)["art"].attributes.tolist() == [0, 1] * 4
+
+
+@pytest.mark.parametrize("where", ["ab", "b", "a"])
+def test_a_folder_without_pictures_is_no_class_and_named(where: str, tmp_path: Path) -> None:
+    draw(tmp_path, "ab", ("cat", "dog"))
+    for name in where:
+        (tmp_path / name / "raw").mkdir()
+        (tmp_path / name / "raw" / "notes.txt").touch()
+    (tmp_path / "new").mkdir()
+    found = folder(tmp_path)
+    assert found.classes == ("cat", "dog") and found.environments == ("a", "b")
+    named = [str(tmp_path / name / "raw") for name in where]
+    assert all(name in said(found) for name in [*named, str(tmp_path / "new")])
+
+
+def test_what_may_be_a_stray_is_said(tmp_path: Path) -> None:
+    draw(tmp_path, "ab", ("cat", "dog"), count=1)
+    draw(tmp_path, ("New folder",), ("cat", "dog"), count=1)
+    assert "'New folder' may be a stray folder: it has 2 of 6 images" in said(folder(tmp_path))
+    picture(0, 0).save(tmp_path / "a" / "few.png")
+    for i in range(210):
+        (tmp_path / "a/cat" / f"x{i}.png").write_bytes((tmp_path / "a/few.png").read_bytes())
+    draw(tmp_path / "a", ("dust",), ("x",), count=1)
+    with pytest.raises(
+        UserError, match=r"b/dust, but there is \S+a/dust/x/0.* if 'dust' is no class"
+    ):
+        folder(tmp_path).listing()
+
+
+def test_an_archives_own_level_is_found(tmp_path: Path) -> None:
+    draw(tmp_path / "set/scans/scans", "ab", ("cat", "dog"))
+    found = folder(tmp_path / "set")
+    assert found.environments == ("a", "b") and found.classes == ("cat", "dog")
+    assert "alone in" in said(found)
+    draw(tmp_path / "one/a", ("cat", "dog"), ("monday",))
+    assert folder(tmp_path / "one", splits="").classes == ("cat", "dog")
+    draw(
+        tmp_path / "PACS/kfold",
+        ("art_painting", "cartoon", "photo", "sketch"),
+        [f"c{i}" for i in range(7)],
+        count=1,
+    )
+    (tmp_path / "PACS/kfold/photo/raw").mkdir()
+    pacs: Any = make("PACS", {"subset": True, "size": 8}, tmp_path)
+    assert sizes(pacs) == dict.fromkeys("ACPS", 7)
+
+
+def test_names_in_two_forms_of_unicode_are_one(tmp_path: Path) -> None:
+    draw(tmp_path, ("a",), map(lambda n: normalize("NFC", n), ("für", "über")))
+    draw(tmp_path, ("b",), map(lambda n: normalize("NFD", n), ("für", "über")))
+    draw(tmp_path, (normalize("NFD", "Zürich"),), ("für",))
+    draw(tmp_path, (normalize("NFC", "Zürich"),), ("über",))
+    found = folder(tmp_path)
+    assert len(found.classes) == 2 and sizes(found) == {"a": 8, "b": 8, found.environments[2]: 8}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("1.dcm", b"x", ["20 .dcm", "pydicom"]),
+        ("scan.nii.gz", b"x", ["20 .nii.gz", "nibabel"]),
+        ("x.mat", b"x", ["20 .mat", "scipy.io.loadmat"]),
+        ("x.npz", b"x", ["20 .npz", "numpy.load"]),
+        ("IM1", b"\0" * 128 + b"DICM", ["20 without an ending", "pydicom"]),
+        ("1.2.840.5", b"\0" * 128 + b"DICM", ["20 without an ending", "pydicom"]),
+        ("scan", b"\x89PNG", ["20 without an ending", "PNG; add the ending"]),
+    ],
+)
+@pytest.mark.parametrize("beside", [True, False])
+def test_files_that_are_no_pictures_are_named(
+    name: str, content: bytes, words: list[str], beside: bool, tmp_path: Path
+) -> None:
+    if beside:
+        draw(tmp_path, "ab", ("sick", "well"))
+    if content == b"\x89PNG":
+        picture(0, 0).save(tmp_path / "x", "PNG")
+        content = (tmp_path / "x").read_bytes()
+        (tmp_path / "x").unlink()
+    for i in range(20):
+        at = tmp_path / "ab"[i % 2 and beside] / ("sick", "well")[i // 10] / f"{i}"
+        at.mkdir(parents=True)
+        (at / name).write_bytes(content)
+    if beside:
+        text = said(folder(tmp_path))
+    else:
+        with pytest.raises(UserError) as error:
+            folder(tmp_path).listing()
+        text = str(error.value)
+    assert all(word in text for word in words)
+
+
+@links
+def test_a_dead_link_is_said(tmp_path: Path) -> None:
+    draw(tmp_path, "ab", ("cat", "dog"))
+    (tmp_path / "a" / "cat" / "session2").symlink_to(tmp_path / "nowhere")
+    assert "1 without an ending (a dead link)" in said(folder(tmp_path))
+
+
+def greys(root: Path, whites: dict[str, int], suffix: str = ".tif") -> None:
+    draw(root, whites, ("x", "y"), suffixes=(".png",))
+    for file in sorted(root.rglob("*.png")):
+        with Image.open(file) as image:
+            grey = np.asarray(image.convert("L")).astype(np.float64)
+        grey *= whites[file.relative_to(root).parts[0]] / grey.max()
+        file.unlink()
+        Image.fromarray(grey.astype(np.uint16)).save(file.with_suffix(suffix))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+@pytest.mark.parametrize("other", [1023, 4095, 16383])
+def test_each_environment_has_its_own_white(other: int, suffix: str, tmp_path: Path) -> None:
+    greys(tmp_path, {"a": other, "b": 65535}, suffix)
+    found = folder(tmp_path)
+    assert found.whites == {"a": other, "b": 65535} and "white" not in found.resolved_options(False)
+    assert f"{other} in a, 65535 in b is white" in said(found)
+    for environment in found.load(0).values():
+        assert environment.x.read(torch.arange(8)).flatten(1).max(1).values.min() > 150
+    before = {name: e.x.read(torch.arange(8)) for name, e in found.load(0).items()}
+    found.cache(1)
+    again = folder(tmp_path)
+    assert all(torch.equal(before[n], e.x.read(torch.arange(8))) for n, e in again.load(0).items())
+    one = folder(tmp_path, white=65535)
+    assert one.load(0)["a"].x.read(torch.arange(8)).max() < 70
+    with pytest.raises(UserError, match="the option `white` says it"):
+        found.read([tmp_path / "a" / "x" / f"0{suffix}"])
+    assert one.read([tmp_path / "a" / "x" / f"0{suffix}"]).max() < 70
+
+
+def test_what_holds_nothing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no folders with images"):
+        folder(tmp_path).listing()
+    (tmp_path / "new").mkdir()
+    with pytest.raises(UserError, match="holds no folders with images"):
+        folder(tmp_path).listing()
+    with pytest.raises(UserError, match="is not there"):
+        folder(tmp_path / "nowhere").listing()
