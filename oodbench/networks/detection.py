@@ -1,17 +1,15 @@
 """torchvision's detector of one class of objects."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.vision import FromFile, require_image
-from oodbench.networks.weights import REPLACED, read_weights
+from oodbench.networks.weights import REPLACED, load_fitting, read_weights
 
 MODEL = "fasterrcnn_resnet50_fpn"
 
@@ -62,7 +60,7 @@ class FasterRCNN(FromFile):
         model = detection.FasterRCNN(backbone, classes, box_detections_per_img=num_outputs)
         file = None if REPLACED.get() else self.weights_file(vars(hparams))
         if file is not None:
-            _load(model, file)
+            load_fitting(model, read_weights(file), f"{file} is not a file of {MODEL}")
         if hparams.weights == "coco":
             overwrite_eps(model, 0.0)  # these weights were trained with eps = 0
         predictor = model.roi_heads.box_predictor
@@ -104,11 +102,3 @@ class FasterRCNN(FromFile):
         proposals, first = propose(ImageList(x, sizes), pyramid, targets)
         detections, second = judge(pyramid, proposals, sizes, targets)
         return detections, {**first, **second}
-
-
-def _load(model: nn.Module, file: Path) -> None:
-    try:
-        model.load_state_dict(read_weights(file))
-    except RuntimeError as error:
-        first = str(error).splitlines()[1:2]
-        raise UserError(f"{file} is not a file of {MODEL}: {' '.join(first).strip()}") from error

@@ -1,7 +1,7 @@
 """Backbones of the package timm: ResNets, ViTs, DINOv2, CLIP's image towers, ConvNeXts, Swins."""
 
 import importlib
-import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.datasets import IMAGENET
-from oodbench.errors import UserError, missing_package, unknown
+from oodbench.errors import UserError, counted, missing_package, unknown
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.vision import add_mix_style, freeze_statistics, require_image
 from oodbench.networks.weights import (
     REPLACED,
     Pretrained,
+    load_fitting,
+    misfit,
     read_weights,
     require_sha256,
+    without_heads,
     without_prefix,
 )
 
@@ -234,7 +237,7 @@ def _body(
     hparams: Timm.Hparams, config: Mapping[str, Any], channels: int, pixels: tuple[int, ...]
 ) -> Any:
     timm = _timm()
-    stored: Mapping[str, Tensor] = {}
+    entries: dict[str, Tensor] = {}
     sides = (hparams.size, hparams.size) if hparams.size else pixels
     settings: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
     if hparams.drop_path:
@@ -252,29 +255,24 @@ def _body(
     file = None if REPLACED.get() else Timm.weights_file(vars(hparams))
     if file is not None:
         require_sha256(file, hparams.sha256)
-        stored = read_weights(file)
+        entries = _entries(read_weights(file), hparams.model, config, file)
+        # as if timm had published these entries without a head: timm then converts authors' names, and
+        # loads strictly
+        source = {"num_classes": 0, "label_offset": 0, "custom_load": False, "source": ""}
+        overlay = source | {"state_dict": dict(entries)}
+        settings |= {"pretrained": True, "pretrained_cfg_overlay": overlay}
     try:
-        if file is not None:
-            # as if timm had published these entries without a head: timm then converts authors' names, and
-            # loads strictly
-            source: dict[str, Any] = {
-                "num_classes": 0,
-                "label_offset": 0,
-                "custom_load": False,
-                "source": "",
-            }
-            source["state_dict"] = _entries(stored, hparams.model, config, file)
-            settings |= {"pretrained": True, "pretrained_cfg_overlay": source}
         body = timm.create_model(hparams.model, **settings)
     except Exception as error:  # timm and torch raise errors of many types
+        said = misfit(error) or f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
         if file is None:
             what = f"timm cannot build {hparams.model} for images of {sides[0]} x {sides[1]} pixels"
-        else:
-            what = (
-                f"the weights in {file} do not have the names and shapes of timm's {hparams.model}"
-            )
-        said = re.sub(r"\s+", " ", str(error)).strip()
-        raise UserError(f"{what} ({type(error).__name__}: {said[:150]})") from error
+            raise UserError(f"{what} ({said})") from error
+        what = f"the weights in {file} do not have the names and shapes of timm's {hparams.model}"
+        if not misfit(error):  # timm could not convert them
+            model = timm.create_model(hparams.model.partition(".")[0], num_classes=0)
+            load_fitting(model, entries, what)
+        raise UserError(f"{what}: {said}") from error
     patch = getattr(getattr(body, "patch_embed", None), "patch_size", (1, 1))
     patch = (patch, patch) if isinstance(patch, int) else patch
     if fixed and any(side % step for side, step in zip(sides, patch, strict=True)):
@@ -288,14 +286,35 @@ def _body(
 def _entries(
     state: Mapping[str, Tensor], model: str, config: Mapping[str, Any], file: Path
 ) -> dict[str, Tensor]:
-    # the entries without the last layer, under timm's names if they are EfficientNet-PyTorch's (or
+    # the entries without heads, under timm's names if they are EfficientNet-PyTorch's (or
     # efficientnet_lite_pytorch's): these number blocks through, timm within stages, in the same order of
     # layers; their padding is that of timm's `tf_...` models
-    names = _timm().create_model(model.partition(".")[0], num_classes=0).state_dict()
-    entries = {k.removeprefix("module."): v for k, v in without_prefix(state, names, file).items()}
+    name = model.partition(".")[0]
+    wanted = _timm().create_model(name, num_classes=0).state_dict()
+    unprefixed = without_prefix(state, wanted, file)
+    entries = _clip({k.removeprefix("module."): v for k, v in unprefixed.items()}, file)
     if "_conv_stem.weight" in entries:
-        names = _timm().create_model(model.partition(".")[0]).state_dict()
-        entries = dict(zip(names, entries.values(), strict=True))
+        names = _timm().create_model(name).state_dict()
+        if len(names) == len(entries):
+            entries = dict(zip(names, entries.values(), strict=True))
     heads = config.get("classifier") or ()
-    last = tuple(f"{name}." for name in ([heads] if isinstance(heads, str) else heads))
-    return {k: v for k, v in entries.items() if not k.startswith(last)}
+    own = (heads,) if isinstance(heads, str) else tuple(heads)
+    return without_heads(entries, wanted, file, own, int(config.get("num_classes") or 1000))
+
+
+def _clip(state: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
+    """The image tower of CLIP's authors, or open_clip, without the projection; else all entries."""
+    found = [k.removesuffix("class_embedding") for k in state if k.endswith("class_embedding")]
+    towers = [prefix for prefix in found if f"{prefix}ln_pre.weight" in state]
+    if len(towers) > 1:
+        names = " and ".join(f"`{prefix}`" for prefix in towers)
+        raise UserError(f"{file} holds CLIP's image tower under {names}: save one of them alone")
+    if not towers:
+        return state
+    tower = towers[0]
+    inside = {k.removeprefix(tower): v for k, v in state.items() if k.startswith(tower)}
+    inside.pop("proj", None)
+    if others := len(state) - len(inside):
+        other = counted(others, "other tensor")
+        warnings.warn(f"{file}: CLIP's image tower is read, {other} left out", stacklevel=2)
+    return {f"visual.{k}": v for k, v in inside.items()}

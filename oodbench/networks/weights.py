@@ -1,11 +1,12 @@
 """Files of pretrained weights: finding, checking and reading them."""
 
+import argparse
 import pickle
 import re
 import warnings
 import zipfile
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.datasets import Dataset
-from oodbench.errors import UserError
+from oodbench.errors import UserError, counted
 from oodbench.identity import by_stamp
 from oodbench.identity import sha256 as sha256
 from oodbench.networks.base import Network, check_by_building
@@ -27,8 +28,18 @@ PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
 WRAPPERS = (
     *("state_dict", "model_state_dict", "model_dict", "model", "net", "network", "weights"),
     *("state_dict_ema", "ema_state_dict", "model_ema", "params_ema", "params", "ema", "module"),
+    *("teacher", "student"),
 )
-"""Keys under which training scripts store a state_dict; the first one found is used."""
+"""Keys under which training scripts store a state_dict; other keys are then left out."""
+COMPILED = re.compile(r"\b_(orig_mod|fsdp_wrapped_module|checkpoint_wrapped_module)\.")
+"""The words that torch writes into names when it compiles or shards a model."""
+CHUNKED = re.compile(r"(.*\bblocks\.)(\d+)\.(\d+)\.")
+"""A name in a chunk, which is a part of a transformer's blocks: `blocks.CHUNK.BLOCK.`, as DINOv2 trains."""
+HEADS = re.compile(
+    r"fc|last_linear|(\w+_)?(heads?|classifier|projector|projection|predictor)(_\w+)?"
+    r"|prototypes\w*|queue\w*|decoder\w*"
+)
+"""The first words of the names of layers that a body's features do not need."""
 READ_ERRORS = (
     *(RuntimeError, OSError, EOFError, KeyError, zipfile.BadZipFile),
     *(pickle.UnpicklingError, safetensors.SafetensorError),
@@ -125,83 +136,141 @@ def read_weights(file: Path) -> Mapping[str, Tensor]:
                 f"{file} is a compressed archive, which torch does not write: unpack it"
             )
         else:
-            state = torch.load(file, map_location="cpu", weights_only=True)
+            with torch.serialization.safe_globals([argparse.Namespace]):  # a script's arguments
+                state = torch.load(file, map_location="cpu", weights_only=True)
+        flat = _flat(state) if isinstance(state, Mapping) else {}
     except READ_ERRORS as error:
-        raise UserError(f"{file} is not a file of weights that torch can read") from error
-    while isinstance(state, Mapping) and (
-        keys := [k for k in WRAPPERS if isinstance(state.get(k), Mapping)]
-    ):
-        if len(keys) > 1:
-            warnings.warn(f"{file} holds {', '.join(keys)}: the first is read", stacklevel=2)
-        state = state[keys[0]]
-    if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
+        held = re.search(r"GLOBAL (\S+)", str(error))
+        more = f": it holds {held[1]}, save a state_dict alone" if held else ""
+        raise UserError(f"{file} is not a file of weights that torch can read{more}") from error
+    if not flat:
         held = f" but {', '.join(map(str, [*state][:6]))}" if isinstance(state, Mapping) else ""
         raise UserError(f"{file} does not hold a state_dict of tensors{held}"[:300])
-    return state
+    return flat
 
 
-def _without_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        re.sub(r"\b(norm|conv)\.([12])\b", r"\1\2", k): v  # in the oldest files of DenseNet
-        for k, v in state.items()
-        if not k.startswith(("fc.", "classifier."))
-    }
+def _flat(state: Mapping[Any, Any]) -> dict[str, Tensor]:
+    """The tensors of nested dictionaries, under names joined by dots; an only key is no part of names."""
+    values = {k: v for k, v in state.items() if isinstance(k, str)}
+    nested = {k: part for k, v in values.items() if isinstance(v, Mapping) and (part := _flat(v))}
+    wrapped = {k: nested[k] for k in WRAPPERS if k in nested}
+    tensors = {k: v for k, v in values.items() if isinstance(v, Tensor) and not wrapped}
+    parts = wrapped or nested
+    if len(parts) == 1 and not tensors:
+        return next(iter(parts.values()))
+    return tensors | {f"{k}.{name}": v for k, part in parts.items() for name, v in part.items()}
+
+
+def _plain(
+    state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], file: Path
+) -> dict[str, Tensor]:
+    """The entries under names without COMPILED and, where the wanted names have none, without chunks."""
+    plain = {COMPILED.sub("", name): value for name, value in state.items()}
+    if not any(re.match(r"blocks\.\d+\.\D", name) for name in wanted):
+        return plain
+    numbers: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for match in filter(None, map(CHUNKED.match, plain)):
+        numbers[match[1]].add((int(match[2]), int(match[3])))
+    for prefix, found in numbers.items():
+        blocks = [block for _, block in sorted(found)]
+        if blocks != [*range(len(blocks))]:
+            raise UserError(
+                f"{file}: the blocks in the chunks `{prefix}CHUNK.BLOCK.` should be 0, 1, 2, ... and are "
+                f"{', '.join(map(str, blocks[:40]))}; save them as `{prefix}BLOCK.`"
+            )
+    return {CHUNKED.sub(r"\1\3.", name): value for name, value in plain.items()}
 
 
 def without_prefix(
-    state: Mapping[str, Tensor], wanted: Collection[str], file: Path
+    state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], file: Path
 ) -> Mapping[str, Tensor]:
     """The entries under the prefix with which most `wanted` names are found, without the prefix.
 
-    `state` is returned unchanged if most names need no prefix, or if no prefix gives half of the wanted
-    names. A removed prefix is told in a warning. Raises UserError if two prefixes fit equally well with
-    different weights, such as a student's and its teacher's.
+    Prefixes count that give half of the wanted entries, by name and shape, or else by name. Without any,
+    all entries are returned. A removed prefix is told in a warning. Raises UserError if two prefixes fit
+    with different weights, such as a student's and its teacher's.
     """
-    found: Counter[str] = Counter()
-    for name in state:
+    state = _plain(state, wanted, file)
+    named, shaped = Counter[str](), Counter[str]()
+    for name, value in state.items():
         words = name.split(".")
         for i in range(len(words)):
-            if ".".join(words[i:]) in wanted:
-                found["".join(f"{word}." for word in words[:i])] += 1
-    most = max(found.values(), default=0)
-    fitting = sorted((prefix for prefix, count in found.items() if count == most), key=len)
-    if "" in fitting or 2 * most < len(wanted):
-        return state
+            if (rest := ".".join(words[i:])) in wanted:
+                prefix = name.removesuffix(rest)
+                named[prefix] += 1
+                shaped[prefix] += value.shape == wanted[rest].shape
+    many = ([p for p, n in counts.items() if 2 * n >= len(wanted)] for counts in (shaped, named))
+    fitting = sorted(next(filter(None, many), [""]), key=lambda p: (-named[p], len(p)))
     parts = [{k.removeprefix(p): v for k, v in state.items() if k.startswith(p)} for p in fitting]
     for prefix, part in zip(fitting, parts, strict=True):
-        same = (k in part and torch.equal(part[k], v) for k, v in parts[0].items() if k in wanted)
+        same = (torch.equal(part[k], v) for k, v in parts[0].items() if k in wanted and k in part)
         if not all(same):
+            first, second = sorted((fitting[0], prefix))
             raise UserError(
-                f"{file} holds different weights under the prefixes `{fitting[0]}` and `{prefix}`: "
+                f"{file} holds different weights under the prefixes `{first}` and `{second}`: "
                 "save one of the two alone"
             )
-    others = len(state) - len(parts[0])
-    more = f"; {others} entries without it are left out" if others else ""
-    warnings.warn(f"{file}: the prefix `{fitting[0]}` is removed from names{more}", stacklevel=2)
+    if fitting[0]:
+        words = Counter(".".join(k.split(".")[:2]) for k in state if not k.startswith(fitting[0]))
+        begin = ", ".join([*words][:4]) + (", ..." if len(words) > 4 else "")
+        more = (
+            f"; {counted(words.total(), 'tensor')} without it left out ({begin})" if words else ""
+        )
+        warnings.warn(
+            f"{file}: the prefix `{fitting[0]}` is removed from names{more}", stacklevel=2
+        )
     return parts[0]
+
+
+def without_heads(
+    state: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    file: Path,
+    own: tuple[str, ...],
+    classes: int = 1000,
+) -> dict[str, Tensor]:
+    """The entries without heads; a warning names those that are not the model's `own` one of `classes`."""
+    heads = {}
+    for name in state.keys() - wanted.keys():
+        word = name.split(".")[0]
+        inside = [head for head in own if name.startswith(f"{head}.")]
+        if inside or HEADS.fullmatch(word):
+            heads[name] = (*inside, word)[0]
+    other = {h for k, h in heads.items() if h not in own or state[k].shape[:1] != (classes,)}
+    if other:
+        warnings.warn(f"{file}: heads are left out ({', '.join(sorted(other))})", stacklevel=2)
+    return {k: v for k, v in state.items() if k not in heads}
 
 
 def load_fitting(module: nn.Module, state: Mapping[str, Tensor], beginning: str) -> None:
     """Load a state_dict; raises UserError, which starts with `beginning`, if it does not fit the module."""
-    wanted = module.state_dict()
-    problems = {
-        f"of {len(wanted)} entries are missing": [k for k in wanted if k not in state],
-        f"of {len(wanted)} have another shape": [
-            k for k in wanted if k in state and state[k].shape != wanted[k].shape
-        ],
-        "are unknown": [k for k in state if k not in wanted],
-    }
-    said = [
-        f"{len(names)} {what}, such as '{names[0]}'" for what, names in problems.items() if names
-    ]
-    if said:
-        raise UserError(f"{beginning}: {'; '.join(said)}")
-    module.load_state_dict(state)
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"{beginning}: {misfit(error)}") from error
+
+
+def misfit(error: Exception) -> str:
+    """The names of each kind in an error of `load_state_dict`, counted, with an example; else nothing."""
+    said = []
+    for title, kind in (("Missing", "missing"), ("Unexpected", "unknown")):
+        if listed := re.search(title + r" key\(s\) in state_dict: (.*)", str(error)):
+            names = re.findall(r'"([^"]+)"', listed[1])
+            said.append(f"{kind}: {counted(len(names), 'name')}, such as '{names[0]}'")
+    shapes = re.findall(r"mismatch for (.+?): .*?Size\((.*?)\).*?Size\((.*?)\)", str(error))
+    if shapes:
+        name, found, wanted = shapes[0]
+        what = f"'{name}' ({found} in the file, {wanted} wanted)"
+        said.append(f"of another shape: {counted(len(shapes), 'name')}, such as {what}")
+    return "; ".join(said)
 
 
 def load_weights(body: nn.Module, file: Path) -> None:
     """Load weights from a file; raises UserError for weights of another architecture."""
-    name = type(body).__name__
+    wanted, name = body.state_dict(), type(body).__name__
     beginning = f"the weights in {file} do not have the names and shapes of torchvision's {name}"
-    state = without_prefix(read_weights(file), body.state_dict(), file)
-    load_fitting(body, _without_head(state), beginning)
+    old = {  # the oldest files of DenseNet
+        re.sub(r"\b(norm|conv)\.([12])\b", r"\1\2", k): v for k, v in read_weights(file).items()
+    }
+    state = without_prefix(old, wanted, file)
+    load_fitting(body, without_heads(state, wanted, file, ("fc", "classifier")), beginning)

@@ -96,7 +96,7 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     assert not network.featurizer.body.conv1.weight.requires_grad
     other = tmp_path / "other.pth"
     torch.save({"fc1": torch.zeros(1)}, other)
-    with pytest.raises(UserError, match="is not a file of fasterrcnn_resnet50_fpn: Missing key"):
+    with pytest.raises(UserError, match="is not a file of fasterrcnn_resnet50_fpn: missing: "):
         detector(weights=str(other), body="resnet50")
 
 
