@@ -22,6 +22,7 @@ class TerraIncognita(Suite):
 
     source = "https://lila.science/datasets/caltech-camera-traps (sorted by DomainBed's script)"
     num_classes = 10
+    total = 24788
     places = (
         Place("L100", "location_100"),
         Place("L38", "location_38"),

@@ -440,6 +440,8 @@ class Suite(Published):
 
     places: tuple[Place, ...]
     num_classes: ClassVar[int]
+    total: ClassVar[int | None] = None
+    """The published number of images where those of each environment are not known."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
@@ -512,15 +514,21 @@ class Suite(Published):
     def check(self) -> None:
         """Check all files, and that their number is the published one, unless `subset`."""
         listing = self.listing()
-        for environment, folder, published in () if self.options.subset else self.places:
-            labels = [label for _, label in listing[environment]]
-            each = tuple(labels.count(label) for label in range(self.num_classes))
-            if published is not None and published not in (len(labels), each):
-                raise UserError(
-                    f"{self.name}: {self.root / folder} holds {len(labels)} images ({each} by class), "
-                    f"not the published {published}; with its option `subset` it is taken as it is"
-                )
+        for place in self.places:
+            labels = [label for _, label in listing[place.environment]]
+            self.require_published(place.images, labels, f"{self.name}: {self.root / place.folder}")
         super().check()
+
+    def require_published(
+        self, published: int | tuple[int, ...] | None, labels: Sequence[int], at: str
+    ) -> None:
+        """Raise UserError if there are other numbers of images than were published, unless `subset`."""
+        each = tuple(labels.count(label) for label in range(self.num_classes))
+        if not self.options.subset and published not in (None, len(labels), each):
+            raise UserError(
+                f"{at} holds {len(labels)} images ({each} by class), not the published {published}; "
+                "with its option `subset` it is taken as it is"
+            )
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:

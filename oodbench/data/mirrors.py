@@ -50,7 +50,7 @@ def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
                 _fetch_file(place, path, checksum, data_dir)
             if not dataset.checksums and not place.is_address and parquet_files(Path(source)):
                 if not (data_dir / dataset.metadata.folder).is_dir():
-                    rebuild(dataset.name, Path(source), data_dir / dataset.metadata.folder)
+                    rebuild(dataset, Path(source), data_dir / dataset.metadata.folder)
             elif not dataset.checksums:
                 _fetch_folder(place, dataset.metadata.folder, data_dir)
     except UserError as error:

@@ -1,13 +1,19 @@
-"""Sets of WILDS from Parquet copies, as people keep them on Hugging Face's hub."""
+"""Datasets from Parquet copies, as people keep them on Hugging Face's hub."""
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pandas as pd
 
+from oodbench.data.images import Suite
+from oodbench.data.pictures import ENDINGS
+from oodbench.datasets import FileDataset
 from oodbench.errors import UserError
 from oodbench.identity import sha256
 
@@ -15,45 +21,127 @@ BATCH = 1024
 """The rows that are held in memory at once."""
 SUMS = "SHA256SUMS"
 """The file of a copy that has the checksums of the others, a line each, as `sha256sum` writes it."""
-ORDER = ("image_id", "id", "Unnamed: 0", "__index_level_0__")
-"""The columns that may number the rows of the package's table."""
+ORDER = ("image_id", "id", "Unnamed: 0", "__index_level_0__", "filename")
+"""The columns that may number the rows of the package's table, and else their order."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a set of the package lies on disk."""
+    """How a dataset lies on disk."""
 
-    table: str
-    """The name of its table."""
+    tables: tuple[str, ...]
+    """The names of its tables, which have the same rows."""
     columns: tuple[str, ...]
-    """The columns without which the package cannot read the table."""
+    """The columns without which it cannot be read."""
     splits: dict[str, object]
-    """What `split` is in files whose names begin so, where a copy has no such column."""
+    """What `split` is in files whose names or folders begin so, where a copy has no such column."""
     other: object = None
     """What `split` is in all other files; None: they are left out."""
     names: dict[str, str] = field(default_factory=dict)
     """Other names that a copy may have for columns."""
     picture: str = ""
-    """The path of a row's picture, by its columns."""
+    """The path of a row's picture, by its columns and the `filename` that it has in the copy."""
+    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """What is made of a column's values, in which names stand for the numbers of classes."""
+    also: dict[str, str] = field(default_factory=dict)
+    """Columns that are written once more, by their second names."""
+    published: tuple[int, ...] = ()
+    """The number of examples in each split."""
 
 
+def _one_of(*names: str) -> Callable[[Any], int]:
+    """The function from a name, a truth value, 0 or 1, or -1 or 1 to a number."""
+    known = dict(zip((*names, "false", "true", "0", "1", "-1"), (0, 1, 0, 1, 0, 1, 0), strict=True))
+
+    def number(value: object) -> int:
+        if (text := re.sub(r"[\s_]", "", str(value).lower())) not in known:
+            raise ValueError(f"{value!r} is neither {names[0]} nor {names[1]}")
+        return known[text]
+
+    return number
+
+
+SPLITS: dict[str, object] = {"train": 0, "val": 1, "test": 2}
+GROUPS = partial(Layout, columns=("y", "a"), splits=SPLITS)
+BIRDS: dict[str, Any] = {
+    "names": {"label": "y", "place": "a", "background": "a"},
+    "values": {"y": _one_of("landbird", "waterbird"), "a": _one_of("land", "water")},
+    "published": (4795, 1199, 5794),
+}
+FACES: dict[str, Any] = {
+    "names": {"Blond_Hair": "y", "label": "y", "Male": "a"},
+    "values": {"y": _one_of("notblond", "blond"), "a": _one_of("female", "male")},
+    "picture": "img_align_celeba/{filename}",
+    "published": (162770, 19867, 19962),
+}
 LAYOUTS = {
     "Camelyon17": Layout(
-        "metadata.csv",
+        ("metadata.csv",),
         ("patient", "node", "x_coord", "y_coord", "tumor", "slide", "center", "split"),
         {"id_val": 1},
         0,
         {"label": "tumor"},
         "patches/patient_{patient}_node_{node}/"
         "patch_patient_{patient}_node_{node}_x_{x_coord}_y_{y_coord}.png",
+        # numbers alone, as they become paths
+        {
+            "patient": lambda n: f"{int(n):03d}",
+            **dict.fromkeys(("node", "x_coord", "y_coord"), int),
+        },
     ),
     "CivilComments": Layout(
-        "all_data_with_identities.csv",
+        ("all_data_with_identities.csv",),
         ("comment_text", "toxicity", "split"),
         {"train": "train", "val": "val", "test": "test"},
         names={"text": "comment_text"},
     ),
+    "Waterbirds": GROUPS(
+        ("metadata.csv",),
+        picture="{filename}",
+        also={"img_filename": "filename", "place": "a"},
+        **BIRDS,
+    ),
+    "SubpopWaterbirds": GROUPS(
+        ("metadata_waterbirds.csv",),
+        picture="waterbird_complete95_forest2water2/{filename}",
+        **BIRDS,
+    ),
+    "CelebA": GROUPS(
+        ("list_attr_celeba.csv", "list_eval_partition.csv"),
+        also={"Blond_Hair": "y", "Male": "a", "partition": "split", "image_id": "filename"},
+        **FACES,
+    ),
+    "SubpopCelebA": GROUPS(("metadata_celeba.csv",), **FACES),
 }
+
+
+def _suite(suite: Suite) -> Layout:
+    names = {"img": "image", "picture": "image"}
+    names |= dict.fromkeys(("environment", "env", "style", "location", "source"), "domain")
+    names |= dict.fromkeys(("labels", "class", "class_name", "category"), "label")
+    values: dict[str, Callable[[Any], Any]]
+    values = {"domain": partial(_folder, suite), "label": _class_name}
+    columns = ("domain", "label")
+    return Layout((), columns, {}, 0, names, "{domain}/{label}/{filename}", values)
+
+
+def _class_name(label: object) -> str:
+    if not isinstance(label, str) or not re.fullmatch(r"\w[^/\\:\0]*", label):
+        raise ValueError(f"{label!r} is no name of a class, nor has the file's metadata one for it")
+    return label
+
+
+def _folder(suite: Suite, texts: str) -> str:
+    """The folder of the environment that a text names, whole or by its beginning; texts may be a path."""
+    known = {place.folder: re.sub(r"[\W_]", "", place.folder.lower()) for place in suite.places}
+    short = {place.folder: place.environment.lower() for place in suite.places}
+    for text in str(texts).lower().replace("pascal", "voc").replace("vocvoc", "voc").split("/"):
+        given = re.sub(r"-\d{5}-of.*|\.parquet|[\W_]", "", text)
+        exact = [f for f, n in known.items() if given in (n, short[f], n.removeprefix("location"))]
+        begun = [f for f, n in known.items() if len(given) > 2 and n.startswith(given)]
+        if len(found := exact or begun) == 1:
+            return found[0]
+    raise ValueError(f"'{texts}' is none of {', '.join(known)}")
 
 
 def parquet_files(folder: Path) -> list[Path]:
@@ -62,15 +150,15 @@ def parquet_files(folder: Path) -> list[Path]:
     return [file for file in files if "unlabeled" not in file.name]
 
 
-def rebuild(name: str, source: Path, target: Path) -> None:
-    """Write the folder of a set from a Parquet copy, with its rows in the order of their numbers, if any.
+def rebuild(dataset: FileDataset, source: Path, target: Path) -> None:
+    """Write the folder of a dataset from a Parquet copy, with rows in the order of their numbers, if any.
 
-    Raises UserError for another set, a file that is missing or not that of SHA256SUMS, and a column that is
-    missing.
+    Raises UserError for another dataset, a file that is missing or not that of SHA256SUMS, a column that is
+    missing, and another number of pictures than the published one.
     """
-    layout = LAYOUTS.get(name)
+    layout = _suite(dataset) if isinstance(dataset, Suite) else LAYOUTS.get(dataset.name)
     if layout is None:
-        raise UserError(f"only {' and '.join(LAYOUTS)} are read from Parquet; get its archive")
+        raise UserError("it cannot be read from Parquet; get its archive")
     files = parquet_files(source)
     _check_shards(files)
     _confirm(source, files)
@@ -78,16 +166,38 @@ def rebuild(name: str, source: Path, target: Path) -> None:
     with TemporaryDirectory(dir=target.parent, prefix=".") as made:
         folder = Path(made) / "set"
         folder.mkdir()
-        parts = [part for file in files for part in _parts(file, layout, folder)]
+        parts = [part for file in files for part in _parts(file, source, layout, folder)]
         if not parts:
             raise UserError(f"no file of {source} holds a labeled split of it")
         rows = pd.concat(parts, ignore_index=True)
+        if isinstance(dataset, Suite):
+            _check_classes(dataset, rows, source, folder)
+        for split, published in enumerate(layout.published):
+            if (found := (rows["split"] == split).sum()) != published:
+                what = f"{found} images in {[*SPLITS][split]}"
+                raise UserError(f"{source} holds {what}, not the published {published}")
         if number := next((key for key in ORDER if key in rows), None):
             rows = rows.sort_values(number, kind="stable", ignore_index=True)
-        rows.to_csv(folder / layout.table)
-        version = target.name.rpartition("_")[2]
-        (folder / f"RELEASE_{version}.txt").touch()
+        if layout.published:
+            rows = rows[["filename", "split", "y", "a"]]
+        rows = rows.assign(**{name: rows[column] for name, column in layout.also.items()})
+        for table in layout.tables:
+            rows.drop(columns=[*layout.also.values()]).to_csv(folder / table)
+        if "_v" in target.name:
+            (folder / f"RELEASE_{target.name.rpartition('_')[2]}.txt").touch()
         folder.rename(target)
+
+
+def _check_classes(suite: Suite, rows: pd.DataFrame, source: Path, folder: Path) -> None:
+    classes = sorted(set(rows["label"]))
+    if len(classes) != suite.num_classes:
+        raise UserError(f"{source} holds {len(classes)} classes, not {suite.num_classes}")
+    for place in suite.places:
+        labels = rows["label"][rows["domain"] == place.folder].map(classes.index).tolist()
+        suite.require_published(place.images, labels, f"{source}, {place.folder},")
+        for name in classes:
+            (folder / place.folder / name).mkdir(parents=True, exist_ok=True)
+    suite.require_published(suite.total, rows["label"].map(classes.index).tolist(), str(source))
 
 
 def _check_shards(files: Sequence[Path]) -> None:
@@ -110,33 +220,67 @@ def _confirm(source: Path, files: Sequence[Path]) -> None:
             raise UserError(f"{file} is damaged: its SHA-256 is {sha256(file)}, not that in {SUMS}")
 
 
-def _parts(file: Path, layout: Layout, folder: Path) -> Iterator[pd.DataFrame]:
+def _parts(file: Path, source: Path, layout: Layout, folder: Path) -> Iterator[pd.DataFrame]:
     from pyarrow.parquet import ParquetFile
 
-    starts = (value for start, value in layout.splits.items() if file.name.startswith(start))
+    path = file.relative_to(source).parts
+    starts = (v for start, v in layout.splits.items() if any(p.startswith(start) for p in path))
     split = next(starts, layout.other)
-    for batch in ParquetFile(file).iter_batches(BATCH):
-        rows = batch.to_pandas().rename(columns=layout.names)
+    try:
+        parquet = ParquetFile(file)
+    except ValueError as error:
+        what = (
+            "is a pointer of git-lfs"
+            if file.stat().st_size < 200
+            else "is cut off or no Parquet file"
+        )
+        raise UserError(f"{file} {what}: download it again") from error
+    about = json.loads((parquet.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+    classes = {k: f.get("names") for k, f in about.get("info", {}).get("features", {}).items()}
+    count = 0
+    for batch in parquet.iter_batches(BATCH):
+        rows = batch.to_pandas()
+        for theirs, ours in layout.names.items():
+            if ours not in rows and theirs in rows:
+                rows, classes[ours] = rows.rename(columns={theirs: ours}), classes.get(theirs)
         if "split" not in rows:
             if split is None:
                 return
             rows["split"] = split
+        if layout.picture.startswith("{domain}") and "domain" not in rows:
+            rows["domain"] = "/".join(reversed(path))
         wanted = [*layout.columns, *(["image"] if layout.picture else [])]
         if lacking := [column for column in wanted if column not in rows]:
             raise UserError(f"{file} has no column '{lacking[0]}'")
-        if layout.picture:
-            pictures = rows.pop("image")
-            try:  # numbers alone, as they become paths
-                numbers = rows[["patient", "node", "x_coord", "y_coord"]].astype("int64")
-                data = [bytes(picture["bytes"]) for picture in pictures]
+        for column, read in layout.values.items():
+            names = dict(enumerate(classes.get(column) or ()))
+            try:
+                rows[column] = [read(names.get(value, value)) for value in rows[column]]
             except (TypeError, ValueError, KeyError) as error:
-                raise UserError(
-                    f"{file} has a row without numbers or bytes of a picture"
-                ) from error
-            rows[numbers.columns] = numbers
-            rows["patient"] = [f"{patient:03d}" for patient in numbers["patient"]]
-            for row, content in zip(rows.to_dict("records"), data, strict=True):
-                path = folder / layout.picture.format_map(row)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+                raise UserError(f"{file}: '{column}' cannot be read ({error})") from error
+        if layout.picture:
+            pictures, records = rows.pop("image"), rows.to_dict("records")
+            numbers = [f"{'-'.join(path)[:-8]}-{count + i:07}" for i in range(len(rows))]
+            count += len(rows)
+            saved = partial(_saved, file, folder, layout.picture)
+            rows["filename"] = [*map(saved, pictures, records, numbers)]
         yield rows
+
+
+def _saved(
+    file: Path, folder: Path, template: str, picture: Any, row: dict[str, Any], number: str
+) -> str:
+    """Write a picture under the name that it has in the copy, or else its number; the name."""
+    known = picture if isinstance(picture, dict) else {"bytes": picture}
+    data = known.get("bytes")
+    if not isinstance(data, bytes):
+        raise UserError(f"{file} has a row without bytes of a picture")
+    name = PureWindowsPath(known.get("path") or "").name
+    path = folder / template.format_map(row | {"filename": name})
+    is_named = Path(name).suffix.lower() in ENDINGS and re.fullmatch(r"\w[^:\0]*", name)
+    if "{filename}" in template and (not is_named or path.exists()):
+        name = f"{number}.{'png' if data[1:4] == b'PNG' else 'jpg'}"
+        path = folder / template.format_map(row | {"filename": name})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return name

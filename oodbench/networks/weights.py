@@ -31,8 +31,6 @@ WRAPPERS = (
     *("teacher", "student"),
 )
 """Keys under which training scripts store a state_dict; other keys are then left out."""
-COMPILED = re.compile(r"\b_(orig_mod|fsdp_wrapped_module|checkpoint_wrapped_module)\.")
-"""The words that torch writes into names when it compiles or shards a model."""
 CHUNKED = re.compile(r"(.*\bblocks\.)(\d+)\.(\d+)\.")
 """A name in a chunk, which is a part of a transformer's blocks: `blocks.CHUNK.BLOCK.`, as DINOv2 trains."""
 HEADS = re.compile(
@@ -140,8 +138,8 @@ def read_weights(file: Path) -> Mapping[str, Tensor]:
                 state = torch.load(file, map_location="cpu", weights_only=True)
         flat = _flat(state) if isinstance(state, Mapping) else {}
     except READ_ERRORS as error:
-        held = re.search(r"GLOBAL (\S+)", str(error))
-        more = f": it holds {held[1]}, save a state_dict alone" if held else ""
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        more = f": it holds {found[1]}, save a state_dict alone" if found else ""
         raise UserError(f"{file} is not a file of weights that torch can read{more}") from error
     if not flat:
         held = f" but {', '.join(map(str, [*state][:6]))}" if isinstance(state, Mapping) else ""
@@ -161,15 +159,14 @@ def _flat(state: Mapping[Any, Any]) -> dict[str, Tensor]:
     return tensors | {f"{k}.{name}": v for k, part in parts.items() for name, v in part.items()}
 
 
-def _plain(
+def _without_chunks(
     state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], file: Path
-) -> dict[str, Tensor]:
-    """The entries under names without COMPILED and, where the wanted names have none, without chunks."""
-    plain = {COMPILED.sub("", name): value for name, value in state.items()}
+) -> Mapping[str, Tensor]:
+    """The entries with names of blocks without chunks, if the wanted names have none."""
     if not any(re.match(r"blocks\.\d+\.\D", name) for name in wanted):
-        return plain
+        return state
     numbers: dict[str, set[tuple[int, int]]] = defaultdict(set)
-    for match in filter(None, map(CHUNKED.match, plain)):
+    for match in filter(None, map(CHUNKED.match, state)):
         numbers[match[1]].add((int(match[2]), int(match[3])))
     for prefix, found in numbers.items():
         blocks = [block for _, block in sorted(found)]
@@ -178,7 +175,7 @@ def _plain(
                 f"{file}: the blocks in the chunks `{prefix}CHUNK.BLOCK.` should be 0, 1, 2, ... and are "
                 f"{', '.join(map(str, blocks[:40]))}; save them as `{prefix}BLOCK.`"
             )
-    return {CHUNKED.sub(r"\1\3.", name): value for name, value in plain.items()}
+    return {CHUNKED.sub(r"\1\3.", name): value for name, value in state.items()}
 
 
 def without_prefix(
@@ -190,7 +187,7 @@ def without_prefix(
     all entries are returned. A removed prefix is told in a warning. Raises UserError if two prefixes fit
     with different weights, such as a student's and its teacher's.
     """
-    state = _plain(state, wanted, file)
+    state = _without_chunks(state, wanted, file)
     named, shaped = Counter[str](), Counter[str]()
     for name, value in state.items():
         words = name.split(".")
@@ -211,10 +208,10 @@ def without_prefix(
                 "save one of the two alone"
             )
     if fitting[0]:
-        words = Counter(".".join(k.split(".")[:2]) for k in state if not k.startswith(fitting[0]))
-        begin = ", ".join([*words][:4]) + (", ..." if len(words) > 4 else "")
+        others = Counter(".".join(k.split(".")[:2]) for k in state if not k.startswith(fitting[0]))
+        begin = ", ".join([*others][:4]) + (", ..." if len(others) > 4 else "")
         more = (
-            f"; {counted(words.total(), 'tensor')} without it left out ({begin})" if words else ""
+            f"; {counted(others.total(), 'tensor')} without it left out ({begin})" if others else ""
         )
         warnings.warn(
             f"{file}: the prefix `{fitting[0]}` is removed from names{more}", stacklevel=2

@@ -66,9 +66,6 @@ def trained(vit: State) -> dict[str, tuple[object, str]]:
     optimizer = {"state": {0: {"exp_avg": torch.zeros(3)}}}
     backbone = under("backbone.", vit) | HEADS
     teacher = under("teacher.backbone.", chunked(vit)) | under("teacher.", HEADS)
-    compiled = {
-        re.sub(r"(blocks\.\d+\.)", r"\1_checkpoint_wrapped_module.", k): v for k, v in vit.items()
-    }
     return {
         "teacher": ({"teacher": backbone, "iteration": 3}, "`backbone.` is removed"),
         "in depth": ({"run": {"best": {"model": {"ema": vit}}}, "args": arguments}, ""),
@@ -76,7 +73,7 @@ def trained(vit: State) -> dict[str, tuple[object, str]]:
         "chunks": (chunked(vit) | HEADS, "heads are left out (dino_head, ibot_head)"),
         "chunks of a teacher": (teacher, "left out (teacher.dino_head, teacher.ibot_head)"),
         "parts": ({"encoder": under("module.", vit), "head": {"w": torch.zeros(2)}}, "(head.w)"),
-        "compiled": (under("_orig_mod.", compiled), ""),
+        "compiled": (under("module._orig_mod.", vit), "`module._orig_mod.` is removed"),
         "the same twice": ({"state_dict": vit, "state_dict_ema": vit}, "`state_dict.` is removed"),
         "plain": (vit, ""),
     }
