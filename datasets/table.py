@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from oodbench.data.cells import Cells, table_files
+from oodbench.data.cells import Cells
 from oodbench.data.columns import EMPTY, IMPUTATIONS, Columns
 from oodbench.data.readings import (
     MARKS,
@@ -31,6 +31,7 @@ from oodbench.data.readings import (
     shown,
     units,
 )
+from oodbench.data.typed import table_files
 from oodbench.datasets import Dataset, Environment, Metadata, in_order, labelled, md5, register
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import hparam
@@ -54,7 +55,7 @@ SEVERAL = 10
 class Listed(Dataset):
     """Examples that a file lists, one a row, with a target and an environment.
 
-    The file is CSV, JSON lines, Parquet, or a folder that Hugging Face's `Dataset.save_to_disk` wrote.
+    The file is CSV, JSON, Parquet or Arrow, or a folder: Parquet's, or of `Dataset.save_to_disk`.
 
     A column `split` (`in` or `out`) replaces the drawn split. Environments are in the order in which
     people count. All trials have the same data. Real targets are standardised for training, and scored in
@@ -73,11 +74,13 @@ class Listed(Dataset):
         encoding: str = hparam("", neutral="")
         """The file's encoding; found unless it is given."""
         separator: str = hparam("", neutral="")
-        """What separates the columns: a character, `comma`, `semicolon`, `tab` or `bar`; found unless it is
-        given."""
+        """What separates the columns: a character, `comma`, `semicolon`, `tab`, `bar` or `blank`; found
+        unless it is given."""
         decimal: str = hparam("", options=("", ".", ","), neutral="")
         """The decimal sign of numbers; found unless it is given."""
-        target: str = hparam("target")
+        target: str = hparam(
+            "target", no_list="several labels an example need a dataset with the task `multilabel`"
+        )
         """The column of targets."""
         kind: str = hparam("class", options=("class", "real"))
         """Whether targets are names of classes or real numbers."""
@@ -98,8 +101,6 @@ class Listed(Dataset):
         if not options.file:
             raise UserError(f"{self.name} needs a file: give the dataset's option `file`")
         self.path = (data_dir or Path()) / options.file
-        if not self.path.exists():
-            raise UserError(f"{self.name}: there is no file {self.path}")
         sums = [md5(file) for file in table_files(self.path)]
         checksum = sums[0] if len(sums) == 1 else hashlib.md5("".join(sums).encode()).hexdigest()
         if options.md5 not in ("", checksum):

@@ -115,13 +115,14 @@ def hparam(
     high: float | None = None,
     options: tuple[T, ...] = (),
     neutral: T | None = None,
+    no_list: str = "",
 ) -> T:
     """A hyperparameter: its default, the distribution of random draws and the allowed values.
 
     `by_family` gives another (default, distribution) for the datasets of a family. Without a distribution
     every draw takes the default. `low` and `high` (inclusive) or `options` bound the values that a user may
     set. A hyperparameter added to an existing method has a `neutral` value, which leaves the method as it
-    was and does not enter a run's id.
+    was and does not enter a run's id. `no_list` says what several values would need.
     """
     metadata = {
         "distribution": distribution,
@@ -130,6 +131,7 @@ def hparam(
         "high": high,
         "options": options,
         "neutral": neutral,
+        "no_list": no_list,
     }
     return field(default=default, metadata=metadata)
 
@@ -289,6 +291,8 @@ def checked(space: type[T], values: Mapping[str, object], place: str) -> T:
     for name, value in values.items():
         if name not in known:
             raise unknown("name", name, known, place)
+        if isinstance(value, list) and (hint := known[name].metadata.get("no_list")):
+            raise UserError(f"'{name}' in {place} must be one: {hint}")
         result[name] = _cast(value, types[name], f"'{name}' in {place}")
         _check_range(result[name], known[name].metadata, f"'{name}' in {place}")
     return space(**result)

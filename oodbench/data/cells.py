@@ -2,30 +2,30 @@
 
 import codecs
 import csv
+import gzip
 import io
-import json
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet
 
+from oodbench.data.typed import LINES, is_arrow, read_arrow, read_json
 from oodbench.errors import UserError, unknown
 
-SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
-SAMPLE = 50
-"""The number of first lines by which the separator is found."""
-BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-OTHERS = {b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "compressed"}
-"""The first bytes of files that people give in place of a text."""
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "blank": " "}
+SAMPLE, LONG = 200, 10**6
+"""The numbers of first lines and characters by which the separator and the header are found."""
+NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d([eE][-+]?\d+)?\s*")
+JSON = re.compile(r'\s*\[?\s*\{\s*["}]')
+"""How JSON begins."""
+UNREAD = "7z arff bz2 dta h5 hdf5 mat npy npz ods pickle pkl rar rdata rds sav tar tgz xls xlsx xz".split()
+FORMS = "save the table as CSV, JSON, Parquet or Feather"
 USUAL = ("target", "environment")
 """The columns that are looked for unless an option of the same name names another."""
 
@@ -33,12 +33,11 @@ USUAL = ("target", "environment")
 class Cells:
     """The cells of a table, without the blanks around them.
 
-    A file whose name ends in .jsonl holds one JSON object a line, any other is CSV with a header. JSON's
-    `null` is an empty cell, its other values are as Python prints them. A Parquet file, or a folder that
-    Hugging Face's `Dataset.save_to_disk` wrote, has a cell of text for each of its values, as well; a class
-    label is its name. A CSV file is UTF-8, UTF-16 with a
-    byte order mark, or else Windows' Western European (cp1252); columns are separated by what splits the
-    first lines into most cells. `encoding` and `separator` say otherwise.
+    Values of JSON, Parquet and Arrow are texts as Python prints them, and a class label is its name. Any
+    other file is CSV with a header: UTF-8, UTF-16 with a byte order mark, or else Windows' Western European
+    (cp1252). Columns are separated by what splits the first lines into most cells; lines above the header,
+    which have another number of cells or begin with #, are left out. `encoding` and `separator` say
+    otherwise.
     """
 
     def __init__(self, path: Path, encoding: str = "", separator: str = "") -> None:
@@ -46,42 +45,34 @@ class Cells:
         self.path = path
         self.notes: tuple[str, ...] = ()
         """How the file was read, where that is not as usual."""
-        self.separator = ","
-        self._lines: list[int] | None = None
-        self._types: dict[str, str] = {}
-        """The columns whose values are no cells, such as pictures or lists."""
-        self._counts = "line"
-        if is_arrow(path):
-            self._counts, table = "row", arrow_table(path)
-            self._lines = list(range(1, len(table) + 1))
-            texts = {name: _texts(table, name) for name in _names(table.column_names, path)}
-            self._types = {
-                n: str(table.schema.field(n).type) for n, text in texts.items() if text is None
-            }
-            empty = pa.nulls(len(table), pa.string()).fill_null("")
-            names, columns = [*texts], [empty if t is None else t for t in texts.values()]
-        elif path.suffix == ".jsonl":
-            text, _ = _decoded(path, encoding)
-            self._lines, names, columns, self._types = _objects(text, path)
+        self.separator, self._text = ",", ""
+        self._places: Sequence[str] = ()
+        self._types: Mapping[str, str] = {}
+        text, found = ("", "") if is_arrow(path) else _decoded(path, encoding)
+        if is_arrow(path) or path.suffix.lower() in (".json", *LINES) or JSON.match(text):
+            read = read_arrow(path) if is_arrow(path) else read_json(text, path)
+            header, cells, self._types, self._places, note = read
+            names, self.notes = _names(header, path), (note,) if note else ()
         else:
-            text, encoding = _decoded(path, encoding)
             if told := re.match(r"sep=(.)\r?(?=\n)", text):  # Excel's own line
                 text, separator = text[told.end() :], separator or told[1]
-            separator = SEPARATORS.get(separator, separator)
-            self.separator = separator or _found_separator(text)
-            names, columns = _columns(text, self.separator, path)
-            self.notes = tuple(_notes(encoding, self.separator))
-            self._text = text
-        if not columns or not len(columns[0]):
+            self._text, self.separator, above = _from_header(
+                text, SEPARATORS.get(separator, separator)
+            )
+            names, cells = _columns(self._text, self.separator, path)
+            self.notes = tuple(_notes(found, self.separator, above))
+        if not names or not len(cells[0]):
             raise UserError(f"{path} holds no row")
-        self._columns = dict(zip(names, columns, strict=True))
+        trimmed = [pc.utf8_trim_whitespace(column).combine_chunks() for column in cells]
+        self._columns = dict(zip(names, trimmed, strict=True))
         self.columns = tuple(names)
 
     def place(self, row: int) -> str:
         """The file and the line of a row, for an error."""
-        if self._lines is None:
-            self._lines = [line for line, _ in _rows(self._text, self.separator, self.path)][1:]
-        return f"{self.path}, {self._counts} {self._lines[row]}"
+        if not self._places:
+            lines = [line for line, _ in _rows(self._text, self.separator, self.path)]
+            self._places = [f"line {line}" for line in lines[1:]]
+        return f"{self.path}, {self._places[row]}"
 
     @property
     def texts_of_columns(self) -> Collection[pa.Array]:
@@ -113,82 +104,36 @@ class Cells:
         return texts
 
     def _header(self) -> str:
-        if is_arrow(self.path):
-            return str(self.path)
-        if self._lines is not None and self.path.suffix == ".jsonl":
-            return self.place(0)
-        return f"{self.path}, line {next(_rows(self._text, self.separator, self.path))[0]}"
+        if self._text:
+            return f"{self.path}, line {next(_rows(self._text, self.separator, self.path))[0]}"
+        return str(self.path) if is_arrow(self.path) else self.place(0)
 
 
-def is_arrow(path: Path) -> bool:
-    """Whether a table's columns have types: a Parquet file, or a folder of `save_to_disk`."""
-    return path.is_dir() or path.suffix == ".parquet"
-
-
-def table_files(path: Path) -> list[Path]:
-    """The files that hold a table: a folder's that `save_to_disk` wrote, or the file itself.
-
-    Raises UserError for another folder.
-    """
-    if not path.is_dir():
-        return [path]
-    state, splits = path / "state.json", path / "dataset_dict.json"
-    if splits.is_file():
-        found = ", ".join(sorted(each.name for each in path.iterdir() if each.is_dir()))
-        raise UserError(f"{path} holds several splits; name the folder of one of them: {found}")
+def _unpacked(path: Path) -> bytes:
+    """The contents of a file, or of the one that it packs."""
+    if path.suffix.lower()[1:] in UNREAD:
+        raise UserError(f"{path} is of a form that is not read: {FORMS}")
+    data = path.read_bytes()
     try:
-        return [path / each["filename"] for each in json.loads(state.read_text())["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is no folder that `Dataset.save_to_disk` wrote") from None
-
-
-def arrow_table(path: Path) -> pa.Table:
-    """Read a Parquet file or a saved folder; class labels are replaced by their names.
-
-    Raises UserError for what cannot be read.
-    """
-    try:
-        if path.is_dir():
-            parts = [
-                pa.ipc.open_stream(pa.memory_map(str(f))).read_all() for f in table_files(path)
-            ]
-            table = pa.concat_tables(parts)
-        else:
-            table = pa.parquet.read_table(path)
-        info = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:160]}") from None
-    for name, feature in info.get("info", {}).get("features", {}).items():
-        is_label = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
-        if is_label and name in table.column_names and pa.types.is_integer(table[name].type):
-            numbers = table[name].combine_chunks()
-            # -1 is a label that is unknown
-            numbers = pc.if_else(pc.less(numbers, 0), None, numbers)
-            column = pc.take(pa.array(feature["names"], pa.string()), numbers)
-            table = table.set_column(table.column_names.index(name), name, column)
-    return table
-
-
-def _texts(table: pa.Table, name: str) -> pa.Array | None:
-    column = table[name]
-    if pa.types.is_floating(column.type):
-        column = pc.if_else(pc.is_nan(column), None, column.cast(pa.float64()))
-    elif pa.types.is_boolean(column.type):
-        column = pc.if_else(column, "True", "False")
-    try:
-        return _trimmed(column.cast(pa.string()).fill_null(""))
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return None
+        if data.startswith(b"\x1f\x8b"):
+            return gzip.decompress(data)
+        if data.startswith(b"PK\x03\x04"):
+            archive = zipfile.ZipFile(io.BytesIO(data))
+            names = [n for n in archive.namelist() if not re.search(r"(^|/)(\.|__MACOSX/)|/$", n)]
+            if len(names) == 1:
+                return archive.read(names[0])
+            book = "(as an Excel workbook is) " * ("xl/workbook.xml" in names)
+            raise UserError(
+                f"{path} is an archive {book}of {len(names)} files, not of one: {FORMS}"
+            )
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError) as error:
+        raise UserError(f"{path} cannot be unpacked: {error}") from None
+    return data
 
 
 def _decoded(path: Path, encoding: str) -> tuple[str, str]:
-    data = path.read_bytes()
-    for start, what in OTHERS.items():
-        if data.startswith(start):
-            if b"xl/workbook" in data:
-                raise UserError(f"{path} is an Excel workbook, not a text: save it as CSV")
-            raise UserError(f"{path} is {what}, not a text: unpack it")
-    marked = next((e for mark, e in BYTE_ORDER_MARKS.items() if data.startswith(mark)), "")
+    data = _unpacked(path)
+    marked = "utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
     try:
         for tried in [encoding] if encoding else [marked or "utf-8", "cp1252", "latin-1"]:
             try:
@@ -201,37 +146,79 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
     except LookupError:
         raise UserError(f"there is no encoding '{encoding}' (the option `encoding`)") from None
     if "\0" in text:
-        raise UserError(
-            f"{path} is not a text file: it holds a zero byte; the option `encoding` helps"
-        )
+        hint = f"if it is one, the option `encoding` helps, else {FORMS}"
+        raise UserError(f"{path} is not a text file: it holds a zero byte; {hint}")
     return text.removeprefix("\ufeff"), tried
 
 
-def _notes(encoding: str, separator: str) -> Iterator[str]:
+def _notes(encoding: str, separator: str, above: int) -> Iterator[str]:
     if encoding not in ("utf-8", "utf-8-sig"):
         yield f"the file is no UTF-8 and was read as {encoding}; the option `encoding` changes that"
     if separator != ",":
         (name,) = (n for n, s in SEPARATORS.items() if s == separator) or (repr(separator),)
         yield f"columns are separated by a {name}; the option `separator` changes that"
+    if above:
+        yield f"lines 1 to {above} stand above the header and are left out"
 
 
-def _found_separator(text: str) -> str:
-    """The one that splits the first lines into most cells, equally many each, or else the header."""
-    lines = "\n".join(text.splitlines()[:SAMPLE]) + "\n"
-    best = (False, 1, ",")
-    for separator in SEPARATORS.values():
-        rows = [row for row in csv.reader(io.StringIO(lines), delimiter=separator) if row]
-        if rows and len(rows[0]) > 1:
-            complete = rows[: max(1, len(rows) - 1)]  # the last may be cut within quotes
-            alike = all(len(row) == len(rows[0]) for row in complete)
-            if (alike, len(rows[0])) > best[:2]:
-                best = (alike, len(rows[0]), separator)
-    return best[2]
+def _from_header(text: str, given: str) -> tuple[str, str, int]:
+    """The text with empty lines above the header, their number, and what separates columns."""
+    if len(given) > 1:
+        names = ", ".join(SEPARATORS)
+        raise UserError(f"the option `separator` is one character or {names}, not '{given}'")
+    sample = "".join(islice(io.StringIO(text[:LONG], newline=""), SAMPLE))
+    separator, above = _found(sample, [given] if given else [*SEPARATORS.values()])
+    if separator == " ":
+        text = _with_single_blanks(text)
+    if above:
+        lines = io.StringIO(text, newline="")
+        [*islice(lines, above)]
+        text = "\n" * above + re.sub(r"^(\s*)#? *", r"\1", lines.read())
+    return text, separator, above
+
+
+def _found(sample: str, separators: Sequence[str]) -> tuple[str, int]:
+    """What splits lines into most cells, equally many each or else from some line on, and that line."""
+    best = (False, 1, separators[0], 0)
+    for separator in separators:
+        is_last = separator == " "  # sentences have blanks, too
+        read = _with_single_blanks(sample) if is_last else sample
+        reader = csv.reader(io.StringIO(read, newline=""), delimiter=separator)
+        at, rows = [], []
+        for cells in filter(None, reader):
+            at.append(reader.line_num)
+            rows.append(cells)
+        if rows and not (is_last and best[0]):
+            rows = rows[:-1] or rows  # the last may be cut within quotes
+            start, width = _start(rows)
+            alike = all(len(row) == len(rows[0]) for row in rows)
+            if (alike, width) > best[:2] and width > 1 + (is_last and not alike):
+                best = (alike, width, separator, at[start - 1] if start else 0)
+    return best[2:]
+
+
+def _with_single_blanks(text: str) -> str:
+    return re.sub(r"[ \t]+", " ", re.sub(r"(?m)^(#?)[ \t]+|[ \t]+(?=\r?$)", r"\1", text))
+
+
+def _start(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """The place of the header and its number of cells: the first row unless others stand above."""
+    settled = max((i for i, r in enumerate(rows, 1) if len(r) != len(rows[-1])), default=0)
+    comments = next((i for i, row in enumerate(rows) if not row[0].startswith("#")), 0)
+    if settled < comments:
+        settled = comments if _names_columns(rows[comments:]) else comments - 1
+    above = [len(row) for row in rows[:settled] if not row[0].startswith("#")]
+    is_found = len(rows[-1]) not in (1, *above) and _names_columns(rows[settled:])
+    return (settled, len(rows[-1])) if is_found else (0, len(rows[0]))
+
+
+def _names_columns(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the cells of the first row are no numbers and differ from those below them."""
+    columns = zip(*rows, strict=True)
+    return not any(n and (NUMBER.fullmatch(n) or n in below) for n, *below in columns)
 
 
 def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.Array]]:
-    if len(separator) != 1:
-        raise UserError(f"a separator is one character, not '{separator}' (the option `separator`)")
     header = next(_rows(text, separator, path), (1, []))[1]
     if not header:
         raise UserError(f"{path} holds no row")
@@ -251,12 +238,7 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
     except pa.ArrowInvalid as error:
         _check(text, separator, path)
         raise UserError(f"{path}: {' '.join(str(error).split())[:160]}") from None
-    return names, [_trimmed(column) for column in table.columns]
-
-
-def _trimmed(column: pa.ChunkedArray) -> pa.Array:
-    trimmed = pc.utf8_trim_whitespace(column)
-    return trimmed.combine_chunks() if isinstance(trimmed, pa.ChunkedArray) else trimmed
+    return names, table.columns
 
 
 def _names(header: Sequence[str], path: Path) -> list[str]:
@@ -287,36 +269,6 @@ def _check(text: str, separator: str, path: Path) -> None:
         if len(cells) != width:
             raise UserError(
                 f"{path}, line {line}: {len(cells)} cells, but the header names {width} columns"
+                + "; name each column, and leave out what stands above the header"
+                * (len(cells) > width)
             )
-
-
-def _objects(text: str, path: Path) -> tuple[list[int], list[str], list[pa.Array], dict[str, str]]:
-    """Lines, keys, columns, and the keys with lists or objects; all objects have the keys of the first."""
-    lines, keys, rows, types = [], list[str](), [], dict[str, str]()
-    for line, each in enumerate(text.split("\n"), 1):
-        if not each.strip():
-            continue
-        try:
-            row = json.loads(each, object_pairs_hook=_object)
-        except ValueError as error:
-            raise UserError(f"{path}, line {line} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{path}, line {line} is not a JSON object")
-        keys = keys or list(row)
-        for key in row:
-            if key not in keys:
-                raise unknown("key", key, keys, f"{path}, line {line}")
-        for key in keys:
-            if key not in row:
-                raise UserError(f"{path}, line {line} lacks '{key}'")
-        types |= {key: type(v).__name__ for key, v in row.items() if isinstance(v, list | dict)}
-        lines.append(line)
-        rows.append(["" if row[key] is None else str(row[key]).strip() for key in keys])
-    return lines, keys, [pa.array(column, pa.string()) for column in zip(*rows, strict=True)], types
-
-
-def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    if len(found := dict(pairs)) < len(pairs):
-        (twice, _) = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key '{twice}' is there twice")
-    return found

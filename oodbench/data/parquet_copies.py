@@ -13,6 +13,7 @@ import pandas as pd
 
 from oodbench.data.images import Suite
 from oodbench.data.pictures import ENDINGS
+from oodbench.data.typed import check_shards
 from oodbench.datasets import FileDataset
 from oodbench.errors import UserError
 from oodbench.identity import sha256
@@ -160,7 +161,7 @@ def rebuild(dataset: FileDataset, source: Path, target: Path) -> None:
     if layout is None:
         raise UserError("it cannot be read from Parquet; get its archive")
     files = parquet_files(source)
-    _check_shards(files)
+    check_shards(files)
     _confirm(source, files)
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=target.parent, prefix=".") as made:
@@ -198,16 +199,6 @@ def _check_classes(suite: Suite, rows: pd.DataFrame, source: Path, folder: Path)
         for name in classes:
             (folder / place.folder / name).mkdir(parents=True, exist_ok=True)
     suite.require_published(suite.total, rows["label"].map(classes.index).tolist(), str(source))
-
-
-def _check_shards(files: Sequence[Path]) -> None:
-    shards: dict[tuple[Path, int], set[int]] = {}
-    for file in files:
-        if match := re.match(r"(.+)-(\d{5})-of-(\d{5})\b", file.name):
-            shards.setdefault((file.parent / match[1], int(match[3])), set()).add(int(match[2]))
-    for (start, count), found in shards.items():
-        if missing := sorted({*range(count)} - found):
-            raise UserError(f"{start}-{missing[0]:05}-of-{count:05}.parquet is missing")
 
 
 def _confirm(source: Path, files: Sequence[Path]) -> None:

@@ -186,9 +186,11 @@ class Reader:
 
     def is_date(self, name: str) -> bool:
         """Whether all filled cells of a column are dates."""
-        given = pc.drop_null(_filled(self.table.cells(name)))
-        is_one = bool(len(given)) and re.match(DATE, given[0].as_py()) is not None
-        return is_one and pc.all(pc.match_substring_regex(given, DATE)).as_py() is True
+        cells = self.table.cells(name)
+        first = next((text for text in map(str, cells) if text not in MARKS), "")
+        if not re.match(DATE, first):  # such as most columns of numbers
+            return False
+        return pc.all(pc.match_substring_regex(pc.drop_null(_filled(cells)), DATE)).as_py() is True
 
     def _found_decimal(self) -> str:
         """A comma if some column's numbers have one that separates no thousands, else a point."""

@@ -1,3 +1,6 @@
+import gzip
+import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,98 @@ def test_what_excel_says_of_itself_is_heard(tmp_path: Path) -> None:
     assert marked.columns == ("a", "b")
 
 
+BODY = "x,target,environment\n1.5,a,e\n2,b,f\n3,a,f\n"
+
+
+@pytest.mark.parametrize(
+    ("above", "body"),
+    [
+        ("# Device: W-12\n# Rate: 50, 100\n\n", BODY),
+        ("Device: W-12\nNote: a, b, c, d, e\n", BODY),
+        ('"Device","W-12"\n', BODY),
+        ("# of the year, by Ada, 2021\n", BODY),
+        ("# Device\n# ", BODY),
+        ("[Data]\nDevice,1\n", BODY.replace(",", ";")),
+        ("Report\n\n", BODY.replace(",", "\t")),
+        ("Report\n\n", BODY.replace(",", "  ")),
+        ("\n".join(map(str, range(150))) + "\n", BODY),
+    ],
+)
+@pytest.mark.parametrize("written", ["utf-8", "utf-8-sig"])
+def test_lines_above_the_header_are_left_out(
+    tmp_path: Path, above: str, body: str, written: str
+) -> None:
+    cells = read(tmp_path / "f.csv", above + body, written)
+    assert cells.columns == ("x", "target", "environment")
+    assert cells.texts("target") == ["a", "b", "a"]
+    count = (above + body).count("\n")
+    assert cells.place(2) == f"{cells.path}, line {count}"
+    assert "stand above the header" in " ".join(cells.notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " x   target environment\n 1.5 a      e\n 2   b      f\n",
+        "x target environment\r\n1.5 a e\r\n2 b f\r\n",
+        "x\t target  environment\n1.5   a  e\n2 'b' f  \n".replace("'", '"'),
+    ],
+)
+def test_several_blanks_separate(tmp_path: Path, text: str) -> None:
+    cells = read(tmp_path / "f.dat", text)
+    assert cells.columns == ("x", "target", "environment")
+    assert cells.texts("target") == ["a", "b"] and cells.place(1).endswith("line 3")
+
+
+RECORDS = [{"x": 1.5, "target": "a"}, {"x": None, "target": "b"}]
+LINES = "\n".join(map(json.dumps, RECORDS))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("f.json", json.dumps(RECORDS), "record 2"),
+        ("f.json", json.dumps(RECORDS, indent=1), "record 2"),
+        ("f.json", json.dumps({"version": 1, "data": RECORDS}), "record 2"),
+        ("f.json", LINES, "line 2"),
+        ("f.ndjson", LINES, "line 2"),
+        ("f.txt", LINES, "line 2"),
+        ("f.JSON", json.dumps(dict(zip("uv", RECORDS, strict=True))), "record 'v'"),
+    ],
+)
+def test_forms_of_json(tmp_path: Path, name: str, text: str, place: str) -> None:
+    cells = read(tmp_path / name, text)
+    assert cells.cells("x").to_pylist() == ["1.5", ""] and cells.texts("target") == ["a", "b"]
+    assert cells.place(1) == f"{cells.path}, {place}"
+
+
+def test_json_names_files_by_environment_and_class(tmp_path: Path) -> None:
+    tree = {"e": {"cat": ["1.png", "2.png"], "dog": []}, "f": {"dog": ["3.png"]}}
+    cells = read(tmp_path / "f.json", json.dumps(tree))
+    assert cells.texts("environment") == ["e", "e", "f"]
+    assert cells.texts("target") == ["cat", "cat", "dog"]
+    assert cells.texts("path") == ["1.png", "2.png", "3.png"] and cells.notes
+    named = read(tmp_path / "f.json", json.dumps({"1.png": RECORDS[0], "2.png": RECORDS[1]}))
+    assert named.texts("path") == ["1.png", "2.png"]
+
+
+@pytest.mark.parametrize("text", [CSV, LINES, "# above\n" + CSV])
+def test_one_packed_file_is_read(tmp_path: Path, text: str) -> None:
+    plain = read(tmp_path / "f.csv", text)
+    (tmp_path / "f.gz").write_bytes(gzip.compress(text.encode()))
+    with zipfile.ZipFile(tmp_path / "f.zip", "w") as archive:
+        archive.writestr("folder/f.csv", text)
+        archive.writestr("__MACOSX/._f.csv", "")
+    for name in ("f.gz", "f.zip"):
+        packed = Cells(tmp_path / name)
+        assert [*packed.texts_of_columns] == [*plain.texts_of_columns]
+        assert (packed.columns, packed.notes) == (plain.columns, plain.notes)
+    with zipfile.ZipFile(tmp_path / "f.zip", "a") as archive:
+        archive.writestr("g.csv", text)
+    with pytest.raises(UserError, match="is an archive of 2 files, not of one"):
+        Cells(tmp_path / "f.zip")
+
+
 def test_options_say_otherwise(tmp_path: Path) -> None:
     cells = read(tmp_path / "f.csv", "a;b,c\nł;2,3\n", "cp1250", encoding="cp1250", separator=",")
     assert cells.columns == ("a;b", "c") and cells.texts("a;b") == ["ł;2"]
@@ -60,12 +155,26 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ("f.csv", "b,a,a\n1,2,3\n", "two columns have the same name, 'a' .the 2. and the 3"),
         ("f.csv", "\na,c\n1,2\n", "unknown column 'b' in .*f.csv, line 2; known: a, c"),
         ("f.csv", "a,b\n1,2\n3,\n", "line 3: 'b' is empty"),
-        ("f.zip", "PK\x03\x04 f.csv", "is a zip archive, not a text: unpack it"),
-        ("f.csv", "PK\x03\x04 xl/workbook.xml", "is an Excel workbook, not a text: save it as CSV"),
+        ("f.zip", "PK\x03\x04 f.csv", "cannot be unpacked"),
+        ("f.rds", "X", "is of a form that is not read: save the table as CSV, JSON, Parquet or"),
+        ("f.XLS", "X", "is of a form that is not read: save the table as CSV, JSON, Parquet or"),
+        ("f.mat", "MATLAB", "is of a form that is not read: save the table as CSV, JSON, Parquet"),
         ("f.jsonl", '{"a": 1, "b": 2}\n{"a"\n', "f.jsonl, line 2 is not JSON"),
         ("f.jsonl", '{"b": 1, "b": 2}\n', "line 1 is not JSON: the key 'b' is there twice"),
-        ("f.csv", "a b\n1 2\n", "unknown column 'b' .*option `separator` says what separates"),
-        ("f.jsonl", '{"a": 1, "b": 2}\n{"a": 1}\n', "f.jsonl, line 2 lacks 'b'"),
+        (
+            "f.csv",
+            "a b\n1 2 3\n4 5\n",
+            "unknown column 'b' .*option `separator` says what separates",
+        ),
+        ("f.jsonl", '{"a": 1, "b": 2}\n{"a": 1}\n', "line 2: not all records have the key 'b'"),
+        ("f.json", '[{"b": 1}, {"c": 1}]', "record 2: not all records have the key 'b'"),
+        ("f.json", '{"train": [{"b": 1}], "test": [{"b": 1}]}', "none of the forms that are read"),
+        ("f.json", '{"s": {"e": {"c": ["f"]}}}', "none of the forms that are read: a list of"),
+        ("f.json", "[1, 2]", "record 1 is not a JSON object"),
+        ("f.json", '[{"b": {"c": 1}}]', "'b' holds values of type dict, which are no numbers"),
+        ("f.csv", "a,b,c\nx,y,z\nx,y\nu,v,w\nu,v,w\n", "line 3: 2 cells, but the header names 3"),
+        ("f.csv", "a,b\nx,y,z\nx,v,w\nu,v,w\n", "line 2: 3 cells, .* name each column, and leave"),
+        ("f.csv", "Device\n1,2,3\n4,5,6\n7,8,9\n", "leave out what stands above the header"),
     ],
 )
 def test_mistakes_have_a_line(tmp_path: Path, name: str, text: str, message: str) -> None:

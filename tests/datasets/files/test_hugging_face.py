@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from oodbench.data.cells import arrow_table
+from oodbench.data.typed import arrow_table
 from oodbench.datasets import datasets, make
 from tests.helpers.sweeps import ended, first, records_of
 
@@ -17,11 +17,17 @@ SAVED = Path(__file__).parent / "saved_images"
 OPTIONS = {"size": 8, "test_environments": ["e2"]}
 
 
-@pytest.fixture(params=["saved", "saved.parquet"])
+@pytest.fixture(params=["saved", "saved.parquet", "shards"])
 def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The same twelve pictures as a folder and as a file."""
+    """The same twelve pictures as a folder, as a file and as shards."""
     path: Path = tmp_path / request.param
-    if path.suffix:
+    if path.name == "shards":
+        (path / "data").mkdir(parents=True)
+        for i, rows in enumerate((slice(0, 5), slice(5, 12))):
+            part = pa.ipc.open_stream((SAVED / "data-00000-of-00001.arrow").read_bytes()).read_all()
+            part = part.slice(rows.start, rows.stop - rows.start)
+            pq.write_table(part, path / "data" / f"train-{i:05}-of-00002.parquet")
+    elif path.suffix:
         pq.write_table(
             pa.ipc.open_stream((SAVED / "data-00000-of-00001.arrow").read_bytes()).read_all(), path
         )

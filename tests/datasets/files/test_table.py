@@ -186,7 +186,7 @@ def dropped(data: pd.DataFrame) -> pd.DataFrame:
     [
         (dropped, {}, r"unknown column 'target' in .*mine\.csv, line 1; did you mean taget"),
         (lambda d: d, {"kind": "real"}, "line 2: 'target' must be a number, not '"),
-        (lambda d: d, {"file": "my.csv"}, r"Table: there is no file .*my\.csv"),
+        (lambda d: d, {"file": "my.csv"}, r"^there is no file .*my\.csv"),
         (lambda d: d.assign(c=["red", *d["c"][1:]]), {}, "'c' must be a number, not 'red'; write"),
         (
             lambda d: d.assign(c=[f"P {i}." for i in d.index]),

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from oodbench.datasets import make
+from oodbench.errors import UserError
 
 HERE = Path(__file__).parent
 SAVED = pd.DataFrame(
@@ -84,3 +85,50 @@ def test_another_part_of_the_folder_is_another_file(tmp_path: Path) -> None:
     one = save(tmp_path / "one", columns)
     other = save(tmp_path / "other", {**columns, "x": [1.0, 3.0]})
     assert table(one).options.md5 != table(other).options.md5
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """The rows of SAVED as the hub lays them: three shards of one split, and one of another."""
+    folder = tmp_path / "hub" / "data"
+    folder.mkdir(parents=True)
+    names = [*(f"train-{i:05}-of-00003" for i in range(3)), "test-00000-of-00001"]
+    for name, row in zip(names, (0, 1, 2, 3), strict=True):
+        rows = SAVED[row:] if row == 3 else SAVED[row : row + 1]
+        rows.to_parquet(folder / f"{name}.parquet", index=False)
+    return folder
+
+
+def test_shards_are_read_whole(shards: Path) -> None:
+    for file in (shards, shards.parent):
+        found = table(file)
+        assert found.rows.texts("city") == [*SAVED["city"][3:], *SAVED["city"][:3]]
+        assert "4 files are read as one table" in " ".join(found.notes)
+        assert len(found.files_read) == 4
+    split = table(shards / "train")
+    assert split.rows.texts("city") == [*SAVED["city"][:3]]
+    assert table(shards / "test-00000-of-00001.parquet").environments == ("2020", "2021")
+
+
+def test_some_of_several_shards_are_refused(shards: Path) -> None:
+    second = shards / "train-00001-of-00003.parquet"
+    with pytest.raises(UserError, match=r"one of 3 shards; give .*data for all .*data/train for"):
+        table(second)
+    second.rename(shards / "train.bak")
+    for file in (shards.parent, shards, shards / "train"):
+        with pytest.raises(UserError, match=r"train-00001-of-00003\.parquet is missing"):
+            table(file)
+    SAVED.drop(columns="age").to_parquet(second, index=False)
+    with pytest.raises(UserError, match="cannot be read: Schema at index 2 was different"):
+        table(shards)
+
+
+@pytest.mark.parametrize("ending", ["feather", "arrow", "pq"])
+def test_further_endings(ending: str, tmp_path: Path) -> None:
+    (SAVED.to_parquet if ending == "pq" else SAVED.to_feather)(tmp_path / f"f.{ending}")
+    assert table(tmp_path / f"f.{ending}").readings == table(HERE / "saved").readings
+
+
+def test_several_targets_are_refused_with_what_they_need() -> None:
+    with pytest.raises(UserError, match=r"'target' in .* must be one: several .* `multilabel`"):
+        table(HERE / "saved", target=["target", "city"])

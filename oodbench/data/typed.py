@@ -1,0 +1,187 @@
+"""Tables whose values have types: JSON, Parquet and Arrow files, shards, and saved folders."""
+
+import glob
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.feather
+import pyarrow.parquet
+
+from oodbench.errors import UserError
+
+ARROW, LINES = (".parquet", ".pq", ".feather", ".arrow"), (".jsonl", ".ndjson")
+SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\b.*")
+TREE = ("environment", "target", "path")
+Read = tuple[Sequence[str], Sequence[pa.ChunkedArray], Mapping[str, str], Sequence[str], str]
+"""The columns' names and texts, the types of those whose values are no cells, the rows' places, a note."""
+
+
+def is_arrow(path: Path) -> bool:
+    """Whether a path names Arrow's files: such a file, a folder, or a split without its shards' numbers."""
+    return not path.is_file() or path.suffix.lower() in ARROW
+
+
+def table_files(path: Path) -> list[Path]:
+    """The files of a table: itself, those that `save_to_disk` wrote, or shards as on Hugging Face's hub.
+
+    `data` names all shards in a folder, `data/train` those of a split. Raises UserError without them.
+    """
+    if path.is_file():
+        if (shard := SHARD.fullmatch(path.name)) and int(shard[3]) > 1:
+            split = path.parent / shard[1]
+            hint = f"give {path.parent} for all files in it, or {split} for this split"
+            raise UserError(f"{path} is one of {int(shard[3])} shards; {hint}")
+        return [path]
+    if (path / "dataset_dict.json").is_file():
+        found = ", ".join(sorted(each.name for each in path.iterdir() if each.is_dir()))
+        raise UserError(f"{path} holds several splits; name the folder of one of them: {found}")
+    if (state := path / "state.json").is_file():
+        try:
+            return [path / f["filename"] for f in json.loads(state.read_text())["_data_files"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(f"{path} is no folder that `Dataset.save_to_disk` wrote") from None
+    files = sorted([*path.glob("*.parquet"), *path.glob("data/*.parquet")])
+    files = files or sorted(path.parent.glob(f"{glob.escape(path.name)}-*-of-*.parquet"))
+    if not files:
+        raise UserError(f"there is no file {path}" + "/*.parquet or state.json" * path.is_dir())
+    check_shards(files)
+    return files
+
+
+def check_shards(files: Sequence[Path]) -> None:
+    """Raise UserError for a shard that is missing, by the numbers of the others."""
+    named = [(file, m) for file in files if (m := SHARD.fullmatch(file.name))]
+    found = {(file.parent / m[1], int(m[3]), int(m[2])) for file, m in named}
+    for start, count, _ in sorted(found):
+        if missing := [i for i in range(count) if (start, count, i) not in found]:
+            raise UserError(f"{start}-{missing[0]:05}-of-{count:05}.parquet is missing")
+
+
+def arrow_table(path: Path) -> pa.Table:
+    """Read Arrow's or Parquet's files; class labels are replaced by their names.
+
+    Raises UserError for what cannot be read.
+    """
+    files = table_files(path)
+    try:
+        return pa.concat_tables(map(_read, files))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:160]}") from None
+
+
+def _read(file: Path) -> pa.Table:
+    with file.open("rb") as stream:
+        start = stream.read(4)
+    if start == b"\xff\xff\xff\xff":
+        table = pa.ipc.open_stream(pa.memory_map(str(file))).read_all()
+    elif start in (b"ARRO", b"FEA1"):
+        table = pa.feather.read_table(file)
+    else:
+        table = pa.parquet.read_table(file, partitioning=None)
+    info = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+    for name, feature in info.get("info", {}).get("features", {}).items():
+        is_label = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        if is_label and name in table.column_names and pa.types.is_integer(table[name].type):
+            numbers = table[name].combine_chunks()
+            # -1 is a label that is unknown
+            numbers = pc.if_else(pc.less(numbers, 0), None, numbers)
+            column = pc.take(pa.array(feature["names"], pa.string()), numbers)
+            table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def read_arrow(path: Path) -> Read:
+    """Read Arrow's or Parquet's files; raises UserError for what cannot be read."""
+    table, files = arrow_table(path), table_files(path)
+    columns, empty = [*map(_texts, table.columns)], pa.chunked_array([[""] * len(table)])
+    no_cells = [field for field, text in zip(table.schema, columns, strict=True) if text is None]
+    note = f"{len(files)} files are read as one table: {files[0]} to {files[-1]}"
+    places = [f"row {row}" for row in range(1, len(table) + 1)]
+    columns = [empty if text is None else text for text in columns]
+    return (
+        table.column_names,
+        columns,
+        {f.name: str(f.type) for f in no_cells},
+        places,
+        note * (len(files) > 1),
+    )
+
+
+def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), None, column.cast(pa.float64()))
+    elif pa.types.is_boolean(column.type):
+        column = pc.if_else(column, "True", "False")
+    try:
+        return column.cast(pa.string()).fill_null("")
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return None
+
+
+def read_json(text: str, path: Path) -> Read:
+    """Read records: in a list, by name or one a line; or files by environment and class.
+
+    Raises UserError, with the line, for what is not JSON, and for records that differ in their keys.
+    """
+    found, note = [*_values(text, path)], ""
+    named = [(f"line {line}", value) for line, value in found]
+    if len(found) == 1 and not (path.suffix.lower() in LINES and isinstance(found[0][1], dict)):
+        named, note = _records(found[0][1], path)
+    keys, rows, types = list[str](), [], dict[str, str]()
+    for place, record in named:
+        if not isinstance(record, dict):
+            raise UserError(f"{path}, {place} is not a JSON object")
+        keys = keys or [*record]
+        if odd := {*keys} ^ {*record}:
+            raise UserError(f"{path}, {place}: not all records have the key '{min(odd)}'")
+        types |= {key: type(v).__name__ for key, v in record.items() if isinstance(v, list | dict)}
+        rows.append(["" if record[key] is None else str(record[key]) for key in keys])
+    columns = [pa.chunked_array([column], pa.string()) for column in zip(*rows, strict=True)]
+    return keys, columns, types, [place for place, _ in named], note
+
+
+def _values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+    """The values in a text, one or a sequence, with the lines in which they start."""
+    decoder, line, start, end = json.JSONDecoder(object_pairs_hook=_object), 1, 0, 0
+    while filled := re.compile(r"\S").search(text, end):
+        line += text.count("\n", start, filled.start())
+        start = filled.start()
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except ValueError as error:
+            raise UserError(f"{path}, line {line} is not JSON: {error}") from error
+        yield line, value
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    if len(found := dict(pairs)) < len(pairs):
+        (twice, _) = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key '{twice}' is there twice")
+    return found
+
+
+def _records(value: Any, path: Path) -> tuple[list[tuple[str, Any]], str]:
+    """The records of one value, by their places, and a note on it."""
+    if isinstance(value, list):
+        return [(f"record {i}", each) for i, each in enumerate(value, 1)], ""
+    inner = value if isinstance(value, dict) else {}
+    lists = [key for key, each in inner.items() if isinstance(each, list)]
+    if len(lists) == 1:  # what else there is tells of the file
+        return _records(value[lists[0]], path)[0], f"the records are those in '{lists[0]}'"
+    kinds = [{*map(type, of.values())} if isinstance(of, dict) else set() for of in inner.values()]
+    if kinds and all(kind == {list} for kind in kinds):
+        rows = [(env, c, f) for env, of in inner.items() for c, files in of.items() for f in files]
+        note = f"the names of its levels are the columns {', '.join(TREE)}"
+        return _records([dict(zip(TREE, row, strict=True)) for row in rows], path)[0], note
+    if kinds and all(kind - {list, dict} for kind in kinds):
+        has_endings = all(PurePath(name).suffix[1:].isalpha() for name in inner)
+        column = "path" if has_endings else "Unnamed: 0"
+        return [(f"record '{n}'", {column: n, **record}) for n, record in inner.items()], ""
+    forms = "a list of records, a record a line, records by name, {environment: {class: [files]}}"
+    raise UserError(f"{path} is JSON, but in none of the forms that are read: {forms}")
