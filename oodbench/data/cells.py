@@ -179,7 +179,7 @@ def _from_header(text: str, given: str) -> tuple[str, str, int]:
 
 def _found(sample: str, separators: Sequence[str]) -> tuple[str, int]:
     """What splits lines into most cells, equally many each or else from some line on, and that line."""
-    best = (False, 1, separators[0], 0)
+    best = (False, False, 1, separators[0], 0)
     for separator in separators:
         is_last = separator == " "  # sentences have blanks, too
         read = _with_single_blanks(sample) if is_last else sample
@@ -192,9 +192,11 @@ def _found(sample: str, separators: Sequence[str]) -> tuple[str, int]:
             rows = rows[:-1] or rows  # the last may be cut within quotes
             start, width = _start(rows)
             alike = all(len(row) == len(rows[0]) for row in rows)
-            if (alike, width) > best[:2] and width > 1 + (is_last and not alike):
-                best = (alike, width, separator, at[start - 1] if start else 0)
-    return best[2:]
+            score = (alike, start > 0, width)
+            is_sure = alike or not is_last or (start > 0 and width > 2 and best[2] == 1)
+            if width > 1 and score > best[:3] and is_sure:
+                best = (*score, separator, at[start - 1] if start else 0)
+    return best[3:]
 
 
 def _with_single_blanks(text: str) -> str:

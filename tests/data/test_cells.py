@@ -55,6 +55,8 @@ BODY = "x,target,environment\n1.5,a,e\n2,b,f\n3,a,f\n"
         ("# Device: W-12\n# Rate: 50, 100\n\n", BODY),
         ("Device: W-12\nNote: a, b, c, d, e\n", BODY),
         ('"Device","W-12"\n', BODY),
+        ("#Kept by a wrist sensor\n#Device: W-12\n\n", BODY),
+        ("Note; a; b; c; d; e\nDevice\n", BODY),
         ("# of the year, by Ada, 2021\n", BODY),
         ("# Device\n# ", BODY),
         ("[Data]\nDevice,1\n", BODY.replace(",", ";")),
