@@ -97,6 +97,8 @@ class FrozenFeatures(FileDataset):
         self.evaluation_environments = images.evaluation_environments
         self.holdout = images.holdout
         self.repeats = images.repeats or bool(options.as_test)
+        self.cluster_names = images.cluster_names
+        self.separates_clusters = images.separates_clusters
         self.metric, self.higher_is_better = images.metric, images.higher_is_better
         self.split_metrics = images.split_metrics  # type: ignore[method-assign]
         self.task = images.task

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from oodbench.data.cells import Cells
+from oodbench.data.audit import FEW_EXAMPLES
+from oodbench.data.cells import Cells, table_files
 from oodbench.data.columns import EMPTY, IMPUTATIONS, Columns
 from oodbench.data.readings import (
     MARKS,
@@ -42,8 +43,6 @@ FILL = (
     "the option `missing: median` (or mean) fills such cells by what a run trains on, and says where in an "
     "input of 0 and 1; or leave the row out"
 )
-FEW = 30
-"""A default test environment has at least this many examples, where one has."""
 NUMBERED = ("row", "no", "nr", "lfd. nr.", "x")
 """The names of columns that are no inputs where they count the rows, or those of each environment."""
 IDENTIFIERS = ("id", "index", "level_0", "idx", "rowname", "rownames")
@@ -91,6 +90,9 @@ class Listed(Dataset):
         group: str = hparam("", neutral="")
         """The column whose equal values (a patient, a day) stay on one side of a drawn split, if there is
         one."""
+        group_across: str = hparam("keep", options=("keep", "drop"), neutral="keep")
+        """What becomes of examples of training environments whose group a held-out environment has, too:
+        `keep` trains on them, `drop` leaves them out."""
         test_environments: tuple[str, ...] = hparam(())
         """The default test environments; the last one with at least 30 examples if none are given."""
 
@@ -130,8 +132,13 @@ class Listed(Dataset):
             self.attributes = tuple(sorted(set(texts)))
             self.attribute_of_rows = _numbered(texts)
         self.clusters: Tensor | None = None
+        self.separates_clusters = options.group_across == "drop"
         if options.group:
-            self.clusters = _numbered(self._words("group", options.group))
+            texts = self._words("group", options.group)
+            self.cluster_names = sorted(set(texts))
+            self.clusters = _numbered(texts)
+        elif self.separates_clusters:
+            raise UserError(f"{self.path}: `group_across: drop` needs the option `group`, a column")
 
     @property
     def files_read(self) -> Collection[Path]:
@@ -160,12 +167,6 @@ class Listed(Dataset):
             if r.unusual:
                 read.setdefault((r.kind, r.why), []).append(f"'{r.column}'")
         said = [f"{', '.join(names)} read as {kind}: {why}" for (kind, why), names in read.items()]
-        sizes = {name: len(places) for name, places in self.places.items()}
-        small = [
-            f"environment '{name}' has {n} example{'s' * (n != 1)}: its values are coarse"
-            for name, n in sizes.items()
-            if n < FEW
-        ]
         counts: dict[str, dict[str, int]] = {}
         if self.classes:
             for name, places in self.places.items():
@@ -173,7 +174,7 @@ class Listed(Dataset):
                 counts[name] = {self.classes[c]: found[c] for c in sorted(found)}
         of_classes = _class_notes(counts, self.test_environments)
         others = super().notes
-        return [*of_classes, *small, *self.rows.notes, *said, *others]
+        return [*of_classes, *self.rows.notes, *said, *others]
 
     def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
         """The environments, given the inputs of each."""
@@ -209,7 +210,9 @@ class Listed(Dataset):
 
     def _test_environments(self) -> tuple[str, ...]:
         if not self.options.test_environments:
-            large = tuple(name for name, places in self.places.items() if len(places) >= FEW)
+            large = tuple(
+                name for name, places in self.places.items() if len(places) >= FEW_EXAMPLES
+            )
             return (large or self.environments)[-1:]
         names = [name.strip() for name in self.options.test_environments]
         for name in names:
@@ -371,10 +374,6 @@ class Table(Listed):
             others = [f"'{n}': {self._roles[n].kind}, {self._roles[n].why}" for n in unused]
             listed = "; ".join(["", *others])
             raise UserError(f"{options.file} has no column of inputs{listed}")
-        for name in table:
-            if self._tells_class(table[name]):
-                why = f"{self._roles[name].why}; it tells every example's class: `features` leaves it out"
-                self._roles[name] = replace(self._roles[name], why=why, unusual=True)
         numbers = [name for name in table if table[name].dtype != object]
         self.columns = Columns(
             numbers=tuple(numbers),
@@ -433,17 +432,6 @@ class Table(Listed):
             raise UserError(f"{self.rows.place(int(gaps[0]))}: '{name}' is empty; {FILL}")
         return reading, numbers.values
 
-    def _tells_class(self, values: npt.NDArray[Any]) -> bool:
-        """Whether rows that agree in an input (N,) of few values agree in their class."""
-        is_real = values.dtype != object and len(np.unique(values[:1000])) > MOST
-        if not self.classes or is_real:
-            return False
-        encoded = pa.array(values).dictionary_encode()
-        distinct = len(encoded.dictionary)
-        pairs = encoded.indices.to_numpy() * len(self.classes) + self.targets.numpy()
-        few = len(self.classes) <= distinct <= min(MOST, len(values) // 2)
-        return few and len(np.unique(pairs)) == distinct
-
     def _category(self, name: str, why: str) -> tuple[Reading, npt.NDArray[Any]]:
         cells = self.rows.cells(name).to_pylist()
         texts, (_, note) = np.array(cells, dtype=object), one_spelling(cells)
@@ -464,8 +452,6 @@ class Table(Listed):
             why += "; the option `group` keeps its rows on one side of a split"
         odd = [f"{note}, and not one category: write it alike" if note else ""]
         odd += [look_alikes(distinct), units(t for t in distinct if t != EMPTY)]
-        if len(distinct) == len(cells) > SEVERAL:
-            odd.append("every row has another: `features` leaves it out")
         why = "; ".join([why, *filter(None, odd)])
         is_unusual = any(odd) or name == "group"
         return Reading(name, "category", why, shown(distinct), empty, is_unusual), texts

@@ -147,7 +147,11 @@ class Dataset(ABC):
     holdout: float = 0.2
     """The share of the `out` splits unless a sweep says otherwise."""
     repeats: bool = False
-    """Whether inputs repeat by design, so that `data check` does not report them."""
+    """Whether inputs repeat by design, so that an audit does not report them."""
+    cluster_names: Sequence[str] = ()
+    """The names of clusters, by their numbers in `Environment.clusters`; empty if they have no names."""
+    separates_clusters: bool = False
+    """Whether examples of a training environment are left out if a held-out one has their cluster, too."""
     standardises_targets: bool = False
     """Whether runs train on real targets in standard units of their training environments.
 

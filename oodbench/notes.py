@@ -1,6 +1,6 @@
-"""Footnotes of tables, and their short versions for the screen."""
+"""Footnotes of tables, with their short versions for the screen, and findings on data."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -24,3 +24,23 @@ def footnotes(notes: Iterable[AnyNote]) -> list[AnyNote]:
     """Footnotes of sentences, without those that screens leave out."""
     lines = [note.brief if isinstance(note, Note) else note for note in notes]
     return [line for line in lines if line]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A fact about a dataset that an audit finds, see `oodbench.data.audit`."""
+
+    kind: str
+    """In two words, such as `shared groups`."""
+    environments: tuple[str, ...]
+    """The environment that it is about, then those that it is compared with."""
+    counts: Mapping[str, float]
+    """The numbers behind it."""
+    example: str
+    """One case of it, such as the name of a group; empty if there is no name."""
+    sentence: str
+
+    @property
+    def changes_meaning(self) -> bool:
+        """Whether a number means something else because of it, so that plans say it."""
+        return self.kind not in ("equal inputs", "small class")

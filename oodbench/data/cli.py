@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oodbench.errors import MOST_THREADS, UserError
-from oodbench.terminal import Plugins, commands, counted, terminal
+from oodbench.terminal import Plugins, commands, terminal
 from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def check(
     plugin: Plugins = None,
 ) -> None:
     """Verify the files, and read every example: sizes, balance, groups, what environments share."""
+    from oodbench.data.audit import audit_of
     from oodbench.data.preparation import group_names, inspect
     from oodbench.data.sheet import write_sheet
 
@@ -119,17 +120,13 @@ def check(
         )
         if len(columns.inputs) > MAX_INPUTS:
             console.say(f"of {len(columns.inputs)} inputs the first {MAX_INPUTS} are shown")
-    reported: set[str] = set()
     for contents in environments:
         if contents.repeated:
             console.say(
                 f"{contents.name}: {contents.repeated} of its examples repeat earlier ones' inputs"
             )
-        for other, count in contents.shared.items():
-            if other not in reported:
-                shared = counted(count, "example")
-                console.say(f"{contents.name} and {other} share the inputs of {shared}")
-        reported.add(contents.name)
+    for finding in audit_of(dataset, environments):
+        console.say(finding.sentence)
     problems = [problem for contents in environments for problem in contents.unreadable]
     for problem in problems:
         console.say(problem)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -111,6 +112,8 @@ class Survey:
     turned: int
     several: int
     """The numbers of pictures as in `Look`."""
+    digests: tuple[str, ...]
+    """A hash of each file, in the order of the listing."""
 
 
 SURVEY = TypeAdapter(Survey)
@@ -132,6 +135,7 @@ def _surveyed(listing: Listing) -> Survey:
         sum(each.transparent for each in looks),
         sum(each.turned for each in looks),
         sum(each.several for each in looks),
+        tuple(each.digest.hex() for each in looks),
     )
 
 
@@ -266,6 +270,11 @@ class Images(FileDataset):
                 kept.parent.mkdir(exist_ok=True)
                 write_whole(kept, json.dumps(asdict(survey)))
         return survey
+
+    def digests(self) -> dict[str, list[bytes]]:
+        """A hash of each picture's file, by environment."""
+        hashes = map(bytes.fromhex, self.survey().digests)
+        return {name: list(islice(hashes, len(files))) for name, files in self.listing().items()}
 
     def known_survey(self, listing: Listing) -> Survey | None:
         """The survey that was kept of these files, if none has changed since."""

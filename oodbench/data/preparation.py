@@ -192,11 +192,12 @@ class Contents:
     repeated: int = 0
     """The number of examples whose inputs equal an earlier example's of the environment bit for bit;
     0 for a dataset whose inputs repeat by design."""
-    shared: dict[str, int] = field(default_factory=dict)
-    """The number of different inputs shared with each other environment; empty for a dataset whose
-    inputs repeat by design."""
     marginals: dict[str, str] = field(default_factory=dict)
     """A summary of each input of a table: mean and deviation, or the share of ones."""
+    examples: Environment | None = field(default=None, repr=False, compare=False)
+    """The environment itself."""
+    hashes: Sequence[bytes | None] = field(default=(), repr=False, compare=False)
+    """A hash of each example's inputs; None if they cannot be read."""
 
 
 def inspect(dataset: Dataset) -> list[Contents]:
@@ -204,23 +205,21 @@ def inspect(dataset: Dataset) -> list[Contents]:
 
     Raises UserError for data that cannot be loaded at all, or that do not fit their task.
     """
-    every, hashes = [], {}
+    every = []
     environments = load_checked(dataset, 0)
     for name, environment in environments.items():
         unreadable: list[str] = []
-        read = [hash_ for hash_ in _hashes(environment, unreadable) if hash_ is not None]
-        hashes[name] = set(read)
+        hashes = list(hashes_of(environment, unreadable))
+        read = [hash_ for hash_ in hashes if hash_ is not None]
         balance = _balance(environment.y, dataset.task, dataset.classes)
-        repeated = 0 if dataset.repeats else len(read) - len(hashes[name])
+        repeated = 0 if dataset.repeats else len(read) - len(set(read))
         groups = _group_sizes(dataset, environment)
-        every.append(Contents(name, len(environment.y), balance, groups, unreadable, repeated))
+        size = len(environment.y)
+        every.append(
+            Contents(name, size, balance, groups, unreadable, repeated, {}, environment, hashes)
+        )
         if (columns := dataset.columns) is not None:
             every[-1].marginals.update(columns.marginals(environment.x))
-    for contents in () if dataset.repeats else every:
-        for other, other_hashes in hashes.items():
-            count = len(hashes[contents.name] & other_hashes)
-            if count and other != contents.name:
-                contents.shared[other] = count
     if not any(contents.unreadable for contents in every):
         held_out = {*dataset.test_environments, *dataset.validation_environments}
         if not dataset.trainable(held_out):
@@ -233,8 +232,8 @@ def inspect(dataset: Dataset) -> list[Contents]:
     return every
 
 
-def _hashes(environment: Environment, unreadable: list[str]) -> Iterator[bytes | None]:
-    """None stands for an example that cannot be read or is not finite."""
+def hashes_of(environment: Environment, unreadable: list[str]) -> Iterator[bytes | None]:
+    """A hash of each example's inputs; None, and an error more, for one that cannot be read."""
     x, count = environment.x, len(environment.y)
     size = chunk_size(x) if isinstance(x, Stored) else CHUNK
     for start in range(0, count, size):

@@ -2,6 +2,7 @@
 
 OUT/sweep.json           the name of the sweep and the settings of its launches
 OUT/plan.parquet         its planned runs, see `oodbench.results.parquet`
+OUT/audit.json           the findings on its data, lists of `oodbench.notes.Finding` by dataset label
 OUT/sweep.lock           held by a process that adds runs to them
 OUT/heartbeats/<process> the steps of the runs that a process trains, rewritten while it does
 OUT/data/<digest>.json   the files that runs read, see `oodbench.results.data_files`
@@ -34,10 +35,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from oodbench.errors import UserError
 from oodbench.files import is_temporary, whole_file, write_whole
+from oodbench.notes import Finding
 from oodbench.results.ended import Ended, ended
 from oodbench.results.provenance import slurm_job
 from oodbench.results.records import Columns, whole_lines, wrong_records
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
 
 PLACE = ["dataset_label", "label", "test_environments", "draw", "trial"]
 """The columns of a plan by which a run of a row is found."""
+FINDINGS = TypeAdapter(dict[str, list[dict[str, Any]]])
 LAST = "last"
 """The name of the weights of a run's last step, where else a selection rule stands."""
 WEIGHTS = ".safetensors"
@@ -466,6 +470,18 @@ class Directory:
             plugins = dict.fromkeys([*known.get("plugins", ()), *settings.get("plugins", ())])
             more = {"plugins": list(plugins)} if plugins else {}
             self.store(name, {**known, **settings, **more}, new)
+
+    def findings(self) -> dict[str, list[dict[str, Any]]]:
+        """What audits found in the data, as `Finding`, by the dataset's label; empty if unknown."""
+        with suppress(DamagedFile):
+            return read_file(self.path / "audit.json", FINDINGS) or {}
+        return {}
+
+    def keep_findings(self, findings: Mapping[str, Sequence[Finding]]) -> None:
+        """Replace the findings on these datasets, by label."""
+        now = {label: [asdict(each) for each in found] for label, found in findings.items()}
+        if any((known := self.findings() | now).values()) or (self.path / "audit.json").exists():
+            write_whole(self.path / "audit.json", _dumps(known))
 
     def store(self, name: str, settings: Mapping[str, Any], rows: "pd.DataFrame") -> None:
         """Overwrite the plan; `rows` has the form that `rows` returns."""

@@ -145,6 +145,8 @@ def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None)
     about = stacked_runs([f.reset_index(names="id") for f in (known[ABOUT], live)])
     runs = _expanded(rows.join(about.set_index("id"), on="id"), settings)
     runs["directory"] = str(results.path)
+    if findings := results.findings():
+        runs["findings"] = runs["dataset_label"].map(findings)
     in_order = _in_order([*records, of_runs(live_records, live.index)], ids)
     notes = (*moved.wrong, *moved.contradicted.values())
     return Tables(*_each_once(completed(runs), in_order), notes=tuple(f"{n}." for n in notes))

@@ -30,6 +30,7 @@ class Tables:
       `metric`, `higher_is_better`, `constant`, `family`, `shift`, `data_notes`, `read_as`;
     - `selection` (the rule that the sweep names for its tables, or None), `plugins` (the modules that it
       imports), `hparams_from` (how an earlier sweep chose hyperparameters, or None);
+    - `findings` (what an audit found in the dataset, a dict of `Finding` each), if the directory has any;
     - `directory` (where the run was read), `frozen` (whether that is a board; None if no board is read),
       `rerun` (whether a frozen run has the same numbers here), `helper` (whether the run serves
       `leave_one_out` alone, and makes no cell)."""

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from oodbench.datasets import Dataset
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.hparams import identity
 from oodbench.metrics import computed_names, recorded_names
+from oodbench.notes import Finding
 from oodbench.results.run_spec import OPTIONS, RunSpec
 from oodbench.results.tables import chosen_once
 from oodbench.seeds import derive
@@ -43,7 +44,9 @@ class Plan:
     chosen: Chosen | None = None
     """The hyperparameters that an earlier sweep has chosen, if the file names one."""
     notes: tuple[str, ...] = ()
-    """What is unusual in the data, see `Dataset.notes`, and in files of weights."""
+    """What is unusual in the data, see `Dataset.notes` and `Finding`, and in files of weights."""
+    findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    """What an audit finds in the data, by the dataset's label."""
 
     @cached_property
     def runs(self) -> dict[str, RunSpec]:
@@ -69,7 +72,12 @@ def expand(resolved: Resolved) -> Plan:
     trained_on: list[tuple[str, ...]] = []
     notes = [f"{s.label}: {note}" for s, _ in resolved.datasets for note in s.dataset.notes]
     known: set[tuple[str, str, str]] = set()
-    plan = Plan(sweep, [], [], resolved.chosen, tuple(dict.fromkeys([*notes, *resolved.notes])))
+    findings = {source.label: source.findings for source, _ in resolved.datasets}
+    notes += [
+        f"{label}: {f.sentence}" for label, fs in findings.items() for f in fs if f.changes_meaning
+    ]
+    notes = list(dict.fromkeys([*notes, *resolved.notes]))
+    plan = Plan(sweep, [], [], resolved.chosen, tuple(notes), findings)
     for source, pairs in resolved.datasets:
         cells = [(pair, _specs(sweep, pair, tests)) for tests in source.tests for pair in pairs]
         for pair, specs in cells:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError, unknown
+from oodbench.notes import Finding
 from oodbench.sweep.file import (
     Component,
     DatasetSettings,
@@ -88,6 +89,8 @@ class Source:
     """Whether the inputs have few values, see `oodbench.data.preparation.is_discrete`."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """The number of examples to train on in each environment in the first trial."""
+    findings: Sequence[Finding] = ()
+    """What an audit finds in the data of the first trial."""
 
 
 def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[Source]:
@@ -286,14 +289,25 @@ def trials_of(sweep: Sweep, training: DatasetSettings) -> Sequence[int]:
 
 
 def measured(source: Source) -> Source:
-    """The dataset with `discrete` and `sizes`, which its examples say."""
+    """The dataset with `discrete`, `sizes` and `findings`, which its examples say."""
+    from oodbench.data.audit import audit
     from oodbench.data.preparation import is_discrete, load_checked
     from oodbench.train.loading import split
 
     dataset, trial = source.dataset, source.trials[0]
     environments = load_checked(dataset, trial)
-    sizes = {
-        name: len(split(environment, source.holdout, dataset.name, name, trial)["in"])
+    known = source.trials if dataset.files_read else source.trials[:1]  # others have other data
+    splits = {
+        name: {t: split(environment, source.holdout, dataset.name, name, t) for t in known}
         for name, environment in environments.items()
     }
-    return replace(source, discrete=is_discrete(dataset, environments), sizes=sizes)
+    sizes = {name: len(of_trials[trial]["in"]) for name, of_trials in splits.items()}
+    outs = {n: {t: s["out"] for t, s in each.items() if "out" in s} for n, each in splits.items()}
+    never = () if isinstance(source.validation, int) else source.validation
+    roles = [(t, tuple(n for n in source.trainable if n not in (*t, *never))) for t in source.tests]
+    return replace(
+        source,
+        discrete=is_discrete(dataset, environments),
+        sizes=sizes,
+        findings=audit(dataset, environments, roles, outs=outs),
+    )

@@ -83,6 +83,7 @@ def store_plan(
         "resources": dict(options.resources),
     }
     results.write_plan(sweep.name, launched, plan.rows, replacing=replacing)
+    results.keep_findings(plan.findings)
 
 
 @dataclass(frozen=True)

@@ -89,14 +89,18 @@ def load_environments(
     """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
 
     Environments that are `held_out` have their unseen examples, the others those that are trained on, where
-    that differs. Inputs are `changed` by what is fitted to the latter, if the dataset fits anything.
+    that differs; if the dataset separates clusters, the latter have none of a held-out one. Inputs are
+    `changed` by what is fitted to what is trained on, if the dataset fits anything.
     All but the `test_environments` have the `noise`, see `oodbench.data.noise`.
     Examples without any known label are in no split. Raises UserError for data that do not suit their task.
     """
     source = dataset, json.dumps(options, sort_keys=True), trial, holdout, data_dir, device
     data = _load(*source)
     depends = (
-        _has_unseen(data) or (changed and fits(data.dataset)) or data.dataset.standardises_targets
+        _has_unseen(data)
+        or data.dataset.separates_clusters
+        or (changed and fits(data.dataset))
+        or data.dataset.standardises_targets
     )
     kept = tuple(sorted(held_out)) if depends or noise else ()
     clean = tuple(sorted(test_environments)) if noise else ()
@@ -158,6 +162,8 @@ def _prepared(
     data = _load(*source)
     if _has_unseen(data):
         data = _by_role(data, held_out)
+    if data.dataset.separates_clusters:
+        data = _apart(data, held_out)
     if (wanted := json.loads(noise)) is not None:
         data = _with_noise(data, _load(*source), wanted, held_out, clean, source[2])
     if data.dataset.standardises_targets:
@@ -209,6 +215,21 @@ def _with_noise(
             mislabeled[name] = index[y[index] != environment.y[index]]
     made = replace(data, environments=environments, mislabeled=mislabeled)
     return replace(made, groups=groups_of(data.dataset, environments, made.with_mislabeled()))
+
+
+def _apart(data: Data, held_out: Collection[str]) -> Data:
+    clusters = {name: e.clusters for name, e in data.environments.items() if e.clusters is not None}
+    taken = [clusters[name] for name in held_out if name in clusters]
+    splits = dict(data.splits)
+    for name in clusters.keys() - {*held_out}:
+        stays = ~torch.isin(clusters[name], torch.cat(taken or [clusters[name][:0]]))
+        splits[name] = {half: i[stays[i.cpu()].to(i.device)] for half, i in splits[name].items()}
+        if not len(splits[name]["in"]):
+            raise UserError(
+                f"{data.dataset.label}: with {', '.join(held_out)} held out, `group_across: drop` leaves "
+                f"nothing of '{name}' to train on"
+            )
+    return replace(data, splits=splits, groups=groups_of(data.dataset, data.environments, splits))
 
 
 def _units(data: Data, held_out: Collection[str]) -> StandardUnits:

@@ -71,7 +71,10 @@ def test_check_finds_what_environments_share(tmp_path: Path) -> None:
     result = call("check", "Table", "--set", "file=mine.csv", "--data-dir", tmp_path)
     assert result.exit_code == 0, result.output
     assert "a: 1 of its examples repeat earlier ones' inputs" in result.stdout
-    for pair, count in (("a and b", 10), ("a and c", 6), ("b and c", 6)):
-        assert f"{pair} share the inputs of {count} examples\n" in result.stdout
+    for said in (
+        "11 of the 11 examples of 'a' share the inputs of examples of 'b', 'c'",
+        "6 of the 6 examples of 'c' share the inputs of examples of 'a', 'b'",
+    ):
+        assert said in result.stdout
     assert result.stdout.count("share the inputs") == 3
     assert "repeat" not in result.stdout.split("a: 1 of its examples repeat")[1]

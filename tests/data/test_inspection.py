@@ -1,6 +1,7 @@
 import torch
 from torch import Tensor
 
+from oodbench.data.audit import audit_of
 from oodbench.data.preparation import inspect
 from oodbench.data.streams import Stored
 from oodbench.datasets import Dataset, Environment, datasets, make
@@ -40,17 +41,26 @@ Made.name, Made.metadata = "Made", datasets.get("Spirals").metadata
 
 
 def test_contents() -> None:
-    a, b = inspect(Made(Made.Options()))
+    made = Made(Made.Options())
+    a, b = inspect(made)
     assert (a.name, a.size, a.balance) == ("a", 10, "30.0, 30.0, 20.0, 20.0 %")
-    assert (a.unreadable, a.repeated, a.shared) == (["4.png cannot be read"], 0, {"b": 1})
+    assert (a.unreadable, a.repeated) == (["4.png cannot be read"], 0)
     assert (b.size, b.balance) == (5, "60.0, 20.0, 20.0, 0.0 %")
-    assert (b.unreadable, b.repeated, b.shared) == ([], 4, {"a": 1})
+    assert (b.unreadable, b.repeated) == ([], 4)
+    (copies,) = [f for f in audit_of(made, [a, b]) if f.environments == ("b", "a")]
+    assert (copies.kind, copies.counts) == ("copies", {"examples": 5, "of": 5})
+
+
+def found_in(dataset: Dataset) -> list[object]:
+    """The environments with repeated inputs, and the findings on inputs that environments share."""
+    every = inspect(dataset)
+    shared = [f for f in audit_of(dataset, every) if f.kind in ("copies", "equal inputs")]
+    return [*[c for c in every if c.repeated], *shared]
 
 
 def test_inputs_that_repeat_by_design_are_not_reported() -> None:
     made = Made(Made.Options())
     vars(made)["repeats"] = True
-    assert [(c.repeated, c.shared) for c in inspect(made)] == [(0, {}), (0, {})]
+    assert not found_in(made)
     for name, options in (("ColoredDigits", {}), ("NoisyLabels", {"base": "digits"})):
-        found = inspect(make(name, options))
-        assert not any(c.repeated or c.shared for c in found), name
+        assert not found_in(make(name, options)), name

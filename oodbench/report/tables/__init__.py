@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
@@ -96,6 +96,8 @@ class Sheet:
     """The notes on what is bold and underlined, for formats that show it."""
     paper: Block | None = None
     """The one table that a paper shows; None means all blocks."""
+    findings: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """What audits found in the data, by the dataset's label."""
 
     @property
     def all_notes(self) -> tuple[AnyNote, ...]:
@@ -282,11 +284,14 @@ def csv(tables: Sheet) -> str:
 
 
 def to_json(tables: Sheet) -> str:
-    """`Sheet.frame` as a list of objects, as in `csv`; NaN is null."""
+    """`Sheet.frame` as a list of objects, as in `csv`, with the findings on their data; NaN is null."""
     tidy = [
         {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
         for row in _with_intervals(tables.frame).to_dict(orient="records")
     ]
+    for row in tidy:
+        if found := tables.findings.get(str(row.get("dataset"))):
+            row["findings"] = found
     return printable_json(json.dumps(tidy, indent=1, ensure_ascii=False)) + "\n"
 
 

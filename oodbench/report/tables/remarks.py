@@ -83,6 +83,7 @@ def remarks(runs: pd.DataFrame) -> tuple[AnyNote, ...]:
             f"Runs: {', '.join(there)}{incomplete}.",
         ),
         *_of_data(runs),
+        *_audited(runs),
         *_named(runs),
         *_repeated(runs),
         Note(
@@ -100,6 +101,23 @@ def _of_data(runs: pd.DataFrame) -> list[Note]:
     said = list(dict.fromkeys(f"{label}: {text}" for label, texts in known for text in texts))
     more = f", and {len(said) - 1} more of the data" if len(said) > 1 else ""
     return [Note(f"{'; '.join(said)}.", f"{said[0]}{more}.")] if said else []
+
+
+def findings_of(runs: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """What audits found in the data of runs, by the dataset's label."""
+    if "findings" not in runs:
+        return {}
+    pairs = runs[["dataset_label", "findings"]].dropna().itertuples(index=False, name=None)
+    return {label: found for label, found in pairs if found}
+
+
+def _audited(runs: pd.DataFrame) -> list[Note]:
+    found = findings_of(runs)
+    if not found:
+        return []
+    said = "; ".join(f"{label}: {f['sentence']}" for label, each in found.items() for f in each)
+    kinds = dict.fromkeys(f["kind"] for each in found.values() for f in each)
+    return [Note(f"Found in the data: {said}.", f"Found in the data: {', '.join(kinds)}.")]
 
 
 def _named(runs: pd.DataFrame) -> list[AnyNote]:

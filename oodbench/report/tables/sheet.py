@@ -18,6 +18,7 @@ from oodbench.report.tables.leaderboard import (
     beats_constant,
     is_mean,
 )
+from oodbench.report.tables.remarks import findings_of
 
 Column = tuple[str, str, str]
 """The test environments, environment and metric of a column."""
@@ -33,7 +34,9 @@ def sheet(board: Leaderboard) -> Sheet:
     apart = "Predictions of transductive methods depend on the other test inputs, too."
     notes = (*board.notes, *[apart] * (TRANSDUCTIVE in set(frame["kind"])), *board.findings)
     paper = shown[-1 if frame["dataset"].nunique() > 1 else 0]
-    return Sheet(shown, notes, board.remarks, frame, (" ".join(marks),) * bool(marks), paper)
+    found = findings_of(board.chosen.runs)
+    marked = (" ".join(marks),) * bool(marks)
+    return Sheet(shown, notes, board.remarks, frame, marked, paper, found)
 
 
 def blocks(board: Leaderboard) -> list[Block]:

@@ -57,7 +57,7 @@ def test_check_reads_everything(tmp_path: Path) -> None:
     command = ["check", "Manifest", "--data-dir", str(tmp_path), "--set", "file=mine.csv"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
-    assert "dusk and night share the inputs of 1 example\n" in result.stdout
+    assert "of 'night' share the inputs of examples of 'dusk': copies" in result.stdout
     assert f"{images / '9.png'} cannot be read as an image" in result.stdout
     assert "1 examples of mine cannot be read" in result.stderr
 

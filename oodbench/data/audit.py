@@ -1,0 +1,249 @@
+"""What in a dataset changes the meaning of a run's numbers: leaks, identifiers, and too few examples."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from oodbench.data.columns import EMPTY
+from oodbench.data.images import Images
+from oodbench.data.preparation import Contents, group_names, hashes_of
+from oodbench.data.streams import Stored
+from oodbench.datasets import Dataset, Environment
+from oodbench.errors import UserError, counted
+from oodbench.notes import Finding
+
+FEW_EXAMPLES, FEW = 30, 10
+"""Metrics of an environment, and of a group or a class, with fewer examples are coarse."""
+SAMPLE = 20_000
+"""Columns are judged by at most about this many rows."""
+MANY = 20
+"""An identifier has at least this many values."""
+UNIT = r"patient|subject|participant|person|customer|client|user|case|sample"
+NAMED = re.compile(
+    rf"({UNIT})([\W_]?(id|no|nr|number))?|(.*[\W_])?(uu?id|mrn)|.*[\W_]id", re.IGNORECASE
+)
+Array = npt.NDArray[Any]
+Environments = Mapping[str, Environment]
+Hashes = Mapping[str, Sequence[bytes | None]]
+Outs = Mapping[str, Mapping[int, torch.Tensor]]
+"""The indices of `out` splits by environment and trial."""
+
+
+def audit_of(dataset: Dataset, every: Sequence[Contents]) -> list[Finding]:
+    """The findings on what `inspect` returns, by default test environments and each one held out alone."""
+    environments = {c.name: c.examples for c in every if c.examples is not None}
+    held_out = [dataset.test_environments, *((name,) for name in environments)]
+    roles = [(tests, dataset.trainable(tests)) for tests in held_out]
+    return audit(dataset, environments, roles, {c.name: c.hashes for c in every})
+
+
+def audit(
+    dataset: Dataset,
+    environments: Environments,
+    roles: Sequence[tuple[Sequence[str], Sequence[str]]],
+    hashes: Hashes | None = None,
+    outs: Outs | None = None,
+) -> list[Finding]:
+    """Compare test environments with those that are trained on, which `roles` pairs.
+
+    Inputs are compared by `hashes`; where none are given, by what takes no reading. Columns are judged in
+    the first of the roles.
+    """
+    found = list[Finding]()
+    with suppress(UserError, OSError):  # a run that needs these examples says so
+        inputs = {} if dataset.repeats else _numbered(dataset, environments, hashes)
+        units = {n: e.clusters.numpy() for n, e in environments.items() if e.clusters is not None}
+        for test, training in ((test, training) for tests, training in roles for test in tests):
+            for numbers in (inputs, units):
+                both = {n: numbers[n] for n in (test, *training) if n in numbers}
+                used = {n: each[_used(environments[n], n == test)] for n, each in both.items()}
+                if test in used and len(used) > 1:
+                    found += _shared(dataset, test, used.pop(test), used, numbers is units)
+        found += _of_columns(dataset, environments, roles[0][1] if roles else ())
+    for name in dict.fromkeys(name for tests, _ in roles for name in tests):
+        found += _few(dataset, name, environments[name])
+    for name, of_trials in (outs or {}).items():
+        if any(name in training for _, training in roles):
+            found += _lacking(dataset, name, environments[name].y, of_trials)
+    once: dict[Any, Finding] = {}
+    for each in found:
+        once.setdefault((each.kind, each.environments[0], each.example), each)
+    return [*once.values()]
+
+
+def _used(environment: Environment, is_held_out: bool) -> Array:
+    unseen, all_ = environment.unseen, torch.ones(len(environment.y), dtype=torch.bool)
+    return (all_ if unseen is None else unseen == is_held_out).numpy()
+
+
+def _numbered(
+    dataset: Dataset, environments: Environments, hashes: Hashes | None
+) -> dict[str, Array]:
+    """A number of each example, equal for equal inputs; empty where it would take reading."""
+    if hashes is None and isinstance(dataset, Images):
+        hashes = dataset.digests()
+    elif hashes is None and not any(isinstance(e.x, Stored) for e in environments.values()):
+        hashes = {name: [*hashes_of(e, [])] for name, e in environments.items()}
+    known = hashes or {}
+    every = [h or f"{n} {i}".encode() for n, each in known.items() for i, h in enumerate(each)]
+    ends = np.cumsum([len(each) for each in known.values()])[:-1]
+    return dict(
+        zip(known, np.split(np.unique(every, return_inverse=True)[1], ends), strict=bool(known))
+    )
+
+
+def _shared(
+    dataset: Dataset, test: str, tested: Array, trained: Mapping[str, Array], of_groups: bool
+) -> Iterator[Finding]:
+    """The finding on numbers, of inputs or of groups, that test and training examples have."""
+    whole = np.concatenate([*trained.values()])
+    units, count = np.intersect1d(tested, whole), int(np.isin(tested, whole).sum())
+    if not count:
+        return
+    where = [name for name, there in trained.items() if np.isin(tested, there).any()]
+    listed = ", ".join(map(repr, where[:3])) + f" and {len(where) - 3} more" * (len(where) > 3)
+    text, example = f"{count} of the {counted(len(tested), 'example')} of '{test}'", ""
+    counts = {"examples": count, "of": len(tested)}
+    if not of_groups and dataset.columns is not None and _is_chance(tested, whole):
+        kind, why = "equal inputs", "as often as coarse columns coincide"
+        text += f" share the inputs of examples of {listed}: {why}"
+    elif not of_groups:
+        kind = "copies"
+        text += f" share the inputs of examples of {listed}: copies of training examples"
+    else:
+        kind = "separated groups" if dataset.separates_clusters else "shared groups"
+        example = str(dataset.cluster_names[units[0]]) if dataset.cluster_names else ""
+        left = int((~np.isin(whole, tested)).sum())
+        counts |= {"groups": len(units), "training examples": len(whole) - left}
+        text += f" are of {counted(len(units), 'group')}{f' (such as {example!r})' * bool(example)}"
+        text += f" that are also in {listed}"
+        if dataset.separates_clusters:
+            text += f": {left} of {len(whole)} examples are left to train on"
+        elif hasattr(dataset.options, "group_across"):
+            text += ": `group_across: drop` leaves them out of training"
+    yield Finding(kind, (test, *where), counts, example, text)
+
+
+def _is_chance(tested: Array, trained: Array) -> bool:
+    """Whether the equal pairs within each of two sets let expect as many between them."""
+    size = 1 + max(tested.max(), trained.max())
+    a, b = (np.bincount(numbers, minlength=size) for numbers in (tested, trained))
+    within = [1 + int((n * (n - 1)).sum()) // 2 for n in (a, b)]
+    return int((a * b).sum()) <= 3 * (within[0] * within[1]) ** 0.5
+
+
+def _of_columns(
+    dataset: Dataset, environments: Environments, training: Sequence[str]
+) -> Iterator[Finding]:
+    """Findings on columns that alone tell the target, and on identifiers."""
+    columns, parts = dataset.columns, {n: e for n, e in environments.items() if len(e.y)}
+    if columns is None or any(isinstance(e.x, Stored) for e in parts.values()):
+        return
+    step = -(-sum(len(e.y) for e in parts.values()) // SAMPLE)
+    x = torch.cat([e.x[::step] for e in parts.values()]).double().numpy()
+    y = torch.cat([e.y[::step].reshape(len(e.y[::step]), -1) for e in parts.values()]).numpy()
+    place = np.repeat(np.arange(len(parts)), [len(e.y[::step]) for e in parts.values()])
+    trained = np.isin(place, [i for i, name in enumerate(parts) if name in training])
+    said = f", by {len(x):,} rows" if step > 1 else ""
+    names = (*columns.numbers, *(f"{name} {EMPTY}" for name in columns.gaps), *columns.categories)
+    if len(names) != x.shape[1]:  # categories are one-hot already
+        names = columns.inputs
+    for i, name in enumerate(names):
+        known = np.full(len(x), True)
+        if name in columns.gaps:
+            known = x[:, names.index(f"{name} {EMPTY}")] == 0
+        if why := _identifier(name, x[known, i], place[known], name in columns.categories):
+            text = f"'{name}' looks like an identifier ({why}{said}): `features` leaves it out"
+            yield Finding("an identifier", tuple(parts), {"rows": len(x)}, name, text)
+        rows, is_class = trained & known, dataset.task.has_classes
+        if y.shape[1] == 1 and (score := _told(x[rows, i], y[rows, 0], is_class)):
+            share = f"{100 * score:.4g} % of {'the classes' if is_class else 'its variance'}{said}"
+            text = f"'{name}' alone tells the target ({share}): `features` leaves out what is made from it"
+            counts = {"rows": int(rows.sum()), "score": score}
+            yield Finding("a telling column", tuple(training), counts, name, text)
+
+
+def _told(values: Array, target: Array, is_class: bool) -> float:
+    """The accuracy or R2 of the best function of a column, or 0 where that is no surprise.
+
+    It is estimated from neighbours in the order of the column, those with equal values if it has few.
+    """
+    if len(values) < MANY or np.ptp(values) == 0 or np.ptp(target) == 0:
+        return 0.0
+    order = np.lexsort((np.random.default_rng(0).permutation(len(values)), values))
+    steps, ties = np.diff(target[order]), np.diff(values[order]) == 0
+    if FEW * (len(ties) - ties.sum()) < len(values):
+        steps = steps[ties]
+    if not is_class:
+        error, least = (steps**2).mean() / 2 / target.var(), 0.01
+    else:
+        others = len(target) - np.bincount(target.astype(int)).max()
+        error, least = (steps != 0).mean() / 2, min(0.01, others / len(target) / 10)
+        least *= others >= FEW
+    return float(1 - error) if error <= least else 0.0
+
+
+def _identifier(name: str, values: Array, place: Array, is_category: bool) -> str:
+    """Why a column looks like an identifier; empty if it does not.
+
+    Measurements, too, may have all values distinct. Whole numbers are suspect where so many of them would
+    repeat by chance, or where environments have ranges of their own.
+    """
+    distinct, size = len(np.unique(values)), len(values)
+    if is_category:
+        return "nearly every row has another" if distinct > max(FEW, 0.95 * size) else ""
+    if distinct < MANY or (values != np.round(values)).any():
+        return ""
+    repeated, by_chance = size - distinct, size * (size - 1) / 2 / (1 + np.ptp(values))
+    if repeated < size / FEW and by_chance > FEW * (1 + repeated):
+        return "its whole numbers repeat less often than by chance"
+    if NAMED.fullmatch(name):
+        return "by its name and its whole numbers"
+    parts = [values[place == i] for i in np.unique(place)]
+    are_many = all(len(np.unique(v)) > max(MANY, len(v) / 5) for v in parts)
+    has_ranges = are_many and _told(values, place, True)
+    return "its ranges hardly overlap between environments" if has_ranges else ""
+
+
+def _few(dataset: Dataset, name: str, environment: Environment) -> Iterator[Finding]:
+    task, attributes = dataset.task, environment.attributes
+    used = task.known(environment.y) & torch.from_numpy(_used(environment, True))
+    if 0 < (size := int(used.sum())) < FEW_EXAMPLES:
+        text = f"environment '{name}' has {counted(size, 'example')}: its values are coarse"
+        yield Finding("small environment", (name,), {"examples": size}, "", text)
+    if not task.has_classes or (attributes is None and size < FEW_EXAMPLES):
+        return
+    what, numbers = "class", environment.y.long()
+    if attributes is not None:
+        what, numbers = "group", task.groups(numbers, attributes, len(dataset.attributes))
+    names = group_names(dataset) or dataset.classes or [*map(str, range(task.classes))]
+    sizes = zip(names, torch.bincount(numbers[used], minlength=len(names)).tolist(), strict=True)
+    if small := {group: n for group, n in sizes if 0 < n < FEW}:
+        listed = [f"'{group}' has {counted(n, 'example')}" for group, n in small.items()]
+        more = f" and {len(small) - 3} more" * (len(small) > 3)
+        text = (
+            f"'{name}', {what} {', '.join(listed[:3])}{more}: values of the worst {what} are coarse"
+        )
+        yield Finding(f"small {what}", (name,), small, next(iter(small)), text)
+
+
+def _lacking(
+    dataset: Dataset, name: str, y: torch.Tensor, outs: Mapping[int, torch.Tensor]
+) -> Iterator[Finding]:
+    """The finding on classes that an `out` split lacks, though the environment has them."""
+    if not dataset.task.has_classes:
+        return
+    names = dataset.classes or [*map(str, range(dataset.task.classes))]
+    splits = [{*y[out].long().tolist()} for out in outs.values() if len(out)]
+    lost = {n: sum(n not in split for split in splits) for n in y.unique().long().tolist()}
+    if lacking := {names[n]: trials for n, trials in lost.items() if trials}:
+        said = [f"'{each}' in {trials}" for each, trials in lacking.items()]
+        more = f" and {len(said) - 3} more classes" * (len(said) > 3)
+        text = f"out splits of '{name}' lack {', '.join(said[:3])} of {counted(len(splits), 'trial')}{more}"
+        what = f"{text}: selection does not see them"
+        yield Finding("lacking class", (name,), lacking, next(iter(lacking)), what)

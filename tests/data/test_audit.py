@@ -1,0 +1,215 @@
+"""Tests of oodbench.data.audit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+from oodbench.data.audit import audit_of
+from oodbench.data.preparation import inspect
+from oodbench.datasets import make
+from oodbench.errors import UserError
+from oodbench.notes import Finding
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
+from oodbench.train.loading import load_environments
+
+SIZE = 90
+"""The rows of each environment."""
+
+
+def frame(seed: int = 0) -> pd.DataFrame:
+    """A table without a trouble: measurements, whole numbers, codes and words in three environments."""
+    draw = np.random.default_rng(seed)
+    place = np.repeat(np.arange(3), SIZE)
+    return pd.DataFrame(
+        {
+            "age": draw.integers(18, 95, 3 * SIZE),
+            "income": np.exp(draw.normal(10, 1, 3 * SIZE)).round(),
+            "year": draw.integers(1990, 2020, 3 * SIZE),
+            "height": draw.normal(170, 9, 3 * SIZE).round(1) + 5 * place,
+            "ward": draw.choice([f"ward {i}" for i in range(9)], 3 * SIZE),
+            "target": draw.choice(["yes", "no"], 3 * SIZE),
+            "environment": np.array(["A", "B", "C"])[place],
+        }
+    )
+
+
+def found(folder: Path, data: pd.DataFrame, **options: Any) -> dict[str, list[Finding]]:
+    """The findings on a table by kind."""
+    data.to_csv(folder / "t.csv", index=False)
+    dataset = make("Table", {"file": "t.csv", **options}, folder)
+    by_kind: dict[str, list[Finding]] = {}
+    for finding in audit_of(dataset, inspect(dataset)):
+        by_kind.setdefault(finding.kind, []).append(finding)
+    return by_kind
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_clean_table_raises_no_alarm(tmp_path: Path, seed: int) -> None:
+    data = frame(seed)
+    assert found(tmp_path, data) == {}
+    real = data.assign(target=np.random.default_rng(seed).normal(size=len(data)))
+    assert found(tmp_path, real, kind="real") == {}
+
+
+def test_rows_that_were_copied_are_told_from_rows_that_coincide(tmp_path: Path) -> None:
+    data = frame()
+    copies = data[data["environment"] == "A"].head(20).assign(environment="C")
+    (first, *_) = found(tmp_path, pd.concat([data, copies]))["copies"]
+    assert first.environments == ("C", "A")
+    assert first.counts == {"examples": 20, "of": SIZE + 20}
+    coarse = data[["ward", "year", "target", "environment"]]
+    assert set(found(tmp_path, coarse.assign(year=coarse["year"] % 2))) == {"equal inputs"}
+
+
+@pytest.mark.parametrize("column", ["patient", "day", "case number"])
+def test_groups_in_several_environments(tmp_path: Path, column: str) -> None:
+    data = frame()
+    own = [f"{e}{i}" for i, e in enumerate(data["environment"])]
+    assert found(tmp_path, data.assign(**{column: own}), group=column) == {}
+    own[0] = own[-1] = own[-2] = "P7"
+    shared = data.assign(**{column: own})
+    of_c = found(tmp_path, shared, group=column)["shared groups"][0]
+    assert (of_c.environments, of_c.example) == (("C", "A"), "P7")
+    assert of_c.counts == {"examples": 2, "of": SIZE, "groups": 1, "training examples": 1}
+    assert "also in 'A': `group_across: drop`" in of_c.sentence
+    kept = found(tmp_path, shared, group=column, group_across="drop")["separated groups"][0]
+    assert "179 of 180 examples are left to train on" in kept.sentence
+
+
+def test_dropped_groups_are_in_no_split_of_a_training_environment(tmp_path: Path) -> None:
+    data = frame().assign(patient=[f"P{i * 7 % 200}" for i in range(3 * SIZE)])
+    data.to_csv(tmp_path / "t.csv", index=False)
+    patients = {n: data.loc[data["environment"] == n, "patient"].to_numpy() for n in "ABC"}
+    options = {"file": "t.csv", "group": "patient", "group_across": "drop"}
+    origin: Any = {"trial": 0, "holdout": 0.2, "data_dir": tmp_path, "device": "cpu"}
+    for held_out, other in (("C", "A"), ("A", "C")):
+        kept = load_environments("Table", options | {"group_across": "keep"}, [held_out], **origin)
+        dropped = load_environments("Table", options, [held_out], **origin)
+        for name, halves in kept.splits.items():
+            for half, index in halves.items():
+                stays = ~np.isin(patients[name][index], patients[held_out])
+                wanted = index if name == held_out else index[torch.from_numpy(stays)]
+                assert dropped.splits[name][half].tolist() == wanted.tolist()
+        assert len(dropped.splits[other]["in"]) < len(kept.splits[other]["in"])
+    data.assign(patient=np.resize(["P1", "P2", "P3"], len(data))).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    with pytest.raises(UserError, match="with C held out, `group_across: drop` leaves nothing of"):
+        load_environments("Table", options, ["C"], **origin | {"trial": 1})
+    with pytest.raises(UserError, match="needs the option `group`"):
+        make("Table", {"file": "t.csv", "group_across": "drop"}, tmp_path)
+
+
+def leaks(data: pd.DataFrame) -> dict[str, Any]:
+    """Columns that are made from the target."""
+    is_yes = (data["target"] == "yes").to_numpy()
+    draw = np.random.default_rng(1)
+    return {
+        "a threshold": np.where(is_yes, 25_001, 3_000) + draw.integers(0, 20_000, len(data)),
+        "a code": np.where(is_yes, 8, 7),
+        "words": np.where(is_yes, draw.choice(["aa", "cc"], len(data)), "bb"),
+    }
+
+
+@pytest.mark.parametrize("column", leaks(frame()))
+def test_a_column_that_tells_the_class(tmp_path: Path, column: str) -> None:
+    data = frame()
+    cells = leaks(data)[column]
+    (finding,) = found(tmp_path, data.assign(**{column: cells}))["a telling column"]
+    assert finding.example == column and finding.counts["score"] > 0.99
+    assert "alone tells the target" in finding.sentence
+    rare = data.assign(target=np.where(np.arange(len(data)) < 5, "yes", "no"))
+    assert "a telling column" not in found(tmp_path, rare.assign(**{column: cells}))
+
+
+@pytest.mark.parametrize("of_target", [np.exp, lambda y: (9 / 5 * y + 32).round(2), np.negative])
+def test_a_column_that_tells_a_number(tmp_path: Path, of_target: Any) -> None:
+    data = frame().assign(target=np.random.default_rng(0).normal(size=3 * SIZE))
+    same = data.assign(same=of_target(data["target"]))
+    (finding,) = found(tmp_path, same, kind="real")["a telling column"]
+    assert finding.example == "same" and finding.counts["score"] > 0.99
+    related = data.assign(same=data["target"] + 0.5 * data["height"])
+    assert found(tmp_path, related, kind="real") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("serial", lambda draw, size: draw.permutation(size) + 5000),
+        ("patient_id", lambda draw, size: draw.integers(0, size // 3, size)),
+        (
+            "number",
+            lambda draw, size: np.arange(size) // SIZE * 10_000 + draw.integers(0, 400, size),
+        ),
+    ],
+)
+def test_whole_numbers_that_look_like_identifiers(tmp_path: Path, name: str, cells: Any) -> None:
+    data = frame()
+    numbers = cells(np.random.default_rng(0), len(data))
+    (finding,) = found(tmp_path, data.assign(**{name: numbers}))["an identifier"]
+    assert finding.example == name and "looks like an identifier" in finding.sentence
+
+
+def test_few_examples_of_groups_classes_and_environments(tmp_path: Path) -> None:
+    data = frame().assign(sex=np.resize(["f", "m"], 3 * SIZE))
+    data.loc[SIZE, ["sex", "target"]] = "other", "yes"
+    kinds = found(tmp_path, data, attribute="sex")
+    (small,) = kinds.pop("small group")
+    assert (small.environments, small.counts) == (("B",), {"yes, other": 1})
+    assert not kinds
+    data.loc[:6, "target"] = "rare"
+    data.loc[data.index[-70:], "environment"] = "A"
+    kinds = found(tmp_path, data.drop(columns="sex"))
+    assert [f.environments for f in kinds["small class"]][:1] == [("A",)] or kinds["small class"]
+    assert kinds["small environment"][0].sentence.startswith("environment 'C' has 20 examples")
+
+
+def pictures(root: Path) -> None:
+    """Two classes of noise in two environments, of which three pictures are the same."""
+    draw = np.random.default_rng(0)
+    for place in ("A", "B"):
+        for name in ("x", "y"):
+            (root / place / name).mkdir(parents=True)
+            for i in range(20):
+                pixels = draw.integers(0, 255, (8, 8, 3)).astype("uint8")
+                Image.fromarray(pixels).save(root / place / name / f"{i}.png")
+    for i in range(3):
+        (root / "B" / "x" / f"{i}.png").write_bytes((root / "A" / "y" / f"{i}.png").read_bytes())
+
+
+def test_plans_say_what_changes_a_number_and_keep_all(tmp_path: Path) -> None:
+    pictures(tmp_path / "pictures")
+    sweep = {
+        "name": "s",
+        "datasets": [{"name": "ImageFolder", "root": "pictures", "label": "p"}],
+        "algorithms": ["ERM"],
+        "network": "ConvNet",
+    }
+    for _ in range(2):  # the second one looks at no file
+        plan = make_plan(validate(sweep, "a test"), tmp_path)
+        (copies,) = plan.findings["p"]
+        assert copies.counts == {"examples": 3, "of": 40}
+        assert f"p: {copies.sentence}" in plan.notes
+
+
+def test_a_class_that_an_out_split_lacks(tmp_path: Path) -> None:
+    data = frame()
+    data.loc[:1, "target"] = "rare"
+    data.to_csv(tmp_path / "t.csv", index=False)
+    sweep = {
+        "name": "s",
+        "datasets": [{"name": "Table", "file": "t.csv"}],
+        "algorithms": ["ERM"],
+        "trials": 6,
+    }
+    plan = make_plan(validate(sweep, "a test"), tmp_path)
+    (lacking,) = [f for f in plan.findings["t"] if f.kind == "lacking class"]
+    assert lacking.environments == ("A",) and 1 <= lacking.counts["rare"] <= 6
+    assert json.dumps(lacking.counts) and f"t: {lacking.sentence}" in plan.notes
