@@ -134,7 +134,7 @@ def _is_chance(tested: Array, trained: Array) -> bool:
     size = 1 + max(tested.max(), trained.max())
     a, b = (np.bincount(numbers, minlength=size) for numbers in (tested, trained))
     within = [1 + int((n * (n - 1)).sum()) // 2 for n in (a, b)]
-    return int((a * b).sum()) <= 3 * (within[0] * within[1]) ** 0.5
+    return bool(int((a * b).sum()) <= 3 * (within[0] * within[1]) ** 0.5)
 
 
 def _of_columns(
@@ -240,7 +240,7 @@ def _lacking(
         return
     names = dataset.classes or [*map(str, range(dataset.task.classes))]
     splits = [{*y[out].long().tolist()} for out in outs.values() if len(out)]
-    lost = {n: sum(n not in split for split in splits) for n in y.unique().long().tolist()}
+    lost = {n: sum(n not in split for split in splits) for n in torch.unique(y).long().tolist()}
     if lacking := {names[n]: trials for n, trials in lost.items() if trials}:
         said = [f"'{each}' in {trials}" for each, trials in lacking.items()]
         more = f" and {len(said) - 3} more classes" * (len(said) > 3)
