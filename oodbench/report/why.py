@@ -104,7 +104,7 @@ def why(
         best[["id", "step", "score", "value", "place"]], on="id", how="left"
     )
     table = table.sort_values(["trial", "place", "draw"], ignore_index=True).drop(columns="place")
-    tied, known = table["id"].isin(one.tied["id"]), table["id"].isin(means.index)
+    tied, has_value = (table["id"].isin(ids) for ids in (one.tied["id"], means.index))
     return Why(
         dataset=str(first["dataset_label"]),
         label=str(first["label"]),
@@ -114,7 +114,7 @@ def why(
         selection_metric=rule_metric or usual_metric,
         classes=tuple(classes.iloc[0]) if len(classes) else (),
         runs=table.assign(
-            chosen=table["id"].isin(one.chosen["id"]), tied=tied, undefined=tied & ~known
+            chosen=table["id"].isin(one.chosen["id"]), tied=tied, undefined=tied & ~has_value
         ),
         directory=str(directories.iloc[0]) if directories.nunique() == 1 else None,
     )
