@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from oodbench.data.audit import FEW_EXAMPLES
-from oodbench.data.cells import Cells, table_files
+from oodbench.data.cells import Cells
 from oodbench.data.columns import EMPTY, IMPUTATIONS, Columns
 from oodbench.data.readings import (
     MARKS,
