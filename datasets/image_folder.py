@@ -4,7 +4,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from unicodedata import normalize
 
@@ -19,13 +20,15 @@ from oodbench.data.images import (
     image_metadata,
     left_out,
 )
-from oodbench.datasets import in_order, register
+from oodbench.datasets import Environment, in_order, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 SPLIT = re.compile("(train|val|test)(ing|id|idation)?", re.IGNORECASE)
 """The names of folders that mean a split."""
+SUBJECT = re.compile(r"[a-z]+[-_]?\d+(?=[-_])", re.IGNORECASE)
+"""The beginning of a picture's name that may be a patient's or a thing's."""
 STRAYS = ("raw", "new folder", "untitled folder", "tmp", "temp", "backup", "unsorted")
 """The names of folders, in lower case, that hardly mean a class or an environment."""
 Names = dict[Path, tuple[str, ...]]
@@ -58,6 +61,11 @@ class ImageFolder(OwnImages):
         splits: str = hparam("", options=("", "merge", "train", "val", "test", "keep"), neutral="")
         """Which of the folders `train`, `val`, `test` in environments, or around them, are read: `merge`
         reads all together; `keep` takes them for classes or environments."""
+        group: str = hparam("", neutral="")
+        r"""A regular expression that finds in a picture's path below the root what stays on one side of
+        drawn splits, such as the patient: `P\d+`, or the first parentheses of `scan_(\d+)_`."""
+        group_across: str = hparam("keep", options=("keep", "drop"), neutral="keep")
+        """Whether training keeps or drops pictures of groups that are in test environments, too."""
 
     options: Options
 
@@ -77,6 +85,45 @@ class ImageFolder(OwnImages):
             self.fit_size()
         self.test_environments = self.environments[-1:]
         self.task = Task("multiclass", max(2, len(self.classes)))
+        self.separates_clusters = options.group_across == "drop"
+        if self.separates_clusters and not options.group:
+            raise UserError("ImageFolder: `group_across: drop` needs the option `group`")
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The environments, with the groups of pictures as clusters if the option `group` is given."""
+        environments = super().load(trial)
+        if not self.options.group:
+            return environments
+        numbers = {name: number for number, name in enumerate(self.cluster_names)}
+        return {
+            name: replace(environments[name], clusters=torch.tensor([numbers[g] for g in groups]))
+            for name, groups in self._groups.items()
+        }
+
+    @cached_property
+    def cluster_names(self) -> Sequence[str]:  # type: ignore[override]
+        """The names of the groups, sorted."""
+        return sorted({name for names in self._groups.values() for name in names})
+
+    @cached_property
+    def _groups(self) -> dict[str, list[str]]:
+        """The group of each picture, by environment; raises UserError for one without."""
+        if not self.options.group:
+            return {}
+        try:
+            pattern = re.compile(self.options.group)
+        except re.error as error:
+            raise UserError(f"ImageFolder: `group` is no regular expression: {error}") from error
+        found: dict[str, list[str]] = {}
+        for environment, files in self.listing().items():
+            for file, _ in files:
+                match = pattern.search(file.relative_to(self.root).as_posix())
+                if match is None or match[pattern.groups and 1] is None:
+                    raise UserError(
+                        f"ImageFolder: `group: {pattern.pattern}` is not found in {file}"
+                    )
+                found.setdefault(environment, []).append(match[pattern.groups and 1])
+        return found
 
     def listing(self) -> Listing:
         """All pictures in the order of their names; environments must have the same class folders."""
@@ -195,6 +242,8 @@ class ImageFolder(OwnImages):
             f"without images, and so no class or environment: {empty}": empty,
             f"environments are the folders of {root}, alone in {self.given}": root != self.given,
         }
+        if not self.options.group:
+            notes |= {_same_subjects(listing): True}
         said = [note for note, is_so in notes.items() if note and is_so]
         return [*super().notes, *said, *_strays(sizes), *_strays(classes)]
 
@@ -205,6 +254,25 @@ def _unwrapped(root: Path) -> Path:
     at = root / inside[0] if len(inside) == 1 else root
     classes = {class_folders(at / name) for name in class_folders(at)}
     return _unwrapped(at) if at != root and len(classes) == 1 and len(*classes) > 1 else root
+
+
+def _same_subjects(listing: Listing) -> str:
+    """A note where pictures' names begin, as `P012_3.png`, with what recurs in several environments."""
+    begun = {
+        name: [match[0] for file, _ in files if (match := SUBJECT.match(file.name))]
+        for name, files in listing.items()
+    }
+    if any(len(begun[name]) < len(files) for name, files in listing.items()):
+        return ""
+    counts = Counter(subject for subjects in begun.values() for subject in {*subjects})
+    shared = sorted(subject for subject, count in counts.items() if count > 1)
+    if not shared or sum(map(len, begun.values())) == counts.total():
+        return ""
+    return (
+        f"pictures of {len(shared)} names such as '{shared[0]}' are in several environments: if each name "
+        "is of one patient or thing, the option `group` (a regular expression) keeps it on one side of a "
+        "split, and `group_across: drop` out of training where it is tested on"
+    )
 
 
 def _strays(sizes: Mapping[str, int]) -> list[str]:

@@ -291,8 +291,8 @@ class Images(FileDataset):
         found = self.survey()
         turned = found.turned if self.upright else 0
         sentences = {
-            f"deep greys: the values of {counted(found.deep, 'picture')} go up to "
-            f"{_each(found.largest)}, and {_each(self.whites)} is white": found.deep,
+            f"deep greys in {counted(found.deep, 'picture')}: white is {_each(self.whites)}, "
+            f"and the largest value {_each(found.largest)}": found.deep,
             f"what is transparent in {counted(found.transparent, 'picture')} is white": found.transparent,
             f"{counted(turned, 'picture')} turned upright, as EXIF says": turned,
             f"of {counted(found.several, 'file')} with several pictures the first is read": found.several,

@@ -143,6 +143,10 @@ def _made(
         raise UserError(f"the ceiling of a dataset must be names with values: {short(item)}")
     own = {f.name for f in fields(datasets.get(name).Options)}  # such as ColoredMNIST's label_noise
     keys = {key: options.pop(key) for key in KEYS if key in options and key not in own}
+    for key in options.keys() - own & DatasetSettings.model_fields.keys():
+        raise UserError(
+            f"'{key}' of {name} stands under its `training`: `training: {{{key}: ...}}`"
+        )
     dataset = make(name, options, data_dir)
     noise = checked(dataset, keys)
     if label is None:

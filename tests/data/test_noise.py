@@ -154,3 +154,8 @@ def test_a_users_own_table_takes_label_noise(tmp_path: Path) -> None:
     spec = first(datasets=[{"name": "Table", "file": str(file), "label_noise": {"a": 0.5}}])
     data = load_data(spec, SETTINGS)
     assert set(data.mislabeled) <= {"a", "b", "c"} and len(data.mislabeled["a"])
+
+
+def test_a_training_setting_among_a_datasets_options_says_where_it_stands() -> None:
+    with pytest.raises(UserError, match=r"stands under its `training`: `training: \{steps: ...\}`"):
+        first(datasets=[{"name": TURNED, "steps": 5}])

@@ -13,6 +13,7 @@ from PIL import Image
 
 from oodbench.datasets import make
 from oodbench.errors import UserError
+from oodbench.train.loading import load_environments
 from tests.helpers.pictures import draw, picture
 
 links = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
@@ -207,7 +208,7 @@ def test_each_environment_has_its_own_white(other: int, suffix: str, tmp_path: P
     greys(tmp_path, {"a": other, "b": 65535}, suffix)
     found = folder(tmp_path)
     assert found.whites == {"a": other, "b": 65535} and "white" not in found.resolved_options(False)
-    assert f"{other} in a, 65535 in b is white" in said(found)
+    assert f"white is {other} in a, 65535 in b" in said(found)
     for environment in found.load(0).values():
         assert environment.x.read(torch.arange(8)).flatten(1).max(1).values.min() > 150
     before = {name: e.x.read(torch.arange(8)) for name, e in found.load(0).items()}
@@ -229,3 +230,69 @@ def test_what_holds_nothing_is_said(tmp_path: Path) -> None:
         folder(tmp_path).listing()
     with pytest.raises(UserError, match="is not there"):
         folder(tmp_path / "nowhere").listing()
+
+
+def scans(root: Path, name: str, per: int = 3) -> None:
+    """Pictures of three subjects in each of two environments, of which one subject is in both."""
+    for environment, subjects in (("a", (1, 2, 3)), ("b", (3, 4, 5))):
+        for label, kind in enumerate(("ill", "well")):
+            (root / environment / kind).mkdir(parents=True)
+            for subject in subjects:
+                for visit in range(per):
+                    file = root / environment / kind / name.format(subject=subject, visit=visit)
+                    picture(visit, label).save(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("P{subject:02}_{visit}.png", r"P\d+"),
+        ("scan_{subject}-{visit}.png", r"scan_(\d+)"),
+        ("{visit}.s{subject}.jpg", r"\.(s\d)\."),
+    ],
+)
+def test_groups_of_pictures_are_clusters_and_may_be_kept_apart(
+    name: str, pattern: str, tmp_path: Path
+) -> None:
+    scans(tmp_path, name)
+    grouped = folder(tmp_path, group=pattern, group_across="drop")
+    a, b = (grouped.load(0)[e].clusters for e in "ab")
+    assert len(grouped.cluster_names) == 5 and {*a.tolist()} & {*b.tolist()} == {2}
+    options = {"root": str(tmp_path), "size": 8, "group": pattern, "group_across": "drop"}
+    about: dict[str, Any] = {"trial": 0, "holdout": 0.5, "data_dir": None, "device": "cpu"}
+    data = load_environments("ImageFolder", options, ["b"], **about)
+    used = {e: sum(map(len, data.splits[e].values())) for e in "ab"}
+    assert used == {"a": 12, "b": 18}
+    assert not any("several environments" in note for note in grouped.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_said"),
+    [
+        ("P{subject:02}_{visit}.png", True),
+        ("subject-{subject}_{visit}.png", True),
+        ("{subject}{visit}.png", False),
+        ("IMG_{subject}{visit}.png", False),
+    ],
+)
+def test_subjects_in_several_environments_are_said_by_the_names_of_pictures(
+    name: str, is_said: bool, tmp_path: Path
+) -> None:
+    scans(tmp_path, name)
+    assert ("in several environments" in said(folder(tmp_path))) == is_said
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"group": "("}, "`group` is no regular expression"),
+        ({"group": r"Q\d"}, r"`group: Q\\d` is not found in .*P01_0.png"),
+        ({"group_across": "drop"}, "needs the option `group`"),
+    ],
+)
+def test_a_mistake_in_groups_is_one_sentence(
+    options: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    scans(tmp_path, "P{subject:02}_{visit}.png")
+    with pytest.raises(UserError, match=message):
+        folder(tmp_path, **options).load(0)
