@@ -26,7 +26,7 @@ from oodbench.seeds import derive
 from oodbench.steps import Batch as Batch
 from oodbench.steps import Drawing as Drawing
 from oodbench.steps import Outputs as Outputs
-from oodbench.steps import concatenated
+from oodbench.steps import concatenated, scalars
 from oodbench.tasks import Task
 
 __path__ = [str(folder("algorithms"))]
@@ -374,7 +374,7 @@ class Algorithm(nn.Module):
         return Reduction(combine=self.combine) if self.overrides("combine") else None
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Do one update and return detached scalars, `loss` among them.
+        """Do one update and return detached scalars or numbers, `loss` among them.
 
         `batch` is ready for the forward pass: of the step's environments, with noise, after `prepare`. An
         override calls `self.outputs(batch, step)` and `self.descend(loss, step)`.
@@ -425,7 +425,7 @@ class Algorithm(nn.Module):
             self.start_stage(step)
         if self.rates(step).restart:
             self.optimizers = self.configure()
-        return self.update(self.prepared(batch, step), step)
+        return scalars(self.update(self.prepared(batch, step), step), type(self), batch.x.device)
 
     @final
     def prepared(self, batch: Batch, step: int) -> Batch:

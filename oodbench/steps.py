@@ -1,13 +1,14 @@
 """The data of a training step: a batch, and the outputs of a forward pass."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, wrong_result
 from oodbench.tasks import Task
 
 
@@ -115,6 +116,27 @@ def concatenated(pieces: Sequence[Outputs], batch: Batch) -> Outputs:
     names += ["view_logits", "view_features"] if pieces[0].view_logits is not None else []
     whole: dict[str, Any] = {n: torch.cat([getattr(p, n) for p in pieces], 1) for n in names}
     return replace(pieces[-1], **whole, risks=whole["losses"].mean(1), batch=batch)
+
+
+def scalars(returned: object, method: type, device: torch.device) -> dict[str, Tensor]:
+    """What a method's `update` returned, with a tensor in place of every other number.
+
+    Raises UserError for a value that is no number, and if there is no `loss`.
+    """
+    who = f"the method {method.__name__}"
+    if not isinstance(returned, Mapping) or "loss" not in returned:
+        raise wrong_result("update", who, "scalars by name, 'loss' among them", returned)
+    return {name: _scalar(value, name, who, device) for name, value in returned.items()}
+
+
+def _scalar(value: Any, name: str, who: str, device: torch.device) -> Tensor:
+    number = value if isinstance(value, Tensor) else None
+    with suppress(TypeError, ValueError, OverflowError):
+        if number is None and not isinstance(value, str | bytes):
+            number = torch.tensor(float(value), dtype=torch.double, device=device)
+    if number is None or number.numel() != 1 or number.is_complex():
+        raise wrong_result("update", who, f"one number as '{name}'", value)
+    return number.reshape(())
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -1,5 +1,6 @@
 """What every method has: environments of a step, warm-up, clipping, accumulation, a start of the head."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, algorithms, why_skipped
+from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
@@ -21,7 +22,9 @@ from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.networks.base import Network
 from oodbench.tasks import Task
+from oodbench.train.run import on_host
 from tests.helpers.methods import OURS
+from tests.helpers.paths import ROOT
 
 METHODS = [n for n in OURS if algorithms.get(n).trains_network]
 
@@ -61,6 +64,71 @@ def test_an_objective_that_is_not_one_number_is_told(value: str, given: str) -> 
     message = f"^`objective` of Vector must return one number in a tensor, not {given}$"
     with pytest.raises(UserError, match=message):
         algorithm.train_step(tiny_batch(task, 0), 0)
+
+
+def returning(value: str) -> Algorithm:
+    """A method whose `update` returns an expression of `loss`."""
+
+    class Returning(Algorithm):
+        def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+            loss = self.outputs(batch, step).risks.mean()
+            self.descend(loss, step)
+            return eval(value)  # type: ignore[no-any-return]
+
+    return tiny_algorithm(Returning, tiny_problem(TASKS["binary"]), PLAIN)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{'loss': loss.item()}",
+        "{'loss': loss.detach(), 'penalty': 1, 'moved': True}",
+        "{'loss': loss.detach().numpy(), 'penalty': loss.detach().reshape(1)}",
+        "{'loss': __import__('numpy').float32(0.5)}",
+    ],
+)
+def test_an_update_may_return_any_number(value: str) -> None:
+    algorithm, batch = returning(value), tiny_batch(TASKS["binary"], 0)
+    series = on_host([algorithm.train_step(batch, step) for step in range(3)])
+    assert all(isinstance(v, float) for values in series.values() for v in values)
+    assert len(series["loss"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("{'loss': torch.zeros(2)}", r"one number as 'loss', not tensor\(\[0., 0.\]\)"),
+        ("{'loss': loss, 'penalty': None}", "one number as 'penalty', not None"),
+        ("{'loss': loss, 'penalty': '0.5'}", "one number as 'penalty', not '0.5'"),
+        ("{'loss': loss, 'penalties': [1.0, 2.0]}", "one number as 'penalties', not "),
+        ("loss.item()", "scalars by name, 'loss' among them, not [0-9.]+$"),
+        ("{'risk': 0.5}", "scalars by name, 'loss' among them, not {'risk': 0.5}"),
+    ],
+)
+def test_what_an_update_returns_that_is_no_number_is_told(value: str, sentence: str) -> None:
+    message = f"^`update` of the method Returning must return {sentence}"
+    with pytest.raises(UserError, match=message):
+        returning(value).train_step(tiny_batch(TASKS["binary"], 0), 0)
+
+
+def test_a_metric_of_some_steps_alone_is_told() -> None:
+    algorithm = returning("{'loss': 1.0} | ({} if step else {'penalty': 2.0})")
+    batch = tiny_batch(TASKS["binary"], 0)
+    with pytest.raises(UserError, match="^`update` must return 'penalty' at every step, or at"):
+        on_host([algorithm.train_step(batch, step) for step in range(2)])
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression"])
+def test_the_ported_update_of_the_guide_trains(kind: str) -> None:
+    page = (ROOT / "docs" / "guide" / "from_domainbed.md").read_text()
+    (code,) = (c for c in re.findall(r"```python\n(.*?)```", page, re.S) if "minibatches" in c)
+    names: dict[str, Any] = {"torch": torch}
+    exec(code, names)
+    ported = type("Ported", (Algorithm,), {"update": names["update"]})
+    algorithm = tiny_algorithm(ported, tiny_problem(TASKS[kind]), PLAIN)
+    before = weights(algorithm)
+    assert algorithm.train_step(tiny_batch(TASKS[kind], 0), 0)["loss"].isfinite()
+    assert not all(torch.equal(a, b) for a, b in zip(before, weights(algorithm), strict=True))
 
 
 @pytest.mark.parametrize("count", [2, 4])
