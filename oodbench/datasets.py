@@ -84,8 +84,13 @@ class Environment:
     unseen ones. None: all examples are used in both cases."""
 
 
-def register(name: str, metadata: Metadata) -> Callable[[D], D]:
-    """Register a dataset under `name`."""
+PLAIN = Metadata(
+    paper="none", licence="none", family="own", shift="none", network="MLP", steps=2000
+)
+
+
+def register(name: str, metadata: Metadata = PLAIN) -> Callable[[D], D]:
+    """Register a dataset under `name`; without `metadata` it trains an `MLP` for 2,000 updates."""
 
     def decorate(cls: D) -> D:
         cls.name, cls.metadata = name, metadata
@@ -389,13 +394,24 @@ def permutation(dataset: Dataset, count: int, trial: int) -> Tensor:
     return torch.randperm(count, generator=dataset.generator(trial, "permutation"))
 
 
+REQUIRED: Mapping[str, tuple[type, str]] = {
+    "environments": (tuple, "the names of all environments, such as ('a', 'b', 'c')"),
+    "test_environments": (tuple, "the names of those that are held out by default, such as ('c',)"),
+    "input_shape": (tuple, "the shape of one input, such as (2,)"),
+    "task": (Task, "what is predicted, such as Task('binary')"),
+}
+"""The attributes that every dataset sets, with their type and what they hold."""
+
+
 def make(name: str, options: Mapping[str, object], data_dir: Path | None = None) -> Dataset:
     """The dataset `name` with `options` over its defaults; raises UserError for unknown ones."""
     cls: Any = datasets.get(name)
     values = {**defaults(cls.Options), **options}
     dataset: Dataset = cls(checked(cls.Options, values, f"the options of {name}"), data_dir)
-    for attribute, wanted in {"environments": tuple, "input_shape": tuple, "task": Task}.items():
+    for attribute, (wanted, held) in REQUIRED.items():
         value = inspect.getattr_static(dataset, attribute, None)
+        if value is None:
+            raise UserError(f"the dataset {cls.__name__} does not set `{attribute}`, {held}")
         # what a dataset computes may need its data, which the plan of a sweep asks for
         if not isinstance(value, (wanted, property, cached_property)):
             raise UserError(f"`{attribute}` of {name} is a {wanted.__name__}, not {value!r}")

@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from oodbench.datasets import Environment, FileDataset, Metadata, datasets, make
+from oodbench.datasets import (
+    Dataset,
+    Environment,
+    FileDataset,
+    Metadata,
+    datasets,
+    make,
+    register,
+)
 from oodbench.errors import UserError
 from oodbench.tasks import Task
 
@@ -127,6 +135,29 @@ class Filed(FileDataset):
 
     def load(self, trial: int) -> dict[str, Environment]:
         raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"environments": None}, "^the dataset Mine does not set `environments`, the names of all"),
+        ({"test_environments": None}, r"`test_environments`, the names .* held out .*\('c',\)$"),
+        ({"input_shape": None}, r"does not set `input_shape`, the shape of one input"),
+        ({"task": None}, r"does not set `task`, what is predicted, such as Task\('binary'\)"),
+        ({"test_environments": "b"}, "^`test_environments` of Mine is a tuple, not 'b'$"),
+        ({"task": "binary"}, "^`task` of Mine is a Task, not 'binary'$"),
+    ],
+)
+def test_an_attribute_that_a_dataset_does_not_set_is_named_with_what_it_holds(
+    monkeypatch: pytest.MonkeyPatch, body: dict[str, object], sentence: str
+) -> None:
+    given = {"environments": ("a", "b"), "test_environments": ("b",), "input_shape": (1,)}
+    values = given | {"task": Task("binary"), "load": Filed.load} | body
+    mine = type("Mine", (Dataset,), {k: v for k, v in values.items() if v is not None})
+    monkeypatch.setattr(datasets, "_classes", dict(datasets.items()))
+    register("Mine")(mine)
+    with pytest.raises(UserError, match=sentence):
+        make("Mine", {})
 
 
 def test_check_of_files(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from oodbench.algorithms import Algorithm, algorithms
 from oodbench.blame import definition
-from oodbench.datasets import Dataset, datasets
+from oodbench.datasets import PLAIN, Dataset, datasets, register
 from oodbench.errors import UserError
 from oodbench.files import whole_file
 from oodbench.networks.base import Network, networks
@@ -77,10 +77,20 @@ def _name(key: str, cls: Any) -> Any:
     for name, known in registry.items():
         if known is cls:
             return name
-    if cls.__module__ != MAIN or (base is Dataset and not hasattr(cls, "metadata")):
-        raise UserError(f"{key}: {definition(cls)} has no name yet: `@register(...)` gives it one")
-    registry.add(cls.__name__)(cls)
+    if cls.__module__ != MAIN:
+        paper = ', paper="none"' if base is Algorithm else ""
+        raise UserError(
+            f"{key}: {definition(cls)} has no name yet: write `from {base.__module__} import register` "
+            f"into its module, and `@register({cls.__name__!r}{paper})` above the class"
+        )
+    add = register if _is_plain(cls) else registry.add
+    add(cls.__name__)(cls)
     return cls.__name__
+
+
+def _is_plain(cls: type) -> bool:
+    """Whether a class is a dataset without metadata of its own or of a base."""
+    return issubclass(cls, Dataset) and getattr(cls, "metadata", PLAIN) is PLAIN
 
 
 def _table(entry: dict[str, Any], out: Path | None, data_dir: Path | None) -> dict[str, Any]:
@@ -118,9 +128,10 @@ def imported(values: Mapping[str, Any], out: Path) -> Iterator[tuple[list[str], 
         names = {_named(entry) for entry in (entries if isinstance(entries, list) else [entries])}
         for name, cls in registry.items():
             if cls.__module__ == MAIN and (name in names or saved_file(out, cls).exists()):
+                adds = "register" if _is_plain(cls) else f"{registry.noun}s.add"
                 own[cls] = (
-                    f"from {base.__module__} import {registry.noun}s as registry\n\n"
-                    f"registry.add({name!r})({cls.__name__})"
+                    f"from {base.__module__} import {adds.partition('.')[0]}\n\n"
+                    f"{adds}({name!r})({cls.__name__})"
                 )
             elif name in names and not cls.__module__.startswith("oodbench."):
                 modules[cls.__module__] = None

@@ -144,6 +144,13 @@ class Nameless(Algorithm):
         return out.risks.mean()
 
 
+class Unnamed(datasets.Dataset):
+    """A dataset that is not registered."""
+
+    def load(self, trial: int) -> dict[str, datasets.Environment]:
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -152,7 +159,8 @@ class Nameless(Algorithm):
         ({"steps": "many"}, r"oodbench\.sweep: steps must be default or a whole number from 1 on"),
         ({"algorithms": "ERM"}, "algorithms must be all, or a list of names"),
         ({"algorithms": [Path]}, "Path.* is not an algorithm: it is not derived from oodbench"),
-        ({"algorithms": [Nameless]}, r"Nameless.* has no name yet: `@register\(\.\.\.\)`"),
+        ({"algorithms": [Nameless]}, r"no name yet: .*`@register\('Nameless', paper=\"none\"\)`"),
+        ({"datasets": [Unnamed]}, r"oodbench.datasets import register`.*`@register\('Unnamed'\)`"),
         ({"algorithms": ["ERN"]}, "unknown algorithm 'ERN'; did you mean ERM"),
         ({"datasets": [Doubled]}, "Doubled.* is not a dataset"),
         ({"datasets": [{"data": 3}]}, "`data` is a pandas data frame, not int"),
@@ -254,6 +262,50 @@ def test_a_script_may_define_its_method(tmp_path: Path) -> None:
         "scaled uses `FACTOR`, which is neither imported nor a plain constant",
     ):
         assert sentence in done.stdout, done.stdout
+
+
+DATASETS = """
+import torch
+import oodbench
+from oodbench.datasets import Dataset, Environment, register
+from oodbench.tasks import Task
+
+
+class Blobs(Dataset):
+    environments, test_environments = ("a", "b", "c"), ("c",)
+    input_shape, task = (2,), Task("binary")
+
+    def load(self, trial):
+        return {name: self.of(trial, name) for name in self.environments}
+
+    def of(self, trial, name):
+        x = torch.randn(60, *self.input_shape, generator=self.generator(trial, name))
+        return Environment(x, (x.flatten(1)[:, 0] > 0).float())
+
+
+class Pictures(Blobs):
+    input_shape = (3, 8, 8)
+
+
+@register("Named")
+class Other(Blobs):
+    input_shape = (3,)
+
+
+keys = {"algorithms": ["ERM"], "trials": 1, "steps": 10, "out": "out", "workers": 1}
+results = oodbench.sweep([Blobs, Pictures, {"name": Other, "label": "other"}], **keys)
+print(*results.plan()["dataset"], *results.plan()["state"])
+assert [*oodbench.sweep(["Blobs", Pictures], **keys).plan().index][:2] == [*results.plan().index][:2]
+"""
+
+
+@pytest.mark.slow
+def test_a_script_may_define_its_datasets(tmp_path: Path) -> None:
+    """One that is not registered is called after its class, also where its base is one."""
+    (tmp_path / "script.py").write_text(DATASETS)
+    done = python(tmp_path, "script.py")
+    assert done.returncode == 0, done.stderr
+    assert "Blobs Pictures other done done done\n" in done.stdout
 
 
 CLASS = """
