@@ -421,6 +421,17 @@ class Directory:
 
     def plan_lock(self) -> FileLock:
         """The lock of a process that adds runs to the plan; raises UserError in a foreign folder."""
+        self._check_ours()
+        self.path.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path / "sweep.lock")
+
+    def check(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Raise UserError if the directory holds anything but the sweep that `write_plan` gets."""
+        self._check_ours()
+        if (self.path / "sweep.json").exists():
+            self._check_same(name, settings, self.plan())
+
+    def _check_ours(self) -> None:
         if not (self.path / "sweep.json").exists() and self.path.exists():
             # another process may have just begun
             ours = {"sweep.json", "sweep.lock", "plan.parquet", "runs"}
@@ -429,8 +440,6 @@ class Directory:
                 raise UserError(
                     f"{self.path} is not empty and holds no sweep; use another directory"
                 )
-        self.path.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.path / "sweep.lock")
 
     def write_plan(
         self,

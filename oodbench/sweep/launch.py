@@ -34,6 +34,7 @@ from oodbench.sweep.stored import (
     continued,
     decide,
     lacking,
+    shared_keys,
     store_plan,
     stored_plan,
 )
@@ -59,6 +60,7 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
     launcher = _launcher(options.launcher, plugins)
     plan = make_plan(sweep, options.data_dir)
+    results.check(sweep.name, {"sweep": shared_keys(plan)})
     show_plan(plan, console)
     if sentence := lost_here():
         console.say(sentence)
@@ -173,14 +175,15 @@ def _report(
     complete = {i: job.specs[i] for i, state in states.items() if state.complete}
     for rule, runs in lacking(job.results, complete, job.options.keep_weights).items():
         console.say(
-            f"Ended without the weights of {rule}, and not trained again: {counted(runs, 'run')}."
+            f"Ended without the weights of {rule}, and not trained again: {counted(runs, 'run')}. "
+            "A launch into a new directory trains them and keeps the weights."
         )
     if job.options.table and complete:
         _print_leaderboard(job.results, console)
     if State.FAILED in counts or State.BROKEN in counts:
         console.say(
             f"`python -m oodbench.sweep status {job.results.path}` shows why runs failed; the same launch "
-            "with --failed trains them again."
+            "with --failed (in Python `failed=True`) trains them again."
         )
 
 

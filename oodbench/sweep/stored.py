@@ -59,6 +59,12 @@ def continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
     return sweep.model_copy(update=kept | {"plugins": plugins})
 
 
+def shared_keys(plan: Plan) -> dict[str, Any]:
+    """The values of a plan in which all launches into one results directory agree."""
+    shared = plan.sweep.model_dump(mode="json", include=SHARED_KEYS)
+    return shared | ({"hparams_from": dict(plan.chosen.about)} if plan.chosen else {})
+
+
 def store_plan(
     results: Directory, plan: Plan, options: LaunchOptions, replacing: bool = False
 ) -> None:
@@ -67,11 +73,8 @@ def store_plan(
     Raises UserError if the directory holds anything but earlier launches of this sweep.
     """
     sweep, data_dir = plan.sweep, options.data_dir
-    shared = sweep.model_dump(mode="json", include=SHARED_KEYS)
-    if plan.chosen:
-        shared["hparams_from"] = dict(plan.chosen.about)
     launched = {
-        "sweep": shared,
+        "sweep": shared_keys(plan),
         "selection": sweep.selection,
         "protocol": sweep.protocol,
         "data_dir": str(data_dir.absolute()) if data_dir else None,
@@ -156,7 +159,7 @@ def _settled(known: Sequence[Stale], wish: str, console: Terminal) -> frozenset[
     if known and not wish:
         raise UserError(
             f"{'; '.join(reason.sentence for reason in known)}: `--stale retrain` trains them again, "
-            "`--stale keep` keeps them"
+            "`--stale keep` keeps them (in Python `stale='retrain'` and `stale='keep'`)"
         )
     for reason in known:
         console.say(f"{reason.sentence}; {OUTCOME[wish]}.")

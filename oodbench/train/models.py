@@ -1,7 +1,7 @@
 """Trained models as modules, and the scores of any module on a dataset's environments."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from numbers import Real
 from os import PathLike
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, algorithms
 from oodbench.datasets import Dataset, datasets, make
-from oodbench.errors import UserError, names_arguments, unknown, whole_number
+from oodbench.errors import UserError, counted, names_arguments, unknown, whole_number
 from oodbench.networks.base import networks
 from oodbench.networks.weights import load_fitting, replaced_weights
 from oodbench.results.directory import LAST, Directory, RunDirectory, kept_weights
-from oodbench.results.run_spec import Evaluation
+from oodbench.results.run_spec import Evaluation, State
 from oodbench.results.schemas import RunFile
 from oodbench.tasks import Task
 from oodbench.train.adapted import drawn_batches
@@ -174,11 +174,12 @@ def _weights_of_cell(
     wanted = trials[0] if trial is None else trial
     if wanted not in trials:
         raise UserError(f"there is no trial {wanted}: {', '.join(map(str, trials))}")
-    chosen = cell.runs[(cell.runs["trial"] == wanted) & cell.runs["chosen"]]
+    of_trial = cell.runs[cell.runs["trial"] == wanted]
+    chosen = of_trial[of_trial["chosen"]]
     if chosen.empty:
         raise UserError(
-            f"{judge} chooses nothing yet for {cell.label} on {cell.dataset} in trial {wanted}: not all "
-            "of its runs have ended"
+            f"{rule or judge} chooses nothing for {cell.label} on {cell.dataset} in trial {wanted}: "
+            f"{_why_nothing(map(State, of_trial['state']))}"
         )
     run = results.run(str(chosen["id"].iloc[0]))
     step = None if rule == LAST else int(chosen["step"].iloc[0])
@@ -188,12 +189,24 @@ def _weights_of_cell(
     raise _none_kept(run, rule or judge, step)
 
 
+def _why_nothing(states: Iterable[State]) -> str:
+    every = list(states)
+    failed = sum(state.final and not state.complete for state in every)
+    if failed:
+        return (
+            f"{failed} of its {counted(len(every), 'run')} failed; `python -m oodbench.sweep status` shows "
+            "why, and the same sweep with `failed=True` (`--failed`) trains them again"
+        )
+    left = sum(not state.complete for state in every)
+    return f"{left} of its {counted(len(every), 'run')} have not ended" if left else "no run has a score"
+
+
 def _none_kept(run: RunDirectory, rule: str | None, step: int | None = None) -> UserError:
     by = "" if rule is None else f" by {rule}"
     at = "" if step is None else f" of step {step}"
     return UserError(
-        f"{run.path} keeps no weights{by}{at}: launch the sweep with `--keep-weights "
-        f"{rule or 'RULE'}` into a new directory"
+        f"{run.path} keeps no weights{by}{at}: launch the sweep with `keep_weights=['{rule or 'RULE'}']` "
+        f"(`--keep-weights {rule or 'RULE'}`) into a new directory"
     )
 
 

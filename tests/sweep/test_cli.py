@@ -138,14 +138,17 @@ def test_a_directory_of_another_sweep_is_refused(tmp_path: Path) -> None:
     assert launch(tiny_file(tmp_path, **TINY), out).exit_code == 0
     before = outcome(Directory(out))
     other = tiny_file(tmp_path, **TINY | {"name": "other"})
-    assert "holds the sweep 'tiny', not 'other'" in mistake(launch(other, out))
+    refused = launch(other, out)
+    assert "holds the sweep 'tiny', not 'other'" in mistake(refused)
+    assert refused.stdout == "" == launch(other, out, "--dry-run").stdout  # no plan is shown
     longer = tiny_file(tmp_path, **TINY | {"steps": 40})
     assert "steps 20, not 40" in mistake(launch(longer, out))
     assert outcome(Directory(out)) == before
     stranger = tmp_path / "stranger"
     stranger.mkdir()
     (stranger / "thesis.tex").write_text("precious")
-    assert "is not empty and holds no sweep" in mistake(launch(longer, stranger))
+    refused = launch(longer, stranger)
+    assert "is not empty and holds no sweep" in mistake(refused) and refused.stdout == ""
     assert [p.name for p in stranger.iterdir()] == ["thesis.tex"]
     imported = tmp_path / "imported"
     Directory(imported).write_plan("theirs", {"imported": "DomainBed"}, [])

@@ -100,6 +100,14 @@ def test_boards_are_opened_by_their_names() -> None:
         oodbench.Results("smal.v3")
 
 
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for there, words in ((tmp_path / "no", r"\(no folder /.*/no\)"), (file, "/file is a file")):
+        with pytest.raises(UserError, match=f"unknown board or results directory .*{words}"):
+            oodbench.Results(there)
+
+
 def test_a_data_frame_is_a_table_whose_content_is_in_the_ids(tmp_path: Path) -> None:
     entry = {"data": frame(), "target": "y", "environment": "site", "label": "cohort"}
     results = oodbench.sweep([entry], ["ERM"], out=tmp_path / "mine", **KEYS)

@@ -13,13 +13,16 @@ from typer.testing import CliRunner
 import oodbench
 from oodbench.datasets import require_files
 from oodbench.errors import UserError
+from oodbench.registry import load_plugins
 from oodbench.report.cli import app
 from oodbench.results.compact import compact
 from oodbench.results.directory import Directory, kept_weights
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
+from oodbench.train.execute import execute
+from oodbench.train.settings import TrainSettings
 from tests.helpers.pictures import draw
-from tests.helpers.sweeps import require_close, tiny, trained
+from tests.helpers.sweeps import ODD_METHODS, planned, require_close, tiny, trained
 from tests.networks.test_vision import resnet_file
 
 RULES = ("train_val", "last")
@@ -65,13 +68,30 @@ def test_a_run_directory_is_enough(results: Directory) -> None:
     assert oodbench.load_model(run.path, rule="last").spec.id == run.id
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({}, "keeps weights by last, train_val: say which by rule="),
-        ({"rule": "oracle"}, "keeps no weights by oracle"),
+        ({"rule": "oracle"}, r"keeps no weights by oracle: .*`keep_weights=\['oracle'\]`"),
         ({"rule": "last", "algorithm": "DANN"}, "the run of algorithm='ERM', not of 'DANN'"),
         ({"rule": "last", "trial": 1}, "the run of trial=0, not of 1"),
     ]
     for names, words in mistakes:
         with pytest.raises(UserError, match=words):
             oodbench.load_model(run.path, **names)
+
+
+def test_where_nothing_is_chosen_the_rule_that_was_asked_for_and_the_reason_are_named(
+    tmp_path: Path,
+) -> None:
+    load_plugins([ODD_METHODS])
+    plan = tiny(algorithms=["Raising", "ERM"], trials=1, steps=4, evaluate_every=4)
+    failed = planned(tmp_path / "failed", plan)
+    for spec in plan.runs.values():
+        execute(spec, failed.run(spec.id), TrainSettings())
+    reason = "1 of its 1 run failed; .*sweep status` shows why, .* with `failed=True`"
+    for rule in ("last", "train_val"):
+        with pytest.raises(UserError, match=f"^{rule} chooses nothing for Raising on .*: {reason}"):
+            oodbench.Results(failed.path).model("Raising", rule=rule)
+    waiting = planned(tmp_path / "planned", plan)
+    with pytest.raises(UserError, match="^last chooses .* 0: 1 of its 1 run have not ended$"):
+        oodbench.load_model(waiting.path, algorithm="ERM", rule="last")
 
 
 def test_why_prints_the_line_that_loads_from_any_directory(
