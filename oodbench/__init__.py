@@ -1,4 +1,18 @@
-"""A benchmark harness for out-of-distribution generalization."""
+"""A benchmark harness for out-of-distribution generalization.
+
+sweep(datasets, algorithms, out=...)   train many runs on all cores, or what is missing; returns Results
+run(dataset, algorithm)                train one run in this process; returns its records
+Results(directory)                     tables, comparisons and models of a sweep or a board
+load(directory)                        all records as a data frame
+load_model(directory, rule=...)        a trained model, from weights that the sweep kept
+evaluate(model, dataset)               the metrics of any torch module on a dataset's environments
+adapt(model, inputs, adaptation)       predictions of a model that adapts to unlabelled test inputs
+
+`help(oodbench.sweep)` has the arguments of each. Your own classes derive from `oodbench.algorithms.Algorithm`,
+`oodbench.datasets.Dataset`, `oodbench.networks.base.Network`, `oodbench.metrics.RecordedMetric` and
+`oodbench.selection.Rule`. Every UserError (`oodbench.errors`) is one sentence on what to change. On the
+command line, `python -m oodbench` lists the commands.
+"""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,6 +31,7 @@ if TYPE_CHECKING:
     from oodbench.train.models import evaluate as evaluate
     from oodbench.train.models import load_model as load_model
 
+__all__ = ["Results", "adapt", "evaluate", "load", "load_model", "run", "sweep"]
 Source = str | PathLike[str]
 _PLACES = {
     "Results": "oodbench.sweep.results",
@@ -27,16 +42,23 @@ _PLACES = {
     "sweep": "oodbench.sweep",
 }
 """Modules of functions that are imported at their first use, since they import torch or pandas."""
+_MODULES = {
+    *("adaptations", "algorithms", "conformance", "datasets", "errors", "hparams", "metrics"),
+    *("networks", "optimizers", "registry", "selection", "steps", "tasks"),
+}
+"""Modules that users write their classes with, imported at their first use, too."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"oodbench.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module 'oodbench' has no attribute '{name}'")
     return getattr(import_module(_PLACES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+    return sorted({*globals(), *_PLACES, *_MODULES})
 
 
 def load(source: "Source | Sequence[Source]") -> "pd.DataFrame":

@@ -1,7 +1,11 @@
 """What importing the package does to the process that imports it: nothing."""
 
+import pydoc
+from typing import Any
+
 import pytest
 
+import oodbench
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
@@ -57,3 +61,27 @@ def test_importing_everything_changes_nothing_in_the_process() -> None:
     """A fresh process imports the package, its methods and datasets, and the engine."""
     done = python(ROOT, "-c", PROGRAM)
     assert (done.returncode, done.stdout, done.stderr) == (0, "unchanged\n", "")
+
+
+def test_help_lists_what_there_is_with_a_line_each() -> None:
+    plain: Any = vars(pydoc)["plaintext"]
+    shown = pydoc.render_doc(oodbench, renderer=plain)
+    introduced = shown.partition("PACKAGE CONTENTS")[0].splitlines()
+    for name in oodbench.__all__:
+        assert any(line.strip().startswith(f"{name}(") for line in introduced), name
+        assert name in dir(oodbench) and callable(getattr(oodbench, name))
+    assert "\n    load_model(directory: " in shown and "class Results(" in shown
+
+
+def test_modules_that_a_class_is_written_with_need_no_import() -> None:
+    code = """
+import sys
+import oodbench
+assert "torch" not in sys.modules
+oodbench.algorithms.Algorithm, oodbench.datasets.Dataset, oodbench.networks.base.Network
+oodbench.hparams.hparam, oodbench.errors.UserError, oodbench.tasks.Task
+assert {"algorithms", "selection", "metrics"} <= {*dir(oodbench)}
+oodbench.algorithm
+"""
+    done = python(ROOT, "-c", code)
+    assert done.stderr.splitlines()[-1].startswith("AttributeError: module 'oodbench' has no")

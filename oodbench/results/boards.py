@@ -79,7 +79,9 @@ def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
             directories.append(path)
         else:
             beside = [str(file.parent) for file in path.parent.glob("*/sweep.json")]
-            there = f"{path.absolute()} is a file" if path.exists() else f"no folder {path.absolute()}"
+            there = (
+                f"{path.absolute()} is a file" if path.exists() else f"no folder {path.absolute()}"
+            )
             known = [*board_names(), *beside]
             raise unknown("board or results directory", source, known, hint=f" ({there})")
     if len(boards) > 1:

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from oodbench.datasets import Dataset
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.hparams import identity
 from oodbench.metrics import computed_names, recorded_names
@@ -106,6 +105,8 @@ def expand(resolved: Resolved) -> Plan:
 
 def _check_metric(selection: str, source: Source) -> None:
     """Raise UserError if the selection judges by a metric that runs on the dataset would not record."""
+    from oodbench.datasets import Dataset  # which imports torch
+
     metric, dataset = find_rule(selection).metric, source.dataset
     whole = type(dataset).split_metrics is not Dataset.split_metrics  # its names are not known here
     if metric is None or whole or dataset.task.kind == "boxes":

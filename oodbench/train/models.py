@@ -198,7 +198,9 @@ def _why_nothing(states: Iterable[State]) -> str:
             "why, and the same sweep with `failed=True` (`--failed`) trains them again"
         )
     left = sum(not state.complete for state in every)
-    return f"{left} of its {counted(len(every), 'run')} have not ended" if left else "no run has a score"
+    have = "has" if left == 1 else "have"
+    of_all = f"{left} of its {counted(len(every), 'run')} {have} not ended"
+    return of_all if left else "its runs have no scores"
 
 
 def _none_kept(run: RunDirectory, rule: str | None, step: int | None = None) -> UserError:

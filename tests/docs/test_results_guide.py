@@ -71,6 +71,9 @@ def test_a_metric_of_ones_own_is_recorded_or_computed_from_predictions(
     assert errors is not None and errors.of_predictions(predictions) == 1
 
 
+NAMED = ("judge(", "leaderboard =", "mean_ranks =")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working directory with the results of a sweep in results/mine."""
@@ -98,6 +101,23 @@ def test_pandas_and_duckdb_make_the_leaderboard(
     for found in (names["leaderboard"].droplevel("dataset_label"), by_sql):
         found.columns = wanted.columns
         pd.testing.assert_frame_equal(found.sort_index(), wanted, check_dtype=False, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_pandas_alone_makes_the_mean_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    codes = {name: code for code in blocks("python") for name in NAMED if name in code}
+    lines = codes["judge("].splitlines()
+    ours: dict[str, pd.DataFrame] = {}
+    exec("\n".join([*lines[:-1], f"wanted = {lines[-1]}"]), ours)
+    alone: dict[str, pd.DataFrame] = {}
+    for name in ("leaderboard =", "mean_ranks ="):
+        exec(codes[name], alone)
+    found = alone["mean_ranks"]
+    assert list(found) == sorted(found) and set(found) <= {1.0, 1.5, 2.0}
+    pd.testing.assert_series_equal(
+        found.sort_index(), ours["wanted"], check_names=False, check_index_type=False
+    )
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_where_nothing_is_chosen_the_rule_that_was_asked_for_and_the_reason_are_
         with pytest.raises(UserError, match=f"^{rule} chooses nothing for Raising on .*: {reason}"):
             oodbench.Results(failed.path).model("Raising", rule=rule)
     waiting = planned(tmp_path / "planned", plan)
-    with pytest.raises(UserError, match="^last chooses .* 0: 1 of its 1 run have not ended$"):
+    with pytest.raises(UserError, match=r"^last chooses .* 0: 1 of its 1 run has not ended$"):
         oodbench.load_model(waiting.path, algorithm="ERM", rule="last")
 
 
