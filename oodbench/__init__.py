@@ -8,10 +8,10 @@ load_model(directory, rule=...)        a trained model, from weights that the sw
 evaluate(model, dataset)               the metrics of any torch module on a dataset's environments
 adapt(model, inputs, adaptation)       predictions of a model that adapts to unlabelled test inputs
 
-`help(oodbench.sweep)` has the arguments of each. Your own classes derive from `oodbench.algorithms.Algorithm`,
-`oodbench.datasets.Dataset`, `oodbench.networks.base.Network`, `oodbench.metrics.RecordedMetric` and
-`oodbench.selection.Rule`. Every UserError (`oodbench.errors`) is one sentence on what to change. On the
-command line, `python -m oodbench` lists the commands.
+`help(oodbench.sweep)` has the arguments of each. Your own classes derive from `Algorithm` of
+`oodbench.algorithms`, `Dataset` of `oodbench.datasets`, `Network` of `oodbench.networks`,
+`RecordedMetric` of `oodbench.metrics` or `Rule` of `oodbench.selection`. A `UserError` of
+`oodbench.errors` says in one sentence what to change. `python -m oodbench` lists the commands.
 """
 
 from collections.abc import Sequence
