@@ -183,7 +183,7 @@ def _report(
     if State.FAILED in counts or State.BROKEN in counts:
         console.say(
             f"`python -m oodbench.sweep status {job.results.path}` shows why runs failed; the same launch "
-            "with --failed (in Python `failed=True`) trains them again."
+            "with --failed trains them again (in Python `failed=True`)."
         )
 
 

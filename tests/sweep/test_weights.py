@@ -68,7 +68,7 @@ class OfColumn(Rule):
 
 def test_a_rule_of_ones_own_judges_a_run_alone_by_every_field_of_its_spec() -> None:
     specs = list(tiny(**SHORT).runs.values())
-    for name in {field.name for field in fields(RunSpec)} - {"average", "adapt"}:
+    for name in {field.name for field in fields(RunSpec)} - {"average", "adapt", "noise"}:
         assert OfColumn(name).judged(specs) == {spec.id for spec in specs}
         assert OfColumn(name).evidence_of(specs[0], ["a", "b"]) == [("a", "in"), ("b", "in")]
     with pytest.raises(UserError, match=r"rule state: KeyError: 'state'.*`judges_alone = False`"):
