@@ -80,7 +80,9 @@ def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
         else:
             beside = [str(file.parent) for file in path.parent.glob("*/sweep.json")]
             there = (
-                f"{path.absolute()} is a file" if path.exists() else f"no folder {path.absolute()}"
+                f"{path.absolute()} is a file"
+                if path.exists()
+                else f"there is no folder {path.absolute()}"
             )
             known = [*board_names(), *beside]
             raise unknown("board or results directory", source, known, hint=f" ({there})")

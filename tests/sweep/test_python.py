@@ -103,7 +103,10 @@ def test_boards_are_opened_by_their_names() -> None:
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    for there, words in ((tmp_path / "no", r"\(no folder /.*/no\)"), (file, "/file is a file")):
+    for there, words in (
+        (tmp_path / "no", r"\(there is no folder /.*/no\)"),
+        (file, "/file is a file"),
+    ):
         with pytest.raises(UserError, match=f"unknown board or results directory .*{words}"):
             oodbench.Results(there)
 
