@@ -134,7 +134,7 @@ def test_one_value_is_white_in_all_pictures_and_said(
     scans(tmp_path / "deep", change)
     dataset: Any = make("ImageFolder", {"root": "deep", "size": 24}, tmp_path)
     dataset.check()
-    assert any(note.endswith(f" and {white} is white") for note in dataset.notes)
+    assert any(f": white is {white}, and" in note for note in dataset.notes)
     assert dataset.resolved_options(False)["white"] == white
     with Image.open(dataset.files_read[0]) as image:
         wanted = float(np.asarray(image).max()) * 255 / white
