@@ -25,9 +25,10 @@ def loaded(noise: Any, trial: int = 0, dataset: str = TURNED) -> Data:
     made = make(dataset, {}, None)
     key = "label_noise" if made.task.has_classes else "target_noise"
     tests = made.test_environments
+    about: dict[str, Any] = {"trial": trial, "holdout": 0.2, "data_dir": None, "device": "cpu"}
     return load_environments(
         *(dataset, {}, tests),
-        **{"trial": trial, "holdout": 0.2, "data_dir": None, "device": "cpu"},
+        **about,
         noise=checked(made, {key: noise}),
         test_environments=tests,
     )

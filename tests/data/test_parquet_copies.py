@@ -3,7 +3,7 @@
 import io
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def picture(i: int, path: str | None) -> dict[str, object]:
     return {"bytes": file.getvalue(), "path": path}
 
 
-def shard(file: Path, rows: Sequence[dict[str, Any]], names: dict[str, Sequence[str]]) -> None:
+def shard(file: Path, rows: Sequence[dict[str, Any]], names: Mapping[str, Sequence[str]]) -> None:
     """A file as `push_to_hub` writes it, with the names of classes in its metadata."""
     file.parent.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist(list(rows))
@@ -49,7 +49,9 @@ def shard(file: Path, rows: Sequence[dict[str, Any]], names: dict[str, Sequence[
     pq.write_table(table.replace_schema_metadata({"huggingface": about}), file)
 
 
-def shards(folder: Path, rows: Sequence[dict[str, Any]], names: dict[str, Sequence[str]]) -> None:
+def shards(
+    folder: Path, rows: Sequence[dict[str, Any]], names: Mapping[str, Sequence[str]]
+) -> None:
     for k in range(3):
         shard(folder / "data" / f"train-{k:05}-of-00003.parquet", rows[k::3], names)
 
@@ -129,7 +131,7 @@ def test_published_numbers_are_compared(tmp_path: Path, monkeypatch: pytest.Monk
     make("PACS", {}, tmp_path / "there").check()
 
 
-def refused(rows: list[dict[str, Any]], names: dict[str, Sequence[str]], folder: Path) -> str:
+def refused(rows: list[dict[str, Any]], names: Mapping[str, Sequence[str]], folder: Path) -> str:
     shards(folder / "hub", rows, names)
     return download("PACS", folder, subset=True)
 
@@ -138,7 +140,7 @@ def test_what_is_no_copy_of_the_dataset_is_refused(tmp_path: Path) -> None:
     rows, classes = rows_of("PACS")
     names, two = {"label": classes}, ("image", "label")
     oil = rows[0] | {"domain": "oil"}
-    cases: dict[str, tuple[list[dict[str, Any]], dict[str, Sequence[str]]]] = {
+    cases: dict[str, tuple[list[dict[str, Any]], Mapping[str, Sequence[str]]]] = {
         "0 is no name of a class, nor has the file's metadata one": (rows, {}),
         "'../out' is no name of a class": (rows, {"label": ["../out", *classes[1:]]}),
         "'oil' is none of art_painting, cartoon, photo, sketch": ([oil, *rows], names),
@@ -177,7 +179,7 @@ def test_names_of_pictures_lead_nowhere_and_repeat_without_loss(tmp_path: Path) 
 
 
 GROUPS = [(0, 0), (0, 1), (1, 0), (1, 1)]
-COLUMNS: dict[str, tuple[str, str, dict[str, Sequence[str]]]] = {
+COLUMNS: dict[str, tuple[str, str, Mapping[str, Sequence[str]]]] = {
     "birds": ("label", "place", {"label": ("waterbird", "landbird"), "place": ("land", "water")}),
     "birds of numbers": ("y", "background", {}),
     "faces": ("Blond_Hair", "Male", {}),

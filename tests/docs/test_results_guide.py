@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -108,9 +109,9 @@ def test_pandas_alone_makes_the_mean_ranks(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(folder)
     codes = {name: code for code in blocks("python") for name in NAMED if name in code}
     lines = codes["judge("].splitlines()
-    ours: dict[str, pd.DataFrame] = {}
+    ours: dict[str, Any] = {}
     exec("\n".join([*lines[:-1], f"wanted = {lines[-1]}"]), ours)
-    alone: dict[str, pd.DataFrame] = {}
+    alone: dict[str, Any] = {}
     for name in ("leaderboard =", "mean_ranks ="):
         exec(codes[name], alone)
     found = alone["mean_ranks"]

@@ -116,7 +116,7 @@ def test_errors_name_what_the_file_has_and_what_is_wanted(vit: State, tmp_path: 
         once + "0, 1, 2, 3, 4, 5, 6, 8": {k: v for k, v in chunked(vit).items() if ".7." not in k},
         "missing: 12 names, such as 'blocks.11.norm1.weight'$": shorter,
         r"'cls_token' \(\[1, 1, 384\] in the file, \[1, 1, 192\] wanted\)": states("vit_small_patch16_224"),
-        "unknown: 12 names, such as 'blocks.0.ls1.gamma'$": vit | scales,
+        "unknown: 12 names, such as 'blocks.0.ls1.gamma'$": {**vit, **scales},
         "missing: 150 names, such as 'cls_token'; unknown: .* 'conv1.0.weight'": states("resnet10t"),
         "unknown: 1 name, such as 'dist_token'": states("deit_tiny_distilled_patch16_224"),
         "does not hold a state_dict of tensors but epoch$": {"epoch": 3},
@@ -195,7 +195,7 @@ def test_published_heads_go_in_silence_and_others_are_named(vit: State, tmp_path
         assert equal(found, {k: v for k, v in state.items() if k in found})
         assert said in now and bool(said) == bool(now)
     decoder = {"mask_token": torch.zeros(1, 1, 8), "decoder_blocks.0.norm1.weight": torch.ones(8)}
-    found, now = read({"model": vit | decoder}, tmp_path)
+    found, now = read({"model": {**vit, **decoder}}, tmp_path)
     assert equal(found, vit) and "(decoder_blocks)" in now
 
 

@@ -54,7 +54,7 @@ def test_an_environment_without_a_value_leaves_every_mean_rank_and_count(tmp_pat
     assert first["IRM"]["mean"] == first["IRM"]["t"] and list(first) == ["IRM", "ERM", "VREx"]
     assert {row["n"] for row in first.values()} == {"2"}
     gains = compared.frame.set_index("label")
-    assert gains.loc["VREx", ["wins", "ties", "losses", "pairs", "planned"]].tolist() == [
+    assert [*gains.loc["VREx", ["wins", "ties", "losses", "pairs", "planned"]]] == [
         0,
         0,
         2,

@@ -1,6 +1,6 @@
 import unicodedata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -93,7 +93,9 @@ def test_backslashes_separate_folders(written: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
-def test_paths_are_found_in_both_forms_of_unicode(forms: tuple[str, str], tmp_path: Path) -> None:
+def test_paths_are_found_in_both_forms_of_unicode(
+    forms: tuple[Literal["NFC", "NFD"], ...], tmp_path: Path
+) -> None:
     listed_as, on_disk = (unicodedata.normalize(form, "für\\x.png") for form in forms)
     rows = listed()
     manifest(tmp_path, rows)
