@@ -16,12 +16,21 @@ def test_minibatches_are_pairs_of_each_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "now"),
+    ("module", "name", "now"),
     [
-        ("CustomStep", r"derive the method from `oodbench.algorithms.Algorithm`.*`self.descend"),
-        ("outputs", r"^`outputs` of `oodbench.steps` is now a method: `self.outputs\(...\)`$"),
+        ("metrics", "Metric", "with `of_predictions` from `PredictionMetric`$"),
+        (
+            "steps",
+            "CustomStep",
+            r"derive the method from `oodbench.algorithms.Algorithm`.*`self.descend",
+        ),
+        (
+            "steps",
+            "outputs",
+            r"^`outputs` of `oodbench.steps` is now a method: `self.outputs\(...\)`$",
+        ),
     ],
 )
-def test_a_plug_in_for_0_4_is_told_the_new_spelling(name: str, now: str) -> None:
+def test_a_plug_in_for_0_4_is_told_the_new_spelling(module: str, name: str, now: str) -> None:
     with pytest.raises(UserError, match=now):
-        exec(f"from oodbench.steps import {name}")
+        exec(f"from oodbench.{module} import {name}")

@@ -10,7 +10,6 @@ from torch import Tensor
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError, unknown
 from oodbench.seeds import derive
-from oodbench.tasks import Task
 
 KEYS = ("label_noise", "target_noise")
 PARTS = ("amount", "pairs", "validation")
@@ -83,12 +82,6 @@ def _classes(dataset: Dataset) -> tuple[str, ...]:
     return tuple(dataset.classes or map(str, range(dataset.task.classes)))
 
 
-def amount_in(noise: Mapping[str, Any], environment: str) -> float:
-    """The amount of noise in an environment that is not tested on; 0 where a sweep names only others."""
-    amount = noise["amount"]
-    return float(amount.get(environment, 0.0) if isinstance(amount, dict) else amount)
-
-
 def noisy(
     noise: Mapping[str, Any],
     dataset: Dataset,
@@ -105,23 +98,25 @@ def noisy(
     generator = torch.Generator().manual_seed(
         derive(noise["kind"], dataset.name, environment, trial)
     )
-    amount, y = amount_in(noise, environment), targets.cpu()
+    given, y = noise["amount"], targets.cpu()
+    # environments that the sweep does not name stay clean
+    amount = float(given.get(environment, 0.0) if isinstance(given, dict) else given)
     if noise["kind"] == "target_noise":
         drawn = torch.randn(y.shape, generator=generator, dtype=torch.float64)
         scale = torch.as_tensor(deviation, dtype=torch.float64).cpu()
         return (y + amount * scale * drawn).to(targets)
     is_changed = torch.rand(len(y), generator=generator) < amount
-    others = _others(noise, dataset, dataset.task, y.long(), generator)
+    others = _others(noise, dataset, y.long(), generator)
     return torch.where(is_changed, others.to(y.dtype), y).to(targets)
 
 
 def _others(
-    noise: Mapping[str, Any], dataset: Dataset, task: Task, y: Tensor, generator: torch.Generator
+    noise: Mapping[str, Any], dataset: Dataset, y: Tensor, generator: torch.Generator
 ) -> Tensor:
     """The class that replaces each label: another one, uniformly, or by the pairs."""
     if noise["pairs"]:
         names = _classes(dataset)
         table = [names.index(noise["pairs"].get(name, name)) for name in names]
         return torch.tensor(table)[y]
-    steps = torch.randint(1, task.classes, (len(y),), generator=generator)
-    return (y + steps) % task.classes
+    count = dataset.task.classes
+    return (y + torch.randint(1, count, (len(y),), generator=generator)) % count

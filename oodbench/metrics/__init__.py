@@ -5,9 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
-from oodbench.errors import plugin_hint, unknown
+from oodbench.errors import UserError, plugin_hint, unknown
 from oodbench.registry import Registry
 from oodbench.results.predictions import Predictions
 
@@ -149,6 +149,16 @@ def is_higher_better(name: str) -> bool:
 def sees_attributes(name: str) -> bool:
     """Whether a metric asks for the examples' attributes; `accuracy[0, red]` does."""
     return "[" in name or _known(name).sees_attributes
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Raise UserError with the replacement of a name of 0.4; to be removed after this release."""
+    if name == "Metric":
+        raise UserError(
+            "`Metric` of `oodbench.metrics` is gone: one with `of_examples` or `of_groups` derives from "
+            "`RecordedMetric`, and one with `of_predictions` from `PredictionMetric`"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def needs(name: str) -> str:

@@ -5,6 +5,7 @@ import pickle
 import re
 import warnings
 import zipfile
+from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -67,9 +68,9 @@ class Pretrained(Network):
     """
 
     @classmethod
+    @abstractmethod
     def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
         """The file of the weights, None for random weights; raises UserError if it is missing."""
-        raise NotImplementedError
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
