@@ -130,6 +130,7 @@ def test_other_runs_of_a_label_get_the_name_of_their_directory(
     [
         ("steps", r"mine and .*theirs differ in steps of D \(10 against 20\)"),
         ("draws", "differ in draws of D"),
+        ("noise", r"differ in noise of D \(.none. against .*label_noise"),
         ("code", r"differ in code \(.*0123456789ab.* against .*feedfeedfeed"),
     ],
 )
@@ -140,7 +141,8 @@ def test_what_was_not_made_alike_is_refused(
     if change == "code":
         theirs.code = {**CODE, "commit": "feedfeedfeedfeed"}
     steps = 20 if change == "steps" else 10
-    theirs.add(spec("D", "IRM", steps=steps, evaluate_every=steps), 0.6)
+    noise = {"kind": "label_noise", "amount": 0.1} if change == "noise" else None
+    theirs.add(spec("D", "IRM", steps=steps, evaluate_every=steps, noise=noise), 0.6)
     if change == "draws":
         theirs.add(spec("D", "IRM", draw=1), 0.6)
     directories = [mine.results.path, theirs.results.path]

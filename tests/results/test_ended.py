@@ -22,6 +22,7 @@ from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import content_of, key_of
 from oodbench.results.read import read_results
+from oodbench.results.schemas import DamagedFile
 from oodbench.sweep.cli import app as sweep
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
@@ -381,3 +382,17 @@ def test_clean_deletes_all_of_a_run_that_is_planned_no_more(tmp_path: Path) -> N
     assert not results.run(first).is_in_tables and results.run(second).state() == "done"
     assert [path.name for path in out.glob("kept/*")] == [second]
     assert "nothing to delete" in CliRunner().invoke(sweep, ["clean", str(out), "--yes"]).output
+
+
+def test_a_table_of_before_a_column_was_added_is_read_as_runs_were_then(tmp_path: Path) -> None:
+    results = made(tmp_path / "out").results
+    compact(results)
+    (file,) = results.path.glob("ended/runs-*.parquet")
+    table = pq.read_table(file)
+    pq.write_table(table.drop_columns(["noise", "test_order"]), file, store_schema=False)
+    found = parquet.read_table(file, parquet.RUNS)
+    assert found["noise"].null_count == len(found)
+    assert {*found["test_order"].to_pylist()} == {"stored"}
+    pq.write_table(table.drop_columns(["trial"]), file, store_schema=False)
+    with pytest.raises(DamagedFile, match="has no column trial"):
+        parquet.read_table(file, parquet.RUNS)

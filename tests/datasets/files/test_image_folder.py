@@ -282,6 +282,17 @@ def test_subjects_in_several_environments_are_said_by_the_names_of_pictures(
     assert ("in several environments" in said(folder(tmp_path))) == is_said
 
 
+def test_numbers_that_begin_again_in_each_environment_are_no_subjects(tmp_path: Path) -> None:
+    for environment in "ab":
+        for label, kind in enumerate(("ill", "well")):
+            (tmp_path / environment / kind).mkdir(parents=True)
+            for number in range(3):
+                picture(number, label).save(
+                    tmp_path / environment / kind / f"pic{3 * label + number}_x.png"
+                )
+    assert not folder(tmp_path).notes
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
