@@ -302,7 +302,7 @@ def _check(runs: pd.DataFrame) -> None:
     """
     draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
     validation = runs["validation_environments"].map(sorted)
-    noise = [value if isinstance(value, Mapping) else "none" for value in runs["noise"]]
+    noise = runs["noise"].map(lambda value: value if isinstance(value, Mapping) else "none")
     table = runs.assign(draws=draws, validation_environments=validation, noise=noise)
     for dataset, of_dataset in table.groupby("dataset_label", sort=False):
         trials = of_dataset.groupby("directory")["trial"].agg(set)
