@@ -180,7 +180,9 @@ def _told(values: Array, target: Array, is_class: bool) -> float:
     if FEW * (len(ties) - ties.sum()) < len(values):
         steps = steps[ties]
     if not is_class:
-        error, least = (steps**2).mean() / 2 / target.var(), 0.01
+        # few rows are far apart in the column, where a line may still tell the target
+        line = 1 - np.corrcoef(values, target)[0, 1] ** 2
+        error, least = min(line, (steps**2).mean() / 2 / target.var()), 0.01
     else:
         others = len(target) - np.bincount(target.astype(int)).max()
         error, least = (steps != 0).mean() / 2, min(0.01, others / len(target) / 10)

@@ -139,6 +139,15 @@ def test_a_column_that_tells_a_number(tmp_path: Path, of_target: Any) -> None:
     assert found(tmp_path, related, kind="real") == {}
 
 
+def test_a_line_tells_a_number_in_few_rows(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    few = frame().groupby("environment").head(40)
+    few = few.assign(target=draw.normal(size=len(few)) ** 3)
+    line = few.assign(line=3.3 * few["target"] + 0.02 * draw.normal(size=len(few)))
+    (finding,) = found(tmp_path, line, kind="real")["a telling column"]
+    assert finding.example == "line"
+
+
 @pytest.mark.parametrize(
     ("name", "cells"),
     [
