@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from oodbench.data.columns import EMPTY, Columns
-from oodbench.data.packaged_tables import RTable, TableRows
+from oodbench.data.tables.columns import EMPTY, Columns
+from oodbench.data.tables.packaged import RTable, TableRows
 from oodbench.datasets import Metadata, register
 from oodbench.tasks import Task
 

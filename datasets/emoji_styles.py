@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.augment import domainbed
+from oodbench.data.copies.packages import Files, Package
 from oodbench.data.drawn import DrawnPictures, Picture
-from oodbench.data.packages import Files, Package
-from oodbench.data.pictures import rendered
+from oodbench.data.pictures.augment import domainbed
+from oodbench.data.pictures.pixels import rendered
 from oodbench.datasets import IMAGENET, Environment, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
@@ -152,7 +152,7 @@ class EmojiStyles(DrawnPictures):
         shared_identities: bool = hparam(False)
         """Whether code points that are trained on are tested on, too."""
         augment: bool = hparam(False)
-        """Whether pictures are augmented in training, see `oodbench.data.augment.domainbed`."""
+        """Whether pictures are augmented in training, see `oodbench.data.pictures.augment.domainbed`."""
 
     packages = tuple(SETS.values())
     environments = tuple(SETS)

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data.columns import Columns
-from oodbench.data.packaged_tables import PackagedTable, TableRows
+from oodbench.data.tables.columns import Columns
+from oodbench.data.tables.packaged import PackagedTable, TableRows
 from oodbench.datasets import Environment, Metadata, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task

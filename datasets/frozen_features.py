@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.images import Images
+from oodbench.data.pictures.folders import Images
 from oodbench.data.preparation import fits
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
 from oodbench.datasets import Environment, FileDataset, Metadata, make, register, require_files

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oodbench.data.images import image_metadata
-from oodbench.data.typed import arrow_table, table_files
+from oodbench.data.pictures.folders import image_metadata
+from oodbench.data.tables.typed import arrow_table, table_files
 from oodbench.datasets import register
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import hparam

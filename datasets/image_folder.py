@@ -12,7 +12,7 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from oodbench.data.images import (
+from oodbench.data.pictures.folders import (
     Listing,
     OwnImages,
     class_folders,

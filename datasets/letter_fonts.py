@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from oodbench.data.copies.packages import Files, Package
 from oodbench.data.drawn import DrawnPictures, Picture
-from oodbench.data.fonts import outlines
-from oodbench.data.packages import Files, Package
-from oodbench.data.pictures import rendered
+from oodbench.data.pictures.fonts import outlines
+from oodbench.data.pictures.pixels import rendered
 from oodbench.datasets import IMAGENET, Metadata, Normalization, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task

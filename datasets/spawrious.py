@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data.images import Listing, Published, image_files, image_metadata
+from oodbench.data.pictures.folders import Listing, Published, image_files, image_metadata
 from oodbench.datasets import register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam

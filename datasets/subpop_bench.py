@@ -21,9 +21,9 @@ from PIL import Image
 from torch import Tensor
 
 from oodbench.data import encodings
-from oodbench.data.cells import Cells
-from oodbench.data.pictures import UNREADABLE, formats, unreadable
+from oodbench.data.pictures.pixels import UNREADABLE, formats, unreadable
 from oodbench.data.streams import Prepared
+from oodbench.data.tables.cells import Cells
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam

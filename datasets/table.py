@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from oodbench.data.audit import FEW_EXAMPLES
-from oodbench.data.cells import Cells
-from oodbench.data.columns import EMPTY, IMPUTATIONS, Columns
-from oodbench.data.readings import (
+from oodbench.data.tables.cells import Cells
+from oodbench.data.tables.columns import EMPTY, IMPUTATIONS, Columns
+from oodbench.data.tables.readings import (
     MARKS,
     MOST,
     NAMELESS,
@@ -32,7 +32,7 @@ from oodbench.data.readings import (
     shown,
     units,
 )
-from oodbench.data.typed import table_files
+from oodbench.data.tables.typed import table_files
 from oodbench.datasets import Dataset, Environment, Metadata, in_order, labelled, md5, register
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import hparam

@@ -1,6 +1,6 @@
 """TerraIncognita."""
 
-from oodbench.data.images import Place, Suite, image_metadata
+from oodbench.data.pictures.folders import Place, Suite, image_metadata
 from oodbench.datasets import register
 
 

@@ -23,8 +23,8 @@ from oodbench.seeds import derive
 from oodbench.tasks import Task
 
 if TYPE_CHECKING:
-    from oodbench.data.columns import Columns
-    from oodbench.data.readings import Reading
+    from oodbench.data.tables.columns import Columns
+    from oodbench.data.tables.readings import Reading
 
 __path__ = [str(folder("datasets"))]
 

@@ -47,7 +47,7 @@ def download(
     if source is None:
         dataset.download(data_dir)
     else:
-        from oodbench.data.mirrors import fetch
+        from oodbench.data.copies.mirrors import fetch
 
         fetch(dataset, source, data_dir)
     _verify(dataset)
@@ -83,8 +83,8 @@ def check(
 ) -> None:
     """Verify the files, and read every example: sizes, balance, groups, what environments share."""
     from oodbench.data.audit import audit_of
+    from oodbench.data.pictures.sheet import write_sheet
     from oodbench.data.preparation import group_names, inspect
-    from oodbench.data.sheet import write_sheet
 
     dataset = _dataset(name, data_dir, set_, plugin)
     _verify(dataset)

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.packages import Files, Package, read, write_licences
-from oodbench.data.pictures import is_blank, renderer
+from oodbench.data.copies.packages import Files, Package, read, write_licences
+from oodbench.data.pictures.pixels import is_blank, renderer
 from oodbench.data.streams import MemoryMapped, Rows, Stored, Subset, keep
 from oodbench.datasets import Environment, FileDataset, Normalization, permutation
 from oodbench.errors import UserError, unknown

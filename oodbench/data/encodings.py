@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.data.pictures import rgb
+from oodbench.data.pictures.pixels import rgb
 from oodbench.errors import MissingError, UserError, missing_package
 
 VOCABULARY = 2**15

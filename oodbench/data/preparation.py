@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from oodbench.data.images import ImageFiles
+from oodbench.data.pictures.folders import ImageFiles
 from oodbench.data.streams import Changed, Stored, Subset, chunk_size
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError, wrong_result

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from oodbench.data.copies.packages import Files
 from oodbench.data.drawn import DrawnPictures, Picture
-from oodbench.data.packages import Files
-from oodbench.data.pictures import rendered
+from oodbench.data.pictures.pixels import rendered
 from oodbench.datasets import Metadata, Normalization
 from oodbench.errors import UserError
 from oodbench.identity import md5

@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from oodbench import datasets
 from oodbench.algorithms import Algorithm
-from oodbench.data import augment
+from oodbench.data.pictures import augment
 
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("this torch has no backends in Python", allow_module_level=True)

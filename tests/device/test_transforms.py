@@ -2,7 +2,7 @@
 
 import torch
 
-from oodbench.data.augment import domainbed
+from oodbench.data.pictures.augment import domainbed
 from oodbench.datasets import IMAGENET
 from tests.device.pretend import DEVICE, on_device
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from oodbench.data.typed import arrow_table
+from oodbench.data.tables.typed import arrow_table
 from oodbench.datasets import datasets, make
 from tests.helpers.sweeps import ended, first, records_of
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oodbench.data.images import Suite
+from oodbench.data.pictures.folders import Suite
 from oodbench.datasets import datasets, make, require_files
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.sweep.plan import single

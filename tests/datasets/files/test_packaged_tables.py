@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from oodbench.data.packaged_tables import PackagedTable
+from oodbench.data.tables.packaged import PackagedTable
 from oodbench.datasets import Environment, make
 from oodbench.errors import MissingError, UserError
 

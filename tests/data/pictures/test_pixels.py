@@ -11,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from oodbench.data.cli import app
-from oodbench.data.pictures import decoded, look
+from oodbench.data.pictures.pixels import decoded, look
 from oodbench.datasets import in_order, make
 from oodbench.errors import UserError
 from tests.helpers.pictures import draw, picture

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from oodbench.data.typed import LINES, is_arrow, read_arrow, read_json
+from oodbench.data.tables.typed import LINES, is_arrow, read_arrow, read_json
 from oodbench.errors import UserError, unknown
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "blank": " "}

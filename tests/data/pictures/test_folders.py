@@ -10,7 +10,7 @@ from torchvision.datasets import ImageFolder as TorchvisionFolder
 from typer.testing import CliRunner
 
 from oodbench.data.cli import app
-from oodbench.data.pictures import Look
+from oodbench.data.pictures.pixels import Look
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import IMAGENET, make
 from oodbench.errors import UserError
@@ -144,7 +144,7 @@ def test_files_are_looked_at_once(
 ) -> None:
     dataset.check()
     monkeypatch.setattr(
-        "oodbench.data.images._look", lambda file, *s: Look(f"{file} was looked at")
+        "oodbench.data.pictures.folders._look", lambda file, *s: Look(f"{file} was looked at")
     )
     dataset.check()
     os.utime(next((root / "a" / "cat").iterdir()), ns=(1, 1))

@@ -11,9 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench.data.images import Suite
-from oodbench.data.pictures import ENDINGS
-from oodbench.data.typed import check_shards
+from oodbench.data.pictures.folders import Suite
+from oodbench.data.pictures.pixels import ENDINGS
+from oodbench.data.tables.typed import check_shards
 from oodbench.datasets import FileDataset
 from oodbench.errors import UserError
 from oodbench.identity import sha256

@@ -15,7 +15,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import urlopen
 
-from oodbench.data.parquet_copies import parquet_files, rebuild
+from oodbench.data.copies.parquet import parquet_files, rebuild
 from oodbench.data.streams import progress
 from oodbench.datasets import FileDataset
 from oodbench.errors import UserError

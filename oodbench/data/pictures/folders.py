@@ -19,8 +19,8 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from oodbench.data.augment import domainbed
-from oodbench.data.pictures import (
+from oodbench.data.pictures.augment import domainbed
+from oodbench.data.pictures.pixels import (
     ENDINGS,
     READERS,
     UNREADABLE,
@@ -155,7 +155,7 @@ class Images(FileDataset):
 
     Images are decoded and resized to `size` x `size` when they are read, or once and for all by
     `python -m oodbench.data cache`: the same bytes either way. In training they are augmented as in
-    arXiv:2007.01434 (`oodbench.data.augment`), with two differences: crops are taken from the resized
+    arXiv:2007.01434 (`augment`), with two differences: crops are taken from the resized
     image, not from the original one (DomainBed does so for WILDS alone), and the held-out split of a
     training environment is evaluated without augmentation (DomainBed augments it).
     """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.data.cells import Cells
+from oodbench.data.tables.cells import Cells
 from oodbench.errors import UserError
 
 CSV = 'a, b,c\n1,x,2\n\n3,"y\nz",4.5\n'

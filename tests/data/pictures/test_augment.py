@@ -6,7 +6,7 @@ from torch import Tensor
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as reference
 
-from oodbench.data import augment
+from oodbench.data.pictures import augment
 
 
 def images(count: int = 6, height: int = 17, width: int = 23) -> Tensor:

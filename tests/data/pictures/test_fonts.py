@@ -2,8 +2,8 @@
 
 import pytest
 
-from oodbench.data.fonts import outlines
-from oodbench.data.pictures import rendered
+from oodbench.data.pictures.fonts import outlines
+from oodbench.data.pictures.pixels import rendered
 from tests.helpers.pictures import font
 
 

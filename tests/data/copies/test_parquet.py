@@ -16,9 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
-from oodbench.data import parquet_copies
-from oodbench.data.images import Place
-from oodbench.data.mirrors import fetch
+from oodbench.data.copies import parquet as parquet_copies
+from oodbench.data.copies.mirrors import fetch
+from oodbench.data.pictures.folders import Place
 from oodbench.datasets import datasets, make, require_files
 from oodbench.errors import UserError
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oodbench.data.cells import Cells
+from oodbench.data.tables.cells import Cells
 from oodbench.errors import UserError
 
 MARKS = ("", *"NA N/A #N/A n/a NaN nan -nan NULL null None ? - .".split())

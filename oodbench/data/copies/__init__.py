@@ -1,0 +1,1 @@
+"""Files of datasets from elsewhere: mirrors, packages and copies in Parquet."""

@@ -1,0 +1,1 @@
+"""Pictures: folders of files, drawings, and augmentation."""

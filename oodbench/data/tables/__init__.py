@@ -1,0 +1,1 @@
+"""Tables of people: files read as cells, and columns as inputs."""
