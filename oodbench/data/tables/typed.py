@@ -137,6 +137,7 @@ def read_json(text: str, path: Path) -> Read:
     for place, record in named:
         if not isinstance(record, dict):
             raise UserError(f"{path}, {place} is not a JSON object")
+        record = _flat(record)
         keys = keys or [*record]
         if odd := {*keys} ^ {*record}:
             raise UserError(f"{path}, {place}: not all records have the key '{min(odd)}'")
@@ -144,6 +145,15 @@ def read_json(text: str, path: Path) -> Read:
         rows.append(["" if record[key] is None else str(record[key]) for key in keys])
     columns = [pa.chunked_array([column], pa.string()) for column in zip(*rows, strict=True)]
     return keys, columns, types, [place for place, _ in named], note
+
+
+def _flat(record: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """The record with the keys of its inner objects as OUTER.INNER."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        is_object = isinstance(value, dict) and value
+        flat |= _flat(value, f"{above}{key}.") if is_object else {above + key: value}
+    return flat
 
 
 def _values(text: str, path: Path) -> Iterator[tuple[int, Any]]:

@@ -113,6 +113,13 @@ def test_forms_of_json(tmp_path: Path, name: str, text: str, place: str) -> None
     assert cells.place(1) == f"{cells.path}, {place}"
 
 
+def test_keys_of_inner_objects_follow_the_outer_one(tmp_path: Path) -> None:
+    records = [{"a": {"x": 1, "y": {"z": "u"}}, "b": 2}, {"a": {"x": 3, "y": {"z": "v"}}, "b": 4}]
+    cells = read(tmp_path / "f.json", json.dumps(records))
+    assert cells.columns == ("a.x", "a.y.z", "b")
+    assert cells.texts("a.y.z") == ["u", "v"]
+
+
 def test_json_names_files_by_environment_and_class(tmp_path: Path) -> None:
     tree = {"e": {"cat": ["1.png", "2.png"], "dog": []}, "f": {"dog": ["3.png"]}}
     cells = read(tmp_path / "f.json", json.dumps(tree))
@@ -173,7 +180,7 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ("f.json", '{"train": [{"b": 1}], "test": [{"b": 1}]}', "none of the forms that are read"),
         ("f.json", '{"s": {"e": {"c": ["f"]}}}', "none of the forms that are read: a list of"),
         ("f.json", "[1, 2]", "record 1 is not a JSON object"),
-        ("f.json", '[{"b": {"c": 1}}]', "'b' holds values of type dict, which are no numbers"),
+        ("f.json", '[{"b": {"c": [1]}}]', "'b.c' holds values of type list, which are no numbers"),
         ("f.csv", "a,b,c\nx,y,z\nx,y\nu,v,w\nu,v,w\n", "line 3: 2 cells, but the header names 3"),
         ("f.csv", "a,b\nx,y,z\nx,v,w\nu,v,w\n", "line 2: 3 cells, .* name each column, and leave"),
         ("f.csv", "Device\n1,2,3\n4,5,6\n7,8,9\n", "leave out what stands above the header"),
