@@ -26,7 +26,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from errno import ENOENT
@@ -364,6 +364,12 @@ class Directory:
     def run(self, run_id: str) -> RunDirectory:
         """The directory of a run; what follows an `@` in an id tells its rows apart."""
         return RunDirectory(self.path / "runs" / run_id.partition("@")[0])
+
+    def with_kept(self, ids: Iterable[str]) -> list[str]:
+        """The ids among these of runs with a folder of kept weights or predictions."""
+        kept = self.path / "kept"
+        there = {path.name for path in kept.iterdir()} if kept.is_dir() else set[str]()
+        return [run_id for run_id in ids if run_id in there]
 
     def beat(self, steps: Mapping[str, int]) -> None:
         """Write the steps of the runs, by id, that this process trains; remove the file without any."""

@@ -194,7 +194,9 @@ def lacking(
     """How many of these complete runs lack the weights of each rule that could judge them."""
     if not rules:
         return {}
-    kept = {i: {rule for rule, _ in kept_weights(results.run(i))} for i in specs}
+    kept = dict.fromkeys(specs, set[str]())
+    for run_id in results.with_kept(specs):
+        kept[run_id] = {rule for rule, _ in kept_weights(results.run(run_id))}
     counts = {}
     for rule in rules:
         judged = set(specs) if rule == LAST else find_rule(rule).judged(list(specs.values()))
@@ -204,4 +206,5 @@ def lacking(
 
 def weights_files(results: Directory, ids: Iterable[str]) -> list[Path]:
     """The files of kept weights of some runs."""
-    return [path for run_id in ids for path in kept_weights(results.run(run_id)).values()]
+    runs = map(results.run, results.with_kept(ids))
+    return [path for run in runs for path in kept_weights(run).values()]
