@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from oodbench.hparams import choice, hparam, log_uniform_int
 from oodbench.networks.base import Network, register
 
+ACTIVATIONS = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "tanh": nn.Tanh}
+
 
 @register("MLP")
 class MLP(Network):
@@ -34,7 +36,7 @@ class MLP(Network):
         )
         dropout: float = hparam(0.0, None, low=0.0, high=0.99)
         activation: str = hparam(
-            "relu", options=("relu", "leaky_relu"), by_family={"synthetic": ("leaky_relu", None)}
+            "relu", options=tuple(ACTIVATIONS), by_family={"synthetic": ("leaky_relu", None)}
         )
         init: str = hparam(
             "kaiming_uniform",
@@ -49,7 +51,7 @@ class MLP(Network):
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
         self.hparams = hparams
-        activation = nn.ReLU if hparams.activation == "relu" else nn.LeakyReLU
+        activation = ACTIVATIONS[hparams.activation]
         sizes = [math.prod(input_shape)] + [hparams.width] * hparams.depth
         layers: list[nn.Module] = [nn.Flatten()]
         for i, o in itertools.pairwise(sizes):

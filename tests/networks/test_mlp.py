@@ -78,3 +78,10 @@ def test_the_linear_classifier_is_learned_if_asked_for_or_needed(
 ) -> None:
     network = build("Linear", values, (4,), outputs, 0)
     assert all(p.requires_grad for p in network.parameters())
+
+
+def test_hidden_layers_have_the_activation_that_is_asked_for() -> None:
+    network = build("MLP", {"width": 5, "depth": 1, "activation": "tanh"}, (3,), 1, 0)
+    x = torch.randn(4, 3)
+    first = next(m for m in network.modules() if isinstance(m, nn.Linear))
+    torch.testing.assert_close(network.featurizer(x), (x @ first.weight.T + first.bias).tanh())

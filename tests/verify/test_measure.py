@@ -127,3 +127,25 @@ def test_how_many_configurations_beat_chance(made: Made) -> None:
     assert rex.covariate_shift_search(1, {"made": read_results(made.results)}) == {
         "A, class": [0.0, 1.0, 0.0]
     }
+
+
+def test_accuracies_over_tasks_are_those_at_the_best_step_of_the_validation_environment(
+    made: Made,
+) -> None:
+    def best_at(peak: int, test: float) -> Values:
+        def of(environment: str, split: str, step: int) -> float:
+            return float(step == peak) if environment == "b" else test + step / 1000
+
+        return of
+
+    for trial in (0, 1):
+        for dataset, peak, test in (("D", 20, 0.5), ("E", 10, 0.7)):
+            curve = best_at(peak, test + trial / 10)
+            made.add(dataset, "A", ("a",), trial, curve, validation=("b",))
+    made.add("D", "A", ("a",), 2, flat(9.0), validation=("b",))
+    made.add("E", "A", ("a",), 2, flat(9.0), validation=("b",), state="running")
+    found = rex.financial_indicators(1, {"made": read_results(made.results)})
+    wanted = {"mean": [0.615, 0.715], "min": [0.52, 0.62], "max": [0.71, 0.81]}
+    assert {what: found[f"A, {what}"] for what in wanted} == {
+        what: pytest.approx(values) for what, values in wanted.items()
+    }

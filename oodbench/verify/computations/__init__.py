@@ -9,6 +9,7 @@ from oodbench.verify.targets import Values
 COMPUTATIONS: dict[str, Callable[[int, Mapping[str, Tables]], Values]] = {
     "covariate-shift-search": rex.covariate_shift_search,
     "covariate-shift-toy": rex.covariate_shift,
+    "financial-indicators": rex.financial_indicators,
     "gradient-correlation": and_mask.gradient_correlation,
     "ilc-linear": and_mask.ilc_linear,
     "random-gradients": and_mask.random_gradients,

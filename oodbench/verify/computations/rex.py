@@ -1,8 +1,9 @@
-"""Computed numbers of arXiv:2003.00688 (REx): a search, and toy problems that consist of risks only.
+"""Computed numbers of arXiv:2003.00688 (REx): two that sum sweeps up, and toy problems of risks only.
 
-The search counts how many configurations beat chance out of distribution (section 4.1). Two toy problems
-are the appendix's, with risks that are functions of one or two numbers. The last is figure 11.4 of the
-thesis: the directions in which MM-REx and V-REx push two training risks.
+The search counts how many configurations beat chance out of distribution (section 4.1). The financial
+indicators have 20 tasks (table 11.VI of the thesis). Two toy problems are the appendix's, with risks that
+are functions of one or two numbers. The last is figure 11.4 of the thesis: the directions in which MM-REx
+and V-REx push two training risks.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +18,9 @@ from oodbench.algorithms import Batch, Outputs, Problem, algorithms
 from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build
 from oodbench.results.tables import Tables
+from oodbench.selection import choose
 from oodbench.tasks import Task
-from oodbench.verify.measured import last_values
+from oodbench.verify.measured import last_values, recorded_values
 from oodbench.verify.targets import Values
 
 CHANCE = 0.5
@@ -57,6 +59,22 @@ def covariate_shift_search(trials: int, frames: Mapping[str, Tables]) -> Values:
         good = (test["value"] > CHANCE) & (training["value"] > test["value"])
         for (row, imbalance), of_row in good.groupby([test["label"], imbalances]):
             values[f"{row}, {imbalance}"] = [float(v) for v in np.asarray(of_row)]
+    return values
+
+
+def financial_indicators(trials: int, frames: Mapping[str, Tables]) -> Values:
+    """The mean, least and greatest test accuracy over tasks, by row, in each trial that has them all."""
+    values: Values = {}
+    for sweep in frames.values():
+        chosen = choose(sweep, "val_env")[["id", "step"]]
+        recorded = recorded_values(sweep, sweep.runs, "accuracy", "test", "in")
+        of_tasks = recorded.merge(chosen, on=["id", "step"])
+        runs = sweep.runs[["id", "label", "trial"]].merge(of_tasks, on="id", how="left")
+        for row, of_row in runs.groupby("label"):
+            by_trial = of_row.groupby("trial")["value"]
+            whole = by_trial.agg(lambda task: task.notna().all())
+            for what in ("mean", "min", "max"):
+                values[f"{row}, {what}"] = [float(v) for v in by_trial.agg(what)[whole]]
     return values
 
 
