@@ -1,12 +1,15 @@
 """All algorithms, datasets and networks that are registered, or all about one of them."""
 
+import json
 import shutil
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
 
+from oodbench.errors import UserError
 from oodbench.list.catalogue import has_entry_points, listing, markdown, own_entries
-from oodbench.terminal import Plugins, commands, printable
+from oodbench.terminal import Plugins, commands, printable, terminal
 
 app = commands()
 
@@ -14,14 +17,17 @@ Name = Annotated[
     str | None, typer.Argument(help="Show everything about this class.", show_default=False)
 ]
 Format = Annotated[
-    Literal["terminal", "markdown"],
-    typer.Option("--format", help="markdown: as docs/catalogue.md."),
+    Literal["terminal", "markdown", "croissant"],
+    typer.Option("--format", help="markdown: docs/catalogue.md; croissant: a dataset in JSON-LD."),
 ]
 
 
 @app.command(name="list", help=__doc__)
 def list_(name: Name = None, plugin: Plugins = None, format_: Format = "terminal") -> None:
     """Print the catalogue, or the page of one class."""
+    if format_ == "croissant":
+        _print_croissant(name, plugin or [])
+        return
     width = shutil.get_terminal_size().columns
     if name is not None:
         from oodbench.list.details import details, page
@@ -37,3 +43,12 @@ def list_(name: Name = None, plugin: Plugins = None, format_: Format = "terminal
         entries = own_entries()
     text = markdown(entries) if format_ == "markdown" else listing(entries, width)
     print(printable(text, keep="\n"), end="")
+
+
+def _print_croissant(name: str | None, plugins: Sequence[str]) -> None:
+    if name is None:
+        raise UserError("--format croissant describes one dataset: give its name")
+    from oodbench.list.croissant import UNTOLD, croissant
+
+    print(json.dumps(croissant(name, plugins), indent=2))
+    terminal(stderr=True).say(f"Its authors add what metadata do not tell: {UNTOLD}.")

@@ -3,6 +3,7 @@
 import importlib
 import re
 import shlex
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,9 +44,24 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(found), f"{target} in {page}"
 
 
-def test_the_citation_has_the_version() -> None:
-    citation = yaml.safe_load((ROOT / ".github" / "CITATION.cff").read_text())
+def test_the_citation_has_the_version_and_what_the_format_asks_for() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == __version__
+    assert citation["cff-version"] == "1.2.0" and citation["type"] == "software"
+    assert citation["title"] and citation["message"] and citation["authors"][0]["name"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert citation["license"] == project["license"]
+    assert citation["repository-code"] == project["urls"]["Source"]
+    assert citation["keywords"] == project["keywords"]
+
+
+def test_a_release_is_archived_after_it_is_published() -> None:
+    path = ROOT / ".github" / "workflows" / "release.yml"
+    jobs = yaml.safe_load(path.read_text())["jobs"]
+    assert jobs["archive"]["needs"] == "publish" and jobs["publish"]["needs"] == "try"
+    command = jobs["archive"]["steps"][-1]["run"].replace("${GITHUB_REF_NAME#v}", __version__)
+    notes = re.search(r'--notes-file "(.*?)"', command)
+    assert notes is not None and (ROOT / notes[1]).is_file()
 
 
 def blocks(page: str, language: str) -> list[str]:
