@@ -59,6 +59,10 @@ def test_a_release_is_archived_after_it_is_published() -> None:
     path = ROOT / ".github" / "workflows" / "release.yml"
     jobs = yaml.safe_load(path.read_text())["jobs"]
     assert jobs["archive"]["needs"] == "publish" and jobs["publish"]["needs"] == "try"
+    (check,) = (step["run"] for step in jobs["build"]["steps"] if "CITATION" in step.get("run", ""))
+    assert f'version: "{__version__}"' in check.replace("\\", "").replace(
+        "${GITHUB_REF_NAME#v}", __version__
+    )
     command = jobs["archive"]["steps"][-1]["run"].replace("${GITHUB_REF_NAME#v}", __version__)
     notes = re.search(r'--notes-file "(.*?)"', command)
     assert notes is not None and (ROOT / notes[1]).is_file()

@@ -27,9 +27,9 @@ def test_every_dataset_is_valid_croissant(name: str) -> None:
     }
 
 
-def records(name: str, record_set: str) -> list[tuple[str, ...]]:
+def records(name: str, record_set: str) -> list[tuple[str, str]]:
     found = mlcroissant.Dataset(croissant(name)).records(record_set)
-    return [tuple(record.values()) for record in found]
+    return [(first, second) for first, second in map(dict.values, found)]
 
 
 def test_environments_are_splits_and_classes_are_numbered() -> None:
