@@ -272,6 +272,6 @@ def test_methods_that_compare_environments_are_refused_one() -> None:
     reason = "it needs at least two training environments"
     refused = {n for n in METHODS if why_skipped(algorithms.get(n), one) == reason}
     taken = "AFR ARM BSoftmax CBLoss CRT CVaRDRO CutMix DFR DGSAM EIIL ERM ERMPlusPlus "
-    taken += "ExampleANDMask Focal GroupDRO IB_ERM IB_IRM IRM JTT LDAM LISA LfF MIRO MTL Mixup "
+    taken += "ExampleANDMask Focal GAF GroupDRO IB_ERM IB_IRM IRM JTT LDAM LISA LfF MIRO MTL Mixup "
     taken += "OrgMixup PGrad RSC ReWeight ReWeightCRT SAGM SAM SD SagNet SelfReg SqrtReWeight URM "
     assert set(METHODS) - refused == {*taken.split(), "WiSEFT"}

@@ -1,0 +1,91 @@
+"""GAF against the authors' loop over micro-batches, with a backward pass of each."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oodbench.algorithms import Batch
+from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
+from oodbench.errors import UserError
+from oodbench.tasks import Task
+from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, require_same_weights, tiny
+
+
+def step_gaf(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    task: Task,
+    batches: list[tuple[Tensor, Tensor]],
+    threshold: float,
+    equal: bool,
+) -> list[float]:
+    """The authors' step; returns the weights of the micro-batches' gradients."""
+    parameters, current, weights = list(network.parameters()), torch.empty(0), list[float]()
+    for x, y in batches:
+        new = gradient(task.losses(network(x), y).mean(), parameters)
+        if not weights:
+            current, weights = new, [1.0]
+            continue
+        distance = 1 - current @ new / (current.norm() * new.norm())
+        share = 0.0 if distance > threshold else 1 / (1 + sum(w > 0 for w in weights))
+        share = share if equal or not share else 0.5
+        current = (1 - share) * current + share * new
+        weights = [(1 - share) * w for w in weights] + [share]
+    if any(weights[1:]):
+        places = current.split([p.numel() for p in parameters])
+        for p, g in zip(parameters, places, strict=True):
+            p.grad = g.view_as(p)
+        optimizer.step()
+    return weights
+
+
+def pieces(batch: Batch, count: int) -> list[tuple[Tensor, Tensor]]:
+    """Micro-batches with an equal share of every environment; 0: the environments."""
+    if not count:
+        return batch.minibatches()
+    split = zip(batch.x.chunk(count, 1), batch.y.chunk(count, 1), strict=True)
+    return [(x.flatten(0, 1), y.flatten(0, 1)) for x, y in split]
+
+
+@pytest.mark.parametrize(("count", "equal"), [(2, False), (3, False), (3, True), (0, False)])
+@ON_EVERY_TASK
+def test_six_updates_are_those_of_the_authors_loop(task: Task, count: int, equal: bool) -> None:
+    """With momentum and decay, which a step without agreement leaves out, too."""
+    optimizer: dict[str, Any] = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
+    values = {**PLAIN, **optimizer, "micro_batches": count, "equal_weights": equal}
+    algorithm = tiny("GAF", task, **values, threshold=0.9)
+    network = copy.deepcopy(algorithm.network)
+    theirs, weights = torch.optim.SGD(network.parameters(), **optimizer), []
+    for step in range(6):
+        batch = tiny_batch(task, step)
+        if task.kind == "multilabel":
+            batch = Batch(batch.x, batch.y.nan_to_num())
+        weights.append(step_gaf(network, theirs, task, pieces(batch, count), 0.9, equal))
+        metrics = algorithm.train_step(batch, step)
+        agreed = sum(w > 0 for w in weights[-1]) - 1
+        assert float(metrics["agreed"]) == pytest.approx(agreed / (len(weights[-1]) - 1))
+        for ours, wanted in zip(algorithm.network.parameters(), network.parameters(), strict=True):
+            torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-8)
+    every = [w for step in weights for w in step[1:]]
+    assert 0.0 in every and any(every)
+
+
+def test_without_agreement_nothing_moves() -> None:
+    algorithm = tiny("GAF", threshold=0.0, weight_decay=0.1)
+    before = copy.deepcopy(algorithm.network)
+    algorithm.train_step(tiny_batch(BINARY), 0)
+    require_same_weights(algorithm.network, before)
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 2.1])
+def test_a_threshold_is_a_cosine_distance(threshold: float) -> None:
+    with pytest.raises(UserError, match=r"^'threshold' in .* must be between 0\.0 and 2\.0, not"):
+        tiny("GAF", threshold=threshold)
+
+
+def test_one_micro_batch_is_refused() -> None:
+    with pytest.raises(UserError, match="GAF: a step needs at least two micro-batches"):
+        tiny("GAF", micro_batches=1).train_step(tiny_batch(BINARY), 0)
