@@ -35,7 +35,7 @@ def step_gaf(
         current = (1 - share) * current + share * new
         weights = [(1 - share) * w for w in weights] + [share]
     if any(weights[1:]):
-        places = current.split([p.numel() for p in parameters])
+        places = torch.split(current, [p.numel() for p in parameters])
         for p, g in zip(parameters, places, strict=True):
             p.grad = g.view_as(p)
         optimizer.step()
