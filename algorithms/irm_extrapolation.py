@@ -62,7 +62,7 @@ class VIRMv1(Extrapolated):
 
 @register("MMIRMv1", paper="arXiv:2505.16126")
 class MMIRMv1(Extrapolated):
-    """Mean risk plus the worst affine combination of IRM's penalties, with weights of at least `lambda_min`.
+    """Mean risk plus the worst affine combination of IRM's penalties of the environments.
 
     mm-IRMv1: mean_e R_e + weight * max over sum_e l_e = 1, l_e >= lambda_min of sum_e l_e P_e, which is (1
     - E lambda_min) max_e P_e + lambda_min sum_e P_e for the E environments of a step and IRMv1's P_e (see
