@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data import mirrors
-from oodbench.data.columns import Columns
+from oodbench.data.copies import mirrors
+from oodbench.data.tables.columns import Columns
 from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam

@@ -22,9 +22,11 @@ import pandas as pd
 from oodbench.blame import described
 from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
 from oodbench.metrics import known_direction, sees_attributes
+from oodbench.metrics.from_predictions import right_of
 from oodbench.registry import Registry
+from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.run_spec import COMPLETE, SCORE, RunSpec
-from oodbench.results.tables import CELL, KINDS, Tables, frozen_scores, plugins_of, subset
+from oodbench.results.tables import CELL, KINDS, Tables, frozen_scores, plugins_of, stacked, subset
 
 Booleans = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.integer]
@@ -42,6 +44,7 @@ selection_rules: Registry[type["Rule"]] = Registry(
     "selection rule", "oodbench.selection_rules", "oodbench.selection", _check_sentences
 )
 register = selection_rules.add
+INFERRED = ("inferred 0", "inferred 1")
 USUAL = "train_val"
 """The rule of a sweep where neither the user, the sweep nor another rule's `is_usual` decides."""
 
@@ -63,6 +66,8 @@ class Rule(ABC):
     """Whether a run's spec and records are enough to judge it; only then can weights be kept by it."""
     frozen: ClassVar[bool] = False
     """Whether boards freeze the rule's choices."""
+    reads_predictions: ClassVar[bool] = False
+    """Whether it reads kept predictions, which takes long: it judges only where it is named."""
 
     def __init__(self, name: str, metric: str | None = None) -> None:
         """Take `metric`, the metric whose score decides; None: each dataset's main one."""
@@ -100,6 +105,10 @@ class Rule(ABC):
         """
         ordered = np.sort(values * weights)
         return np.asarray(ordered.cumsum(-1)[..., -1] / weights.sum(-1).round())
+
+    def records(self, tables: Tables) -> pd.DataFrame:
+        """The records in which the evidence is looked up; those of the runs, unless a rule adds some."""
+        return tables.records
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
@@ -232,6 +241,56 @@ class LeaveOneOut(Rule):
         return singles[["id", *same]].merge(judges, on=same, how="left").assign(split="in")
 
 
+@register("worst_inferred")
+class WorstInferred(Rule):
+    """The worse of two environments decides, which ERM's last predictions infer (arXiv:2410.05345).
+
+    One has the mistakes of ERM's lowest draw, and the other the rest; an empty one has all examples. Of
+    two classes these are the environments with the largest penalty of EIIL (arXiv:2010.07249).
+    """
+
+    summary = (
+        "the worse of ERM's mistakes and the rest, on the out splits of the training environments"
+    )
+    needs = "accuracies, a row ERM, a holdout above 0, and `launch --keep-predictions`"
+    judges_alone = False
+    reads_predictions = True
+
+    def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """Both inferred environments, of ended runs; `erm` is the run that infers."""
+        ended = runs["state"].isin(COMPLETE) & ~runs["frozen"].eq(True) & (runs["holdout"] > 0)
+        runs = runs[ended & (runs["metric"] == "accuracy")]
+        same = [name for name in CELL if name != "label"]
+        erm = runs[(runs["label"] == "ERM") & (runs["algorithm"] == "ERM")].sort_values("draw")
+        erm = erm.drop_duplicates(same).rename(columns={"id": "erm"})[["erm", *same]]
+        table = runs[["id", "training_environments", *same]].merge(erm, on=same)
+        table = table.assign(source=table["id"], split="out")
+        return table.merge(pd.DataFrame({"environment": INFERRED}), how="cross")
+
+    def score(self, values: Numbers, weights: Numbers, higher_is_better: bool) -> Numbers:
+        """The lower of both accuracies."""
+        return np.asarray(values.min(-1))
+
+    def records(self, tables: Tables) -> pd.DataFrame:
+        """The runs' records, and their accuracies in both environments."""
+        read, found = predictions_of_runs(tables.runs), list[tuple[object, ...]]()
+        judged: Any = self.evidence(tables.runs).drop_duplicates("id")
+        steps = tables.records.groupby("id", observed=True)["step"].unique()
+        for run in judged.itertuples():
+            of_erm = read(run.erm, steps[run.erm].max())
+            at = [(e, of_erm[e].out) for e in run.training_environments]
+            fits = np.concatenate([right_of(of_erm[e])[out] for e, out in at])
+            for step in steps[run.id]:
+                p = read(run.id, step)
+                right = np.concatenate([right_of(p[e])[out] for e, out in at])
+                for name, member in zip(INFERRED, (fits, ~fits), strict=True):
+                    of = right[member] if member.any() else right
+                    found.append((run.id, step, name, "out", "accuracy", of.mean(), len(of)))
+        names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
+        table = pd.DataFrame(found, columns=list(Tables.RECORD_COLUMNS)).astype(names)
+        return stacked([tables.records, table])
+
+
 @register("oracle")
 class Oracle(Rule):
     """The test environments decide."""
@@ -275,8 +334,8 @@ def _unserved(rule: Rule) -> UserError:
 
 
 def rule_names() -> list[str]:
-    """Names of the rules: rules that judge a run alone come first, rules that see the test set last."""
-    rules = dict(selection_rules.items())
+    """Names of the rules that records serve: those that judge a run alone first, that see tests last."""
+    rules = {n: rule for n, rule in selection_rules.items() if not rule.reads_predictions}
     return sorted(rules, key=lambda n: (rules[n].sees_test, not rules[n].judges_alone, n))
 
 
@@ -409,7 +468,7 @@ def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
     ready = _ready(runs, evidence, live, frozen)
     table = frozen
     if live.any():
-        scores = _scores(rule, tables.records, evidence, runs)
+        scores = _scores(rule, rule.records(tables), evidence, runs)
         table = pd.concat([scores[live[scores["run"]]], frozen], ignore_index=True)
     table = table[(ready & ~runs["helper"].to_numpy())[table["run"]]]
     cell = runs.groupby(CELL).ngroup()

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from oodbench.errors import UserError
 from oodbench.report.tables.leaderboard import Leaderboard, is_mean
 from oodbench.results.directory import Directory
+from oodbench.results.predictions import write_examples, write_predictions
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.tables import Tables
-from oodbench.selection import TrainVal, choose, judge, rule_names, usual
+from oodbench.selection import TrainVal, choose, judge, rule_names, served, usual
 from tests.helpers.made import Made, flat, texts, write_run
 from tests.helpers.plugins import rules_of_the_guide
 
@@ -251,6 +252,83 @@ def test_a_step_that_a_pair_has_not_recorded_is_not_chosen(tmp_path: Path) -> No
     del runs[3].records[5]
     runs[3].state = "diverged"
     assert picks(load(tmp_path, runs), "leave_one_out") == [(0, 5)]
+
+
+def logits_of(right: list[bool], classes: list[int]) -> np.ndarray[Any, Any]:
+    """Logits (N, 1) of the second of two classes, right or wrong."""
+    sign = 2.0 * (np.array(classes) == np.array(right)) - 1
+    return sign[:, None]
+
+
+def kept(path: Path, guesses: dict[tuple[str, int, int], str], **changes: Any) -> Tables:
+    """Runs that predict two examples of A and three of B; one of A and two of B are held out.
+
+    `guesses` are, by label, draw and step, whether each held-out example is right, y or n.
+    """
+    records: dict[tuple[str, int], dict[int, Values]] = {}
+    for label, draw, step in guesses:
+        records.setdefault((label, draw), {})[step] = out(0.5, 0.5)
+    runs = [Trained(r, label=label, draw=d, **changes) for (label, d), r in records.items()]
+    frames = load(path, runs)
+    held_out = {"A": np.array([False, True]), "B": np.array([False, True, True])}
+    classes = {"A": [0, 1], "B": [1, 0, 1]}
+    for run in runs:
+        directory = Directory(path).run(run.spec.id)
+        write_examples(
+            directory, "binary", {e: (np.array(classes[e]), held_out[e]) for e in classes}
+        )
+        for step in run.records:
+            a, b, c = (x == "y" for x in guesses[run.label, run.draw, step])
+            logits = {
+                "A": logits_of([True, a], classes["A"]),
+                "B": logits_of([True, b, c], [1, 0, 1]),
+            }
+            write_predictions(directory, step, logits)
+    return frames
+
+
+def test_worst_inferred_scores_the_worse_of_erms_mistakes_and_the_rest(tmp_path: Path) -> None:
+    """ERM ends wrong on the last two examples; its first step and other draws infer nothing."""
+    frames = kept(
+        tmp_path,
+        {
+            ("ERM", 0, 0): "nyy", ("ERM", 0, 5): "ynn", ("ERM", 1, 5): "yyn",
+            ("IRM", 0, 0): "nyy", ("IRM", 0, 5): "yyn", ("IRM", 1, 5): "ynn",
+        },
+    )  # fmt: skip
+    chosen = choose(frames, "worst_inferred").set_index("label")
+    assert chosen["draw"].to_dict() == {"ERM": 1, "IRM": 0}
+    assert chosen["step"].to_dict() == {"ERM": 5, "IRM": 5}
+    assert chosen["score"].to_dict() == {"ERM": 0.5, "IRM": 0.5}
+    candidates = judge(frames, "worst_inferred").candidates
+    scores = candidates.set_index(["label", "draw", "step"])["score"].to_dict()
+    assert scores == {
+        ("ERM", 0, 0): 0, ("ERM", 0, 5): 0, ("ERM", 1, 5): 0.5,
+        ("IRM", 0, 0): 0, ("IRM", 0, 5): 0.5, ("IRM", 1, 5): 0,
+    }  # fmt: skip
+
+
+def test_without_mistakes_of_erm_worst_inferred_is_the_accuracy(tmp_path: Path) -> None:
+    frames = kept(tmp_path, {("ERM", 0, 5): "yyy", ("IRM", 0, 5): "yyn"})
+    chosen = choose(frames, "worst_inferred").set_index("label")
+    assert chosen["score"].to_dict() == pytest.approx({"ERM": 1.0, "IRM": 2 / 3})
+
+
+def test_worst_inferred_waits_for_erm_and_needs_its_predictions(tmp_path: Path) -> None:
+    needs = "selection worst_inferred needs accuracies, a row ERM, .*, and this sweep has none"
+    for folder, guesses, changes in (
+        ("no erm", {("IRM", 0, 5): "yyy"}, {}),
+        ("lost", {("ERM", 0, 5): "yyn", ("IRM", 0, 5): "yyy"}, {"state": "lost"}),
+        ("no holdout", {("ERM", 0, 5): "yyn"}, {"holdout": 0.0}),
+        ("no accuracy", {("ERM", 0, 5): "yyn"}, {"metric": "mse"}),
+    ):
+        with pytest.raises(UserError, match=needs):
+            choose(kept(tmp_path / folder, guesses, **changes), "worst_inferred")
+    frames = load(tmp_path / "none", [Trained({5: out(0.5, 0.5)})])
+    with pytest.raises(UserError, match=r"no predictions of step 5; `sweep launch --keep-pred"):
+        choose(frames, "worst_inferred")
+    assert "worst_inferred" not in served(frames)
+    assert choose(frames, "train_val")["step"].tolist() == [5]
 
 
 def test_ties_also_of_nan_go_to_the_lowest_draw_then_to_the_earliest_step(tmp_path: Path) -> None:

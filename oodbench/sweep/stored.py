@@ -194,7 +194,7 @@ def lacking(
     """How many of these complete runs lack the weights of each rule that could judge them."""
     if not rules:
         return {}
-    kept = dict.fromkeys(specs, set[str]())
+    kept: dict[str, set[str]] = {run_id: set() for run_id in specs}
     for run_id in results.with_kept(specs):
         kept[run_id] = {rule for rule, _ in kept_weights(results.run(run_id))}
     counts = {}

@@ -75,7 +75,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 GUIDES = [
     *("RiskSpread", "MedianGradient", "TwoSteps", "RunningRisks", "NextDoorMixup"),
-    *("TwoViews", "GradientNorm"),
+    *("TwoViews", "GradientNorm", "XRM_IRM"),
 ]
 """The methods of the guide."""
 

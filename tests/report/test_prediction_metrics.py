@@ -63,6 +63,25 @@ def test_a_page_has_a_metric_that_some_runs_recorded_and_others_kept(tmp_path: P
     assert {d["metric"] for d in tree["datasets"]} == {"worst_group_accuracy (%)"}
 
 
+def test_a_sweep_may_select_by_environments_that_erm_infers(tmp_path: Path) -> None:
+    """The table's rule, a page's, and one sentence where no predictions are kept."""
+    plan = tiny(**COLOURS | {"algorithms": ["ERM", "IRM"], "holdout": 0.2})
+    rule = ["--rule", "worst_inferred"]
+    trained(tmp_path / "kept", plan, keep_predictions=True)
+    shown = CliRunner().invoke(report.app, ["table", str(tmp_path / "kept"), *rule])
+    assert shown.exit_code == 0 and "Selection worst_inferred: the worse of ERM's mistakes" in (
+        " ".join(shown.stdout.split())
+    )
+    frames = joined([tmp_path / "kept"])
+    frames = replace(frames, runs=frames.runs.assign(selection="worst_inferred"))
+    chosen = choose(frames)
+    assert len(chosen) == 2 and chosen["score"].between(0, 1).all()
+    assert "worst_inferred" in contents(frames)["rules"]
+    trained(tmp_path / "not", plan)
+    refused = CliRunner().invoke(report.app, ["table", str(tmp_path / "not"), *rule])
+    assert refused.exit_code == 2 and "keeps no predictions of step" in refused.output
+
+
 def test_a_rule_may_judge_by_the_worst_group(kept: Directory) -> None:
     """On the command line, with a metric of kept predictions, and as the sweep's own rule."""
     out, rule = str(kept.path), "train_val:worst_group_accuracy"

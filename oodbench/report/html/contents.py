@@ -63,7 +63,8 @@ def contents(frames: Tables, baseline: str = BASELINE, metric: str | None = None
             by_rule[rule] = Numbers(frames, rule, baseline, metric)
         except UserError as error:
             errors[rule] = str(error)
-    if usual_rule not in rule_names() or (metric is not None and not by_rule):
+    named = usual_rule not in rule_names()
+    if usual_rule in errors and (named or (metric is not None and not by_rule)):
         raise UserError(errors[usual_rule])
     kinds = dict.fromkeys(labels, METHOD)
     for one in by_rule.values():

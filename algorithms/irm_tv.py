@@ -1,0 +1,50 @@
+"""Invariant risk minimization as a total variation model."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, Problem, register
+from oodbench.hparams import hparam, log_uniform
+
+from .irm import IRM
+from .penalized import Penalized
+
+
+@register("IRM_TV", paper="arXiv:2405.01389")
+class IRM_TV(Penalized):
+    """Mean risk plus the squared mean of the sizes of the risks' gradients in a scale of the classifier.
+
+    IRM-TV-l1: mean_e R_e + weight (mean_e |d/dw R_e(w * logits) at w = 1|)^2, where IRMv1 has the mean of
+    the squares: an environment with a small gradient is pulled as hard as one with a large gradient, which
+    is the total variation's l1 norm. The gradient is in closed form (`Task.scale_gradients`). As in the
+    authors' code the weight is 0 before `anneal_steps`; with `divide_by_weight` that code divides by
+    1 + weight instead of the weight. Two of its variants are left out: for small batches sqrt |g g'| of the
+    gradients of two halves in place of |g|, whose slope is infinite where one of them is 0, and the
+    inference of environments by a second network.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Penalized.Hparams):
+        """Ranges: IRM's, as the authors give no search; on small images their code's default."""
+
+        initial_weight: float = hparam(0.0, low=0.0)
+        penalty_weight: float = hparam(
+            100.0,
+            log_uniform(1e-1, 1e5),
+            low=0.0,
+            by_family={
+                "linear": (0.3, log_uniform(1e-3, 1e1)),
+                "small_images": (1e4, log_uniform(1e2, 1e6)),
+            },
+        )
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Require losses that depend on the scale of the outputs."""
+        return IRM.skip(problem)
+
+    def penalty(self, out: Outputs) -> Tensor:
+        """The square of the mean over environments of the scale gradients' absolute values."""
+        gradients = out.task.scale_gradients(out.logits, out.targets)
+        return gradients.mean(1).abs().mean().square()

@@ -1,0 +1,214 @@
+"""XRM against a loop written after its authors' code, before other methods, and on a shortcut."""
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oodbench.algorithms.xrm import XRM, InferringHparams
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from oodbench.algorithms import Algorithm, Batch, algorithms, why_skipped
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.tasks import Task
+from tests.helpers.methods import BINARY, tiny
+
+MULTICLASS = TASKS["multiclass"]
+SIX = 6 / 12
+"""A first stage of six steps of twelve."""
+
+
+def twelve(task: Task, cls: Any = XRM, **values: Any) -> Any:
+    """The method on a problem of twelve steps."""
+    problem = replace(tiny_problem(task), steps=12)
+    return tiny_algorithm(cls, problem, {"first_stage": SIX, **values})
+
+
+def of_classes(network: nn.Module, x: Tensor) -> Tensor:
+    """Logits of all classes."""
+    logits: Tensor = network(x)
+    return torch.cat([0 * logits, logits], 1) if logits.shape[1] == 1 else logits
+
+
+class Authors:
+    """The first stage of their code on all examples of a batch, with random numbers that are given."""
+
+    def __init__(self, network: Any, classes: int, lr: float, decay: float) -> None:
+        self.a, self.b = copy.deepcopy(network), copy.deepcopy(network)
+        for head in (self.a.classifier, self.b.classifier):
+            for p in head.parameters():
+                p.data *= 0
+        parameters = [*self.a.parameters(), *self.b.parameters()]
+        self.optimizer = torch.optim.Adam(parameters, lr=lr, weight_decay=decay)
+        self.classes = classes
+
+    def step(self, x: Tensor, y: Tensor, assigned: Tensor, uniform: Tensor) -> Tensor:
+        """An update; the labels after it."""
+        a, b = of_classes(self.a, x), of_classes(self.b, x)
+        within = a * assigned + b * (1 - assigned)
+        without = a * (1 - assigned) + b * assigned
+        losses = F.cross_entropy(within, y, reduction="none")
+        loss = torch.stack([losses[y == c].mean() for c in y.unique()]).sum()
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        sure, guess = without.softmax(1).detach().max(1)
+        chance = (sure - 1 / self.classes) * self.classes / (self.classes - 1)
+        flip = (uniform < chance).long()
+        return flip * guess + (1 - flip) * y
+
+
+def steps_of_a_trial(task: Task) -> list[Batch]:
+    """Six batches of the same labels, whose inputs differ."""
+    first = tiny_batch(task)
+    return [replace(first, x=tiny_batch(task, seed).x) for seed in range(6)]
+
+
+@pytest.mark.parametrize("task", [BINARY, MULTICLASS], ids=lambda task: task.kind)
+def test_six_updates_of_the_first_stage_are_those_of_the_authors_code(task: Task) -> None:
+    values = {"lr": 0.02, "weight_decay": 1e-3, "optimizer": "adam"}
+    ours = twelve(task, **values)
+    theirs = Authors(ours.network, task.classes, 0.02, 1e-3)
+    start = parameters_to_vector(ours.twins.parameters()).clone()
+    assigned = ours.assigned.double().view(-1, 1)
+    label = steps_of_a_trial(task)[0].y.long().flatten()
+    for step, batch in enumerate(steps_of_a_trial(task)):
+        uniform = ours.noise_at(batch, step)["flips"].flatten()
+        x, y = batch.x.flatten(0, 1), batch.y.long().flatten()
+        predicted = [of_classes(n, x).argmax(1) for n in (theirs.a, theirs.b)]
+        label = theirs.step(x, label, assigned, uniform)
+        metrics = ours.train_step(batch, step)
+        assert torch.equal(ours.label.flatten(), label)
+        mistakes = torch.logical_or(*(guess.ne(y) for guess in predicted))
+        assert torch.equal(ours.mistaken.flatten(), mistakes.long())
+        assert metrics["flipped"].item() == pytest.approx((label != y).double().mean().item())
+    found = parameters_to_vector(ours.twins.parameters())
+    wanted = parameters_to_vector([*theirs.a.parameters(), *theirs.b.parameters()])
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
+    assert (found - start).abs().max() > 0.05 and metrics["flipped"] > 0
+    without = twelve(task, **values)  # labels that never change give other weights
+    for step, batch in enumerate(steps_of_a_trial(task)):
+        without.train_step(batch, step)
+        without.label.fill_(-1)
+    moved = parameters_to_vector(without.twins.parameters()) - wanted
+    assert moved.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("over", ["groups", "environments"])
+def test_the_second_stage_is_group_dro_on_what_was_inferred(over: str) -> None:
+    ours = twelve(BINARY, lr=0.02, eta=0.3, over=over, optimizer="adam")
+    start = [p.clone() for p in ours.network.parameters()]
+    for step, batch in enumerate(steps_of_a_trial(BINARY)):
+        ours.train_step(batch, step)
+    for before, now in zip(start, ours.network.parameters(), strict=True):
+        assert torch.equal(before, now)
+    ours.mistaken.copy_(torch.randint(2, (5, 6), generator=torch.Generator().manual_seed(0)))
+    network, mistaken = copy.deepcopy(ours.network), ours.mistaken.flatten()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
+    count = 4 if over == "groups" else 2
+    q = torch.full((count,), 1 / count, dtype=torch.float64)
+    for step in range(6, 12):
+        batch = tiny_batch(BINARY, seed=step)
+        draws, x, y = ours.noise_at(batch, step)["draws"], batch.x.flatten(0, 1), batch.y.flatten()
+        group, losses = [], []
+        for e in range(2):
+            members = (mistaken == e).nonzero().flatten()
+            chosen = members[(draws[e] * len(members)).long()]
+            logits = network(x[chosen]).squeeze(1)
+            losses.append(F.binary_cross_entropy_with_logits(logits, y[chosen], reduction="none"))
+            group.append(2 * y[chosen].long() + e if over == "groups" else 0 * chosen + e)
+        each, place = torch.cat(losses), torch.cat(group)
+        risks = torch.stack(
+            [each[place == g].mean() if (place == g).any() else 0 * q[g] for g in range(count)]
+        )
+        q = q * (0.3 * risks.detach()).exp()
+        q = q / q.sum()
+        optimizer.zero_grad()
+        (q * risks).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        ours.train_step(batch, step)
+    found, wanted = (parameters_to_vector(n.parameters()) for n in (ours.network, network))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
+    assert mistaken.unique().tolist() == [0, 1]
+    assert (found - torch.cat([p.flatten() for p in start])).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("name", ["ERM", "IRM", "ANDMask", "MLDG", "JTT", "ISR_Mean", "SelfReg"])
+def test_the_stage_stands_before_a_method_of_any_level(name: str) -> None:
+    method: Any = algorithms.get(name)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Values(method.Hparams, InferringHparams):  # type: ignore[misc]
+        pass
+
+    of_class = {"before": method, "Hparams": Values, "__doc__": "XRM before another method."}
+    before: Any = type(f"XRM{name}", (XRM,), of_class)
+    algorithm = twelve(BINARY, before)
+    assert why_skipped(before, algorithm.problem) == why_skipped(method, algorithm.problem) is None
+    algorithm.fit_examples(tiny_batch(BINARY).x.flatten(0, 1), tiny_batch(BINARY).y.flatten())
+    batches = steps_of_a_trial(BINARY)
+    metrics = [algorithm.train_step(batches[step % 6], step) for step in range(12)]
+    assert all(each["loss"].isfinite() for each in metrics)
+    assert algorithm.method.problem.environments == ("without mistakes", "cross-mistakes")
+    assert algorithm.predict(batches[0].x.flatten(0, 1)).shape == (30, 1)
+
+
+def test_an_environment_that_a_batch_lacks_has_all_of_the_batch() -> None:
+    algorithm = twelve(BINARY)
+    batch = algorithm.prepared(tiny_batch(BINARY), 6)
+    places = torch.arange(5).unsqueeze(1), batch.index
+    inner = algorithm._inferred(batch, places)
+    assert inner.x.shape == (2, 15, 4) and inner.y.shape == (2, 15)
+    rows = {tuple(row) for row in batch.x.flatten(0, 1).tolist()}
+    assert {tuple(row) for row in inner.x.flatten(0, 1).tolist()} <= rows
+    assert not inner.attributes.any()
+    algorithm.mistaken[2] = 1
+    inner = algorithm._inferred(batch, places)
+    assert inner.attributes.tolist() == [[0] * 15, [1] * 15]
+    assert {*(inner.index[1] // 6).tolist()} == {2}
+
+
+def test_without_a_first_stage_it_is_its_method_on_the_training_environments() -> None:
+    values = {"first_stage": 0, "over": "environments", "eta": 0.5}
+    xrm, alone = tiny("XRM", **values), tiny("GroupDRO", eta=0.5)
+    for step in range(3):
+        for algorithm in (xrm, alone):
+            algorithm.train_step(tiny_batch(BINARY, seed=step), step)
+    for one, other in zip(xrm.network.parameters(), alone.network.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_it_finds_the_examples_that_contradict_a_shortcut() -> None:
+    """Ten per cent of 400 examples contradict an input with little noise; the other input is weak."""
+    stream = torch.Generator().manual_seed(0)
+    y = torch.randint(2, (1, 400), generator=stream)
+    minority = torch.rand(1, 400, generator=stream) < 0.1
+    sign = 2.0 * y - 1
+    inputs = torch.stack([sign * (1 - 2.0 * minority.float()), 0.2 * sign], -1)
+    noise = torch.randn(1, 400, 2, generator=stream) * torch.tensor([0.1, 1.0])
+    x = torch.cat([inputs + noise, torch.zeros(1, 400, 2)], -1)
+    index = torch.arange(400).view(1, -1)
+    problem = replace(tiny_problem(BINARY, ("a",)), steps=400, sizes=(400,), counts=())
+    algorithm: Any = tiny_algorithm(XRM, problem, {"lr": 1e-2}, dtype=torch.float32)
+    for step in range(200):
+        algorithm.train_step(Batch(x, y.float(), index=index), step)
+    found = algorithm.mistaken.bool()
+    assert found[minority].float().mean() > 0.9 and found[~minority].float().mean() < 0.1
+
+
+def test_each_class_needs_two_examples_and_targets_are_classes() -> None:
+    def reason(cls: type[Algorithm], **changes: Any) -> str | None:
+        return why_skipped(cls, replace(tiny_problem(BINARY), **changes))
+
+    assert reason(XRM, counts=((2, 0, 1, 0), (1, 1, 0, 0))) == (
+        "each twin needs examples of every class, and class 1 has only one"
+    )
+    assert reason(XRM, counts=((1, 0, 1, 0), (1, 0, 0, 1))) is None
+    assert "targets are not classes" in (reason(XRM, task=Task("regression")) or "")
+    problem = replace(tiny_problem(BINARY), steps=12)
+    assert why_skipped(XRM, problem, {"first_stage": 0, "over": "groups"}) == (
+        "the groups of its second stage are inferred, and `first_stage` is 0"
+    )
