@@ -1,10 +1,11 @@
 """The contract of a learning method, and the registry of the folder algorithms/."""
 
+import inspect
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, final
 
 import scipy
@@ -32,7 +33,7 @@ from oodbench.tasks import Task
 __path__ = [str(folder("algorithms"))]
 
 algorithms: Registry[type["Algorithm"]] = Registry(
-    "algorithm", "oodbench.algorithms", check=lambda cls: _require_a_change(cls)
+    "algorithm", "oodbench.algorithms", check=lambda cls: _check(cls)
 )
 A = TypeVar("A", bound=type["Algorithm"])
 H = TypeVar("H", bound="CommonHparams", covariant=True)
@@ -52,6 +53,18 @@ def register(name: str, *, paper: str) -> Callable[[A], A]:
         return cls
 
     return decorate
+
+
+def _check(cls: type["Algorithm"]) -> None:
+    """Raise UserError as `_require_a_change` does, and for an `update` with DomainBed's parameters."""
+    update = own_functions(cls).get("update")
+    if isinstance(update, FunctionType) and "unlabeled" in inspect.signature(update).parameters:
+        raise UserError(
+            f"the algorithm {cls.__name__}: DomainBed's `update(self, minibatches, unlabeled)` is "
+            "`update(self, batch, step)` here, `batch.minibatches()` gives its list, and "
+            "`self.descend(loss, step)` takes its optimizer's step"
+        )
+    _require_a_change(cls)
 
 
 def _require_a_change(cls: type["Algorithm"]) -> None:

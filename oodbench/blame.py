@@ -1,17 +1,20 @@
 """Finds whether an error comes from the engine or from a line of a user's code."""
 
 import inspect
+import json
 import sys
 import textwrap
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from oodbench.errors import UserError
 
 FOLDERS = ("oodbench.algorithms.", "oodbench.datasets.")
 """Prefixes of the modules of methods and datasets, which are not the engine."""
+ORIGIN = ".origin"
+"""The suffix of the file beside the copy of a script's class that says where each line comes from."""
 LONGEST_REASON = 200
 """The most characters that are shown of an error."""
 
@@ -33,7 +36,7 @@ def place(error: BaseException, outer: int = 0) -> str | None:
         code = frame.f_code
         if _is_users(str(frame.f_globals.get("__name__")), code.co_filename):
             within = "" if code.co_name == "<module>" else f", in {code.co_name}"
-            return f"{_shown(code.co_filename)}:{line}{within}"
+            return f"{_shown(code.co_filename, line)}{within}"
     return None
 
 
@@ -46,11 +49,13 @@ def _is_users(module: str, file: str) -> bool:
     return package != "oodbench" and not others
 
 
-def _shown(file: str) -> str:
-    try:
-        return str(Path(file).relative_to(Path.cwd()))
-    except (ValueError, FileNotFoundError):
-        return file
+def _shown(file: str, line: int) -> str:
+    with suppress(OSError, ValueError):
+        origin = json.loads(Path(file).with_suffix(ORIGIN).read_text(encoding="utf-8"))
+        file, line = origin["file"], origin["lines"].get(str(line), line)
+    with suppress(OSError, ValueError):
+        file = str(Path(file).relative_to(Path.cwd()))
+    return f"{file}:{line}"
 
 
 def definition(cls: type) -> str:
@@ -59,7 +64,7 @@ def definition(cls: type) -> str:
         file, (_, line) = inspect.getfile(cls), inspect.getsourcelines(cls)
     except (OSError, TypeError):
         return cls.__name__
-    return f"{cls.__name__}, {_shown(file)}:{line}"
+    return f"{cls.__name__}, {_shown(file, line)}"
 
 
 def described(error: BaseException, otherwise: str | None = None) -> str:

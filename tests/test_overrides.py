@@ -170,6 +170,10 @@ class More(Algorithm.Hparams):
         ({}, "overrides none of `objective`"),
         ({"Hparams": More, "neutral": classmethod(hook)}, "overrides none of `objective`"),
         ({"Hparams": Weight, "objective": hook}, r"`Hparams` begins with `@dataclass.*`weight`"),
+        (
+            {"update": lambda self, minibatches, unlabeled=None: {}},
+            r"DomainBed's `update\(self, minibatches, unlabeled\)` is `update\(self, batch, step\)` here",
+        ),
     ],
 )
 def test_a_method_that_would_train_as_another_is_refused(

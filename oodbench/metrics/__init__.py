@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 LOSSES = ("loss", "mse", "kl")
 """The metrics that are the losses of tasks: where one is finite, so are the predictions of a split."""
+CLASSES = ("binary", "multiclass")
+"""The kinds of task whose loss is called `loss` and whose predictions metrics take."""
+KINDS = {"mse": "regression", "kl": "distribution"}
+"""The kinds of task with another loss, by its name."""
 NAMED = 64
 """With more groups than this, a split's records have no accuracies of single groups."""
 
@@ -218,9 +222,16 @@ def recorded_names(task: "Task", classes: Sequence[str], attributes: Sequence[st
     return names
 
 
-def computed_names() -> list[str]:
-    """The names of the metrics that are computed from kept predictions."""
-    return [name for name, cls in metrics.items() if issubclass(cls, PredictionMetric)]
+def computed_names(recorded: Collection[str] | None = None) -> list[str]:
+    """The names of the metrics that are computed from kept predictions.
+
+    With the metrics that runs have `recorded`, only those that take the predictions of such runs.
+    """
+    known = {n: cls.kinds for n, cls in metrics.items() if issubclass(cls, PredictionMetric)}
+    if recorded is None:
+        return [*known]
+    kinds = {of_loss for loss, of_loss in KINDS.items() if loss in recorded} or {*CLASSES}
+    return [name for name, taken in known.items() if kinds & {*taken}]
 
 
 def of_predictions(name: str) -> PredictionMetric | None:

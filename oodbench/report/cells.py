@@ -148,7 +148,8 @@ def reported_metrics(
             if metric not in known.get(dataset, ()):
                 if metric in computed_names():  # which other datasets have
                     raise UserError(f"{metric} takes no predictions of {dataset}; see --dataset")
-                names = sorted({*known.get(dataset, ()), *computed_names()})
+                recorded = known.get(dataset, set())
+                names = sorted({*recorded, *computed_names(recorded)})
                 raise unknown("metric", metric, names, dataset, plugin_hint(plugins_of(tables)))
         main = dict.fromkeys(main, metric)
         if metric not in higher:

@@ -84,13 +84,27 @@ def comparison(
         for dataset, differences in found.items()
         for d in differences.values()
     ]
+    frame = _with_reasons(pd.DataFrame(rows), board.cells, baseline)
     return replace(
         main,
         blocks=[*main.blocks, *by_dataset, *_rank_blocks(table)],
         notes=(*main.notes, *notes),
-        frame=pd.DataFrame(rows),
+        frame=frame,
         paper=_paper(found, baseline) if found else None,
     )
+
+
+def _with_reasons(frame: pd.DataFrame, cells: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """The frame with why values of a row or of the baseline are `undefined`, if any are."""
+    key, lacking = ["dataset", "label"], cells[cells["undefined"] != ""]
+    lacking = lacking[lacking["kind"] == METHOD].rename(columns={"dataset_label": "dataset"})
+    if lacking.empty or frame.empty:
+        return frame
+    lacking = pd.concat([lacking, lacking.assign(dataset=OVERALL)])
+    why = lacking.groupby(key)["undefined"].max()
+    of_baseline = lacking[lacking["label"] == baseline].groupby("dataset")["undefined"].max()
+    own = pd.Series(why.reindex(pd.MultiIndex.from_frame(frame[key])).to_numpy(), frame.index)
+    return frame.assign(undefined=own.fillna(frame["dataset"].map(of_baseline)).fillna(""))
 
 
 Gains = Mapping[str, Mapping[str, Difference]]

@@ -34,6 +34,7 @@ def sweep(
     keep_predictions: bool = False,
     observers: Sequence[str] = (),
     failed: bool = False,
+    retries: int = 0,
     stale: Literal["", "retrain", "keep"] = "",
     **keys: Unpack[Keys],
 ) -> "Results":
@@ -50,9 +51,10 @@ def sweep(
     `oodbench.datasets.make` made. A mapping with the key `data` brings a pandas data frame with options of
     `Table`, such as `{"data": frame, "target": "y", "environment": "site"}`; its index is left out.
 
-    `failed` trains failed runs again. Runs whose code or data have changed since they were trained are
-    refused, unless `stale` is `retrain` or `keep`. A failed run is reported and does not stop the
-    others. The process's settings and random generators are restored afterwards.
+    `failed` trains failed runs again, and `retries` says how often a run that fails now is tried again.
+    Runs whose code or data have changed since they were trained are refused, unless `stale` is `retrain`
+    or `keep`. A failed run is reported and does not stop the others. The process's settings and random
+    generators are restored afterwards.
 
     Raises UserError for what cannot be launched, and KeyboardInterrupt when it is interrupted.
     """
@@ -74,6 +76,7 @@ def sweep(
         "keep_predictions": keep_predictions,
         "observers": observers,
         "failed": failed,
+        "retries": retries,
         "stale": stale,
     }
     return python.sweep(values, name, out, data_dir, options)

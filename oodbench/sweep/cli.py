@@ -17,7 +17,7 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
-from oodbench.sweep.stored import continued, stored_plan, weights_files
+from oodbench.sweep.stored import continued, shared_keys, stored_plan, weights_files
 from oodbench.terminal import (
     DataDir,
     Plugins,
@@ -62,12 +62,15 @@ KeepWeights = Annotated[
     ),
 ]
 Failed = Annotated[bool, typer.Option("--failed", help="Train failed and broken runs again, too.")]
+Retries = Annotated[
+    int, typer.Option(min=0, help="How often a failed run is tried again in this launch.")
+]
 Format = Annotated[
     Literal["terminal", "json"], typer.Option("--format", help="terminal, or json for scripts.")
 ]
 Observe = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="An observer of the runs, such as a plug-in's tracker."),
+    typer.Option(metavar="NAME", help="trackio, wandb, mlflow, tensorboard, or a plug-in's."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -99,6 +102,8 @@ def plan(
         parsed = continued(parsed, stored_plan(Directory(out)))
     load_plugins([*parsed.plugins, *(plugin or ())])
     made = make_plan(parsed, data_dir)
+    if out is not None:
+        Directory(out).check(parsed.name, {"sweep": shared_keys(made)})
     if format_ == "json":
         typer.echo(as_json(made))
         return
@@ -196,6 +201,7 @@ def launch(
     keep_weights: KeepWeights = None,
     yes: Yes = False,
     failed: Failed = False,
+    retries: Retries = 0,
     stale: Stale = None,
     workers: Workers = None,
     devices: Devices = "auto",
@@ -217,6 +223,7 @@ def launch(
         keep_weights=from_commas(keep_weights) if keep_weights else (),
         confirm=not yes,
         failed=failed,
+        retries=retries,
         stale=stale or "",
         workers=workers,
         devices=devices,

@@ -7,14 +7,15 @@ A sweep goes through a launch in this order: `resolve` and `plan`, then what its
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib.util import find_spec
 
 import typer
 
 from oodbench.arithmetic import lost_here
-from oodbench.errors import PLUGIN_HINT, UserError, wrong_result
+from oodbench.errors import PLUGIN_HINT, UserError, missing_package, wrong_result
 from oodbench.registry import load_plugins
 from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
@@ -102,19 +103,30 @@ def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
 
 
 def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> LaunchOptions:
-    from oodbench.train.observers import observers
-
-    for name in options.observers:
-        observers.get(name, hint=PLUGIN_HINT)
     sweep = plan.sweep
     rules = options.keep_weights or tuple(sweep.keep_weights)
     return replace(
         options,
         plugins=plugins,
+        observers=tuple(_usable(options.observers)),
         keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
         run_timeout=options.run_timeout or sweep.run_timeout,
         resources=sweep.resources,
     )
+
+
+def _usable(names: Iterable[str]) -> Iterator[str]:
+    """The observers whose packages are here; says how to get the others."""
+    from oodbench.train.observers import observers
+
+    for name in names:
+        package = observers.get(name, hint=PLUGIN_HINT).package
+        # wandb leaves folders of its name, which Python would take for a package without a file
+        if package and getattr(find_spec(package), "origin", None) is None:
+            error = missing_package(f"the observer {name}", package, name)
+            terminal().say(f"{error}; the runs go on without it.")
+        else:
+            yield name
 
 
 def _job(decision: Decision, results: Directory, options: LaunchOptions) -> Job:

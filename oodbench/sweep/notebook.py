@@ -2,11 +2,13 @@
 
 A worker is another process, and does not run the script again. So the source of each class is written into
 OUT/plugins/saved_NAME.py, with the imports and constants that it uses; other
-objects of `__main__` that it uses become such modules too. Digests are taken of these files: editing a
+objects of `__main__` that it uses become such modules too. Beside it saved_NAME.origin has the script's
+lines, which errors name. Digests are taken of these files: editing a
 class makes its runs stale, editing the rest of the script does not.
 """
 
 import ast
+import json
 import symtable
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from oodbench.blame import ORIGIN
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.results.directory import Directory
@@ -67,7 +70,8 @@ def _write(value: Any, out: Path, footers: Mapping[type, str], written: set[str]
     if value.__name__ in written:
         return
     written.add(value.__name__)
-    text, names = ast.unparse(_definition(value.__name__)), vars(sys.modules[MAIN])
+    node, source = _definition(value.__name__)
+    text, names = ast.unparse(node), vars(sys.modules[MAIN])
     lines = []
     for name in sorted(_global_names(text) & names.keys() - {value.__name__}):
         if _is_of_main(used := names[name]):
@@ -76,28 +80,39 @@ def _write(value: Any, out: Path, footers: Mapping[type, str], written: set[str]
         elif not name.startswith("__"):
             lines.append(_imported(name, used) or _constant(name, used, value.__name__))
     made_folder(out, FOLDER)
-    write_whole(
-        saved_file(out, value), "\n".join([*lines, "", "", text, "", footers.get(value, ""), ""])
-    )
+    file = saved_file(out, value)
+    write_whole(file, "\n".join([*lines, "", "", text, "", footers.get(value, ""), ""]))
+    origin = {"file": source, "lines": _origins(node, text, len(lines) + 2)}
+    write_whole(file.with_suffix(ORIGIN), json.dumps(origin))
+
+
+def _origins(node: ast.stmt, text: str, before: int) -> dict[int, int]:
+    """The script's line for each line of `text`, the same syntax tree, which follows `before` lines."""
+    found: dict[int, int] = {}
+    for ours, copied in zip(ast.walk(node), ast.walk(ast.parse(text).body[0]), strict=False):
+        if isinstance(copied, ast.stmt | ast.expr) and isinstance(ours, ast.stmt | ast.expr):
+            found.setdefault(copied.lineno + before, ours.lineno)
+    return found
 
 
 def _is_of_main(value: Any) -> bool:
     return getattr(value, "__module__", None) == MAIN and hasattr(value, "__name__")
 
 
-def _definition(name: str) -> ast.stmt:
-    """The last definition of a class or function in the script, or in the notebook's cells."""
+def _definition(name: str) -> tuple[ast.stmt, str]:
+    """The last definition of a class or function in the script or the notebook, and its file or cell."""
     main = vars(sys.modules[MAIN])
-    texts: list[str] = []
+    texts: dict[str, str] = {}
     if "In" in main and "get_ipython" in main:
-        texts = [main["get_ipython"]().transform_cell(cell) for cell in main["In"]]
+        shell = main["get_ipython"]()
+        texts = {f"In[{i}]": shell.transform_cell(cell) for i, cell in enumerate(main["In"])}
     elif file := main.get("__file__"):
-        texts = [Path(file).read_text(encoding="utf-8")]
-    for text in reversed(texts):
+        texts = {str(Path(file).absolute()): Path(file).read_text(encoding="utf-8")}
+    for source, text in reversed(texts.items()):
         with suppress(SyntaxError):
             for node in reversed(ast.parse(text).body):
                 if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-                    return node
+                    return node, source
     raise UserError(f"the source of {name}, which {MAIN} defines, is not known here: {ELSE}")
 
 

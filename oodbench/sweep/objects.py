@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from os import PathLike, fspath
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 from oodbench.algorithms import Algorithm, algorithms
 from oodbench.blame import definition
 from oodbench.datasets import PLAIN, Dataset, datasets, register
-from oodbench.errors import UserError
+from oodbench.errors import LONGEST_LIST, UserError
 from oodbench.files import whole_file
 from oodbench.networks.base import Network, networks
 from oodbench.registry import Registry
@@ -57,6 +58,14 @@ def _entry(key: str, entry: Any, out: Path | None, data_dir: Path | None) -> Any
     if isinstance(entry, Dataset):
         return plain({"name": entry.name, **asdict(entry.options)})
     if isinstance(entry, pd.DataFrame):
+        columns = [*map(str, entry.columns)]
+        absent = [f"`{n}`" for n in ("environment", "target") if n not in columns]
+        if absent and key == "datasets":
+            known = shorten(", ".join(columns), LONGEST_LIST, placeholder="...")
+            raise UserError(
+                f"{key}: a data frame without a column {' and '.join(absent)} is given as "
+                f'{{"data": frame, "environment": ..., "target": ...}}, which name columns: {known}'
+            )
         entry = {"data": entry}
     if not isinstance(entry, dict):
         return _name(key, entry)

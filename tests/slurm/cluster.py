@@ -66,6 +66,7 @@ SlurmdParameters=config_overrides
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=1-00:00:00 PriorityTier=10 PreemptMode=OFF
 PartitionName=low Nodes=ALL MaxTime=2:00:00 PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=killed Nodes=ALL MaxTime=2:00:00 PriorityTier=1 PreemptMode=CANCEL
 """
 
 

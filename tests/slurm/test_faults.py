@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,10 @@ from oodbench.results.directory import Directory
 from oodbench.sweep.launchers import Job, states
 from oodbench.sweep.launchers.local import Debug
 from oodbench.sweep.launchers.slurm import Slurm
+from oodbench.sweep.launchers.slurm_queue import submissions
 from oodbench.sweep.plan import Plan
-from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny
+from tests.helpers.paths import ROOT
+from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.nightly  # over a minute
@@ -76,6 +79,34 @@ def test_a_sweep_survives_what_happens_on_a_cluster(
     assert outcome(results) == outcome(Directory(tmp_path / "undisturbed"))
     logs = "".join(p.read_text() for p in tmp_path.glob("out/jobs/*/*_log.*"))
     assert "Calling checkpoint method" in logs
+
+
+def test_the_guides_line_brings_back_what_slurm_has_cancelled(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (line,) = re.findall(r"^ {4}(while .*)$", (ROOT / "docs/guide/slurm.md").read_text(), re.M)
+    resources = {"partition": "killed", "cpus": 2, "time": "0:30:00", "runs_per_job": 1}
+    file = tiny_file(
+        tmp_path,
+        **{"name": "mine", "algorithms": ["Slow"], "trials": 3, "plugins": [ODD_METHODS]},
+        **{"steps": 800, "evaluate_every": 200, "resources": resources},
+    )
+    line = line.replace("mine.yaml", str(file)).replace("python", sys.executable)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "SLOW_SECONDS": "0.05"}
+    with subprocess.Popen(["bash", "-c", line], cwd=tmp_path, env=environment) as bash:
+        results = Directory(tmp_path / "results" / "mine")
+        until(lambda: (results.path / "sweep.json").exists() and len(places(results)) == 3, 150)
+        at = places(results)
+        command = ["sbatch", "-p", "main", "-w", "n1", "-c", "2", "--wrap", "sleep 1"]
+        subprocess.run([*command, f"--output={os.devnull}"], check=True, capture_output=True)
+        on = {node: (run_id, asked) for run_id, (asked, node) in at.items()}
+        cluster.ask("scancel", on["n2"][1])  # what preemption without its signal does
+        assert bash.wait(240) == 0
+    assert {i: s.state for i, s in states(results).items()} == dict.fromkeys(at, "done")
+    first, second = submissions(results)
+    assert second.packs == ((on["n2"][0],),) and len(first.packs) == 3
+    logs = "".join(p.read_text() for p in results.path.glob("jobs/*/*_log.err"))
+    assert "DUE TO PREEMPTION" in logs and restarts(cluster, on["n1"][1])
 
 
 @pytest.mark.nightly

@@ -141,7 +141,9 @@ def test_a_directory_of_another_sweep_is_refused(tmp_path: Path) -> None:
     refused = launch(other, out)
     assert "holds the sweep 'tiny', not 'other'" in mistake(refused)
     assert refused.stdout == "" == launch(other, out, "--dry-run").stdout  # no plan is shown
+    assert "holds the sweep 'tiny', not 'other'" in mistake(run("plan", other, "--out", out))
     longer = tiny_file(tmp_path, **TINY | {"steps": 40})
+    assert "steps 20, not 40" in mistake(run("plan", longer, "--out", out))
     assert "steps 20, not 40" in mistake(launch(longer, out))
     assert outcome(Directory(out)) == before
     stranger = tmp_path / "stranger"

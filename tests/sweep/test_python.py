@@ -177,7 +177,15 @@ class Unnamed(datasets.Dataset):
         ({"datasets": [{"data": 3}]}, "`data` is a pandas data frame, not int"),
         ({"datasets": [{"data": frame(), "target": "y"}]}, "unknown column 'environment' in"),
         ({"datasets": [{"data": frame(), "target": "z"}]}, "unknown column"),
-        ({"datasets": [frame(age=[object()] * 90)]}, "the data frame of data cannot be written"),
+        (
+            {"datasets": [frame()]},
+            r"without a column `environment` and `target` is given as \{\"data\": frame, "
+            r"\"environment\": \.\.\., \"target\": \.\.\.\}, which name columns: age, dose, y, site",
+        ),
+        (
+            {"datasets": [{"data": frame(age=[object()] * 90)}]},
+            "the data frame of data cannot be written",
+        ),
         ({"launcher": "locl"}, "unknown launcher 'locl'; did you mean local"),
         ({"stale": "yes"}, "`stale` is retrain or keep, not 'yes'"),
         ({"workers": 0}, "`workers` is a whole number from 1"),
@@ -226,6 +234,8 @@ out = object()  # no global that the class uses
 
 
 def scaled(out: Outputs) -> Tensor:
+    # a comment, which no copy has
+
     return FACTOR * out.risks.mean()
 
 
@@ -273,6 +283,40 @@ def test_a_script_may_define_its_method(tmp_path: Path) -> None:
         "scaled uses `FACTOR`, which is neither imported nor a plain constant",
     ):
         assert sentence in done.stdout, done.stdout
+
+
+FAILING = """
+import oodbench
+from oodbench.algorithms import Algorithm
+
+
+def scaled(out):
+    # a comment, which no copy has
+
+    raise ValueError("no")
+
+
+class Mine(Algorithm):
+    def objective(self, out):
+        if out.step > 1:
+
+            return (
+                scaled(out)
+            )
+        return out.risks.mean()
+
+
+oodbench.sweep(["LinearSEM"], [Mine], trials=1, steps=20, out="out", workers=1)
+"""
+
+
+@pytest.mark.slow
+def test_a_failure_in_a_scripts_class_names_the_scripts_line(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(FAILING)
+    done = python(tmp_path, "script.py")
+    line = FAILING.splitlines().index('    raise ValueError("no")') + 1
+    told = " ".join((done.stdout + done.stderr).split())
+    assert f"ValueError: no (script.py:{line}, in scaled)" in told, told
 
 
 DATASETS = """

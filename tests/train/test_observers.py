@@ -1,13 +1,14 @@
-"""Observers: what they are told, that they change no run, and the guide's real trackers."""
+"""Observers: what they are told, that they change no run, and the real trackers."""
 
-import os
 import random
 import re
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ import pandas as pd
 import pytest
 import torch
 
+from oodbench.errors import MissingError
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.train.observers import Observer, observers, register
+from oodbench.train.trackers import curves
+from tests.helpers.commands import python, run
 from tests.helpers.kills import Killed, checkpoint_every, killed_at
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import outcome, tiny_file
@@ -53,11 +57,27 @@ class Fails(Notes):
         TOLD.append((self.id, record["step"]))
 
 
+class NoAccount(Notes):
+    """Lacks an account."""
+
+    def started(self, spec: RunSpec, step: int) -> None:
+        TOLD.append((spec.id, step))
+        raise MissingError("nobody: `somebody login`", "somebody login")
+
+
+class NoPackage(Notes):
+    """Lacks a package."""
+
+    package = "surely_missing"
+
+
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    known = dict(observers._classes)
+    known = dict(observers.items())
     register("notes")(Notes)
     register("fails")(Fails)
+    register("nobody")(NoAccount)
+    register("packed")(NoPackage)
     TOLD.clear()
     yield
     observers._classes.clear()
@@ -100,31 +120,110 @@ def test_a_run_that_goes_on_is_started_again_where_it_is(
     assert told(specs[0].id) == [0, 20, 40, 40, 60, (State.DONE, "")]
 
 
-@pytest.mark.nightly
-def test_the_guides_trackers_have_the_records(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("always")
+def test_what_is_missing_is_said_once_and_the_runs_go_on(tmp_path: Path) -> None:
+    results, specs = prepared(tmp_path, algorithms=["Mixup"], trials=2)
+    with pytest.warns(match="^nobody: `somebody login`; the runs go on without it$") as warned:
+        ended = trained(results, specs, replace(TOGETHER, observers=("nobody", "notes")))
+    assert set(ended.values()) == {("done", "")}
+    assert sum("nobody" in str(warning.message) for warning in warned) == 1
+    assert sum(what == 0 for _, what in TOLD) == 3  # of the other observer, two
+
+
+def test_a_launch_names_the_command_for_a_missing_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("surely_missing").mkdir()  # as wandb's files are in a folder of its name
+    file = tiny_file(tmp_path, algorithms=["ERM"], trials=1)
+    options = ["--observe", "packed", "--observe", "notes", "--launcher", "debug", "--yes"]
+    done = run("launch", file, "--out", tmp_path / "out", *options)
+    assert done.exit_code == 0, done.output
+    said = "the observer packed needs the package surely_missing: `pip install 'oodbench[packed]'`"
+    assert f"{said}; the runs go on without it." in " ".join(done.output.split())
+    assert [what for _, what in TOLD][-1] == (State.DONE, "")
+
+
+def recorded(out: Path) -> pd.DataFrame:
+    return pd.concat([pd.read_parquet(part) for part in (out / "ended").glob("records-*.parquet")])
+
+
+@pytest.mark.slow
+def test_tensorboard_reads_the_records_of_a_run_that_went_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.chdir(tmp_path)
+    checkpoint_every(20, monkeypatch)
+    results, (spec,) = prepared(tmp_path, steps=60, evaluate_every=20, trials=1)
+    settings = replace(TOGETHER, observers=("tensorboard",))
+    with pytest.raises(Killed):
+        trained(results, [spec], settings, progress=killed_at(40))
+    trained(results, [spec], settings)
+    events = EventAccumulator(str(tmp_path / "events" / spec.label / spec.id)).Reload()
+    found = {
+        (tag, e.step): e.value for tag in events.Tags()["scalars"] for e in events.Scalars(tag)
+    }
+    steps = [e.step for e in events.Scalars("train/loss")]
+    assert steps == sorted({step for _, step in found if step})
+    records = list(results.run(spec.id).records())
+    wanted = {(k, r["step"]): v for r in records for k, v in curves(r).items()}
+    assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def test_the_guides_observer_writes_its_diary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (script,) = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs/guide/observers.md").read_text(), re.DOTALL
     )
-    (tmp_path / "trackers.py").write_text(script)
-    packages = ["trackio", "wandb", "mlflow-skinny", "sqlalchemy", "alembic", "tensorboard"]
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(tmp_path / "site")]
+    exec(script, {"__name__": "diary"})
+    monkeypatch.chdir(tmp_path)
+    results, (spec,) = prepared(tmp_path / "out", steps=20, evaluate_every=20, trials=1)
+    trained(results, [spec], replace(TOGETHER, observers=("diary",)))
+    lines = Path(f"{spec.id}.txt").read_text().splitlines()
+    assert lines[0] == "IRM starts at step 0" and lines[-1].strip() == "done"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trackers' packages; mlflow-skinny with what its store needs is MLflow without its pages."""
+    folder = tmp_path_factory.mktemp("site")
+    packages = ["trackio", "wandb", "mlflow-skinny", "sqlalchemy", "alembic"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
     subprocess.run([*pip, *packages], check=True)
-    names = ("trackio", "wandb", "mlflow", "tensorboard")
-    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(tiny_file(tmp_path))]
-    command += ["--out", str(tmp_path / "out"), "--yes", "--workers", "1", "--plugin", "trackers"]
-    env = os.environ | {
-        "PYTHONPATH": f"{ROOT}:{tmp_path}:{tmp_path / 'site'}",
-        "WANDB_MODE": "offline",
-        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'mlflow.db'}",
-        "TRACKIO_DIR": str(tmp_path / "trackio"),
-    }
+    return folder
+
+
+def followed(
+    folder: Path, site: Path, *names: str, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """A launch in `folder` with these observers and no home."""
+    launch = ["-m", "oodbench.sweep", "launch", str(tiny_file(folder)), "--yes", "--workers", "2"]
     observe = [word for name in names for word in ("--observe", name)]
-    done = subprocess.run(
-        [*command, *observe], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    done = python(
+        folder,
+        *launch,
+        *("--out", str(folder / "out"), *observe),
+        **{"PYTHONPATH": f"{ROOT}:{site}", "HOME": str(folder)} | environment,
     )
-    assert done.returncode == 0 and "no longer told" not in done.stderr + done.stdout, done.stderr
-    parts = (tmp_path / "out" / "ended").glob("records-*.parquet")
-    records = pd.concat([pd.read_parquet(part) for part in parts])
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.nightly
+def test_the_real_trackers_have_the_records(tmp_path: Path, site: Path) -> None:
+    done = followed(
+        tmp_path,
+        site,
+        *("trackio", "wandb", "mlflow"),
+        WANDB_MODE="offline",
+        MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path / 'mlflow.db'}",
+        TRACKIO_DIR=str(tmp_path / "trackio"),
+    )
+    assert "no longer told" not in done.stderr and "without it" not in done.stdout + done.stderr
+    records = recorded(tmp_path / "out")
     steps = sorted(set(records[["id", "step"]].itertuples(index=False, name=None)))
     trackio = sqlite3.connect(tmp_path / "trackio" / "oodbench.db")
     assert sorted(trackio.execute("select run_name, step from metrics")) == steps
@@ -136,5 +235,27 @@ def test_the_guides_trackers_have_the_records(tmp_path: Path) -> None:
     losses = trained.set_index(["id", "step"])["value"].to_dict()
     assert {(run, step): value for run, step, value in mlflow.execute(loss)} == losses
     assert len(list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))) == records["id"].nunique()
-    events = {path.parent.name for path in (tmp_path / "events").rglob("events.*")}
-    assert events == set(records["id"])
+
+
+class Closed(BaseHTTPRequestHandler):
+    """An MLflow server to people without an account."""
+
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.nightly
+def test_the_real_trackers_without_an_account_name_the_command(tmp_path: Path, site: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), Closed) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        done = followed(tmp_path, site, "wandb", "mlflow", MLFLOW_TRACKING_URI=uri)
+        server.shutdown()
+    said = " ".join(done.stderr.split())
+    assert "`wandb login`, or WANDB_MODE=offline without an account); the runs go on" in said
+    assert f"{uri} asks for an account: `export MLFLOW_TRACKING_USERNAME=" in said
+    assert recorded(tmp_path / "out")["id"].nunique() == 4

@@ -58,6 +58,8 @@ class LaunchOptions(TrainSettings):
     """What is done with stale runs: `retrain` or `keep`; by default the launch is refused."""
     failed: bool = False
     """Whether failed and broken runs are trained again, too."""
+    retries: int = 0
+    """How often a run that fails is trained again in the same launch, after the others."""
     confirm: bool = False
     """Whether to ask before anything is written, if a person can answer."""
     table: bool = True

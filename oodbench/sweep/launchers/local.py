@@ -8,7 +8,7 @@ import itertools
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 
@@ -24,6 +24,8 @@ from oodbench.train.settings import MAX_VECTORIZED
 
 LOCK_RETRY_SECONDS = 5.0
 """Seconds for which the pool tries again to train a run that another process holds."""
+RETRY_SECONDS = 30.0
+"""The pause before failed runs are trained again."""
 MAX_REQUEUES = 3
 """How often a run is queued again after its process was asked to end or ended before it."""
 
@@ -47,7 +49,7 @@ class Local(Launcher):
         here = placed(job, shared)
         if shared > 1 and here.devices == ("cpu",):
             terminal().say(f"runs_per_gpu={shared} has no effect: the runs are trained on the CPU")
-        return train_in_pool(here)
+        return with_retries(here, train_in_pool)
 
 
 @register("debug")
@@ -65,6 +67,9 @@ class Debug(Launcher):
 
     def launch(self, job: Job) -> dict[str, State]:
         """Train the runs one after the other on the first device."""
+        return with_retries(job, self._train)
+
+    def _train(self, job: Job) -> dict[str, State]:
         from oodbench.train.execute import execute
 
         states: dict[str, State] = {}
@@ -85,6 +90,27 @@ class Debug(Launcher):
                 display.ended(run_id, state, message)
                 states[run_id] = state
         return states
+
+
+def with_retries(job: Job, train: Callable[[Job], dict[str, State]]) -> dict[str, State]:
+    """Train the runs, then those that failed as often as `retries` says; returns their states.
+
+    Every error counts, as none says whether it passes. A failed run's sentence says which attempt it was.
+    """
+    states, left, most = dict[str, State](), job.ids, job.options.retries + 1
+    for attempt in range(1, most + 1):
+        states |= train(replace(job, ids=left))
+        left = tuple(i for i in left if states.get(i) is State.FAILED)
+        if most == 1 or not left:
+            break
+        for run in map(job.results.run, left):
+            if (why := run.failure()) is not None:
+                run.fail(f"{why.error} (attempt {attempt} of {most})", why.traceback)
+        if attempt < most:
+            runs = counted(len(left), "failed run")
+            terminal().say(f"{runs}: attempt {attempt + 1} of {most} in {RETRY_SECONDS:g} s.")
+            time.sleep(RETRY_SECONDS)
+    return states
 
 
 def train_in_pool(job: Job) -> dict[str, State]:

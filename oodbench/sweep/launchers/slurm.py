@@ -26,7 +26,7 @@ from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import Job, Launcher, RunStatus, register
-from oodbench.sweep.launchers.local import train_in_pool
+from oodbench.sweep.launchers.local import train_in_pool, with_retries
 from oodbench.sweep.launchers.progress import title
 from oodbench.sweep.launchers.resources import SlurmResources, minutes
 from oodbench.sweep.launchers.slurm_queue import (
@@ -77,12 +77,16 @@ class TrainRuns:
         job = replace(
             self.job,
             specs={i: stored[i] for i in ids},
-            ids=tuple(i for i in ids if not results.run(i).state().final),
+            ids=tuple(i for i in ids if self._is_left(results.run(i).state())),
             gpus=tuple(visible.split(",")) if visible else (),
         )
-        trained = train_in_pool(job) if job.ids else {}
+        trained = with_retries(job, train_in_pool) if job.ids else {}
         compact(results, patient=False)  # another job of this array may be at it
         return trained
+
+    def _is_left(self, state: State) -> bool:
+        """A requeued job may have been about to train a failed run again."""
+        return not state.final or (state is State.FAILED and self.job.options.retries > 0)
 
     def checkpoint(self, ids: Pack) -> "DelayedSubmission":
         """Stop the workers and return the job to queue again; submitit calls this when Slurm ends a job."""

@@ -1,4 +1,5 @@
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -14,9 +15,11 @@ import pytest
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
-from oodbench.sweep.launchers import Job
+from oodbench.sweep.launchers import Job, Launcher
+from oodbench.sweep.launchers import local as pool
 from oodbench.sweep.launchers.local import Debug, Local
 from oodbench.sweep.launchers.worker import FORKS, MALLOC, warm_up
+from tests.helpers.commands import run
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import ODD_METHODS, job, outcome, tiny, tiny_file
 
@@ -36,6 +39,25 @@ def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     dead = next(i for i in plan.runs if plan.runs[i].label == "Dying")
     failure = Directory(tmp_path).run(dead).failure()
     assert failure is not None and "exit code -9" in failure.error
+
+
+@pytest.mark.parametrize("launcher", [pytest.param(Local, marks=pytest.mark.nightly), Debug])
+def test_failed_runs_are_tried_again_from_where_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: type[Launcher]
+) -> None:
+    monkeypatch.setattr(pool, "RETRY_SECONDS", 0.01)
+    monkeypatch.setenv("LEAVING_FILE", str(tmp_path / "once"))
+    load_plugins([ODD_METHODS])
+    plan = tiny(algorithms=["RaisingOnce", "Raising", "ERM"], trials=1)
+    out = tmp_path / "out"
+    states = launcher().launch(job(plan, out, workers=1, retries=2))
+    by_label = {plan.runs[i].label: state for i, state in states.items()}
+    assert by_label == {"RaisingOnce": "done", "Raising": "failed", "ERM": "done"}
+    (failed,) = json.loads(run("status", "--out", out, "--format", "json").stdout)["runs"][1:2]
+    assert failed["note"].endswith("(attempt 3 of 3)") and failed["state"] == "failed"
+    Debug().launch(job(plan, tmp_path / "undisturbed"))
+    undisturbed = outcome(Directory(tmp_path / "undisturbed"))
+    assert outcome(Directory(out)) == undisturbed
 
 
 @pytest.mark.nightly

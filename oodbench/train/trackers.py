@@ -1,0 +1,116 @@
+"""Observers that show runs in Trackio, wandb, MLflow and TensorBoard; each imports its package on use."""
+
+import getpass
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from oodbench.errors import MissingError
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.train.observers import Observer, register
+
+PROJECT = "oodbench"  # MLflow calls it an experiment
+
+
+def curves(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line of metrics.jsonl by name, such as `accuracy/red/out` and `train/loss`."""
+    values = {f"train/{name}": value for name, value in record["train"].items()}
+    for e in record["evaluations"]:
+        values["/".join(filter(None, (e["metric"], e["environment"], e["split"])))] = e["value"]
+    return values
+
+
+def _config(spec: RunSpec) -> dict[str, Any]:
+    shown = {"method": spec.label, "dataset": spec.dataset_name, "draw": spec.draw}
+    tests = "+".join(spec.test_environments)
+    return {**shown, "trial": spec.trial, "test": tests, **spec.hparams}
+
+
+@register("trackio")
+class _Trackio(Observer):
+    package = "trackio"
+    run: Any
+
+    def started(self, spec: RunSpec, step: int) -> None:
+        import trackio
+
+        again = "allow" if step else "never"
+        self.run = trackio.init(PROJECT, spec.id, config=_config(spec), resume=again, embed=False)
+
+    def evaluated(self, record: Mapping[str, Any]) -> None:
+        self.run.log(curves(record), step=record["step"])
+
+    def ended(self, state: State, message: str) -> None:
+        self.run.finish()
+
+
+@register("wandb")
+class _Wandb(_Trackio):
+    package = "wandb"
+
+    def started(self, spec: RunSpec, step: int) -> None:
+        import wandb
+
+        run: dict[str, Any] = {"project": PROJECT, "id": spec.id, "config": _config(spec)}
+        try:
+            self.run = wandb.init(**run, resume="allow", reinit="create_new")
+        except wandb.errors.UsageError as error:
+            ways = "`wandb login`, or WANDB_MODE=offline without an account"
+            raise MissingError(f"wandb: {error} ({ways})", "wandb login") from error
+
+    def ended(self, state: State, message: str) -> None:
+        self.run.finish(exit_code=0 if state.complete else 1)
+
+
+@register("mlflow")
+class _MLflow(Observer):
+    package = "mlflow"
+
+    def started(self, spec: RunSpec, step: int) -> None:
+        import mlflow
+
+        # two processes that make the tables of a new store meet each other's
+        lock = Path(tempfile.gettempdir()) / f"oodbench-mlflow-{getpass.getuser()}.lock"
+        try:
+            with FileLock(lock):
+                self.client = mlflow.MlflowClient()
+                experiment = mlflow.set_experiment(PROJECT).experiment_id
+        except mlflow.MlflowException as error:
+            if error.get_http_status_code() != 401:
+                raise
+            command = "export MLFLOW_TRACKING_USERNAME=... MLFLOW_TRACKING_PASSWORD=..."
+            store = mlflow.get_tracking_uri()
+            raise MissingError(f"{store} asks for an account: `{command}`", command) from error
+        begun = step and self.client.search_runs([experiment], f"run_name = '{spec.id}'")
+        run = begun[0] if begun else self.client.create_run(experiment, run_name=spec.id)
+        self.id = run.info.run_id
+        for name, value in _config(spec).items():
+            self.client.log_param(self.id, name, value)
+
+    def evaluated(self, record: Mapping[str, Any]) -> None:
+        for name, value in curves(record).items():
+            self.client.log_metric(self.id, name, value, step=record["step"])
+
+    def ended(self, state: State, message: str) -> None:
+        self.client.set_terminated(self.id, "FINISHED" if state.complete else "FAILED")
+
+
+@register("tensorboard")
+class _TensorBoard(Observer):
+    package = "tensorboard"
+
+    def started(self, spec: RunSpec, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        purged = step + 1 if step else None  # what a killed run has written later
+        self.writer = SummaryWriter(f"events/{spec.label}/{spec.id}", purge_step=purged)
+
+    def evaluated(self, record: Mapping[str, Any]) -> None:
+        for name, value in curves(record).items():
+            self.writer.add_scalar(name, value, record["step"])
+
+    def ended(self, state: State, message: str) -> None:
+        self.writer.close()
