@@ -65,7 +65,7 @@ def diagonals(
 def penalty(name: str, algorithm: Any, network: nn.Module, batch: Batch, step: int) -> Any:
     """The mean risk, and the two distances by the authors' loop."""
     task = algorithm.problem.task
-    head = list(network.classifier.parameters())  # type: ignore[operator,union-attr]
+    head = list(network.classifier.parameters())  # type: ignore[union-attr]
     risks = [task.losses(network(x), y).mean() for x, y in batch.minibatches()]
     outputs = network(batch.x[0]).shape[1]
     if name == "CMA":

@@ -16,7 +16,7 @@ from tests.helpers.methods import BINARY, ON_EVERY_TASK, tiny
 
 def variance(penalties: Tensor, share: float) -> Tensor:
     mean = penalties.sum() / len(penalties)
-    spread = sum((p - mean) ** 2 for p in penalties) / (len(penalties) - 1)
+    spread = (penalties - mean).square().sum() / (len(penalties) - 1)
     return (1 - share) * mean + share * spread
 
 
@@ -43,7 +43,8 @@ def total(
         risk = task.losses(logits * scale, y).mean()
         (slope,) = torch.autograd.grad(risk, scale, create_graph=True)
         penalties.append(slope**2)
-    found = torch.stack(risks).mean() + weight * METHODS[name][1](torch.stack(penalties), value)
+    penalty: Tensor = METHODS[name][1](torch.stack(penalties), value)
+    found = torch.stack(risks).mean() + weight * penalty
     return found / max(weight, 1.0)
 
 
@@ -78,10 +79,9 @@ def test_six_updates_are_those_of_the_authors_loop(task: Task, name: str, value:
     ("name", "values"), [("VIRMv1", {"variance_share": 0.0}), ("MMIRMv1", {"lambda_min": 0.2})]
 )
 def test_one_end_of_the_range_is_irm(name: str, values: dict[str, float]) -> None:
-    batch, common = tiny_batch(BINARY), {"penalty_weight": 7.0, "anneal_steps": 0}
-    found = []
+    batch, found = tiny_batch(BINARY), []
     for method, own in ((name, values), ("IRM", {})):
-        algorithm = tiny(method, **common, **own)
+        algorithm = tiny(method, BINARY, 5, penalty_weight=7.0, anneal_steps=0, **own)
         found.append(algorithm.objective(algorithm.outputs(batch, 0)))
     torch.testing.assert_close(*found)
 
