@@ -108,7 +108,8 @@ class Rule(ABC):
 
     def records(self, tables: Tables) -> pd.DataFrame:
         """The records in which the evidence is looked up; those of the runs, unless a rule adds some."""
-        return tables.records
+        records: pd.DataFrame = tables.records
+        return records
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
@@ -259,12 +260,11 @@ class WorstInferred(Rule):
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
         """Both inferred environments, of ended runs; `erm` is the run that infers."""
         ended = runs["state"].isin(COMPLETE) & ~runs["frozen"].eq(True) & (runs["holdout"] > 0)
-        runs = runs[ended & (runs["metric"] == "accuracy")]
+        runs = runs.assign(source=runs["id"], split="out")[ended & (runs["metric"] == "accuracy")]
         same = [name for name in CELL if name != "label"]
         erm = runs[(runs["label"] == "ERM") & (runs["algorithm"] == "ERM")].sort_values("draw")
         erm = erm.drop_duplicates(same).rename(columns={"id": "erm"})[["erm", *same]]
-        table = runs[["id", "training_environments", *same]].merge(erm, on=same)
-        table = table.assign(source=table["id"], split="out")
+        table = runs[["id", "source", "split", "training_environments", *same]].merge(erm, on=same)
         return table.merge(pd.DataFrame({"environment": INFERRED}), how="cross")
 
     def score(self, values: Numbers, weights: Numbers, higher_is_better: bool) -> Numbers:
