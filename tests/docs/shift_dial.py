@@ -1,0 +1,131 @@
+"""docs/findings/shift_dial.md: `python -m tests.docs.shift_dial DIR` writes the tables from a sweep."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from oodbench.report.statistics import Estimate, estimate
+from oodbench.results.directory import Directory
+from oodbench.results.read import read_results
+from oodbench.selection import choose
+from oodbench.sweep.file import find_sweep, read_sweep
+from oodbench.terminal import commands
+from oodbench.verify.measured import recorded_values
+
+DOCS = Path("docs/findings")
+NAME = "shift_dial"
+RATIOS = ("1.5", "4", "16", "64")
+ARMS = ("geometric mean 1", "mean square 1")
+VARIANTS = ("FOU", "FEU", "POU", "PEU")
+Errors = Mapping[str, Mapping[str, Sequence[float]]]
+"""The error of the weights of each method in each trial, by dataset and method."""
+
+app = commands(__doc__)
+
+
+@app.command()
+def write_page(
+    results: Annotated[Path, typer.Argument(help="The results of the sweep.")],
+    docs: Annotated[Path, typer.Option(help="The folder of the page.")] = DOCS,
+) -> None:
+    """Store the errors of the weights beside the page, and put its tables into it."""
+    lines = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in measured(results).items())
+    (docs / f"{NAME}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    path = docs / f"{NAME}.md"
+    path.write_text(page(path.read_text(), stored(docs)))
+
+
+def measured(results: Path) -> Errors:
+    """The errors of the weights of the runs that `val_env` chooses, to six digits."""
+    tables = read_results(Directory(results))
+    recorded = recorded_values(tables, tables.runs, "weight_error", None, "in")
+    chosen = choose(tables, "val_env")[["id", "step"]].merge(recorded, on=["id", "step"])
+    rows = chosen.merge(tables.runs[["id", "dataset_label", "label", "trial"]], on="id")
+    errors: dict[str, dict[str, list[float]]] = {}
+    for (dataset, label), of_cell in rows.sort_values("trial").groupby(["dataset_label", "label"]):
+        values = [float(f"{value:.6g}") for value in of_cell["value"]]
+        errors.setdefault(str(dataset), {})[str(label)] = values
+    return errors
+
+
+def stored(docs: Path) -> Errors:
+    """The errors beside the page."""
+    errors: Errors = json.loads((docs / f"{NAME}.json").read_text())
+    return errors
+
+
+def of(errors: Errors, variant: str, arm: str, ratio: str, label: str) -> np.ndarray[Any, Any]:
+    """The errors of a method's weights, (trials,)."""
+    return np.array(errors[f"{variant}, {arm}, ratio {ratio}"][label])
+
+
+def gap(errors: Errors, variant: str, arm: str, ratio: str) -> Estimate:
+    """The error of ERM's weights less that of IRM's, paired by trial."""
+    erm, irm = (of(errors, variant, arm, ratio, label) for label in ("ERM", "IRM"))
+    return estimate(erm - irm)
+
+
+def scales(variant: str, arm: str, ratio: str) -> tuple[float, float]:
+    """The noise scales of the two training environments."""
+    label = f"{variant}, {arm}, ratio {ratio}"
+    datasets: Any = read_sweep(find_sweep("shift-dial")).datasets
+    (first, second, *_) = next(d["scales"] for d in datasets if d["label"] == label)
+    return float(first), float(second)
+
+
+def pooled_error(variant: str, arm: str, ratio: str) -> float:
+    """The error of ERM's weights on infinitely many examples without a confounder.
+
+    The weight of an effect is 1 / (1 + m) where the effects' noise changes and m / (1 + m) where the
+    target's does, with m the mean square of the scales; that of its cause is 1 less this.
+    """
+    m = float(np.mean(np.square(scales(variant, arm, ratio))))
+    return float(((1 if variant[1] == "O" else m) / (1 + m)) ** 2)
+
+
+def page(text: str, errors: Errors) -> str:
+    """The page `text` with the tables of these errors."""
+    for variant in VARIANTS:
+        begin, end = f"<!-- {variant} -->\n", f"<!-- end of {variant} -->\n"
+        pattern = re.escape(begin) + ".*?" + re.escape(end)
+        made = begin + "\n".join(table(errors, variant)) + "\n" + end
+        text, count = re.subn(pattern, lambda _, made=made: made, text, flags=re.DOTALL)  # type: ignore[misc]
+        assert count == 1, f"the page has no place for {variant}"
+    return text
+
+
+def table(errors: Errors, variant: str) -> list[str]:
+    """The rows of a variant, in Markdown."""
+    is_known = variant.startswith("F")
+    columns = [
+        "",
+        "ratio",
+        "ERM",
+        *(["ERM, closed form"] if is_known else []),
+        "IRM",
+        "ERM less IRM",
+    ]
+    rows = [columns, ["---", *["---:"] * (len(columns) - 1)]]
+    for arm in ARMS:
+        for ratio in RATIOS:
+            exact = [f"{pooled_error(variant, arm, ratio):.4f}"] if is_known else []
+            erm, irm = (
+                _mean(estimate(of(errors, variant, arm, ratio, label))) for label in ("ERM", "IRM")
+            )
+            found = gap(errors, variant, arm, ratio)
+            difference = f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
+            rows.append([arm, ratio, erm, *exact, irm, difference])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _mean(found: Estimate) -> str:
+    return f"{found.mean:.4f} ± {found.stderr:.4f}"
+
+
+if __name__ == "__main__":
+    app()
