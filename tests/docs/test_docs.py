@@ -1,4 +1,4 @@
-"""Links and commands of README.md and docs/."""
+"""Links and commands of README.md, AGENTS.md and docs/."""
 
 import importlib
 import re
@@ -21,6 +21,7 @@ from tests.helpers.plugins import plugins_in
 
 PAGES = [
     ROOT / "README.md",
+    ROOT / "AGENTS.md",
     ROOT / "CHANGELOG.md",
     *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts),
     *sorted((ROOT / ".github").rglob("*.md")),

@@ -21,7 +21,7 @@ SHORTER = {
 }
 
 
-def follow(page: str, copy: Path) -> str:
+def follow(page: str, copy: Path, left_out: tuple[str, ...] = LEFT_OUT) -> str:
     """Save the page's files in `copy`, then run its commands there; what they printed."""
     text = (STEPS / f"{page}.md").read_text()
     saved = re.findall(r"[Ss]ave this as `([^`]+)`.*?```\w+\n(.*?)```", text, re.S)
@@ -30,11 +30,11 @@ def follow(page: str, copy: Path) -> str:
     printed = ""
     environment = os.environ | {"PYTHONPATH": str(copy)}
     for line in re.findall(r"^    (.*)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M):
-        if line.startswith(LEFT_OUT):
+        if line.startswith(left_out):
             continue
         for long, short in SHORTER.items():
             line = line.replace(long, short)
-        command = re.sub(r"^python ", f"{sys.executable} ", line)
+        command = re.sub(r"(^|&& )python ", rf"\1{sys.executable} ", line)
         done = subprocess.run(
             command, shell=True, cwd=copy, env=environment, capture_output=True, text=True
         )
@@ -78,3 +78,18 @@ def test_the_steps_add_a_dataset(copy: Path) -> None:
     assert "TurningLine: all 1,600 examples can be read" in printed
     accuracy = dict(re.findall(r"^(ERM|IRM|constant) +([\d.]+) ±", printed, re.M))
     assert float(accuracy["ERM"]) > float(accuracy["constant"])
+
+
+@pytest.mark.nightly
+def test_what_agents_are_told_works(copy: Path) -> None:
+    text = (ROOT / "AGENTS.md").read_text()
+    assert len(text.splitlines()) <= 60
+    targets = re.findall(r"^    make (\w+)", text, re.M)
+    assert set(targets) == {"install", "check"}
+    assert set(targets) <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+    for path in re.findall(r"`((?:docs|algorithms|datasets|tests)/[\w./]*)`", text):
+        assert (ROOT / path).exists() or f"Save this as `{path}`" in text, path
+    printed = follow("../../AGENTS", copy, left_out=("make ",))
+    assert re.search(r"MeanAndWorst keeps \d+ of the \d+ requirements", printed)
+    assert " passed" in printed and '"done": 9' in printed
+    assert "MeanAndWorst" in (copy / "docs" / "catalogue.md").read_text()
