@@ -7,6 +7,7 @@ load(directory)                        all records as a data frame
 load_model(directory, rule=...)        a trained model, from weights that the sweep kept
 evaluate(model, dataset)               the metrics of any torch module on a dataset's environments
 adapt(model, inputs, adaptation)       predictions of a model that adapts to unlabelled test inputs
+critical_samples(model, inputs)        inputs near which a model's predicted class changes
 
 `help(oodbench.sweep)` has the arguments of each. Your own classes derive from `Algorithm` of
 `oodbench.algorithms`, `Dataset` of `oodbench.datasets`, `Network` of `oodbench.networks`,
@@ -25,17 +26,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oodbench.adaptations.base import adapt as adapt
+    from oodbench.gradients.critical import critical_samples as critical_samples
     from oodbench.sweep import sweep as sweep
     from oodbench.sweep.python import run as run
     from oodbench.sweep.results import Results as Results
     from oodbench.train.models import evaluate as evaluate
     from oodbench.train.models import load_model as load_model
 
-__all__ = ["Results", "adapt", "evaluate", "load", "load_model", "run", "sweep"]
+__all__ = [
+    *("Results", "adapt", "critical_samples", "evaluate"),
+    *("load", "load_model", "run", "sweep"),
+]
 Source = str | PathLike[str]
 _PLACES = {
     "Results": "oodbench.sweep.results",
     "adapt": "oodbench.adaptations.base",
+    "critical_samples": "oodbench.gradients.critical",
     "evaluate": "oodbench.train.models",
     "load_model": "oodbench.train.models",
     "run": "oodbench.sweep.python",

@@ -1,0 +1,120 @@
+"""Critical samples: inputs near which the predicted class changes (arXiv:1706.05394, section 3.4.1).
+
+Their share of a data set, the critical sample ratio, says how densely decision boundaries cross the data:
+how complex the learned hypothesis is.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.errors import UserError
+
+RADIUS, ALPHA, BETA = 0.3, 0.25, 0.2
+"""The half-width of the box, the step and the noise of the paper, on pixels from 0 to 255."""
+
+
+def critical_samples(
+    model: nn.Module,
+    x: Tensor,
+    *,
+    radius: float = RADIUS,
+    alpha: float = ALPHA,
+    beta: float = BETA,
+    scale: float | Tensor = 1.0,
+    steps: int = 10,
+    low: float | Tensor = -math.inf,
+    high: float | Tensor = math.inf,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Which inputs x, (N, ...) floats, have another predicted class nearby: a mask (N,).
+
+    Nearby is the box of half-width `radius` in the max norm around the input (equation 3.1), cut to
+    `low` and `high`. `langevin_search` has the algorithm. The mask's mean is the critical sample ratio.
+
+    `radius`, `alpha` and `beta` are in the paper's unit, a step of pixels from 0 to 255, and `scale` is
+    that unit in x: 1/255 for images in [0, 1], and 1 / (255 std) for images normalised by (image - mean) /
+    std, with std (C, 1, 1) if it differs between channels.
+
+    The model maps inputs to logits (N, C), or (N, 1) of two classes. It is evaluated in eval mode, and
+    its mode is restored. `generator` is on the CPU and by default seeded with 0. Raises UserError for a
+    model without classes, or whose predictions cannot be differentiated.
+    """
+    task = getattr(getattr(model, "dataset", None), "task", None)
+    if task is not None and not task.has_classes:
+        raise UserError(f"critical samples need a model of classes, and its task is {task.kind}")
+    was_training = model.training
+    model.eval()
+    try:
+        sizes = (scale * radius, scale * alpha, scale * beta)
+        generator = generator or torch.Generator().manual_seed(0)
+        found, _ = langevin_search(
+            model, x, *sizes, steps=steps, low=low, high=high, generator=generator
+        )
+        return found
+    finally:
+        model.train(was_training)
+
+
+def langevin_search(
+    predict: Callable[[Tensor], Tensor],
+    x: Tensor,
+    radius: float | Tensor,
+    alpha: float | Tensor,
+    beta: float | Tensor,
+    *,
+    steps: int,
+    generator: torch.Generator,
+    low: float | Tensor = -math.inf,
+    high: float | Tensor = math.inf,
+) -> tuple[Tensor, Tensor]:
+    """Langevin adversarial sample search, LASS (algorithm 1), for all inputs at once.
+
+    A step adds -alpha sign(d log f_k / dx) + beta eta, eta standard normal, and clamps to the box. f_k is
+    the probability of the class k that is predicted for x; the algorithm as printed climbs it, away from
+    all boundaries. An input whose class has changed leaves the batch. `radius`, `alpha` and `beta` are
+    in units of x. Returns a mask (N,) of the inputs found, and the found neighbours, (N, ...), with x
+    itself elsewhere. Raises UserError as `critical_samples` does.
+    """
+    if not x.is_floating_point():
+        raise UserError(f"critical samples need inputs of floats, not {x.dtype}")
+    x, near = x.detach(), x.detach().clone()
+    size, low, high = (torch.as_tensor(value).to(x) for value in (radius, low, high))
+    k, slope = _class_and_slope(predict, x)
+    left = torch.arange(len(x), device=x.device)
+    for _ in range(steps):
+        if not len(left):
+            break
+        eta = torch.randn(slope.shape, generator=generator).to(x)
+        moved = near[left] - alpha * slope.sign() + beta * eta
+        near[left] = (x[left] + (moved - x[left]).clamp(-size, size)).clamp(low, high)
+        now, slope = _class_and_slope(predict, near[left], k[left])
+        left, slope = left[now == k[left]], slope[now == k[left]]
+    found = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    found[left] = False
+    near[left] = x[left]
+    return found, near
+
+
+def _class_and_slope(
+    predict: Callable[[Tensor], Tensor], x: Tensor, k: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Each example's predicted class, and d log f_k / dx, by default for this class."""
+    with torch.enable_grad():
+        inputs = x.clone().requires_grad_()
+        logits = _logits(predict, inputs)
+        if not logits.requires_grad:
+            raise UserError("critical samples need predictions that can be differentiated")
+        now = logits.argmax(1)
+        of_k = logits.log_softmax(1).gather(1, (now if k is None else k).unsqueeze(1)).sum()
+    return now, torch.autograd.grad(of_k, inputs)[0]
+
+
+def _logits(predict: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    outputs: object = predict(x)
+    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(x):
+        form = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise UserError(f"critical samples need logits ({len(x)}, C) of classes, not {form}")
+    return outputs if outputs.shape[1] > 1 else torch.cat([-outputs / 2, outputs / 2], 1)

@@ -1,0 +1,116 @@
+"""Critical samples against a search of every box, and what the search promises."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import oodbench
+from oodbench.errors import UserError
+from oodbench.gradients.critical import critical_samples, langevin_search
+from oodbench.networks.base import build
+
+RADIUS = 0.3
+
+
+class Rings(nn.Module):
+    """Two classes in the plane: inside and outside of a circle, rippled so that boundaries curve."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = 3 * (x.norm(dim=1) - 1 + 0.2 * (5 * x[:, 0]).sin())
+        return torch.stack([z, -z], 1)
+
+
+def grid(size: int, width: float) -> Tensor:
+    line = torch.linspace(-width, width, size)
+    return torch.cartesian_prod(line, line)
+
+
+def brute_force(model: Rings, x: Tensor, radius: float) -> Tensor:
+    """Whether any point of a fine grid over each box is of another class."""
+    boxes = x.unsqueeze(1) + grid(61, radius)
+    classes = model(boxes.flatten(0, 1)).argmax(1).view(len(x), -1)
+    changed: Tensor = classes != model(x).argmax(1).unsqueeze(1)
+    return changed.any(1)
+
+
+def search(x: Tensor, **changed: float) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return langevin_search(Rings(), x, RADIUS, 0.25, 0.2, steps=200, generator=generator, **changed)
+
+
+def test_every_critical_point_of_a_grid_is_found_and_none_outside_its_box() -> None:
+    x = grid(41, 2.0) + 0.003
+    found, near = search(x)
+    assert torch.equal(found, brute_force(Rings(), x, RADIUS))
+    assert 0.2 < found.float().mean() < 0.8
+    changed = Rings()(near).argmax(1) != Rings()(x).argmax(1)
+    assert torch.equal(changed, found)
+    assert (near - x).abs().max() <= RADIUS * (1 + 1e-6)
+
+
+def test_neighbours_stay_within_the_limits() -> None:
+    x = grid(21, 0.9)
+    found, near = search(x, low=-0.9, high=0.9)
+    assert near.abs().max() <= 0.9
+    assert found.sum() < search(x)[0].sum()
+
+
+def test_units_scale_radius_step_and_noise() -> None:
+    """In units of a standard deviation, the same images have the same critical samples."""
+    x, std = grid(21, 2.0), torch.tensor([0.5, 4.0])
+    scaled = nn.Sequential(Times(std), Rings())
+    mask = critical_samples(scaled, x / std, scale=1 / std)
+    assert torch.equal(mask, critical_samples(Rings(), x))
+    assert mask.any() and not mask.all()
+
+
+class Times(nn.Module):
+    def __init__(self, factor: Tensor) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+def test_the_mode_and_the_parameters_are_left_as_they_were() -> None:
+    model = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 1)).train()
+    first, again = (oodbench.critical_samples(model, grid(9, 1.0)) for _ in range(2))
+    assert torch.equal(first, again) and first.any()
+    assert all(m.training for m in model.modules())
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+
+
+class Without(nn.Module):
+    """A module with other outputs than differentiable logits."""
+
+    def __init__(self, outputs: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, x: Tensor) -> object:
+        return self.outputs(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "message"),
+    [
+        (Without(lambda x: x.sum(1)), grid(3, 1.0), r"logits \(9, C\) of classes, not \(9,\)"),
+        (Without(lambda x: x.detach()), grid(3, 1.0), "predictions that can be differentiated"),
+        (nn.Linear(2, 2), grid(3, 1.0).byte(), "inputs of floats, not torch.uint8"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(model: nn.Module, x: Tensor, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        critical_samples(model, x)
+
+
+def test_a_thousand_images_take_a_small_network_at_most_five_seconds() -> None:
+    network = build("ConvNet", {"width": 32}, (1, 28, 28), 10, 0)
+    x = torch.randn(1000, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    start = time.process_time()
+    critical_samples(network, x, scale=1 / 255 / 0.35)
+    assert time.process_time() - start < 5
