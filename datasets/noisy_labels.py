@@ -1,6 +1,6 @@
 """Images, some with a redrawn label or noise for an input: how much a method memorizes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import MissingError, UserError
+from oodbench.gradients.critical import ALPHA, BETA, RADIUS, langevin_search
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -119,6 +120,13 @@ class NoisyLabels(FileDataset):
         """The number of training images, which the trial draws; 0 takes all."""
         num_test_examples: int = hparam(0, low=0)
         """The number of test images, which the trial draws; 0 takes all."""
+        same_data: bool = hparam(False, neutral=False)
+        """Whether all trials have the same images, labels and noise, and differ in initial weights and
+        batches alone: then an example has an error rate over trials (arXiv:1706.05394, section
+        3.3.1)."""
+        critical: int = hparam(0, low=0, neutral=0)
+        """The number of test images of which `critical_sample_ratio` is recorded at each evaluation:
+        the share that `oodbench.critical_samples` finds in the paper's box. 0 records none."""
 
     options: Options
 
@@ -165,6 +173,7 @@ class NoisyLabels(FileDataset):
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial; raises UserError if a file is missing or damaged."""
+        trial = 0 if self.options.same_data else trial
         files = tuple(self.file(path) for path in self.checksums)
         images, labels, test_images, test_labels = _read(self.options.base, files)
         chosen = self._drawn(trial, "examples", self.options.num_examples, len(images))
@@ -182,6 +191,21 @@ class NoisyLabels(FileDataset):
         if self.options.fraction:
             environments["mislabeled"] = Environment(x[y != right], y[y != right])
         return environments
+
+    def predictor_metrics(
+        self, predict: Callable[[Tensor], Tensor], trial: int
+    ) -> dict[str, float]:
+        """`critical_sample_ratio` of the first `critical` test images, if there are any."""
+        if not self.options.critical:
+            return {}
+        unit = 1 / (255 * torch.tensor(self.base.std).view(-1, 1, 1))
+        x = self.load(trial)["test"].x[: self.options.critical]
+        found, _ = langevin_search(
+            *(predict, x, unit * RADIUS, unit * ALPHA, unit * BETA),
+            steps=10,
+            generator=self.generator(trial, "critical"),
+        )
+        return {"critical_sample_ratio": float(found.float().mean())}
 
     def _drawn(self, trial: int, what: str, count: int, total: int) -> Tensor:
         """Sorted positions of `count` of the images; raises UserError if there are not so many."""
