@@ -1,4 +1,4 @@
-"""What a dataset leaves to gain: python -m oodbench.diagnose dataset NAME."""
+"""What a dataset leaves to gain, and how networks memorize: python -m oodbench.diagnose COMMAND."""
 
 import tempfile
 from pathlib import Path
@@ -14,7 +14,7 @@ app = commands(__doc__, no_args_is_help=True)
 
 @app.callback()
 def diagnose() -> None:
-    """Say what a dataset leaves to gain."""
+    """Say what a dataset leaves to gain, or how networks memorize."""
 
 
 @app.command()
@@ -54,3 +54,20 @@ def dataset(
             out=out or Path(scratch), data_dir=data_dir, plugins=tuple(plugin or ())
         )
         show(head_room(name, settings, options, steps=steps), terminal())
+
+
+@app.command()
+def memorization(
+    results: Annotated[list[str], typer.Argument(metavar="DIR...", help="Finished sweeps.")],
+    figures: Annotated[
+        Path | None, typer.Option(help="The folder that gets the figures; by default none.")
+    ] = None,
+    plugin: Plugins = None,
+) -> None:
+    """How do networks memorize: critical samples, easy examples and loss sensitivity of a sweep's runs."""
+    from oodbench.diagnose.memorization import show
+    from oodbench.registry import load_plugins
+    from oodbench.report.sources import frames_of
+
+    load_plugins(plugin or [])
+    show(frames_of(results), figures, terminal())

@@ -1,4 +1,4 @@
-"""Loss sensitivity: how strongly a training example steers the loss that follows (arXiv:1706.05394, 3.3.2)."""
+"""Loss sensitivity: how strongly a training example steers the loss that follows (arXiv:1706.05394)."""
 
 from collections.abc import Callable, Sequence
 

@@ -23,7 +23,9 @@ def train(experiment: Experiment, out: Path, trials: int | None, options: Launch
     for name in experiment.sweeps:
         settings = [] if trials is None else [f"trials={trials}"]
         sweep = read_sweep(find_sweep(name), settings)
-        counts = launch(sweep, replace(options, out=out / name, failed=True))
+        kept = experiment.keep_predictions
+        place = replace(options, out=out / name, failed=True, keep_predictions=kept)
+        counts = launch(sweep, place)
         incomplete |= not is_complete(counts)
     return incomplete
 

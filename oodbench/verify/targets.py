@@ -137,6 +137,8 @@ class Experiment(BaseModel):
     """Whether it takes a few minutes at most on two cores."""
     sweeps: tuple[str, ...] = ()
     """The sweeps' names, as `sweep launch` takes them."""
+    keep_predictions: bool = False
+    """Whether the computation reads the runs' predictions."""
     datasets: dict[str, str] = {}
     """Short names for the targets' datasets."""
     compute: str | None = None
