@@ -1,6 +1,6 @@
 """How networks memorize: the measures of arXiv:1706.05394 on the runs of finished sweeps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,10 @@ from oodbench.terminal import Terminal
 
 TRAIN, TEST, CSR = "training accuracy", "test accuracy", "critical_sample_ratio"
 KEYS = ["dataset_label", "label", "trial"]
-UPDATES, EVERY, BATCH, LR = 60, 10, 50, 0.1
+UPDATES, EVERY, BATCH, LR = 120, 20, 50, 0.1
 """SGD as unrolled for loss sensitivity, in a network with two hidden layers of 16 units."""
+TRIALS = 10
+"""The most trials of loss sensitivity."""
 HEADER = (
     *("dataset", "method", TRAIN, f"best {TEST}", "CSR, first", "CSR, last"),
     *("spread / binomial", "Gini"),
@@ -44,7 +46,7 @@ def over_training(frames: Tables) -> pd.DataFrame:
     places = zip(table["environment"], table["training_environments"], strict=True)
     accuracy = (table["metric"] == "accuracy") & (table["split"] == "in")
     tested = accuracy & (table["environment"] == table["test_environments"].str[0])
-    trained = accuracy & [place in names for place, names in places]
+    trained = accuracy & np.array([place in names for place, names in places])
     of = np.select([trained, tested, table["metric"] == CSR], [TRAIN, TEST, CSR], "")
     wide = table.assign(of=of)[of != ""].pivot_table("value", [*KEYS, "step"], "of", sort=False)
     return wide.reset_index().reindex(columns=[*KEYS, "step", TRAIN, TEST, CSR])
@@ -69,18 +71,14 @@ def errors_of_examples(frames: Tables) -> dict[str, Numbers]:
 
 def spread(errors: Numbers) -> list[float]:
     """The standard deviation of examples' error rates over that of equally hard examples, whose errors
-    are binomial: a jackknife value for each of the R runs.
+    are binomial, in each of ten groups of the R runs (fewer below 20 runs).
     """
-
-    def ratio(part: Numbers) -> float:
-        p = part.mean()
-        return float(part.mean(0).std() / np.sqrt(p * (1 - p) / len(part)))
-
-    runs, whole = len(errors), ratio(errors)
-    return [runs * whole - (runs - 1) * ratio(np.delete(errors, r, 0)) for r in range(runs)]
+    groups = np.array_split(errors, np.clip(len(errors) // 2, 1, 10))
+    equal = [np.sqrt(part.mean() * (1 - part.mean()) / len(part)) for part in groups]
+    return [float(part.mean(0).std() / e) for part, e in zip(groups, equal, strict=True)]
 
 
-def gini_over_training(frames: Tables, trials: int = 10) -> dict[str, Numbers]:
+def gini_over_training(frames: Tables, trials: int = TRIALS) -> dict[str, Numbers]:
     """The Gini coefficient of the mean loss sensitivity up to each EVERY-th update, (trials, T), by
     dataset, on its first training environment.
     """
@@ -102,7 +100,11 @@ def _gini(dataset: Dataset, trial: int) -> Numbers:
 
 def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
     """Print a row for each dataset and method; save the figures that the runs have the numbers for."""
-    curves, ginis, errors = over_training(frames), gini_over_training(frames), {}
+    curves, ginis, errors = (
+        over_training(frames),
+        gini_over_training(frames, min(TRIALS, frames.runs["trial"].nunique())),
+        {},
+    )
     try:
         errors = errors_of_examples(frames)
     except UserError as error:
@@ -123,24 +125,30 @@ def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
 def _figures(
     curves: pd.DataFrame, ginis: dict[str, Numbers], errors: dict[str, Numbers]
 ) -> dict[str, Figure]:
-    families = curves["label"].str.rpartition(" ")[0].unique()
-    drawn: dict[str, Any] = {"gini": (lambda axes: _draw_gini(axes[0], ginis), 1)}
-    if errors:
-        drawn["easy-examples"] = (lambda axes: _draw_errors(axes[0], errors), 1)
+    draw: dict[str, tuple[Callable[..., None], Any]] = {"gini": (_draw_gini, ginis)}
+    draw |= {"easy-examples": (_draw_errors, errors)} if errors else {}
+    families = curves["label"].map(_family).nunique()
     if curves["label"].nunique() == 1:
-        drawn["over-training"] = (lambda axes: _draw_curves(axes, curves), 2)
-    elif len(families) == 1:
-        drawn["capacity"] = (lambda axes: _draw_capacity(axes[0], curves), 1)
+        draw["over-training"] = (_draw_curves, curves)
     else:
-        drawn["regularizers"] = (lambda axes: _draw_regularizers(axes[0], curves), 1)
+        how = (
+            ("capacity", _draw_capacity) if families == 1 else ("regularizers", _draw_regularizers)
+        )
+        draw[how[0]] = (how[1], curves)
     found = {}
     with matplotlib.rc_context(PAPER):
-        for name, (draw, panels) in drawn.items():
-            found[name] = figure = Figure((WIDTHS[panels], 2.6), layout="constrained")
-            axes = figure.subplots(1, panels, squeeze=False)[0]
-            draw(axes)
+        for name, (function, numbers) in draw.items():
+            panels = 2 if function is _draw_curves else 1
+            found[name] = Figure((WIDTHS[panels], 2.6), layout="constrained")
+            axes = found[name].subplots(1, panels, squeeze=False)[0]
+            function(*axes, numbers)
             axes[0].legend()
     return found
+
+
+def _family(label: str) -> str:
+    """A row's label without its numbers."""
+    return " ".join(word for word in label.split() if not word[0].isdigit())
 
 
 def _draw_errors(axes: Axes, errors: dict[str, Numbers]) -> None:
@@ -162,32 +170,32 @@ def _draw_gini(axes: Axes, ginis: dict[str, Numbers]) -> None:
     axes.set(xlabel="update", ylabel="Gini coefficient of loss sensitivity")
 
 
-def _draw_curves(axes: Sequence[Axes], curves: pd.DataFrame) -> None:
+def _draw_curves(left: Axes, right: Axes, curves: pd.DataFrame) -> None:
     """Figures 3.7 and 3.9: accuracy (dotted on test data) and critical sample ratio over training."""
     for name, of in curves.groupby("dataset_label", sort=False):
         mean = of.groupby("step")[[TRAIN, TEST, CSR]].mean()
-        (line,) = axes[0].plot(mean.index, mean[TRAIN], label=plain(str(name)))
-        axes[0].plot(mean.index, mean[TEST], ":", color=line.get_color())
-        axes[1].plot(mean.index, mean[CSR], color=line.get_color())
-    axes[0].set(xlabel="step", ylabel="accuracy")
-    axes[1].set(xlabel="step", ylabel="critical sample ratio")
+        (line,) = left.plot(mean.index, mean[TRAIN], label=plain(str(name)))
+        left.plot(mean.index, mean[TEST], ":", color=line.get_color())
+        right.plot(mean.index, mean[CSR], color=line.get_color())
+    left.set(xlabel="step", ylabel="accuracy")
+    right.set(xlabel="step", ylabel="critical sample ratio")
 
 
 def _draw_capacity(axes: Axes, curves: pd.DataFrame) -> None:
-    """Figure 3.5: the best test accuracy by the number in the row's label."""
-    best = curves.groupby(["dataset_label", "label", "trial"], sort=False)[TEST].max().reset_index()
-    best["value"] = best["label"].str.rpartition(" ")[2].astype(float)
+    """Figure 3.5: the best test accuracy by the number in the row's label, such as `64 units`."""
+    best = curves.groupby(KEYS, sort=False)[TEST].max().reset_index()
+    number = best["label"].str.extract(r"([0-9.]+)", expand=False).astype(float)
     for name, of in best.groupby("dataset_label", sort=False):
-        axes.plot(of.groupby("value")[TEST].mean(), "o-", label=plain(str(name)))
-    axes.set(xlabel=plain(best["label"].str.rpartition(" ")[0][0]), ylabel=f"best {TEST}")
+        axes.plot(of.groupby(number)[TEST].mean(), "o-", label=plain(str(name)))
+    axes.set(xlabel=plain(_family(best["label"][0])), ylabel=f"best {TEST}", xscale="log")
 
 
 def _draw_regularizers(axes: Axes, curves: pd.DataFrame) -> None:
     """Figure 3.10: the best test accuracy on `real` by the last training accuracy on `randY`."""
     last = curves[curves["step"] == curves["step"].max()]
-    fitted = last[last["dataset_label"] == "randY"].groupby("label", sort=False)[TRAIN].mean()
-    real = curves[curves["dataset_label"] == "real"].groupby(["label", "trial"])[TEST].max()
-    both = pd.DataFrame({"x": fitted, "y": real.groupby("label").mean()}).reset_index().dropna()
-    for name, of in both.groupby(both["label"].str.rpartition(" ")[0], sort=False):
-        axes.plot(of.sort_values("x")["x"], of.sort_values("x")["y"], "o-", label=plain(str(name)))
+    x = last[last["dataset_label"] == "randY"].groupby("label")[TRAIN].mean()
+    y = curves[curves["dataset_label"] == "real"].groupby(["label", "trial"])[TEST].max()
+    both = pd.DataFrame({"x": x, "y": y.groupby("label").mean()}).dropna().sort_values("x")
+    for name, of in both.groupby(both.index.map(_family), sort=False):
+        axes.plot(of["x"], of["y"], "o-", label=plain(str(name)))
     axes.set(xlabel=f"{TRAIN} on randY", ylabel=f"best {TEST} on real")

@@ -7,8 +7,6 @@ import pandas as pd
 
 from oodbench.diagnose.memorization import (
     CSR,
-    TEST,
-    TRAIN,
     errors_of_examples,
     gini_over_training,
     over_training,
@@ -17,15 +15,12 @@ from oodbench.diagnose.memorization import (
 from oodbench.results.tables import Tables
 from oodbench.verify.targets import Values
 
-FITTED = 0.99
-"""The training accuracy at which a training set counts as fitted."""
-
 
 def orderings(trials: int, frames: Mapping[str, Tables]) -> Values:
     """The differences by row; raises UserError if the runs of one epoch keep no predictions."""
     values: Values = {}
     if (long := frames.get("memorization-real-random")) is not None:
-        values |= _over_training(over_training(long).set_index(["dataset_label", "trial", "step"]))
+        values |= _of_critical_samples(over_training(long))
         last = {name: of[:, -1] for name, of in gini_over_training(long, trials).items()}
         values["Gini, real - randX"] = [*map(float, last["real"] - last["randX"])]
     if (short := frames.get("memorization-one-epoch")) is not None:
@@ -36,15 +31,10 @@ def orderings(trials: int, frames: Mapping[str, Tables]) -> Values:
     return values
 
 
-def _over_training(curves: pd.DataFrame) -> Values:
-    csr = curves[CSR].unstack("step")
-    differences = {f"CSR, {n} - real": csr.loc[n] - csr.loc["real"] for n in ("randX", "randY")}
-    frames = {name: values.iloc[:, -1] for name, values in differences.items()}
-    for name in ("real", "randX", "randY"):
-        frames[f"CSR, {name}: last - first"] = csr.loc[name].iloc[:, -1] - csr.loc[name].iloc[:, 0]
-    train, test = (curves.loc["randY 0.4", name].unstack("step") for name in (TRAIN, TEST))
-    fitted = (
-        (train >= FITTED).idxmax(axis=1).where((train >= FITTED).any(axis=1), train.columns[-1])
-    )
-    frames["randY 0.4: fitted - best"] = fitted - test.idxmax(axis=1)
+def _of_critical_samples(curves: pd.DataFrame) -> Values:
+    csr = curves.pivot(index=["dataset_label", "trial"], columns="step", values=CSR)
+    first, last = csr.iloc[:, 0], csr.iloc[:, -1]
+    frames = {f"CSR, {n} - real": last.loc[n] - last.loc["real"] for n in ("randX", "randY")}
+    for n in ("real", "randX", "randY"):
+        frames[f"CSR, {n}: last - first"] = last.loc[n] - first.loc[n]
     return {name: [*map(float, of_trials)] for name, of_trials in frames.items()}
