@@ -108,6 +108,7 @@ def test_what_cannot_be_searched_is_said(model: nn.Module, x: Tensor, message: s
         critical_samples(model, x)
 
 
+@pytest.mark.slow
 def test_a_thousand_images_take_a_small_network_at_most_five_seconds() -> None:
     network = build("ConvNet", {"strided": True}, (1, 28, 28), 10, 0)
     x = torch.randn(1000, 1, 28, 28, generator=torch.Generator().manual_seed(0))

@@ -12,6 +12,7 @@ import torch
 import yaml
 from torchvision.datasets import CIFAR10
 
+import oodbench
 from oodbench.datasets import Environment, datasets, make
 from oodbench.errors import UserError
 from oodbench.identity import md5
@@ -90,6 +91,26 @@ def test_subsets_are_drawn_by_the_trial_and_shared_by_all_fractions() -> None:
         assert torch.equal(first[name].x, same[name].x)
         assert not torch.equal(first[name].x, other[name].x)
         assert len(torch.unique(first[name].x.flatten(1), dim=0)) == len(first[name].x)
+
+
+def test_trials_with_the_same_data_have_that_of_trial_0() -> None:
+    options = {"num_examples": 50, "fraction": 0.5, "randX": 0.5}
+    same, first = digits(3, same_data=True, **options), digits(0, **options)
+    assert all(torch.equal(same[n].x, first[n].x) for n in first)
+    assert torch.equal(same["train"].y, first["train"].y)
+
+
+def test_the_critical_sample_ratio_is_that_of_the_first_test_images() -> None:
+    dataset = make("NoisyLabels", {"base": "digits", "critical": 100})
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    network[1].weight.data *= 10
+    with torch.no_grad():
+        found = dataset.predictor_metrics(network, 1)["critical_sample_ratio"]
+    x = dataset.load(1)["test"].x[:100]
+    mask = oodbench.critical_samples(network, x, scale=1 / (255 * 0.3761), steps=200)
+    assert found == pytest.approx(float(mask.float().mean()), abs=0.021) and found > 0
+    assert not make("NoisyLabels", {"base": "digits"}).predictor_metrics(network, 1)
 
 
 def test_a_run_scores_the_mislabeled_part_and_does_not_train_on_it() -> None:
