@@ -48,24 +48,27 @@ def over_training(frames: Tables) -> pd.DataFrame:
     tested = accuracy & (table["environment"] == table["test_environments"].str[0])
     trained = accuracy & np.array([place in names for place, names in places])
     of = np.select([trained, tested, table["metric"] == CSR], [TRAIN, TEST, CSR], "")
-    wide = table.assign(of=of)[of != ""].pivot_table("value", [*KEYS, "step"], "of", sort=False)
-    return wide.reset_index().reindex(columns=[*KEYS, "step", TRAIN, TEST, CSR])
+    named = table.assign(of=of)[of != ""]
+    wide = pd.pivot_table(named, "value", [*KEYS, "step"], "of", sort=False).reset_index()
+    return pd.DataFrame(wide.reindex(columns=[*KEYS, "step", TRAIN, TEST, CSR]))
 
 
 def errors_of_examples(frames: Tables) -> dict[str, Numbers]:
-    """Whether each of R runs of a dataset misclassifies each of N training examples, (R, N), at the
-    first step; raises UserError if predictions are not kept, or of other data in each trial.
+    """Whether each of R runs misclassifies each of N training examples at the first step, (R, N), by
+    dataset (and method, of several); raises UserError if predictions are not kept, or of other data in
+    each trial.
     """
     read = predictions_of_runs(frames.runs)
     first = frames.records.groupby("id", observed=True)["step"].min()
     found = {}
-    for name, runs in frames.runs.groupby("dataset_label", sort=False):
+    several = frames.runs["label"].nunique() > 1
+    for (name, label), runs in frames.runs.groupby(["dataset_label", "label"], sort=False):
         places = zip(runs["id"], runs["training_environments"], strict=True)
         kept = [read(i, int(first[i]))[training[0]] for i, training in places]
         if len({(p.inputs, p.targets.tobytes()) for p in kept}) > 1:
             raise UserError(f"the trials of {name} have other data each: set its `same_data`")
         wrong = [p.logits.argmax(1) != p.targets for p in kept]
-        found[str(name)] = np.stack(wrong).astype(float)
+        found[f"{name}, {label}" if several else name] = np.stack(wrong).astype(float)
     return found
 
 
@@ -100,26 +103,26 @@ def _gini(dataset: Dataset, trial: int) -> Numbers:
 
 def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
     """Print a row for each dataset and method; save the figures that the runs have the numbers for."""
-    curves, ginis, errors = (
-        over_training(frames),
-        gini_over_training(frames, min(TRIALS, frames.runs["trial"].nunique())),
-        {},
-    )
+    curves, errors = over_training(frames), dict[str, Numbers]()
+    ginis = gini_over_training(frames, min(TRIALS, frames.runs["trial"].nunique()))
     try:
         errors = errors_of_examples(frames)
     except UserError as error:
         console.say(f"no error rates of examples: {error}")
-    rows = []
+    rows: list[list[str]] = []
     for (name, label), of in curves.groupby(["dataset_label", "label"], sort=False):
         runs = of.sort_values("step").groupby("trial")
         numbers = [runs[TRAIN].last(), runs[TEST].max(), runs[CSR].first(), runs[CSR].last()]
-        numbers += [spread(errors[name])] if name in errors else [[]]
         texts = [number(*mean_and_error(v), "accuracy") for v in numbers]
-        rows.append([name, label, *texts, number(*mean_and_error(ginis[name][:, -1]), "")])
+        wrong = errors.get(str(name), errors.get(f"{name}, {label}"))
+        of_data = [[] if wrong is None else spread(wrong), ginis[str(name)][:, -1]]
+        texts += [number(*mean_and_error(v), "") for v in of_data]
+        rows.append([str(name), str(label), *texts])
     console.print(console.tables(HEADER, rows, keys=2))
-    for file, figure in {} if folder is None else _figures(curves, ginis, errors).items():
+    if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        save(figure, folder / f"{file}.png")
+        for file, figure in _figures(curves, ginis, errors).items():
+            save(figure, folder / f"{file}.png")
 
 
 def _figures(
@@ -130,11 +133,10 @@ def _figures(
     families = curves["label"].map(_family).nunique()
     if curves["label"].nunique() == 1:
         draw["over-training"] = (_draw_curves, curves)
+    elif families == 1:
+        draw["capacity"] = (_draw_capacity, curves)
     else:
-        how = (
-            ("capacity", _draw_capacity) if families == 1 else ("regularizers", _draw_regularizers)
-        )
-        draw[how[0]] = (how[1], curves)
+        draw["regularizers"] = (_draw_regularizers, curves)
     found = {}
     with matplotlib.rc_context(PAPER):
         for name, (function, numbers) in draw.items():
