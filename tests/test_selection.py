@@ -256,8 +256,10 @@ def test_a_step_that_a_pair_has_not_recorded_is_not_chosen(tmp_path: Path) -> No
 
 def logits_of(right: list[bool], classes: list[int]) -> np.ndarray[Any, Any]:
     """Logits (N, 1) of the second of two classes, right or wrong."""
-    sign = 2.0 * (np.array(classes) == np.array(right)) - 1
-    return sign[:, None]
+    signs = [
+        [1.0 if bool(c) == is_right else -1.0] for c, is_right in zip(classes, right, strict=True)
+    ]
+    return np.array(signs)
 
 
 def kept(path: Path, guesses: dict[tuple[str, int, int], str], **changes: Any) -> Tables:

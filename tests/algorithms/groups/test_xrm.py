@@ -51,7 +51,7 @@ class Authors:
         within = a * assigned + b * (1 - assigned)
         without = a * (1 - assigned) + b * assigned
         losses = F.cross_entropy(within, y, reduction="none")
-        loss = torch.stack([losses[y == c].mean() for c in y.unique()]).sum()
+        loss = torch.stack([losses[y == c].mean() for c in set(y.tolist())]).sum()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -172,7 +172,7 @@ def test_an_environment_that_a_batch_lacks_has_all_of_the_batch() -> None:
 
 
 def test_without_a_first_stage_it_is_its_method_on_the_training_environments() -> None:
-    values = {"first_stage": 0, "over": "environments", "eta": 0.5}
+    values: dict[str, Any] = {"first_stage": 0, "over": "environments", "eta": 0.5}
     xrm, alone = tiny("XRM", **values), tiny("GroupDRO", eta=0.5)
     for step in range(3):
         for algorithm in (xrm, alone):
