@@ -35,7 +35,7 @@ from oodbench.hparams import (
     uniform,
     uniform_int,
 )
-from oodbench.networks.base import networks
+from oodbench.networks.base import Network, networks
 from oodbench.optimizers import SCHEDULES
 from oodbench.sweep.file import Sweep
 from oodbench.sweep.plan import single
@@ -95,13 +95,15 @@ def fields_of(space: Any) -> dict[str, Any]:
 
 def everything_by_default() -> dict[str, Any]:
     """What a sweep takes where its file says nothing, by what it belongs to."""
-    shared = fields_of(Algorithm.Hparams)
-    table: dict[str, Any] = {"every method": shared}
-    for name, cls in ours(algorithms).items():
-        own = {f: v for f, v in fields_of(cls.Hparams).items() if v != shared.get(f)}
-        table[f"method {name}"] = own
-    for name, cls in ours(networks).items():
-        table[f"network {name}"] = fields_of(cls.Hparams)
+    table: dict[str, Any] = {}
+    for kind, base, registry in (
+        ("method", Algorithm.Hparams, algorithms),
+        ("network", Network.Hparams, networks),
+    ):
+        shared = table[f"every {kind}"] = fields_of(base)
+        for name, cls in ours(registry).items():
+            own = {f: v for f, v in fields_of(cls.Hparams).items() if v != shared.get(f)}
+            table[f"{kind} {name}"] = own
     for name, cls in ours(adaptations).items():
         table[f"adaptation {name}"] = fields_of(cls.Hparams)
     for name, cls in ours(datasets).items():

@@ -1,18 +1,22 @@
 """The base class of networks, their registry, and `build`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oodbench.datasets import Dataset
-from oodbench.hparams import checked, neutral_values
+from oodbench.errors import UserError
+from oodbench.hparams import checked, hparam, neutral_values
 from oodbench.registry import Registry
 
 networks: Registry[type["Network"]] = Registry("network", "oodbench.networks")
+ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh)
+"""The layers whose outputs are hidden units."""
 
 
 def register(name: str) -> Callable[[type["Network"]], type["Network"]]:
@@ -33,7 +37,19 @@ class Network(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:
-        """The network's hyperparameters."""
+        """Regularizers of training, all off by default; evaluation is without them (arXiv:1706.05394).
+
+        Hidden units are the outputs of activation layers, or the features of a network that has none.
+        """
+
+        dropout: float = hparam(0.0, low=0.0, high=0.99, neutral=0.0)
+        """The share of the hidden units that are set to 0; a network that declares it anew applies it."""
+        input_dropout: float = hparam(0.0, low=0.0, high=0.99, neutral=0.0)
+        """The share of the inputs that are set to 0."""
+        input_noise: float = hparam(0.0, low=0.0, neutral=0.0)
+        """The standard deviation of normal noise on the inputs, in the units in which networks get them."""
+        hidden_noise: float = hparam(0.0, low=0.0, neutral=0.0)
+        """The standard deviation of normal noise on the hidden units."""
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
@@ -82,6 +98,46 @@ class Network(nn.Module):
         return logits
 
 
+class Perturbation(nn.Module):
+    """Normal noise of a standard deviation, then dropout, at hooked modules in training mode."""
+
+    def __init__(self, noise: float, dropout: float) -> None:
+        super().__init__()
+        self.noise, self.dropout = noise, dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The values with noise, in their shape; raises UserError if they are ids."""
+        if not x.is_floating_point():
+            raise UserError(
+                "the inputs are ids: they take neither `input_dropout` nor `input_noise`"
+            )
+        noisy = x + self.noise * torch.randn_like(x) if self.noise else x
+        return F.dropout(noisy, self.dropout)
+
+    # bound methods: a deep copy of the network hooks its copy of this module
+
+    def before(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor | None:
+        """A hook that perturbs a module's inputs."""
+        return self(inputs[0]) if module.training else None
+
+    def after(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor | None:
+        """A hook that perturbs a module's outputs."""
+        return self(output) if module.training else None
+
+
+def _perturb(network: Network, h: Network.Hparams) -> None:
+    (inherited,) = (f for f in fields(Network.Hparams) if f.name == "dropout")
+    dropout = h.dropout if inherited in fields(h) else 0.0  # else the network applies it
+    if h.hidden_noise or dropout:
+        network.on_hidden = Perturbation(h.hidden_noise, dropout)
+        hidden = [m for m in network.featurizer.modules() if isinstance(m, ACTIVATIONS)]
+        for module in hidden or [network.featurizer]:
+            module.register_forward_hook(network.on_hidden.after)
+    if h.input_noise or h.input_dropout:
+        network.on_inputs = Perturbation(h.input_noise, h.input_dropout)
+        network.featurizer.register_forward_pre_hook(network.on_inputs.before)
+
+
 def build(
     name: str,
     values: Mapping[str, object],
@@ -98,6 +154,8 @@ def build(
     values = {**neutral_values(cls.Hparams), **values}
     hparams = checked(cls.Hparams, values, f"the hyperparameters of the network {name}")
     network: Network = cls(input_shape, num_outputs, hparams)
+    if isinstance(hparams, Network.Hparams):
+        _perturb(network, hparams)
     return network
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from oodbench.networks.base import Network
+from oodbench.networks.base import Network, Perturbation
 from oodbench.train.evaluate import whole_metrics
 from oodbench.train.run import Run
 from oodbench.train.vectorized.optimizers import shared_options
@@ -139,8 +139,8 @@ def why_not(run: Run) -> str | None:
         return "its data are read from disk while it trains"
     if type(algorithm.network).losses is not Network.losses:
         return "its network works out its own losses"
-    if any(isinstance(m, nn.Dropout) and m.p > 0 for m in modules):
-        return "dropout draws random numbers for every run"
+    if any(isinstance(m, Perturbation) or (isinstance(m, nn.Dropout) and m.p) for m in modules):
+        return "dropout or noise draws random numbers for every run"
     if any("." in name for name, _ in algorithm.named_buffers()):
         return (
             "its network keeps more than parameters, such as the statistics of batch normalisation"
