@@ -1,0 +1,119 @@
+"""Adversarial training against a loop over examples, written out from the paper's algorithm 1."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oodbench.algorithms import Batch, algorithms, why_skipped
+from oodbench.conformance.tiny_problems import TASKS, tiny_batch, tiny_problem
+from oodbench.tasks import Task
+from tests.helpers.methods import BINARY, tiny
+
+SIZES = {"radius": 0.375, "alpha": 0.3, "beta": 0.2, "scale": 1.5, "search_steps": 4}
+BOX = 0.5625
+CLASSES = TASKS["multiclass"]
+
+
+def probabilities(network: nn.Module, x: Tensor) -> Tensor:
+    """Log-probabilities (C,) of one input."""
+    logits = network(x.unsqueeze(0))[0]
+    if len(logits) == 1:
+        return F.logsigmoid(torch.cat([-logits, logits]))
+    return logits.log_softmax(0)
+
+
+def searched(network: nn.Module, x: Tensor, seed: int) -> list[Tensor]:
+    """The neighbour of each input, itself where the search finds none."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = [int(probabilities(network, each).argmax()) for each in x]
+    place = {i: each.clone() for i, each in enumerate(x)}
+    found: dict[int, Tensor] = {}
+    for _ in range(4):
+        eta = torch.randn(len(place), x.shape[1], generator=generator).double()
+        for noise, i in zip(eta, list(place), strict=True):
+            at = place[i].requires_grad_()
+            (slope,) = torch.autograd.grad(probabilities(network, at)[classes[i]], at)
+            moved = at.detach() - 0.45 * slope.sign() + 0.3 * noise
+            place[i] = torch.maximum(torch.minimum(moved, x[i] + BOX), x[i] - BOX)
+            if int(probabilities(network, place[i]).argmax()) != classes[i]:
+                found[i] = place.pop(i)
+    return [found.get(i, each) for i, each in enumerate(x)]
+
+
+@pytest.mark.parametrize("task", [BINARY, CLASSES])
+def test_six_updates_are_those_of_a_loop_over_examples(task: Task) -> None:
+    values = {"lr": 1e-2, "weight_decay": 1e-3, "optimizer": "adam", "lr_schedule": "constant"}
+    algorithm = tiny("AdversarialTraining", task, adversarial_weight=0.3, **SIZES, **values)
+    network = copy.deepcopy(algorithm.network)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2, weight_decay=1e-3)
+    shares = []
+    for step in range(6):
+        batch = tiny_batch(task, seed=step)
+        seed = int(algorithm.noise_at(batch, step)["seed"])
+        near = torch.stack(searched(network, batch.x.flatten(0, 1), seed)).view_as(batch.x)
+        risks = [
+            (1 - w) * task.losses(network(x), y).mean()
+            for w, inputs in ((0.7, near), (0.3, batch.x))
+            for x, y in zip(inputs, batch.y, strict=True)
+        ]
+        optimizer.zero_grad()
+        (torch.stack(risks).sum() / 5).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        metrics = algorithm.train_step(batch, step)
+        shares.append(float((near != batch.x).any(2).double().mean()))
+        assert float(metrics["critical"]) == pytest.approx(shares[-1])
+    assert 0.1 < min(shares) and max(shares) < 0.9
+    wanted = dict(network.named_parameters())
+    for name, value in algorithm.network.named_parameters():
+        torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-12)
+
+
+def with_noise(batch: Batch, seed: int) -> Batch:
+    return replace(batch, noise={"seed": torch.tensor(seed)})
+
+
+def test_neighbours_are_in_the_box_and_of_another_class() -> None:
+    algorithm, batch = tiny("AdversarialTraining", CLASSES, **SIZES), tiny_batch(CLASSES)
+    found, near = algorithm.neighbours(with_noise(batch, 0))  # type: ignore[operator]
+    assert (near - batch.x).abs().max() <= BOX + 1e-12
+    before, after = (algorithm.predict(x.flatten(0, 1)).argmax(1) for x in (batch.x, near))
+    assert torch.equal(found.flatten(), before != after) and 0 < found.sum() < found.numel()
+    assert torch.equal(near[~found], batch.x[~found])
+
+
+def test_the_search_has_no_dropout_and_leaves_each_module_in_its_mode() -> None:
+    algorithm, batch = tiny("AdversarialTraining", CLASSES, **SIZES), tiny_batch(CLASSES)
+    found = algorithm.neighbours(with_noise(batch, 0))  # type: ignore[operator]
+    algorithm.network.featurizer.append(nn.Dropout(0.9))
+    algorithm.network.featurizer.eval()
+    modes = [m.training for m in algorithm.network.modules()]
+    algorithm.network.featurizer[-1].train()
+    modes[-2] = True
+    again = algorithm.neighbours(with_noise(batch, 0))  # type: ignore[operator]
+    assert torch.equal(found[0], again[0]) and torch.equal(found[1], again[1])
+    assert [m.training for m in algorithm.network.modules()] == modes
+
+
+def test_running_statistics_are_those_of_the_pass_at_the_examples() -> None:
+    built = []
+    for method in ("AdversarialTraining", "ERM"):
+        algorithm = tiny(method, BINARY)
+        algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
+        algorithm.train_step(tiny_batch(BINARY), 0)
+        built.append(dict(algorithm.network.named_buffers()))
+    assert len(built[0]) == 3
+    for key, value in built[1].items():
+        assert torch.equal(built[0][key], value)
+
+
+def test_it_needs_classes_and_numbers() -> None:
+    cls = algorithms.get("AdversarialTraining")
+    assert why_skipped(cls, tiny_problem(CLASSES)) is None
+    problem = replace(tiny_problem(CLASSES), discrete=True)
+    assert why_skipped(cls, problem) == "it moves inputs, and these are ids"
+    reason = why_skipped(cls, tiny_problem(TASKS["regression"]))
+    assert reason == "it searches inputs of another predicted class"
