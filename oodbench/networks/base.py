@@ -15,7 +15,14 @@ from oodbench.hparams import checked, hparam, neutral_values
 from oodbench.registry import Registry
 
 networks: Registry[type["Network"]] = Registry("network", "oodbench.networks")
-ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh)
+ACTIVATIONS: tuple[type[nn.Module], ...] = (
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Tanh,
+)
 """The layers whose outputs are hidden units."""
 
 

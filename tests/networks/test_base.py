@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, identity
-from oodbench.networks.base import Network, Perturbation, build, networks
+from oodbench.networks.base import Perturbation, build, networks
 
 IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
 TEXTS = ("DistilBERT", "TextCNN", "TextModel")
@@ -57,7 +57,7 @@ def test_regularizers_that_are_off_are_not_in_the_identity(name: str) -> None:
     assert identity(space, {key: 0.25 for key in new}).keys() == new
 
 
-def training_output(network: Network, x: Tensor, seed: int = 1) -> Tensor:
+def training_output(network: nn.Module, x: Tensor, seed: int = 1) -> Tensor:
     torch.manual_seed(seed)
     output: Tensor = network.train()(x)
     return output

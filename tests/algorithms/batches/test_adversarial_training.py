@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,14 +14,20 @@ from oodbench.conformance.tiny_problems import TASKS, tiny_batch, tiny_problem
 from oodbench.tasks import Task
 from tests.helpers.methods import BINARY, tiny
 
-SIZES = {"radius": 0.375, "alpha": 0.3, "beta": 0.2, "scale": 1.5, "search_steps": 4}
+SIZES: dict[str, Any] = {
+    "radius": 0.375,
+    "alpha": 0.3,
+    "beta": 0.2,
+    "scale": 1.5,
+    "search_steps": 4,
+}
 BOX = 0.5625
 CLASSES = TASKS["multiclass"]
 
 
 def probabilities(network: nn.Module, x: Tensor) -> Tensor:
     """Log-probabilities (C,) of one input."""
-    logits = network(x.unsqueeze(0))[0]
+    logits: Tensor = network(x.unsqueeze(0))[0]
     if len(logits) == 1:
         return F.logsigmoid(torch.cat([-logits, logits]))
     return logits.log_softmax(0)
@@ -46,7 +53,12 @@ def searched(network: nn.Module, x: Tensor, seed: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("task", [BINARY, CLASSES])
 def test_six_updates_are_those_of_a_loop_over_examples(task: Task) -> None:
-    values = {"lr": 1e-2, "weight_decay": 1e-3, "optimizer": "adam", "lr_schedule": "constant"}
+    values: dict[str, Any] = {
+        "lr": 1e-2,
+        "weight_decay": 1e-3,
+        "optimizer": "adam",
+        "lr_schedule": "constant",
+    }
     algorithm = tiny("AdversarialTraining", task, adversarial_weight=0.3, **SIZES, **values)
     network = copy.deepcopy(algorithm.network)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2, weight_decay=1e-3)
@@ -78,7 +90,7 @@ def with_noise(batch: Batch, seed: int) -> Batch:
 
 def test_neighbours_are_in_the_box_and_of_another_class() -> None:
     algorithm, batch = tiny("AdversarialTraining", CLASSES, **SIZES), tiny_batch(CLASSES)
-    found, near = algorithm.neighbours(with_noise(batch, 0))  # type: ignore[operator]
+    found, near = algorithm.neighbours(with_noise(batch, 0))
     assert (near - batch.x).abs().max() <= BOX + 1e-12
     before, after = (algorithm.predict(x.flatten(0, 1)).argmax(1) for x in (batch.x, near))
     assert torch.equal(found.flatten(), before != after) and 0 < found.sum() < found.numel()
@@ -87,13 +99,13 @@ def test_neighbours_are_in_the_box_and_of_another_class() -> None:
 
 def test_the_search_has_no_dropout_and_leaves_each_module_in_its_mode() -> None:
     algorithm, batch = tiny("AdversarialTraining", CLASSES, **SIZES), tiny_batch(CLASSES)
-    found = algorithm.neighbours(with_noise(batch, 0))  # type: ignore[operator]
+    found = algorithm.neighbours(with_noise(batch, 0))
     algorithm.network.featurizer.append(nn.Dropout(0.9))
     algorithm.network.featurizer.eval()
     modes = [m.training for m in algorithm.network.modules()]
     algorithm.network.featurizer[-1].train()
     modes[-2] = True
-    again = algorithm.neighbours(with_noise(batch, 0))  # type: ignore[operator]
+    again = algorithm.neighbours(with_noise(batch, 0))
     assert torch.equal(found[0], again[0]) and torch.equal(found[1], again[1])
     assert [m.training for m in algorithm.network.modules()] == modes
 
