@@ -1,6 +1,7 @@
 """Features of images under a frozen network, computed once, so that heads train fast."""
 
 import hashlib
+import shlex
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -137,10 +138,11 @@ class FrozenFeatures(FileDataset):
         """Raise MissingError if inputs are on disk, whose features only the command `cache` extracts."""
         if any(isinstance(each.x, Stored) for each in environments.values()):
             command = f"python -m oodbench.data cache FrozenFeatures --data-dir {self.data_dir}"
+            for key, value in self.changed_options.items():
+                text = f"[{', '.join(value)}]" if isinstance(value, tuple) else value
+                command += f" --set {shlex.quote(f'{key}={text}')}"
             raise MissingError(
-                f"{self.label}: there are no features in {folder}; `{command}`, with the same "
-                "options, extracts them",
-                command,
+                f"{self.label}: there are no features in {folder}; `{command}` extracts them", command
             )
 
     def _shown(self, featured: dict[str, Environment]) -> dict[str, Environment]:
@@ -198,6 +200,7 @@ class FrozenFeatures(FileDataset):
 
     def cache(self, workers: int) -> None:
         """Extract the features, on the first GPU if there is one; of trial 0, where trials differ."""
+        self._weights_file()
         environments = self.images.load(0)
         self._extract(environments, self._folder(environments), workers)
 
@@ -232,16 +235,14 @@ class FrozenFeatures(FileDataset):
     def _num_features(self) -> int:
         if self.options.file:
             return int(next(iter(self._arrays().values())).shape[-1])
-        with torch.random.fork_rng(devices=()), torch.device("meta"):
-            return build(
-                self.options.network, self._values("none"), self.images.input_shape, 2, 0
-            ).num_features
+        values = tuple(sorted(self._values("none").items()))
+        return _width(self.options.network, values, self.images.input_shape)
 
     @cached_property
     def _network(self) -> Network:
         network: Any = networks.get(self.options.network)
         values = self._values(self.options.weights)
-        require_sha256(network.weights_file(values), self.options.sha256)
+        require_sha256(self._weights_file(), self.options.sha256)
         values = network.resolved(values, self.images)
         with torch.random.fork_rng(devices=()):
             built = build(self.options.network, values, self.images.input_shape, 2, 0)
@@ -258,13 +259,25 @@ class FrozenFeatures(FileDataset):
             weights = str(self.data_dir / weights)
         return values | given | {"weights": weights}
 
+    def _weights_file(self) -> Path | None:
+        """The file of the weights; raises MissingError that says where to put it if it is not there."""
+        values = self._values(self.options.weights)
+        file = Path(values["weights"])
+        if file.suffix and not file.is_file():
+            digest = f", with SHA-256 {self.options.sha256}" if self.options.sha256 else ""
+            raise MissingError(
+                f"{self.label}: there is no file of weights {(self.data_dir or Path()) / file}: put it "
+                f"there{digest}"
+            )
+        network: Any = networks.get(self.options.network)
+        found: Path | None = network.weights_file(values)
+        return found
+
     def _sha256(self) -> str:
         """The checksum of the weights, whose file need not be there where the options say it."""
         if self.options.weights == "none":
             raise UserError("FrozenFeatures needs `weights`: a file or a name such as imagenet")
-        network: Any = networks.get(self.options.network)
-        values = self._values(self.options.weights)
-        return self.options.sha256 or sha256(network.weights_file(values))
+        return self.options.sha256 or sha256(self._weights_file())
 
     def _folder(self, environments: Mapping[str, Environment]) -> Path:
         if self.data_dir is None:
@@ -280,6 +293,13 @@ class FrozenFeatures(FileDataset):
             parts += (sorted(self.options.network_settings),)
         key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
         return self.data_dir / ".oodbench" / f"features-{self.options.of}-{key}"
+
+
+@lru_cache
+def _width(network: str, values: tuple[tuple[str, Any], ...], input_shape: tuple[int, ...]) -> int:
+    """The number of a network's features."""
+    with torch.random.fork_rng(devices=()), torch.device("meta"):
+        return build(network, dict(values), input_shape, 2, 0).num_features
 
 
 @lru_cache(maxsize=2)

@@ -58,6 +58,10 @@ DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need fil
 Workers = Annotated[
     int | None, typer.Option(min=1, max=MOST_THREADS, help="Processes; one per core or device.")
 ]
+StepsPerSecond = Annotated[
+    float | None,
+    typer.Option(min=1e-9, help="A run's speed, such as your GPU's; nothing is measured then."),
+]
 Stale = Annotated[
     Literal["retrain", "keep"] | None,
     typer.Option("--stale", help="Train runs of changed code or data again, or keep them."),

@@ -18,9 +18,10 @@ from oodbench.results.boards import (
     find_board,
     frozen_datasets,
     frozen_folder,
+    nothing_frozen,
     to_come,
 )
-from oodbench.terminal import DataDir, Plugins, Stale, Workers, commands, counted, terminal
+from oodbench.terminal import DataDir, Plugins, Stale, StepsPerSecond, Workers, commands, counted, terminal
 
 app = commands(__doc__, no_args_is_help=True)
 
@@ -34,10 +35,13 @@ Only = Annotated[
 @app.command("list")
 def list_() -> None:
     """List the boards: datasets, rows, runs, size and the code that trained them."""
-    rows = []
+    rows, empty = [], []
     names = ("dataset_label", "label", "ceiling", "provenance")
     for name in board_names():
         board = find_board(name)
+        if not (board / RUNS_FILE).is_file():
+            empty.append(f"{name} has {nothing_frozen(board)}")
+            continue
         frozen, labels, ceilings, made = columns_of(board, names)
         count, coming = len(set(frozen)), len(datasets_to_come(board))
         plain = {label for label, ceiling in zip(labels, ceilings, strict=True) if not ceiling}
@@ -52,20 +56,55 @@ def list_() -> None:
     header = ("board", "datasets", "rows", "runs", "size", "version, commit")
     console = terminal()
     console.print(console.tables(header, rows, prose=(5,)), soft_wrap=True)
+    for sentence in empty:
+        console.say(sentence)
+
+
+@app.command()
+def show(name: Name) -> None:
+    """Show a board's protocol: its datasets with tiers, test sets, runs, frozen rows, and pretraining."""
+    from oodbench.board.protocol import overview
+
+    board, console = find_board(name), terminal()
+    header = ("dataset", "tier", "test sets", "runs", "frozen rows", "pretraining")
+    console.print(console.tables(header, overview(board), prose=(5,)), soft_wrap=True)
+    if not frozen_datasets(board):
+        console.say(f"{name} has {nothing_frozen(board)}")
+
+
+@app.command()
+def cache(
+    name: Name,
+    data_dir: Annotated[Path, typer.Option(help="Where pictures and weights are.")],
+    dataset: Only = None,
+    tier: Annotated[str | None, typer.Option(help="A tier of the board, such as lite.")] = None,
+    workers: Workers = None,
+) -> None:
+    """Extract the features of a board's datasets once, on the GPU if there is one.
+
+    Datasets whose pictures or weights are missing are left out.
+    """
+    from oodbench.board.protocol import cache_features, find_tier, protocol_of, restricted
+
+    board = find_board(name)
+    labels = dataset or (find_tier(board, tier).datasets if tier else [])
+    cache_features(restricted(protocol_of(board), ["all"], datasets=labels), data_dir, workers)
 
 
 @app.command()
 def run(
     name: Name,
     algorithms: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--algorithm",
             "--algorithms",
-            help="A method, or a row of the protocol, or all; several times, or with commas.",
+            help="A method, a row of the protocol, or all, the default; several times, or with commas.",
         ),
-    ],
-    out: Annotated[Path, typer.Option(help="The results directory.")],
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The results directory; results/NAME, with the tier, if not.")
+    ] = None,
     plugin: Plugins = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
     draws: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
@@ -75,6 +114,10 @@ def run(
         Path | None,
         typer.Option(help="Features by a model of your own in place of those of --dataset."),
     ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Train nothing: show the runs, and how long they take.")
+    ] = False,
+    steps_per_second: StepsPerSecond = None,
     workers: Workers = None,
     data_dir: DataDir = None,
     stale: Stale = None,
@@ -96,11 +139,13 @@ def run(
     from oodbench.report.sources import beside_board, check_planned
     from oodbench.report.tables import print_sheet
     from oodbench.results.read import read_board
+    from oodbench.sweep.cli import show_time
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
-    from oodbench.sweep.plan import make_plan
+    from oodbench.sweep.plan import make_plan, show_plan
 
     board = find_board(name)
-    labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
+    given = ["all"] if algorithms is None else algorithms
+    labels = [label.strip() for text in given for label in text.split(",") if label.strip()]
     if not labels:
         raise UserError("--algorithm names no method")
     if tier:
@@ -114,6 +159,12 @@ def run(
         if frozen and (coming := datasets_to_come(board)):
             terminal(stderr=True).say(f"{to_come(coming)}; they are left out")
         sweep = possible(sweep, data_dir)
+    if plan:
+        made = make_plan(sweep, data_dir)
+        show_plan(made, terminal())
+        show_time(sweep, [*made.runs.values()], data_dir, workers, steps_per_second, terminal())
+        return
+    out = out or Path("results") / (f"{board.name}-{tier}" if tier else board.name)
     among = bool(frozen) and not features and set(dataset or ()) <= set(frozen)
     if among:
         check_planned(make_plan(sweep, data_dir).rows, read_board(board).runs, board.name)

@@ -1,5 +1,6 @@
 """The protocol of a board: its sweep, and which of its runs are trained."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,11 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from oodbench.errors import UserError, explained, unknown
-from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE
+from oodbench.errors import MissingError, UserError, explained, unknown
+from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE, columns_of, frozen_datasets
+from oodbench.results.pretraining import weights_of
 from oodbench.selection import sees_test
-from oodbench.sweep.file import Row, Sweep, validate
-from oodbench.sweep.sources import absent_data, indices
+from oodbench.sweep.file import Row, Sweep, training_of, validate
+from oodbench.sweep.sources import absent_data, indices, trials_of
 from oodbench.terminal import terminal
 from oodbench.yaml_values import read_yaml
 
@@ -152,8 +154,52 @@ def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
     if not left:
         raise next(iter(absent.values()))
     for label, error in absent.items():
-        terminal(stderr=True).say(f"{label} is left out: it needs `{error.command}`")
+        needs = f"it needs `{error.command}`" if error.command else str(error)
+        terminal(stderr=True).say(f"{label} is left out: {needs}")
     return sweep.model_copy(update={"datasets": left})
+
+
+def overview(board: Path) -> list[tuple[str, ...]]:
+    """The datasets of a board: label, tier, test sets, runs, frozen rows, and what pretraining has seen."""
+    from oodbench.datasets import make
+
+    sweep, known, columns = protocol_of(board), tiers(board), ("dataset_label", "label")
+    frozen = list(zip(*columns_of(board, columns), strict=True)) if frozen_datasets(board) else []
+    draws, rows = len(indices(sweep.hparam_draws, "hparam_draws")), []
+    for entry in map(entry_of, sweep.datasets):
+        label, training = name_of(entry), training_of(entry.get("training", {}), name_of(entry))
+        sets = training.test_environments or sweep.test_environments
+        if sets == "each":
+            sets = [[n] for n in make(str(entry.get("of", entry["name"])), {}).environments]
+        count = sum(isinstance(each, list) for each in sets) or 1
+        runs = count * draws * len(trials_of(sweep, training)) * len(sweep.algorithms)
+        of_tiers = [n for n, tier in known.items() if not tier.datasets or label in tier.datasets]
+        there = len({row for dataset, row in frozen if dataset == label})
+        network = {} if isinstance(training.network, str | None) else training.network.hparams
+        seen = weights_of(network | entry, str(entry.get("of", entry["name"])))
+        rows.append((label, ", ".join(of_tiers), str(count), f"{runs:,}", str(there), seen))
+    return rows
+
+
+def cache_features(sweep: Sweep, data_dir: Path, workers: int | None) -> None:
+    """Extract the features of a sweep's datasets; prints those whose pictures or weights are missing.
+
+    Raises MissingError if nothing can be extracted.
+    """
+    from oodbench.datasets import make, require_files
+
+    entries = [e for e in map(entry_of, sweep.datasets) if e["name"] == FEATURES]
+    missing: dict[str, MissingError] = {}
+    for entry in entries:
+        options = {k: v for k, v in entry.items() if k not in ("name", "label", "training", "ceiling")}
+        try:
+            require_files(make(FEATURES, options, data_dir)).cache(workers or os.cpu_count() or 1)
+        except MissingError as error:
+            missing[name_of(entry)] = error
+    if missing and len(missing) == len(entries):
+        raise next(iter(missing.values()))
+    for label, error in missing.items():
+        terminal(stderr=True).say(f"{label} is left out: {error}")
 
 
 def label_of(row: str | Row) -> str:

@@ -140,6 +140,16 @@ def _names(protocol: Mapping[str, Any]) -> list[str]:
     return [e if isinstance(e, str) else str(e.get("label") or e.get("name")) for e in entries]
 
 
+def nothing_frozen(board: Path) -> str:
+    """What is said of a board without frozen rows, with the commands that make some."""
+    name = called(board)
+    return (
+        f"a protocol of {len(datasets_to_come(board))} datasets and no frozen rows yet: `python -m "
+        f"oodbench.board run {name} --data-dir DIR` trains them, `python -m oodbench.board freeze "
+        f"results/{board.name} {name}` adds them"
+    )
+
+
 def to_come(datasets: Sequence[str]) -> str:
     """A clause on datasets that have no frozen row yet."""
     return f"Not frozen yet: {'; '.join(datasets)}"

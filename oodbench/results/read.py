@@ -28,6 +28,7 @@ from oodbench.results.boards import (
     called,
     datasets_to_come,
     find_board,
+    nothing_frozen,
     to_come,
 )
 from oodbench.results.directory import Directory, RunDirectory
@@ -237,7 +238,7 @@ def read_board(board: Path) -> Tables:
     """
     file = board / RUNS_FILE
     if not file.is_file():
-        raise UserError(f"the board {board.name} has no row yet")
+        raise UserError(f"the board {board.name} has {nothing_frozen(board)}")
     runs = runs_frame(read_table(file, RUNS))
     values = records_frame([read_table(board / RECORDS_FILE, RECORDS)])
     strange = set(values["id"].cat.categories) - set(runs["id"])

@@ -1,8 +1,7 @@
 """Runs and their records in memory, and as one tidy table."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from pandas.api.types import is_numeric_dtype, union_categoricals
 
 from oodbench.errors import unknown
 from oodbench.notes import AnyNote
+from oodbench.results.pretraining import known, weights_of
 from oodbench.results.run_spec import SCORE
 
 
@@ -101,31 +101,31 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """The weights that the networks of a table's rows began with, by dataset and label; empty if random.
+    """The weights of a table's rows, by dataset and label, as `weights_of` has them; empty if random."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row, dataset, values in _starts(runs):
+        found.setdefault(row, []).append(weights_of(values, dataset))
+    texts = {row: ", ".join(filter(None, dict.fromkeys(of_row))) for row, of_row in found.items()}
+    return texts if any(texts.values()) else {}
 
-    Files are given by name and a prefix of their SHA-256, published weights by name.
-    """
+
+def seen_before(runs: pd.DataFrame) -> list[str]:
+    """What is known of pictures that the weights' training data and these runs' datasets share."""
+    sentences = [known(v, dataset)[1] for _, dataset, v in _starts(runs) if weights_of(v)]
+    return list(dict.fromkeys(filter(None, sentences)))
+
+
+def _starts(runs: pd.DataFrame) -> Iterator[tuple[tuple[str, str], str, Any]]:
+    """The dataset and label of a row, the name of its pictures, and values that may name weights."""
     rows = runs[["dataset_label", "label"]].reset_index(drop=True)
-    known: dict[Any, list[str]] = {
-        row: [] for row in rows.drop_duplicates().itertuples(index=False, name=None)
-    }
+    of = [o.get("of") if isinstance(o, Mapping) else None for o in runs["options"]]
+    pictures = [o or name for o, name in zip(of, runs["dataset"], strict=True)]
     for name in ("network_hparams", "options"):
         values = runs[name].to_numpy()
         shared = pd.Series(map(id, values), dtype=np.int64)  # the runs of a board share them
         firsts = rows.assign(shared=shared).drop_duplicates()
         for place, dataset, label in firsts[["dataset_label", "label"]].itertuples(name=None):
-            known[dataset, label].append(_weights(values[place]))
-    texts = {row: ", ".join(filter(None, dict.fromkeys(of_row))) for row, of_row in known.items()}
-    return texts if any(texts.values()) else {}
-
-
-def _weights(values: object) -> str:
-    if not isinstance(values, Mapping) or values.get("weights", "none") == "none":
-        return ""
-    model, weights = values.get("model"), str(values.get("file") or values["weights"])
-    name = str(model) if weights == "cached" and model else PurePath(weights).name
-    checksum = str(values.get("sha256") or "")
-    return f"{name} ({checksum[:8]})" if checksum else name
+            yield (dataset, label), str(pictures[place]), values[place]
 
 
 def only(

@@ -22,6 +22,7 @@ from oodbench.terminal import (
     DataDir,
     Plugins,
     Stale,
+    StepsPerSecond,
     Terminal,
     Threads,
     Workers,
@@ -86,10 +87,7 @@ def plan(
     plugin: Plugins = None,
     set_: Settings = None,
     workers: Workers = None,
-    steps_per_second: Annotated[
-        float | None,
-        typer.Option(min=1e-9, help="A run's speed, such as your GPU's; nothing is measured then."),
-    ] = None,
+    steps_per_second: StepsPerSecond = None,
     format_: Format = "terminal",
 ) -> None:
     """Show a sweep's runs, the impossible ones, and about how long it takes.
@@ -112,10 +110,26 @@ def plan(
     if out is not None:
         count = len(made.runs) - len(left)
         console.say(f"{count} of them have ended in {out}; {len(left)} are left to train.")
-    if left and steps_per_second is not None:
+    if left:
+        show_time(parsed, left, data_dir, workers, steps_per_second, console)
+
+
+def show_time(
+    sweep: Sweep,
+    left: Sequence[RunSpec],
+    data_dir: Path | None,
+    workers: int | None,
+    steps_per_second: float | None,
+    console: Terminal,
+) -> None:
+    """Print how long some runs of a sweep take at this speed, or by a few measured steps of each row.
+
+    Raises UserError for rows whose first steps fail.
+    """
+    if steps_per_second is None:
+        _measure(sweep, left, data_dir, workers, console)
+    else:
         console.say(_time_at(steps_per_second, left, workers))
-    elif left:
-        _measure(parsed, left, data_dir, workers, console)
 
 
 def _time_at(steps_per_second: float, left: Sequence[RunSpec], workers: int | None) -> str:
@@ -134,10 +148,7 @@ def _measure(
     workers: int | None,
     console: Terminal,
 ) -> None:
-    """Measure a few steps of each row; print how long these runs take and how they share jobs.
-
-    Raises UserError for rows whose first steps fail.
-    """
+    """Measure a few steps of each row; print how long these runs take and how they share jobs."""
     from oodbench.sweep.estimate import forecast
     from oodbench.sweep.launchers.progress import progress
     from oodbench.sweep.launchers.resources import Resources, SlurmResources

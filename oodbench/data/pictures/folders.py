@@ -34,7 +34,7 @@ from oodbench.data.pictures.pixels import (
 )
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces, progress
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata
-from oodbench.errors import UserError, counted
+from oodbench.errors import MissingError, UserError, counted
 from oodbench.files import write_whole
 from oodbench.hparams import hparam
 from oodbench.identity import by_stamp, digest_of, stamp
@@ -301,14 +301,14 @@ class Images(FileDataset):
 
     def fingerprint(self, listing: Listing) -> str:
         """A hash of every file's name, size and time of change, and of its class; or UserError."""
-        lines = []
+        lines, root = [], self.root  # which looks into folders
         for name, files in listing.items():
             for file, number in files:
                 try:
                     size, changed = stamp(file)
                 except OSError as error:  # such as a dead link
                     raise UserError(f"{self.name}: {file}: {error.strerror}") from error
-                place = file.relative_to(self.root) if file.is_relative_to(self.root) else file
+                place = str(file).removeprefix(f"{root}{os.sep}")
                 lines.append(f"{name}\t{place}\t{number}\t{size}\t{changed}\n")
         return digest_of("".join(lines).encode())
 
@@ -424,7 +424,12 @@ class Published(Images):
             raise UserError(f"{self.name} needs --data-dir DIR with the folder {folder} in it")
         root = self.data_dir / folder
         if not root.is_dir():
-            raise UserError(f"{self.name}: there is no folder {root}; get it from {self.source}")
+            command = f"python -m oodbench.data download {self.name} --from FOLDER --data-dir {self.data_dir}"
+            raise MissingError(
+                f"{self.name}: there is no folder {root}; get it from {self.source} and unpack it there, or "
+                f"make it from a copy of Hugging Face's hub by `{command}`",
+                command,
+            )
         return root
 
     def download(self, data_dir: Path) -> None:
@@ -480,15 +485,31 @@ class Suite(Published):
         return folders
 
     def listing(self) -> Listing:
-        """All files in the order of their names; environments must have the same class folders."""
+        """All files in the order of their names, as they were when the object first looked.
+
+        Environments must have the same class folders.
+        """
+        return self._listing
+
+    def fingerprint(self, listing: Listing) -> str:
+        """As that of `Images`, computed once for the dataset's own listing."""
+        return self._fingerprint if listing is self._listing else super().fingerprint(listing)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return super().fingerprint(self._listing)
+
+    @cached_property
+    def _listing(self) -> Listing:
         listing: Listing = {}
+        root, classes = self.root, self.classes  # which look into folders
         for environment, folder, _ in self.places:
-            at = self.root / folder
+            at = root / folder
             if not at.is_dir():
                 raise UserError(f"{self.name}: environment '{environment}' has no folder {at}")
-            present = [n for n in class_folders(at) if n in self.classes or image_files(at / n)]
-            for name in (*self.classes, *present):
-                if name not in present or name not in self.classes:
+            present = [n for n in class_folders(at) if n in classes or image_files(at / n)]
+            for name in (*classes, *present):
+                if name not in present or name not in classes:
                     state = "no folder" if name not in present else "a folder"
                     raise UserError(
                         f"{self.name}: environment '{environment}' has {state} of the class '{name}' "
@@ -496,12 +517,12 @@ class Suite(Published):
                     )
             files = [
                 (file, label)
-                for label, name in enumerate(self.classes)
+                for label, name in enumerate(classes)
                 for file in image_files(at / name)
             ]
             seen = sorted({label for _, label in files})
             if len(seen) < 2:
-                what = f"only images of '{self.classes[seen[0]]}'" if seen else "no images"
+                what = f"only images of '{classes[seen[0]]}'" if seen else "no images"
                 raise UserError(f"{self.name}: environment '{environment}' has {what} in {at}")
             listing[environment] = files
         return listing

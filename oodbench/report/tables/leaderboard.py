@@ -24,7 +24,7 @@ from oodbench.report.statistics import LEAST, each_mean_and_error, half_width
 from oodbench.report.tables import Cell
 from oodbench.report.tables.remarks import notes, remarks
 from oodbench.results.run_spec import CONSTANT
-from oodbench.results.tables import CELL, Tables, origins, plugins_of, pretraining
+from oodbench.results.tables import CELL, Tables, origins, plugins_of, pretraining, seen_before
 from oodbench.selection import Chosen, find_rule, judge, judge_by_all, rule_names, sees_test
 from oodbench.terminal import counted
 
@@ -150,6 +150,7 @@ class Leaderboard:
         whole = bool((self.means["n"] == self.means["planned"]).all())
         of_rule = notes(tables.runs, self.rule, rule.description, self.higher, whole)
         about = [text for name, text in ABOUT.items() if name in self.frame]
+        about += seen_before(tables.runs)
         lacking = _undefined([self.cells, *self._further.values()])
         return (*of_rule, *lacking, *_ties(self.chosen), *about, *map(self._of_metric, self.also))
 

@@ -1,0 +1,180 @@
+"""The board photographs: its protocol, what it says without pictures, weights or rows, and its tiers on made pictures."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import torchvision
+
+from oodbench.board.protocol import overview, protocol_of, restricted, tiers
+from oodbench.data.mirrors import fetch
+from oodbench.datasets import make, require_files
+from oodbench.identity import sha256
+from oodbench.networks.base import build
+from oodbench.results.boards import find_board
+from oodbench.sweep.plan import make_plan
+from tests.board.test_cli import one_sentence
+from tests.data.test_parquet_copies import DOMAINS, shard
+from tests.helpers.boards import invoke
+from tests.helpers.photographs import (
+    SUITES,
+    feature_sets,
+    numbers_of,
+    picture,
+    small_board,
+    suite_folder,
+    write_features,
+)
+
+NETWORKS = ("fine-tuned", "ResNet-50", "CLIP", "DINOv2")
+
+
+def test_the_protocol_has_each_dataset_under_each_network() -> None:
+    board = find_board("photographs")
+    sweep, rows = protocol_of(board), overview(board)
+    labels = {f"{suite}, {network}" for suite in SUITES for network in NETWORKS}
+    assert {row[0] for row in rows} == labels and len(sweep.algorithms) == 27
+    assert {row[2:4] for row in rows} == {("4", f"{4 * 27 * 9:,}")}
+    assert {*tiers(board)["features"].datasets} == {x for x in labels if "fine" not in x}
+    assert {*tiers(board)["fine-tuned"].datasets} == {x for x in labels if "fine" in x}
+    for label, *_, pretraining in rows:
+        assert pretraining.endswith((": seen", ": style seen", ": unknown"))
+        assert ("unknown" in pretraining) == label.startswith("TerraIncognita")
+
+
+def test_without_rows_every_command_says_so_in_a_sentence(tmp_path: Path) -> None:
+    board = small_board(tmp_path)
+    said = "has a protocol of 16 datasets and no frozen rows yet: `python -m oodbench.board run"
+    for command in ("show", "list"):
+        text = invoke(command, *([board] * (command == "show")))
+        assert said in " ".join(text.split())
+    for command in ("table", "compare", "validate", "rerun"):
+        assert said in one_sentence(command, board)
+
+
+def test_what_is_missing_is_said_with_its_place(tmp_path: Path) -> None:
+    board, data = small_board(tmp_path), tmp_path / "data"
+    data.mkdir()
+    for command in ("run", "cache"):
+        text = one_sentence(command, board, "--data-dir", data, "--dataset", "PACS, CLIP")
+        assert f"there is no folder {data / 'PACS'}; get it from https://" in text
+        assert f"data download PACS --from FOLDER --data-dir {data}" in text
+    suite_folder("PACS", data, 0.001)
+    text = one_sentence("run", board, "--data-dir", data, "--dataset", "PACS, DINOv2")
+    assert f"data cache FrozenFeatures --data-dir {data}" in text
+    assert "--set weights=dinov2_vitb14_pretrain.pth" in text
+    text = one_sentence("cache", board, "--data-dir", data, "--dataset", "PACS, DINOv2")
+    assert "put it there, with SHA-256 0b8b82f8" in text
+    assert f"there is no file of weights {data / 'dinov2_vitb14_pretrain.pth'}" in text
+
+
+@pytest.mark.slow
+def test_the_tier_of_features_is_trained_and_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = ["ERM", "VREx"]
+    board = small_board(tmp_path, hparam_draws=1, trials=1, algorithms=rows)
+    data = tmp_path / "data"
+    suite_folder("PACS", data, 0.004)
+    for label, dataset in feature_sets(board, data).items():
+        if label in ("PACS, CLIP", "PACS, DINOv2"):
+            write_features(dataset)
+    command = ("run", "./photographs", "--tier", "features", "--data-dir", data)
+    text = invoke(*command, "--plan", "--steps-per-second", 100)
+    assert "16 runs in sweep 'photographs'" in text and "3,200 steps, 100 a second" in text
+    assert not (tmp_path / "results").exists()
+    text = " ".join(invoke(*command, "--workers", 1).split())
+    assert "VLCS, CLIP is left out: it needs `python -m oodbench.data download VLCS" in text
+    assert "PACS, ResNet-50 is left out: it needs `python -m oodbench.data cache Froz" in text
+    assert "16 done of 16 runs in results/photographs-features" in text
+    text = invoke("freeze", "results/photographs-features", "./photographs", "--data-dir", data)
+    assert "New in ./photographs: 4 rows of datasets" in text
+    text = " ".join(invoke("table", "./photographs", "--notes").split())
+    assert "open_clip_model.safetensors (4b869929): style seen" in text
+    assert "LVD-142M on PACS: seen; photographs alone: it holds ImageNet (arXiv:2304.07193)" in text
+
+
+def _layouts(folder: Path) -> dict[str, Any]:
+    """Made weights in the layouts of torchvision, open_clip and DINOv2's authors; the models by file."""
+    import timm
+
+    from tests.networks.test_weights import clips_names, under
+
+    torch.manual_seed(0)
+    clip = timm.create_model("vit_base_patch16_clip_quickgelu_224", num_classes=0)
+    dino = timm.create_model("vit_base_patch14_dinov2", num_classes=0, img_size=518)
+    resnet = torchvision.models.resnet50(weights=None)
+    torch.save(resnet.state_dict(), folder / "resnet50-0676ba61.pth")
+    tower = clips_names(clip.state_dict()) | {"proj": torch.zeros(768, 512)}
+    state = {k: v.contiguous() for k, v in under("visual.", tower).items()}
+    text = {"positional_embedding": torch.zeros(77, 512), "logit_scale": torch.zeros(())}
+    safetensors.torch.save_file(state | text, folder / "open_clip_model.safetensors")
+    published = dino.state_dict() | {"mask_token": torch.zeros(1, 768)}
+    torch.save(published, folder / "dinov2_vitb14_pretrain.pth")
+    resnet.fc = torch.nn.Identity()
+    return {"ResNet-50": resnet, "CLIP": clip}
+
+
+@pytest.mark.nightly
+def test_features_are_those_of_weights_in_each_layout(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    models = _layouts(tmp_path)
+    digests = {file.name: sha256(file) for file in tmp_path.iterdir()}
+    board = small_board(tmp_path, digests)
+    suite_folder("PACS", tmp_path, 0.0005)
+    labels = [f"PACS, {network}" for network in NETWORKS[1:]]
+    chosen = [word for label in labels for word in ("--dataset", label)]
+    invoke("cache", board, "--data-dir", tmp_path, "--workers", 1, *chosen)
+    images = make("PACS", {"subset": True}, tmp_path)
+    x = images.transform(images.load(0)["A"].x.read(torch.arange(2)), None)
+    for label, dataset in feature_sets(board, tmp_path).items():
+        if label in labels:
+            found = dataset.load(0)["A"].x[:2]
+            values = dataset._values(dataset.options.weights) | {"normalized": True}
+            if dataset.options.network == "ResNet50":
+                del values["normalized"]
+            network = build(dataset.options.network, values, (3, 224, 224), 2, 0).eval()
+            with torch.no_grad():
+                torch.testing.assert_close(found, network.featurizer(x), atol=1e-4, rtol=1e-4)
+                if label == "PACS, ResNet-50":
+                    theirs = models["ResNet-50"].eval()(x)
+                    torch.testing.assert_close(found, theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SUITES)
+def test_a_copy_of_the_hub_has_the_published_numbers(name: str, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    for domain, counts in zip(DOMAINS[name], numbers_of(name).values(), strict=True):
+        for label, count in enumerate(counts):
+            row = {"domain": str(domain), "label": label}
+            images = ({"bytes": picture(len(rows) + i), "path": None} for i in range(count))
+            rows += [row | {"image": image} for image in images]
+    classes = [f"class {label:02}" for label in range(len(counts))]
+    for k in range(3):
+        file = tmp_path / "hub" / "data" / f"train-{k:05}-of-00003.parquet"
+        shard(file, rows[k::3], {"label": classes})
+    fetch(require_files(make(name, {}, tmp_path)), str(tmp_path / "hub"), tmp_path)
+    dataset = make(name, {}, tmp_path)
+    dataset.check()
+    assert sum(len(e.y) for e in dataset.load(0).values()) == len(rows)
+
+
+@pytest.mark.nightly
+def test_the_features_of_four_datasets_are_planned_in_ten_seconds(tmp_path: Path) -> None:
+    for name in SUITES:
+        suite_folder(name, tmp_path)
+        make(name, {}, tmp_path).check()
+    board = find_board("photographs")
+    for dataset in feature_sets(board, tmp_path).values():
+        write_features(dataset)
+    tier = tiers(board)["features"]
+    sweep = restricted(protocol_of(board), ["all"], tier.trials, tier.draws, tier.datasets)
+    start = time.process_time()
+    plan = make_plan(sweep, tmp_path)
+    assert len(plan.runs) == 12 * 4 * 27 and not plan.impossible
+    assert time.process_time() - start < 10
