@@ -142,7 +142,8 @@ class FrozenFeatures(FileDataset):
                 text = f"[{', '.join(value)}]" if isinstance(value, tuple) else value
                 command += f" --set {shlex.quote(f'{key}={text}')}"
             raise MissingError(
-                f"{self.label}: there are no features in {folder}; `{command}` extracts them", command
+                f"{self.label}: there are no features in {folder}; `{command}` extracts them",
+                command,
             )
 
     def _shown(self, featured: dict[str, Environment]) -> dict[str, Environment]:

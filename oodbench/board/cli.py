@@ -21,7 +21,16 @@ from oodbench.results.boards import (
     nothing_frozen,
     to_come,
 )
-from oodbench.terminal import DataDir, Plugins, Stale, StepsPerSecond, Workers, commands, counted, terminal
+from oodbench.terminal import (
+    DataDir,
+    Plugins,
+    Stale,
+    StepsPerSecond,
+    Workers,
+    commands,
+    counted,
+    terminal,
+)
 
 app = commands(__doc__, no_args_is_help=True)
 
@@ -103,7 +112,8 @@ def run(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The results directory; results/NAME, with the tier, if not.")
+        Path | None,
+        typer.Option(help="The results directory; results/NAME, with the tier, if not."),
     ] = None,
     plugin: Plugins = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
@@ -148,6 +158,7 @@ def run(
     labels = [label.strip() for text in given for label in text.split(",") if label.strip()]
     if not labels:
         raise UserError("--algorithm names no method")
+    named = dataset
     if tier:
         trials, draws, dataset = find_tier(board, tier).narrowed(trials, draws, dataset)
     load_plugins(plugin or ())
@@ -155,9 +166,9 @@ def run(
     sweep = restricted(protocol_of(board), labels, trials, draws, dataset or frozen)
     if features:
         sweep = with_features(sweep, features)
-    if not dataset:
-        if frozen and (coming := datasets_to_come(board)):
-            terminal(stderr=True).say(f"{to_come(coming)}; they are left out")
+    if not dataset and frozen and (coming := datasets_to_come(board)):
+        terminal(stderr=True).say(f"{to_come(coming)}; they are left out")
+    if not named:
         sweep = possible(sweep, data_dir)
     if plan:
         made = make_plan(sweep, data_dir)

@@ -191,7 +191,9 @@ def cache_features(sweep: Sweep, data_dir: Path, workers: int | None) -> None:
     entries = [e for e in map(entry_of, sweep.datasets) if e["name"] == FEATURES]
     missing: dict[str, MissingError] = {}
     for entry in entries:
-        options = {k: v for k, v in entry.items() if k not in ("name", "label", "training", "ceiling")}
+        options = {
+            k: v for k, v in entry.items() if k not in ("name", "label", "training", "ceiling")
+        }
         try:
             require_files(make(FEATURES, options, data_dir)).cache(workers or os.cpu_count() or 1)
         except MissingError as error:

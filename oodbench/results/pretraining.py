@@ -29,11 +29,11 @@ def weights_of(values: object, dataset: str = "") -> str:
     name = str(model) if weights == "cached" and model else PurePath(weights).name
     checksum = str(values.get("sha256") or "")
     text = f"{name} ({checksum[:8]})" if checksum else name
-    seen, _ = known(values, dataset)
+    seen, _ = seen_by(values, dataset)
     return f"{text}: {seen}" if seen else text
 
 
-def known(values: Mapping[str, Any], dataset: str) -> tuple[str, str]:
+def seen_by(values: Mapping[str, Any], dataset: str) -> tuple[str, str]:
     """Whether weights have `seen` a dataset, and a sentence with the source; empty if it is not listed."""
     names = [str(values.get(key) or "") for key in ("weights", "model")]
     names += [str(values.get("sha256") or "")[:8]]

@@ -10,7 +10,7 @@ from pandas.api.types import is_numeric_dtype, union_categoricals
 
 from oodbench.errors import unknown
 from oodbench.notes import AnyNote
-from oodbench.results.pretraining import known, weights_of
+from oodbench.results.pretraining import seen_by, weights_of
 from oodbench.results.run_spec import SCORE
 
 
@@ -111,7 +111,7 @@ def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
 
 def seen_before(runs: pd.DataFrame) -> list[str]:
     """What is known of pictures that the weights' training data and these runs' datasets share."""
-    sentences = [known(v, dataset)[1] for _, dataset, v in _starts(runs) if weights_of(v)]
+    sentences = [seen_by(v, dataset)[1] for _, dataset, v in _starts(runs) if weights_of(v)]
     return list(dict.fromkeys(filter(None, sentences)))
 
 

@@ -117,8 +117,9 @@ def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, Missing
     """The datasets that lack data or a package, by label, with the command that gets it."""
     absent = {}
     for item in sweep.datasets:
-        dataset, label, *_ = _made(item, data_dir)
+        label = str(item if isinstance(item, str) else item.get("label", item.get("name")))
         try:
+            dataset, label, *_ = _made(item, data_dir)
             dataset.check()
         except MissingError as error:
             absent[label] = error

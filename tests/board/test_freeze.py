@@ -293,5 +293,7 @@ def test_notes_are_on_the_datasets_that_are_shown(copy: Path, tmp_path: Path) ->
 def test_a_board_without_a_row_says_so(tmp_path: Path) -> None:
     board = new_board(tmp_path, "empty.v1")
     for command in ("table", "compare", "rerun"):
-        assert "empty.v1 has a protocol of 2 datasets and no frozen rows" in invoke(command, board, code=2)
+        assert "empty.v1 has a protocol of 2 datasets and no frozen rows" in invoke(
+            command, board, code=2
+        )
     assert "no frozen rows yet: `python -m oodbench.board run" in invoke("validate", board, code=2)

@@ -1,4 +1,4 @@
-"""The board photographs: its protocol, what it says without pictures, weights or rows, and its tiers on made pictures."""
+"""The board photographs: what it says without pictures, weights or rows, and its tiers on made pictures."""
 
 import time
 from pathlib import Path
@@ -80,20 +80,20 @@ def test_the_tier_of_features_is_trained_and_frozen(
     board = small_board(tmp_path, hparam_draws=1, trials=1, algorithms=rows)
     data = tmp_path / "data"
     suite_folder("PACS", data, 0.004)
-    for label, dataset in feature_sets(board, data).items():
+    for label, dataset in feature_sets(board, data, "PACS").items():
         if label in ("PACS, CLIP", "PACS, DINOv2"):
             write_features(dataset)
-    command = ("run", "./photographs", "--tier", "features", "--data-dir", data)
+    command = ("run", "./small", "--tier", "features", "--data-dir", data)
     text = invoke(*command, "--plan", "--steps-per-second", 100)
     assert "16 runs in sweep 'photographs'" in text and "3,200 steps, 100 a second" in text
     assert not (tmp_path / "results").exists()
     text = " ".join(invoke(*command, "--workers", 1).split())
     assert "VLCS, CLIP is left out: it needs `python -m oodbench.data download VLCS" in text
     assert "PACS, ResNet-50 is left out: it needs `python -m oodbench.data cache Froz" in text
-    assert "16 done of 16 runs in results/photographs-features" in text
-    text = invoke("freeze", "results/photographs-features", "./photographs", "--data-dir", data)
-    assert "New in ./photographs: 4 rows of datasets" in text
-    text = " ".join(invoke("table", "./photographs", "--notes").split())
+    assert "16 done of 16 runs in results/small-features" in text
+    text = invoke("freeze", "results/small-features", "./small", "--data-dir", data)
+    assert "New in ./small: 4 rows of datasets" in text
+    text = " ".join(invoke("table", "./small", "--notes").split())
     assert "open_clip_model.safetensors (4b869929): style seen" in text
     assert "LVD-142M on PACS: seen; photographs alone: it holds ImageNet (arXiv:2304.07193)" in text
 
@@ -131,7 +131,7 @@ def test_features_are_those_of_weights_in_each_layout(tmp_path: Path) -> None:
     invoke("cache", board, "--data-dir", tmp_path, "--workers", 1, *chosen)
     images = make("PACS", {"subset": True}, tmp_path)
     x = images.transform(images.load(0)["A"].x.read(torch.arange(2)), None)
-    for label, dataset in feature_sets(board, tmp_path).items():
+    for label, dataset in feature_sets(board, tmp_path, "PACS").items():
         if label in labels:
             found = dataset.load(0)["A"].x[:2]
             values = dataset._values(dataset.options.weights) | {"normalized": True}
@@ -170,7 +170,7 @@ def test_the_features_of_four_datasets_are_planned_in_ten_seconds(tmp_path: Path
         suite_folder(name, tmp_path)
         make(name, {}, tmp_path).check()
     board = find_board("photographs")
-    for dataset in feature_sets(board, tmp_path).values():
+    for dataset in feature_sets(board, tmp_path, *SUITES).values():
         write_features(dataset)
     tier = tiers(board)["features"]
     sweep = restricted(protocol_of(board), ["all"], tier.trials, tier.draws, tier.datasets)

@@ -1,4 +1,4 @@
-"""PACS, VLCS, OfficeHome and TerraIncognita in their layouts and numbers, a few bytes a picture; and features of them."""
+"""PACS, VLCS, OfficeHome and TerraIncognita, a few bytes a picture, features of them, and a board."""
 
 import io
 from collections.abc import Mapping
@@ -64,9 +64,10 @@ def write_features(dataset: Any) -> None:
         np.save(folder / f"{i}.npy", x)
 
 
-def feature_sets(board: Path, data_dir: Path) -> dict[str, Any]:
-    """The datasets of features in a board, by label."""
-    entries: Any = [e for e in protocol_of(board).datasets if e["name"] == FEATURES]  # type: ignore[index]
+def feature_sets(board: Path, data_dir: Path, *of: str) -> dict[str, Any]:
+    """The datasets of features of these suites in a board, by label."""
+    known: Any = protocol_of(board).datasets
+    entries = [e for e in known if e["name"] == FEATURES and e["of"] in of]
     keys = ("name", "label", "training")
     options = {e["label"]: {k: v for k, v in e.items() if k not in keys} for e in entries}
     return {label: make(FEATURES, given, data_dir) for label, given in options.items()}
@@ -74,7 +75,7 @@ def feature_sets(board: Path, data_dir: Path) -> dict[str, Any]:
 
 def small_board(folder: Path, digests: Mapping[str, str] | None = None, **changes: Any) -> Path:
     """The board photographs for fewer pictures, weights with these digests by file, and changed keys."""
-    board = folder / "photographs"
+    board = folder / "small"
     board.mkdir()
     values = yaml.safe_load((find_board("photographs") / PROTOCOL_FILE).read_text())
     for entry in values["datasets"]:

@@ -424,10 +424,11 @@ class Published(Images):
             raise UserError(f"{self.name} needs --data-dir DIR with the folder {folder} in it")
         root = self.data_dir / folder
         if not root.is_dir():
-            command = f"python -m oodbench.data download {self.name} --from FOLDER --data-dir {self.data_dir}"
+            command = f"python -m oodbench.data download {self.name} --from FOLDER"
+            command += f" --data-dir {self.data_dir}"
             raise MissingError(
-                f"{self.name}: there is no folder {root}; get it from {self.source} and unpack it there, or "
-                f"make it from a copy of Hugging Face's hub by `{command}`",
+                f"{self.name}: there is no folder {root}; get it from {self.source} and unpack it there, "
+                f"or make it from a copy of Hugging Face's hub by `{command}`",
                 command,
             )
         return root
