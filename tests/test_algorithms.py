@@ -273,7 +273,9 @@ def test_methods_that_compare_environments_are_refused_one() -> None:
     one = tiny_problem(TASKS["binary"], ("a",))
     reason = "it needs at least two training environments"
     refused = {n for n in METHODS if why_skipped(algorithms.get(n), one) == reason}
-    taken = "AFR ARM AdversarialTraining BIRM BSoftmax CBLoss CRT CVaRDRO CutMix DFR DGSAM EIIL ERM "
+    taken = (
+        "AFR ARM AdversarialTraining BIRM BSoftmax CBLoss CRT CVaRDRO CutMix DFR DGSAM EIIL ERM "
+    )
     taken += "ERMPlusPlus ExampleANDMask Focal GAF GroupDRO IB_ERM IB_IRM IRM IRM_TV JTT LDAM LISA "
     taken += "LfF MIRO MTL Mixup "
     taken += "OrgMixup PGrad RSC ReWeight ReWeightCRT SAGM SAM SD SagNet SelfReg SqrtReWeight URM "
