@@ -278,7 +278,9 @@ class FrozenFeatures(FileDataset):
         """The checksum of the weights, whose file need not be there where the options say it."""
         if self.options.weights == "none":
             raise UserError("FrozenFeatures needs `weights`: a file or a name such as imagenet")
-        return self.options.sha256 or sha256(self._weights_file())
+        if self.options.sha256:
+            return self.options.sha256
+        return sha256(file) if (file := self._weights_file()) else ""
 
     def _folder(self, environments: Mapping[str, Environment]) -> Path:
         if self.data_dir is None:

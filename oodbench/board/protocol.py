@@ -165,10 +165,11 @@ def overview(board: Path) -> list[tuple[str, ...]]:
 
     sweep, known, columns = protocol_of(board), tiers(board), ("dataset_label", "label")
     frozen = list(zip(*columns_of(board, columns), strict=True)) if frozen_datasets(board) else []
-    draws, rows = len(indices(sweep.hparam_draws, "hparam_draws")), []
+    draws = len(indices(sweep.hparam_draws, "hparam_draws"))
+    rows: list[tuple[str, ...]] = []
     for entry in map(entry_of, sweep.datasets):
         label, training = name_of(entry), training_of(entry.get("training", {}), name_of(entry))
-        sets = training.test_environments or sweep.test_environments
+        sets: Any = training.test_environments or sweep.test_environments
         if sets == "each":
             sets = [[n] for n in make(str(entry.get("of", entry["name"])), {}).environments]
         count = sum(isinstance(each, list) for each in sets) or 1
@@ -200,8 +201,8 @@ def cache_features(sweep: Sweep, data_dir: Path, workers: int | None) -> None:
             missing[name_of(entry)] = error
     if missing and len(missing) == len(entries):
         raise next(iter(missing.values()))
-    for label, error in missing.items():
-        terminal(stderr=True).say(f"{label} is left out: {error}")
+    for label, reason in missing.items():
+        terminal(stderr=True).say(f"{label} is left out: {reason}")
 
 
 def label_of(row: str | Row) -> str:

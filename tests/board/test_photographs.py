@@ -120,6 +120,7 @@ def _layouts(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::UserWarning")  # on tensors that are left out
 def test_features_are_those_of_weights_in_each_layout(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     models = _layouts(tmp_path)
