@@ -5,15 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
-import torch
-import torchvision
 
 from oodbench.board.protocol import overview, protocol_of, restricted, tiers
 from oodbench.data.copies.mirrors import fetch
 from oodbench.datasets import make, require_files
-from oodbench.identity import sha256
-from oodbench.networks.base import build
 from oodbench.results.boards import find_board
 from oodbench.sweep.plan import make_plan
 from tests.board.test_cli import one_sentence
@@ -96,54 +91,6 @@ def test_the_tier_of_features_is_trained_and_frozen(
     text = " ".join(invoke("table", "./small", "--notes").split())
     assert "open_clip_model.safetensors (4b869929): style seen" in text
     assert "LVD-142M on PACS: seen; photographs alone: it holds ImageNet (arXiv:2304.07193)" in text
-
-
-def _layouts(folder: Path) -> dict[str, Any]:
-    """Made weights in the layouts of torchvision, open_clip and DINOv2's authors; the models by file."""
-    import timm
-
-    from tests.networks.test_weights import clips_names, under
-
-    torch.manual_seed(0)
-    clip = timm.create_model("vit_base_patch16_clip_quickgelu_224", num_classes=0)
-    dino = timm.create_model("vit_base_patch14_dinov2", num_classes=0, img_size=518)
-    resnet = torchvision.models.resnet50(weights=None)
-    torch.save(resnet.state_dict(), folder / "resnet50-0676ba61.pth")
-    tower = clips_names(clip.state_dict()) | {"proj": torch.zeros(768, 512)}
-    state = {k: v.contiguous() for k, v in under("visual.", tower).items()}
-    text = {"positional_embedding": torch.zeros(77, 512), "logit_scale": torch.zeros(())}
-    safetensors.torch.save_file(state | text, folder / "open_clip_model.safetensors")
-    published = dino.state_dict() | {"mask_token": torch.zeros(1, 768)}
-    torch.save(published, folder / "dinov2_vitb14_pretrain.pth")
-    resnet.fc = torch.nn.Identity()
-    return {"ResNet-50": resnet, "CLIP": clip}
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore::UserWarning")  # on tensors that are left out
-def test_features_are_those_of_weights_in_each_layout(tmp_path: Path) -> None:
-    pytest.importorskip("timm")
-    models = _layouts(tmp_path)
-    digests = {file.name: sha256(file) for file in tmp_path.iterdir()}
-    board = small_board(tmp_path, digests)
-    suite_folder("PACS", tmp_path, 0.0005)
-    labels = [f"PACS, {network}" for network in NETWORKS[1:]]
-    chosen = [word for label in labels for word in ("--dataset", label)]
-    invoke("cache", board, "--data-dir", tmp_path, "--workers", 1, *chosen)
-    images = make("PACS", {"subset": True}, tmp_path)
-    x = images.transform(images.load(0)["A"].x.read(torch.arange(2)), None)
-    for label, dataset in feature_sets(board, tmp_path, "PACS").items():
-        if label in labels:
-            found = dataset.load(0)["A"].x[:2]
-            values = dataset._values(dataset.options.weights) | {"normalized": True}
-            if dataset.options.network == "ResNet50":
-                del values["normalized"]
-            network = build(dataset.options.network, values, (3, 224, 224), 2, 0).eval()
-            with torch.no_grad():
-                torch.testing.assert_close(found, network.featurizer(x), atol=1e-4, rtol=1e-4)
-                if label == "PACS, ResNet-50":
-                    theirs = models["ResNet-50"].eval()(x)
-                    torch.testing.assert_close(found, theirs, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.nightly
