@@ -103,8 +103,9 @@ def test_trials_with_the_same_data_have_that_of_trial_0() -> None:
 def test_the_critical_sample_ratio_is_that_of_the_first_test_images() -> None:
     dataset = make("NoisyLabels", {"base": "digits", "critical": 100})
     torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    network[1].weight.data *= 10
+    head = torch.nn.Linear(64, 10)
+    head.weight.data *= 10
+    network = torch.nn.Sequential(torch.nn.Flatten(), head)
     with torch.no_grad():
         found = dataset.predictor_metrics(network, 1)["critical_sample_ratio"]
     x = dataset.load(1)["test"].x[:100]
