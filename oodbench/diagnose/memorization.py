@@ -115,7 +115,10 @@ def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
         numbers = [runs[TRAIN].last(), runs[TEST].max(), runs[CSR].first(), runs[CSR].last()]
         texts = [number(*mean_and_error(v), "accuracy") for v in numbers]
         wrong = errors.get(str(name), errors.get(f"{name}, {label}"))
-        of_data = [[] if wrong is None else spread(wrong), ginis[str(name)][:, -1]]
+        of_data: list[npt.ArrayLike] = [
+            [] if wrong is None else spread(wrong),
+            ginis[str(name)][:, -1],
+        ]
         texts += [number(*mean_and_error(v), "") for v in of_data]
         rows.append([str(name), str(label), *texts])
     console.print(console.tables(HEADER, rows, keys=2))
