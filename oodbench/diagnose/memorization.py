@@ -119,7 +119,7 @@ def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
             [] if wrong is None else spread(wrong),
             ginis[str(name)][:, -1],
         ]
-        texts += [number(*mean_and_error(v), "") for v in of_data]
+        texts += [number(*mean_and_error(v), "") if np.size(v) else "-" for v in of_data]
         rows.append([str(name), str(label), *texts])
     console.print(console.tables(HEADER, rows, keys=2))
     if folder is not None:
