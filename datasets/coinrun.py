@@ -10,18 +10,16 @@ from torch import Tensor
 from oodbench.data.coinrun.making import (
     FIRST_UNSEEN,
     FOLDER,
-    MANIFEST,
     PLANNER,
     TRAINING,
     UNSEEN,
-    Manifest,
     Settings,
     Shard,
     make,
-    read_manifest,
     shards,
 )
 from oodbench.data.coinrun.simulator import ACTIONS, IMAGE, KEYS
+from oodbench.data.made import MANIFEST, Manifest, finished_set
 from oodbench.data.streams import MemoryMapped, Subset
 from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
@@ -93,14 +91,10 @@ class CoinRun(FileDataset):
         files = [file for shard in shards(wanted) for file in shard.files]
         return {f"{FOLDER}/{file}": known[file] for file in files}
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self) -> Manifest[Settings]:
         """The manifest of the set, which must be whole and have what the options ask for."""
         path = self.file(f"{FOLDER}/{MANIFEST}")
-        manifest = read_manifest(path.parent)
-        if not manifest.checksums:
-            raise UserError(
-                f"{path} is of an unfinished set; `{self.command(self.data_dir)}` goes on with it"
-            )
+        manifest = finished_set(path, Settings, self.command(self.data_dir))
         has = manifest.settings
         for name, wanted in asdict(self.options).items():
             made = getattr(has, name)

@@ -121,11 +121,11 @@ def _selected(frames: Tables, rule: str) -> pd.DataFrame:
     return evaluations[at_the_end(evaluations) & evaluations["complete"]].drop_duplicates(CELL)
 
 
-def last_values(named: str, frames: Tables) -> pd.DataFrame:
-    """The completed runs, with a column `value`: the mean accuracy over environments at the last step."""
+def last_values(named: str, frames: Tables, metric: str = "accuracy") -> pd.DataFrame:
+    """The completed runs, with a column `value`: a metric's mean over environments at the last step."""
     ended = frames.runs["state"].isin(COMPLETE) & ~frames.runs["helper"]
     runs: pd.DataFrame = frames.runs[ended]
-    recorded = recorded_values(frames, runs, "accuracy", named, "in")
+    recorded = recorded_values(frames, runs, metric, named, "in")
     last = recorded[at_the_end(recorded)].groupby("id")["value"].agg(plain_mean).reset_index()
     return runs.merge(last, on="id")
 

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from oodbench.results.tables import Tables
-from oodbench.verify.computations import and_mask, memorization, regularizers, rex
+from oodbench.verify.computations import and_mask, control, memorization, regularizers, rex
 from oodbench.verify.targets import Values
 
 COMPUTATIONS: dict[str, Callable[[int, Mapping[str, Tables]], Values]] = {
+    "control-rewards": control.control_rewards,
     "covariate-shift-search": rex.covariate_shift_search,
     "covariate-shift-toy": rex.covariate_shift,
     "financial-indicators": rex.financial_indicators,

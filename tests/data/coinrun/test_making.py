@@ -21,9 +21,9 @@ from oodbench.data.coinrun.making import (
     Shard,
     make,
     make_shard,
-    read_manifest,
     shards,
 )
+from oodbench.data.made import read_manifest
 from oodbench.datasets import make as dataset
 from oodbench.identity import md5
 
@@ -39,7 +39,7 @@ def call(*arguments: object) -> Result:
 
 def test_a_set(coinrun_dir: Path) -> None:
     folder = coinrun_dir / "CoinRun"
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, Settings)
     assert manifest.settings == SETTINGS
     assert len(manifest.checksums) == 2 * (3 + 4)
     for file, checksum in manifest.checksums.items():
@@ -69,7 +69,7 @@ def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Pa
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not read_manifest(target).checksums
+    assert not read_manifest(target, Settings).checksums
     whole = [shard for shard in shards(SETTINGS) if shard.exists(target)]
     times = {file: (target / file).stat().st_mtime_ns for s in whole for file in s.files}
     assert 2 <= len(whole) < 7
@@ -79,7 +79,7 @@ def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Pa
                 (target / file).parent.mkdir(exist_ok=True)
                 shutil.copy(coinrun_dir / "CoinRun" / file, target / file)
     make(tmp_path, SETTINGS, 1)
-    assert read_manifest(target) == read_manifest(coinrun_dir / "CoinRun")
+    assert read_manifest(target, Settings) == read_manifest(coinrun_dir / "CoinRun", Settings)
     assert times == {file: (target / file).stat().st_mtime_ns for file in times}
 
 
@@ -94,7 +94,7 @@ def test_a_damaged_shard_is_made_anew(coinrun_dir: Path, tmp_path: Path) -> None
     assert said == (
         f"3 levels of 10 states and 4 test levels are in {where} CoinRun: 14 files in {tmp_path} are right"
     )
-    assert read_manifest(where) == read_manifest(coinrun_dir / "CoinRun")
+    assert read_manifest(where, Settings) == read_manifest(coinrun_dir / "CoinRun", Settings)
     assert md5(file) == md5(coinrun_dir / "CoinRun" / Shard(UNSEEN, 1).files[1])
 
 
@@ -126,9 +126,9 @@ def test_a_level_without_a_way_is_replaced(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_another_set_in_the_folder(coinrun_dir: Path) -> None:
-    before = read_manifest(coinrun_dir / "CoinRun")
+    before = read_manifest(coinrun_dir / "CoinRun", Settings)
     result = call("--set", "levels=2", "--data-dir", coinrun_dir)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {coinrun_dir / 'CoinRun'} holds another set: ")
     assert result.stderr.count("\n") == 1
-    assert read_manifest(coinrun_dir / "CoinRun") == before
+    assert read_manifest(coinrun_dir / "CoinRun", Settings) == before

@@ -1,0 +1,77 @@
+"""Control with spurious features (arXiv:2003.00688; section 11.1.9.3 of the thesis): errors and rewards.
+
+As in the paper, hyperparameters are those that are best on the test environment of `cartpole_swingup`, and
+the other tasks take them as they are. What stands for the paper's Soft Actor-Critic is a planner that
+trusts the predictor: it acts in the test environment by the best of random plans.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from oodbench.report.statistics import plain_mean
+from oodbench.results.directory import Directory
+from oodbench.results.tables import Tables
+from oodbench.train.models import load_model
+from oodbench.verify.measured import last_values
+from oodbench.verify.targets import LAST, Values
+
+TUNED_ON = "cartpole_swingup"
+METHOD = "VREx"
+"""The paper's method, with which the others are compared."""
+POLICIES = ("random", "true")
+"""The policies between which the planners stand: `true` plans by the true rewards."""
+EPISODES = 5
+"""The episodes that each planner plays in each trial; all start alike."""
+
+
+def control_rewards(trials: int, frames: Mapping[str, Tables]) -> Values:
+    """The error and the mean reward of each row and task, and V-REx's advantages within each trial."""
+    values: Values = {}
+    for sweep in frames.values():
+        runs = tuned(last_values("test", sweep, "mse"))
+        models = [_model(run) for run in runs.itertuples()]
+        runs["reward"] = [_reward(m.dataset, m, m.spec.trial) for m in models]
+        for task, of_task in runs.groupby("dataset_label"):
+            tables = {c: of_task.pivot(index="trial", columns="label", values=c) for c in MEASURES}
+            played = {m.spec.trial: m.dataset for m in models if m.spec.dataset_name == task}
+            for policy in POLICIES:
+                reward = {trial: _reward(played[trial], policy, trial) for trial in played}
+                tables["reward"][policy] = pd.Series(reward)
+            values |= _values(str(task), tables)
+    return values
+
+
+MEASURES = {"value": ("error", -1), "reward": ("reward", 1)}
+"""The name of each measured column, and whether more (1) or less (-1) is better."""
+
+
+def tuned(runs: pd.DataFrame) -> pd.DataFrame:
+    """Of `runs` with a column `value`, an error, those of other tasks at the draws chosen on `TUNED_ON`."""
+    tried = runs["dataset_label"] == TUNED_ON
+    mean = runs[tried].groupby(["label", "draw"])["value"].agg(plain_mean)
+    best = mean.groupby("label").idxmin()
+    chosen = pd.MultiIndex.from_frame(runs[["label", "draw"]]).isin(best.tolist())
+    return pd.DataFrame(runs[chosen & ~tried]).reset_index(drop=True)
+
+
+def _model(run: Any) -> Any:
+    return load_model(Directory(Path(run.directory)).run(run.id).path, rule=LAST)
+
+
+def _reward(dataset: Any, policy: Any, trial: int) -> float:
+    return float(np.mean([dataset.mean_reward(policy, trial, i) for i in range(EPISODES)]))
+
+
+def _values(task: str, tables: Mapping[str, pd.DataFrame]) -> Values:
+    values: Values = {}
+    for column, (name, sign) in MEASURES.items():
+        table = tables[column]
+        for row in table:
+            values[f"{row}, {task}: {name}"] = table[row].dropna().tolist()
+            advantage = sign * (table[METHOD] - table[row])
+            values[f"{METHOD} before {row}, {task}: {name}"] = advantage.dropna().tolist()
+    return values
