@@ -67,6 +67,11 @@ USES = {
         },
         copy=_copy("transformers_copies as t; t.small_clip(Path('small'))"),
     ),
+    "control": Use(
+        "dm_control",
+        {"datasets": [{"name": "ControlRewards", "episodes": 6}], "algorithms": ["ERM"], "steps": 2},
+        before="data make ControlRewards --data-dir data --set episodes=6",
+    ),
     "drawings": Use(
         "resvg-py",
         {"datasets": ["EmojiStyles"], "algorithms": ["ERM"], "steps": 2},

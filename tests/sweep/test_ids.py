@@ -19,6 +19,7 @@ GOLDEN = ROOT / "tests" / "golden" / "ids.json"
 ELSEWHERE = {
     "coinrun",
     "coinrun-small",
+    "control-rewards",
     "financial-indicators",
     "label-noise",
     "memorization",

@@ -26,6 +26,7 @@ from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers import control_episodes
 
 TASK, EPISODES = "finger_spin", 6
 OPTIONS = {"task": TASK, "episodes": EPISODES}
@@ -33,18 +34,9 @@ OPTIONS = {"task": TASK, "episodes": EPISODES}
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with a set in the form of the real ones: walks that nobody took."""
+    """A data directory with a small set."""
     data_dir = tmp_path_factory.mktemp("control")
-    folder, draw = data_dir / "ControlRewards" / TASK, np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    states, actions = len(TASKS[TASK].names), TASKS[TASK].actions
-    for episode in range(EPISODES):
-        state = draw.normal(size=(STEPS, states)).cumsum(0)
-        action = draw.uniform(-1, 1, (STEPS, actions))
-        reward = draw.random((STEPS, 1))
-        np.save(folder / file_of(episode), np.hstack([state, action, reward]).astype(np.float32))
-    checksums = {f.name: md5(f) for f in sorted(folder.glob("*.npy"))}
-    write_manifest(folder, Manifest(Settings(TASK, EPISODES), checksums))
+    control_episodes.write(data_dir, TASK, EPISODES)
     return data_dir
 
 
