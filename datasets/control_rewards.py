@@ -27,6 +27,8 @@ LOOKAHEAD, CANDIDATES = 6, 12
 """The actions of a plan, and the plans drawn for each action, while data are made."""
 DRAWN = 32
 """The plans drawn for each action when a predictor is tried."""
+POLICIES = ("random", "true")
+"""The policies that need no predictor."""
 SPREADS = (2.0, 0.5)
 """The standard deviations of drawn plans around the last one, by turns; actions are clipped to [-1, 1]."""
 
@@ -132,7 +134,8 @@ class Planner:
 
     def random_action(self) -> Array:
         """A random action (A,); half of its components are near or at an end of their range."""
-        return np.clip(self._random.normal(0, SPREADS[0], self._plan.shape[1]), -1, 1)
+        action: Array = self._random.normal(0, SPREADS[0], self._plan.shape[1])
+        return action.clip(-1, 1)
 
 
 @dataclass(frozen=True)
@@ -257,13 +260,13 @@ class ControlRewards(FileDataset):
     def _environment(
         self, episodes: Tensor, numbers: Tensor, eta: float, generator: torch.Generator
     ) -> Environment:
-        sizes = [len(self._kind.names), self._kind.actions, 1]
-        states, actions, rewards = episodes.split(sizes, -1)
+        size = len(self._kind.names)
+        states, actions, rewards = episodes[..., :size], episodes[..., size:-1], episodes[..., -1]
         ahead = self.options.horizon
         following = actions.unfold(1, ahead, 1).transpose(2, 3).flatten(2)
         observed = self.observe(states[:, : following.shape[1]], eta, generator)
         x = torch.cat([observed, following], -1)
-        y = rewards.squeeze(-1).unfold(1, ahead, 1)
+        y = rewards.unfold(1, ahead, 1)
         clusters = numbers.repeat_interleave(x.shape[1])
         return Environment(x.flatten(0, 1), y.flatten(0, 1).contiguous(), clusters)
 
@@ -285,8 +288,11 @@ class ControlRewards(FileDataset):
 
         The policy is `random`, or a planner that looks `horizon` actions ahead: by the `true` rewards, or
         by the rewards (N, horizon) that a predictor gives for inputs (N, D) as `load` has them. The
-        episodes of a trial start alike for all policies. Raises UserError without data or suite.
+        episodes of a trial start alike for all policies. Raises UserError for another name, and without
+        data or suite.
         """
+        if not callable(policy) and policy not in POLICIES:
+            raise unknown("policy", policy, POLICIES)
         options, kind = self.options, self._kind
         random = np.random.default_rng(self.seed(trial, "play", episode))
         generator = self.generator(trial, "play", episode)
@@ -294,14 +300,14 @@ class ControlRewards(FileDataset):
         planner = Planner(options.horizon, kind.actions, DRAWN, random)
         total = 0.0
         for _ in range(STEPS):
-            if policy == "random":
-                action = planner.random_action()
-            elif policy == "true":
-                action = planner.action(simulator.scores)
-            else:
+            if callable(policy):
                 state = torch.from_numpy(simulator.state()).float()
                 seen = self.observe(state, options.etas[-1], generator)
                 action = planner.action(partial(_predicted, policy, seen))
+            elif policy == "true":
+                action = planner.action(simulator.scores)
+            else:
+                action = planner.random_action()
             total += simulator.step(action) / STEPS
         return total
 

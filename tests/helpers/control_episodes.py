@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+from oodbench.datasets.control_rewards import STEPS, TASKS, Settings, file_of
 
 from oodbench.data.made import Manifest, write_manifest
-from oodbench.datasets.control_rewards import STEPS, TASKS, Settings, file_of
 from oodbench.identity import md5
 
 

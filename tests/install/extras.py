@@ -69,7 +69,11 @@ USES = {
     ),
     "control": Use(
         "dm_control",
-        {"datasets": [{"name": "ControlRewards", "episodes": 6}], "algorithms": ["ERM"], "steps": 2},
+        {
+            "datasets": [{"name": "ControlRewards", "episodes": 6}],
+            "algorithms": ["ERM"],
+            "steps": 2,
+        },
         before="data make ControlRewards --data-dir data --set episodes=6",
     ),
     "drawings": Use(

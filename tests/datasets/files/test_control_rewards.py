@@ -2,15 +2,11 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
-
-from oodbench.data.cli import app
-from oodbench.data.made import Manifest, write_manifest
-from oodbench.datasets import make, md5
 from oodbench.datasets.control_rewards import (
     LOOKAHEAD,
     STEPS,
@@ -21,6 +17,11 @@ from oodbench.datasets.control_rewards import (
     file_of,
     write_episode,
 )
+from typer.testing import CliRunner
+
+from oodbench.data.cli import app
+from oodbench.data.made import Manifest, write_manifest
+from oodbench.datasets import make, md5
 from oodbench.errors import UserError
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
@@ -30,6 +31,11 @@ from tests.helpers import control_episodes
 
 TASK, EPISODES = "finger_spin", 6
 OPTIONS = {"task": TASK, "episodes": EPISODES}
+
+
+def made(options: dict[str, Any], data_dir: Path) -> Any:
+    """The dataset, with what only this one has."""
+    return make("ControlRewards", options, data_dir)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +132,7 @@ def test_inputs_are_observations_and_actions_and_targets_the_rewards_that_follow
         clusters = environment.clusters
         assert clusters is not None
         assert environment.x.shape == (2 * (STEPS - 2), 16)
-        for episode in clusters.unique().tolist():
+        for episode in sorted({*clusters.tolist()}):
             mine = clusters == episode
             x, y = environment.x[mine], environment.y[mine]
             for t in (0, 50, STEPS - 3):
@@ -140,7 +146,7 @@ def test_inputs_are_observations_and_actions_and_targets_the_rewards_that_follow
 
 def test_spurious_features_are_copied_before_the_noise(written: Path) -> None:
     options = {**OPTIONS, "spurious": ["touch.1", "position.0"], "noise": 2.0, "etas": [1, 5]}
-    noisy, plain = (make("ControlRewards", options | o, written) for o in ({}, {"noise": 0.0}))
+    noisy, plain = (made(options | o, written) for o in ({}, {"noise": 0.0}))
     for name, environment in noisy.load(1).items():
         clean = plain.load(1)[name].x
         torch.testing.assert_close(environment.x[:, 9:], clean[:, 9:])
@@ -175,7 +181,7 @@ def test_the_sweep_trains(written: Path) -> None:
 
 
 def test_policies_start_alike_and_predictions_lead(written: Path) -> None:
-    dataset = make("ControlRewards", OPTIONS, written)
+    dataset = made(OPTIONS, written)
     inputs = []
 
     def still(x: torch.Tensor) -> torch.Tensor:
@@ -194,6 +200,8 @@ def test_policies_start_alike_and_predictions_lead(written: Path) -> None:
     inputs.clear()
     dataset.mean_reward(still, 1)
     assert not torch.equal(again[0], inputs[0])
+    with pytest.raises(UserError, match="unknown policy 'rando'; did you mean random"):
+        dataset.mean_reward("rando", 0)
 
 
 @pytest.mark.parametrize(
@@ -222,20 +230,20 @@ def test_an_eta_that_is_no_environment(written: Path) -> None:
 
 def test_data_that_are_not_there_or_made_with_other_options(copy: Path, tmp_path: Path) -> None:
     command = f"`python -m oodbench.data make ControlRewards --data-dir {copy} --set task="
-    with pytest.raises(UserError, match="manifest.json is missing; get it with ") as caught:
+    with pytest.raises(UserError, match=r"manifest\.json is missing; get it with ") as caught:
         make("ControlRewards", {}, copy).check()
     assert f"{command}cartpole_swingup --set episodes=200`" in str(caught.value)
     with pytest.raises(UserError, match="the set has episodes 6, not 7"):
         make("ControlRewards", OPTIONS | {"episodes": 7}, copy).load(0)
     write_manifest(copy / "ControlRewards" / TASK, Manifest(Settings(TASK, EPISODES), {}))
-    with pytest.raises(UserError, match="of an unfinished set; `.*` goes on with it"):
+    with pytest.raises(UserError, match=r"of an unfinished set; `.*` goes on with it"):
         make("ControlRewards", OPTIONS, copy).load(0)
 
 
 def test_damaged_files(copy: Path) -> None:
     file = copy / "ControlRewards" / TASK / file_of(2)
     content = file.read_bytes()
-    file.write_bytes(content[:-1] + b"?")
+    file.write_bytes(content[:-1] + b"!")
     with pytest.raises(UserError, match="is damaged"):
         make("ControlRewards", OPTIONS, copy).load(0)
     file.unlink()
@@ -269,11 +277,11 @@ def test_the_command_makes_a_set_and_goes_on_after_a_stop(tmp_path: Path) -> Non
 
 def test_without_the_suite(written: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "dm_control", None)
-    dataset = make("ControlRewards", OPTIONS, written)
+    dataset = made(OPTIONS, written)
     assert len(dataset.load(0)) == 3  # reading needs none
     for use in (
         lambda: dataset.mean_reward("random", 0),
-        lambda: dataset.make(tmp_path, None, 1),  # type: ignore[attr-defined]
+        lambda: dataset.make(tmp_path, None, 1),
     ):
         with pytest.raises(UserError, match=r"dm_control: `pip install 'oodbench\[control\]'`"):
             use()
