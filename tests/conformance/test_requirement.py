@@ -44,7 +44,7 @@ def test_a_method_keeps_the_requirements_on_every_other_task(name: str) -> None:
 
 def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -> None:
     """But those that are about classes, and TRM, whose heads diverge on squared errors."""
-    classes = {"ADRMX", "CondCAD", "JTT", "LISA", "RSC", "SagNet", "SelfReg"}
+    classes = {"ADRMX", "AdversarialTraining", "CondCAD", "JTT", "LISA", "RSC", "SagNet", "SelfReg"}
     classes |= {"AFR", "CRT", "EIIL", "LfF", "ReWeightCRT", "XRM"}
     classes |= {"BSoftmax", "CBLoss", "Focal", "LDAM", "ReWeight", "SqrtReWeight"}
     for name in OURS:

@@ -16,6 +16,7 @@ from tests.device.pretend import DEVICE, move_algorithm, moved, on_device
 from tests.helpers.methods import OF_EACH_KIND, OURS
 
 FITTED = {
+    "AdversarialTraining": "examples whose class has changed leave the search",
     "GAF": "whether a step does an update depends on its gradients",
     "ICP": "a run is one fit, by scipy on the host",
     "ISR_Cov": "a run is one fit, of as many examples of a class as there are",

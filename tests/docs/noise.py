@@ -59,7 +59,10 @@ def measured(results: Path) -> Values:
     if runs["draw"].nunique() == 1:
         last = tables.records.groupby("id", observed=True)["step"].max().reset_index()
         steps[LAST] = last.astype({"id": object})
+    rows = runs[["dataset_label", "label"]].drop_duplicates().itertuples(index=False, name=None)
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for dataset, label in rows:
+        found.setdefault(str(dataset), {})[str(label)] = {}
     about = runs[["id", "dataset_label", "label", "trial", "metric"]]
     for step, chosen in steps.items():
         for metric in (*runs["metric"].unique(), MEMORIZED):
@@ -69,9 +72,9 @@ def measured(results: Path) -> Values:
             values = pd.concat(recorded).merge(chosen, on=["id", "step"]).merge(about, on="id")
             means = values.groupby(["dataset_label", "label", "trial"])["value"].mean()
             for (dataset, label), of_row in means.groupby(["dataset_label", "label"]):
-                row = found.setdefault(str(dataset), {}).setdefault(str(label), {})
                 kind = MEMORIZED if metric == MEMORIZED else TEST
-                row[f"{kind} {step}"] = [float(f"{value:.6g}") for value in of_row]
+                row = [float(f"{value:.6g}") for value in of_row]
+                found[dataset][label][f"{kind} {step}"] = row
     return found
 
 

@@ -12,6 +12,7 @@ def test_weights_are_named_by_model_or_by_file_and_checksum() -> None:
     ]
     runs = pd.DataFrame(rows, columns=["dataset_label", "label", "network_hparams", "options"])
     names = ["", "ViT-B-32", "net.pth (01234567)", "features.npy"]
+    runs["dataset"] = "Table"
     assert pretraining(runs) == dict(zip((row[:2] for row in rows), names, strict=True))
     assert pretraining(runs[:1]) == {}
 
