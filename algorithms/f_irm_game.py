@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch, Needs, Problem, register
+from oodbench.errors import UserError
 from oodbench.networks.base import Network
 
 
@@ -49,8 +50,13 @@ class F_IRM_Game(Algorithm):
         return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """An optimizer for each player."""
+        """An optimizer for each player; raises UserError if nothing of a player is trained."""
         players = enumerate(self.players)
+        if not any(p.requires_grad for p in self.first_player().parameters()):
+            raise UserError(
+                f"{type(self).__name__} trains classifiers, and this network keeps its own fixed "
+                "(the network Linear trains it with `train_classifier: true`)"
+            )
         return {f"player {i}": self.optimizer_of(player.parameters()) for i, player in players}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:

@@ -323,6 +323,8 @@ def require_evidence(
     A rule that asks for more than is known before they start is not checked here.
     """
     rule = find_rule(name)
+    if rule.reads_predictions and all(spec.algorithm != "ERM" for spec in specs):
+        raise _unserved(rule)
     with suppress(AttributeError, KeyError):
         evidence = evidence_by(rule, _frame(specs, training_environments))
         if evidence["source"].isna().all():
@@ -348,7 +350,7 @@ def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule
     base, colon, metric = name.partition(":")
     rule = selection_rules.find(base)
     if rule is None or (colon and not metric):
-        raise unknown(selection_rules.noun, name, rule_names(), place, plugin_hint(plugins))
+        raise unknown(selection_rules.noun, name, [*selection_rules], place, plugin_hint(plugins))
     return rule(base, metric or None)
 
 

@@ -151,11 +151,16 @@ def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
     """
     absent = absent_data(sweep, data_dir)
     left = [entry for entry in sweep.datasets if name_of(entry) not in absent]
-    if not left:
+    if len(absent) == 1 and not left:
         raise next(iter(absent.values()))
+    by_reason: dict[str, list[str]] = {}
     for label, error in absent.items():
-        needs = f"it needs `{error.command}`" if error.command else str(error)
-        terminal(stderr=True).say(f"{label} is left out: {needs}")
+        reason = f"`{error.command}` gets what is missing" if error.command else str(error)
+        by_reason.setdefault(reason, []).append(label)
+    for reason, labels in by_reason.items():
+        terminal(stderr=True).say(f"left out: {'; '.join(labels)}: {reason}")
+    if not left:
+        raise MissingError(f"no dataset of {sweep.name} has its data here")
     return sweep.model_copy(update={"datasets": left})
 
 

@@ -29,7 +29,13 @@ def checked(dataset: Dataset, keys: Mapping[str, Any]) -> dict[str, Any] | None:
     for kind, value in keys.items():
         where = f"'{kind}' of {dataset.label}"
         _check_task(dataset, kind, where)
-        parts = value if isinstance(value, dict) and "amount" in value else {"amount": value}
+        has_parts = isinstance(value, dict) and not {*map(str, value)} & {*dataset.environments}
+        parts = value if has_parts else {"amount": value}
+        if "amount" not in parts:
+            name = next(iter(parts), "amount")
+            if name not in (*PARTS, "amount"):
+                raise unknown("environment or key", name, [*dataset.environments, *PARTS], where)
+            raise UserError(f"{where} lacks its `amount`")
         for name in parts.keys() - set(PARTS):
             raise unknown("key", name, PARTS, where)
         validation = parts.get("validation", "noisy")
@@ -69,12 +75,17 @@ def _number(kind: str, value: Any, where: str) -> float:
 
 
 def _pairs(dataset: Dataset, kind: str, value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, dict) or (value and kind != "label_noise"):
+    if value and kind != "label_noise":
+        raise UserError(f"{where} has no classes, and so no 'pairs'")
+    if not isinstance(value, dict):
         raise UserError(f"'pairs' in {where} must be classes with others, not {value!r}")
     names = _classes(dataset)
     for name in (*value, *value.values()):
         if str(name) not in names:
             raise unknown("class", name, names, f"'pairs' in {where}")
+    for old, new in value.items():
+        if str(old) == str(new):
+            raise UserError(f"'pairs' in {where} replace the class {old} by itself")
     return {str(old): str(new) for old, new in value.items()}
 
 

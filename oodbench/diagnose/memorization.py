@@ -102,8 +102,13 @@ def _gini(dataset: Dataset, trial: int) -> Numbers:
 
 
 def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
-    """Print a row for each dataset and method; save the figures that the runs have the numbers for."""
+    """Print a row for each dataset and method; save the figures that the runs have the numbers for.
+
+    Raises UserError for results without accuracies.
+    """
     curves, errors = over_training(frames), dict[str, Numbers]()
+    if curves.empty:
+        raise UserError("memorization is measured on classes: these results record no accuracy")
     ginis = gini_over_training(frames, min(TRIALS, frames.runs["trial"].nunique()))
     try:
         errors = errors_of_examples(frames)

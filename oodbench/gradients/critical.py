@@ -43,6 +43,9 @@ def critical_samples(
     model without classes, or whose predictions cannot be differentiated.
     """
     task = getattr(getattr(model, "dataset", None), "task", None)
+    for name, value in {"radius": radius, "alpha": alpha, "beta": beta, "scale": scale}.items():
+        if not torch.all(torch.as_tensor(value) >= 0):
+            raise UserError(f"critical samples need {name} from 0 on, not {value}")
     if task is not None and not task.has_classes:
         raise UserError(f"critical samples need a model of classes, and its task is {task.kind}")
     was_training = model.training
@@ -78,8 +81,9 @@ def langevin_search(
     in units of x. Returns a mask (N,) of the inputs found, and the found neighbours, (N, ...), with x
     itself elsewhere. Raises UserError as `critical_samples` does.
     """
-    if not x.is_floating_point():
-        raise UserError(f"critical samples need inputs of floats, not {x.dtype}")
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise UserError(f"critical samples need a tensor of floats, not {kind}")
     x, near = x.detach(), x.detach().clone()
     size, low, high = (torch.as_tensor(value).to(x) for value in (radius, low, high))
     k, slope = _class_and_slope(predict, x)

@@ -20,6 +20,7 @@ from oodbench.registry import load_plugins
 from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.selection import find_rule
 from oodbench.sweep.file import Sweep
 from oodbench.sweep.launchers import (
     Job,
@@ -62,6 +63,7 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     launcher = _launcher(options.launcher, plugins)
     plan = make_plan(sweep, options.data_dir)
     results.check(sweep.name, {"sweep": shared_keys(plan)})
+    _check_predictions(sweep, options)
     show_plan(plan, console)
     if sentence := lost_here():
         console.say(sentence)
@@ -93,6 +95,12 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         return Counter({**states, **ended}.values())
     _report(job, ended, states, console)
     return Counter(states.values())
+
+
+def _check_predictions(sweep: Sweep, options: LaunchOptions) -> None:
+    rule = None if sweep.selection is None else find_rule(sweep.selection)
+    if rule is not None and rule.reads_predictions and not options.keep_predictions:
+        raise UserError(f"selection {rule.name} reads predictions: add --keep-predictions")
 
 
 def _launcher(name: str, plugins: Sequence[str]) -> Launcher:

@@ -151,7 +151,9 @@ def _made(
     dataset = make(name, options, data_dir)
     noise = checked(dataset, keys)
     if label is None:
-        label = dataset.label + (f", {noise['kind']}={noise['amount']}" if noise else "")
+        label = dataset.label
+        if noise:
+            label += f", {noise['kind']}={noise['amount']}{', pairs' if noise['pairs'] else ''}"
     settings = (
         DatasetSettings() if training is None else training_of(training, f"the training on {label}")
     )
@@ -236,6 +238,12 @@ def _with_environments(sweep: Sweep, source: Source) -> Source:
     for names, count in Counter(tests).items():
         if count > 1:
             raise UserError(f"test_environments lists {' and '.join(names)} more than once")
+    noisy = (source.noise or {}).get("amount")
+    for name in noisy if isinstance(noisy, dict) else ():
+        if tests and all(name in names for names in tests):
+            raise UserError(
+                f"the noise of {source.label} in '{name}': a test environment stays clean"
+            )
     return replace(source, tests=tests, validation=validation)
 
 

@@ -357,7 +357,7 @@ def test_a_dataset_without_its_package_is_left_out_unless_it_is_named(
     monkeypatch.setattr(datasets.get("ColoredDigits"), "check", check)
     few = ("run", board, "--algorithm", "VREx", "--trials", 1, "--draws", 1, "--workers", 1)
     text = invoke(*few, "--out", tmp_path / "out")
-    assert "digits is left out: it needs `pip install 'oodbench[digits]'`" in text
+    assert "left out: digits: `pip install 'oodbench[digits]'` gets what is missing" in text
     assert "1 of 2 datasets" in text and "SEM" in text
     text = one_sentence(*few, "--dataset", "digits", "--out", tmp_path / "other")
     assert "digits needs the package digits-of-a-package" in text

@@ -83,8 +83,8 @@ def test_the_tier_of_features_is_trained_and_frozen(
     assert "16 runs in sweep 'photographs'" in text and "3,200 steps, 100 a second" in text
     assert not (tmp_path / "results").exists()
     text = " ".join(invoke(*command, "--workers", 1).split())
-    assert "VLCS, CLIP is left out: it needs `python -m oodbench.data download VLCS" in text
-    assert "PACS, ResNet-50 is left out: it needs `python -m oodbench.data cache Froz" in text
+    assert "VLCS, DINOv2: `python -m oodbench.data download VLCS --from FOLDER" in text
+    assert "left out: PACS, ResNet-50: `python -m oodbench.data cache Froz" in text
     assert "16 done of 16 runs in results/small-features" in text
     text = invoke("freeze", "results/small-features", "./small", "--data-dir", data)
     assert "New in ./small: 4 rows of datasets" in text

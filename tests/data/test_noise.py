@@ -132,7 +132,15 @@ def test_a_dataset_keeps_its_own_option_of_the_name() -> None:
     [
         (TURNED, {"label_noise": 1.5}, "must be a number between 0 and 1, not 1.5"),
         (TURNED, {"label_noise": True}, "must be a number between 0 and 1, not True"),
-        (TURNED, {"label_noise": {"14": 0.1}}, "unknown environment '14'"),
+        (TURNED, {"label_noise": {"14": 0.1}}, "unknown environment or key '14'"),
+        (TURNED, {"label_noise": {"amuont": 0.1}}, "did you mean amount?"),
+        (TURNED, {"label_noise": {"validation": "clean"}}, "lacks its `amount`"),
+        (
+            TURNED,
+            {"label_noise": {"amount": 0.1, "pairs": {3: 3}}},
+            "replace the class 3 by itself",
+        ),
+        ("LinearSEM", {"target_noise": {"amount": 1, "pairs": {"a": "b"}}}, "has no classes"),
         (TURNED, {"label_noise": {"amount": 0.1, "pairs": {"3": "x"}}}, "unknown class 'x'"),
         (TURNED, {"label_noise": {"amount": 0.1, "pair": {}}}, "did you mean pairs?"),
         (TURNED, {"label_noise": {"amount": 0.1, "validation": "cleen"}}, "did you mean clean?"),
@@ -146,6 +154,11 @@ def test_a_mistake_is_one_sentence(dataset: str, keys: dict[str, Any], message: 
     with pytest.raises(UserError) as raised:
         checked(make(dataset, {}, None), keys)
     assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_test_environment_takes_no_noise() -> None:
+    with pytest.raises(UserError, match="in '75': a test environment stays clean"):
+        first(datasets=[{"name": TURNED, "label_noise": {"75": 0.1}}])
 
 
 def test_a_users_own_table_takes_label_noise(tmp_path: Path) -> None:
