@@ -74,7 +74,7 @@ def measured(results: Path) -> Values:
             for (dataset, label), of_row in means.groupby(["dataset_label", "label"]):
                 kind = MEMORIZED if metric == MEMORIZED else TEST
                 row = [float(f"{value:.6g}") for value in of_row]
-                found[dataset][label][f"{kind} {step}"] = row
+                found[str(dataset)][str(label)][f"{kind} {step}"] = row
     return found
 
 
