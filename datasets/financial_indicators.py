@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data.copies import mirrors
 from oodbench.data.tables.columns import Columns
 from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
@@ -141,6 +140,8 @@ class FinancialIndicators(FileDataset):
 
     def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged from the repository of the paper's code."""
+        from oodbench.data.copies import mirrors  # which brings pandas
+
         mirrors.fetch(self, SOURCE, data_dir)
 
 

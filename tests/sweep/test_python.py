@@ -203,7 +203,9 @@ def test_mistakes_are_told_in_one_sentence(
 def test_a_foreign_folder_gets_no_file(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UserError, match="is not empty and holds no sweep"):
-        oodbench.sweep([frame()], ["ERM"], out=tmp_path, **KEYS)
+        oodbench.sweep(
+            [{"data": frame(), "target": "y", "environment": "site"}], ["ERM"], out=tmp_path, **KEYS
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
