@@ -13,7 +13,9 @@ from tests.docs.noise import (
     masks_found,
     mean,
     measured,
+    more_with_noise,
     page,
+    penalties_found,
     significant,
     stored,
 )
@@ -99,6 +101,41 @@ def test_gaf_costs_least() -> None:
         if row != "ERM"
     }
     assert max(worst, key=lambda row: worst[row]).startswith("GAF, 4 micro-batches")
+
+
+def test_resistance_does_not_appear_on_natural_shifts() -> None:
+    signs = significant(penalties_found(VALUES))
+    natural = [sign for (dataset, *_), sign in signs.items() if dataset != "SEM"]
+    text = f"Of {len(natural)} gains there none is positive after Holm's correction, and "
+    assert 1 not in natural and f"{text}{natural.count(-1)} are losses" in TEXT
+    rows = {(dataset, row) for dataset, _, row in signs}
+    more = significant({place: more_with_noise(VALUES, *place) for place in sorted(rows)})
+    assert [p for p, sign in more.items() if sign and p[0] != "SEM"] == [("desert rodents", "IRM")]
+    change = 100 * more_with_noise(VALUES, "desert rodents", "IRM").mean
+    of = [
+        mean(VALUES, f"desert rodents, {n}", "ERM", "accuracy chosen").mean
+        for n in ("no noise", "50 %")
+    ]
+    clean, noisy = (f"{100 * value:.1f} %" for value in of)
+    assert f"one of the {len(rows)} changes is" in TEXT
+    assert (
+        f"{change:.1f} points smaller with most noise, where ERM itself has fallen from {clean} to {noisy}"
+        in TEXT
+    )
+    assert penalties_found(VALUES)["desert rodents", "50 %", "IRM"].mean < 0
+
+
+def test_on_the_model_it_depends_on_the_method() -> None:
+    found = penalties_found(VALUES)
+    gains = [place for place, sign in significant(found).items() if sign == 1]
+    assert gains == [("SEM", "1 deviation", "GroupDRO")] and f"gain of all {len(found)}" in TEXT
+    for row, sign, words in (
+        ("GroupDRO", 1, "lower than ERM's with most noise"),
+        ("IRM", -1, "higher"),
+    ):
+        gain, change = found["SEM", "1 deviation", row], more_with_noise(VALUES, "SEM", row)
+        text = f"{sign * gain.mean:.2f} {words}, {sign * change.mean:.2f} more than without"
+        assert text in TEXT
 
 
 @pytest.mark.slow
