@@ -15,6 +15,7 @@ from oodbench.arithmetic import prepare
 
 prepare()  # before numpy and torch are loaded
 
+import absl.logging
 import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
@@ -29,6 +30,10 @@ settings.register_profile(
     "seeded", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("seeded")
+
+# mlcroissant and dm_control import absl, whose handler closes its stream when submitit configures logging,
+# and that would be pytest's capture
+absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 if sys.platform == "win32":  # which has no module `resource`
     collect_ignore = ["test_files.py"]
