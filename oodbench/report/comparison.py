@@ -104,7 +104,8 @@ def _with_reasons(frame: pd.DataFrame, cells: pd.DataFrame, baseline: str) -> pd
     why = lacking.groupby(key)["undefined"].max()
     of_baseline = lacking[lacking["label"] == baseline].groupby("dataset")["undefined"].max()
     own = pd.Series(why.reindex(pd.MultiIndex.from_frame(frame[key])).to_numpy(), frame.index)
-    return frame.assign(undefined=own.fillna(frame["dataset"].map(of_baseline)).fillna(""))
+    theirs = frame["dataset"].map(of_baseline).astype(object)
+    return frame.assign(undefined=own.astype(object).fillna(theirs).fillna(""))
 
 
 Gains = Mapping[str, Mapping[str, Difference]]
