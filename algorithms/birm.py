@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Batch, Outputs, Problem, register
-from oodbench.hparams import hparam, log_uniform
+from oodbench.hparams import altered, hparam, log_uniform
 
 from .irm import IRM
 from .penalized import Penalized
@@ -33,15 +33,7 @@ class BIRM(Penalized):
         """Weights: IRM's, with the authors' on small images; deviations: around those of their code."""
 
         initial_weight: float = hparam(0.0, low=0.0)
-        penalty_weight: float = hparam(
-            100.0,
-            log_uniform(1e-1, 1e5),
-            low=0.0,
-            by_family={
-                "linear": (0.3, log_uniform(1e-3, 1e1)),
-                "small_images": (1e4, log_uniform(1e2, 1e6)),
-            },
-        )
+        penalty_weight: float = altered(IRM.Hparams, "penalty_weight", {})
         deviation: float = hparam(0.06, log_uniform(0.02, 0.5), low=0.0)
 
     @classmethod

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from oodbench.algorithms import Outputs, Problem, register
-from oodbench.hparams import hparam, log_uniform
+from oodbench.hparams import altered, hparam
 
 from .irm import IRM
 from .penalized import Penalized
@@ -29,15 +29,7 @@ class IRM_TV(Penalized):
         """Ranges: IRM's, as the authors give no search; on small images their code's default."""
 
         initial_weight: float = hparam(0.0, low=0.0)
-        penalty_weight: float = hparam(
-            100.0,
-            log_uniform(1e-1, 1e5),
-            low=0.0,
-            by_family={
-                "linear": (0.3, log_uniform(1e-3, 1e1)),
-                "small_images": (1e4, log_uniform(1e2, 1e6)),
-            },
-        )
+        penalty_weight: float = altered(IRM.Hparams, "penalty_weight", {})
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:

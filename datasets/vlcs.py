@@ -1,6 +1,7 @@
 """VLCS."""
 
-from oodbench.data.pictures.folders import Place, Suite, image_metadata
+from oodbench.data.pictures.folders import image_metadata
+from oodbench.data.pictures.published import Place, Suite
 from oodbench.datasets import register
 
 

@@ -139,7 +139,7 @@ def coinrun_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def written_wilds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a small copy of every set of WILDS."""
-    from tests.helpers import wilds_copies
+    from tests.helpers.data import wilds_copies
 
     return made_once(tmp_path_factory, "wilds", wilds_copies.write)
 

@@ -24,12 +24,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # What is mutated, and the tests beyond its own that rest on it, the quickest first
 TARGETS = {
-    "oodbench/selection.py": ["tests/report/test_leaderboard.py"],
+    "oodbench/selection/judge.py": ["tests/report/test_leaderboard.py"],
     "oodbench/report/statistics.py": ["tests/report/test_comparison.py"],
     "oodbench/results/directory.py": ["tests/results", "tests/train/test_execute.py"],
-    "oodbench/results/read.py": ["tests/results", "tests/test_selection.py"],
+    "oodbench/results/run_directory.py": ["tests/results", "tests/train/test_execute.py"],
+    "oodbench/results/read.py": ["tests/results", "tests/selection/test_judge.py"],
     "oodbench/results/tables.py": [
-        "tests/test_selection.py",
+        "tests/selection/test_judge.py",
         "tests/results",
         "tests/report/test_leaderboard.py",
     ],
@@ -48,16 +49,16 @@ TARGETS = {
         "tests/gradients",
         "tests/algorithms",
         "tests/train/vectorized",
-        "tests/test_algorithms.py",
+        "tests/ground/test_algorithms.py",
     ],
     "oodbench/train/batches.py": ["tests/data/test_streams.py", "tests/train", "tests/algorithms"],
     "oodbench/train/evaluate.py": ["tests/train"],
-    "oodbench/train/loading.py": ["tests/train", "tests/test_selection.py"],
+    "oodbench/train/loading.py": ["tests/train", "tests/selection/test_judge.py"],
     "oodbench/train/loop.py": ["tests/train"],
     "oodbench/train/vectorized/*.py": ["tests/train/vectorized", "tests/train/test_execute.py"],
     "algorithms/*.py": [
-        "tests/test_hparams.py",
-        "tests/test_algorithms.py",
+        "tests/ground/test_hparams.py",
+        "tests/ground/test_algorithms.py",
         "tests/algorithms",
         "tests/conformance",
         "tests/train/vectorized",

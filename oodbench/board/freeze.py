@@ -29,7 +29,8 @@ from oodbench.results.provenance import method_digest
 from oodbench.results.read import FURTHER, read_board, read_results
 from oodbench.results.run_spec import BEFORE, SCORE
 from oodbench.results.tables import Tables, only, stacked_runs, subset
-from oodbench.selection import Chosen, find_rule, judge, rule_names
+from oodbench.selection import find_rule, rule_names
+from oodbench.selection.judge import Chosen, judge
 from oodbench.sweep.file import Sweep
 
 WORST_GROUP = "worst_group_accuracy"

@@ -16,7 +16,7 @@ from oodbench.report.statistics import mean_and_error, paired_differences
 from oodbench.report.tables.leaderboard import is_mean, leaderboard
 from oodbench.report.why import Why, why
 from oodbench.results.tables import CELL, Tables, only, subset
-from oodbench.selection import Chosen, judge
+from oodbench.selection.judge import Chosen, judge
 
 ERM = "ERM"
 REFERENCES = ("Forest", "BoostedTrees", "SupportVectors", "Neighbours", "Logistic")

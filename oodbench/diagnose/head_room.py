@@ -29,7 +29,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import COMPLETE, CONSTANT, RunSpec
 from oodbench.results.tables import Tables
-from oodbench.selection import judge
+from oodbench.selection.judge import judge
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.sweep.plan import make_plan

@@ -20,7 +20,7 @@ from oodbench.metrics import LOSSES, computed_names, is_higher_better, known_dir
 from oodbench.report.statistics import each_mean_and_error
 from oodbench.results.run_spec import BEFORE, CONSTANT, SCORE
 from oodbench.results.tables import CELL, Tables, plugins_of, records_at
-from oodbench.selection import Chosen
+from oodbench.selection.judge import Chosen
 
 METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", "reference"
 """The kinds of rows besides the constant answer. Methods are ranked; transductive ones, whose

@@ -14,7 +14,7 @@ from oodbench.notes import AnyNote, Note
 from oodbench.report.statistics import BAND
 from oodbench.results.provenance import made_by
 from oodbench.results.tables import Tables, frozen_scores, only, records_of, subset
-from oodbench.selection import judge
+from oodbench.selection.judge import judge
 from oodbench.terminal import counted
 
 

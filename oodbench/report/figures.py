@@ -23,7 +23,8 @@ from oodbench.report.cells import cells, scores
 from oodbench.report.comparison import gains
 from oodbench.report.numbers import scale, unit_of_gains, with_unit
 from oodbench.results.tables import CELL, Tables, records_at, records_of
-from oodbench.selection import judge, usual
+from oodbench.selection import usual
+from oodbench.selection.judge import judge
 from oodbench.terminal import printable
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")

@@ -33,7 +33,8 @@ from oodbench.report.statistics import (
 from oodbench.results.boards import halves
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import Tables, pretraining
-from oodbench.selection import Chosen, judge_by_all, rule_names, sees_test
+from oodbench.selection import rule_names, sees_test
+from oodbench.selection.judge import Chosen, judge_by_all
 
 FLOOR = -1.0
 """The lower bound of a dataset's share of the gap in means over datasets."""

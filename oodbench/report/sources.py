@@ -21,7 +21,7 @@ from oodbench.results.provenance import method_digest, versions
 from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.tables import Tables, completed, only, renamed, stacked, stacked_runs, subset
-from oodbench.selection import judge, served
+from oodbench.selection.judge import judge, served
 
 FIXED = ("dataset", "options", "noise", "steps", "evaluate_every", "holdout", "network", "metric")
 """The columns, besides the environments, in which a dataset's runs must equal the board's."""

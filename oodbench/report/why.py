@@ -17,10 +17,12 @@ from oodbench.report.cells import over_ties, test_values
 from oodbench.report.numbers import UNDEFINED, number, with_unit
 from oodbench.report.statistics import LEAST, mean_and_error
 from oodbench.report.tables import Block, Sheet
-from oodbench.results.directory import Directory, kept_weights
+from oodbench.results.directory import Directory
+from oodbench.results.run_directory import kept_weights
 from oodbench.results.run_spec import COMPLETE
 from oodbench.results.tables import Tables, plugins_of
-from oodbench.selection import choose, find_rule, judge, usual
+from oodbench.selection import find_rule, usual
+from oodbench.selection.judge import choose, judge
 from oodbench.terminal import Terminal
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from oodbench.errors import UserError
 from oodbench.files import open_regular, whole_file
-from oodbench.results.directory import RunDirectory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.schemas import UNREADABLE
 
 if TYPE_CHECKING:

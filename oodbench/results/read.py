@@ -31,7 +31,7 @@ from oodbench.results.boards import (
     nothing_frozen,
     to_come,
 )
-from oodbench.results.directory import Directory, RunDirectory
+from oodbench.results.directory import Directory
 from oodbench.results.ended import Ended, ended
 from oodbench.results.parquet import (
     RECORDS,
@@ -46,6 +46,7 @@ from oodbench.results.parquet import (
 )
 from oodbench.results.provenance import code
 from oodbench.results.records import Columns, costs_of, whole_lines
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import COMPLETE, SCORE, TRAIN, RunSpec, State
 from oodbench.results.schemas import DamagedFile
 from oodbench.results.stale import DIGESTED, stale_notes

@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from oodbench.results.directory import Directory, RunDirectory
+from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import progress, title

@@ -7,9 +7,10 @@ from typing import Any
 
 from oodbench.errors import UserError
 from oodbench.identity import Digests
-from oodbench.results.directory import LAST, Directory, kept_weights
+from oodbench.results.directory import LAST, Directory
 from oodbench.results.ended import ended
 from oodbench.results.parquet import specs_of
+from oodbench.results.run_directory import kept_weights
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.stale import Stale, Trained, stale
 from oodbench.selection import find_rule

@@ -22,9 +22,10 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from oodbench.errors import UserError, unknown
-from oodbench.results.directory import Directory, RunDirectory, kept_weights
+from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.provenance import begun_by, provenance
+from oodbench.results.run_directory import RunDirectory, kept_weights
 from oodbench.results.run_spec import DIWA, Evaluation, RunSpec, State
 from oodbench.selection import USUAL, find_rule
 from oodbench.train.kept_weights import Judge, keep_weights

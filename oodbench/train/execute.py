@@ -18,8 +18,9 @@ from oodbench import blame
 from oodbench.arithmetic import warn_unless
 from oodbench.errors import UserError
 from oodbench.files import is_disk_full
-from oodbench.results.directory import Directory, RunDirectory
+from oodbench.results.directory import Directory
 from oodbench.results.provenance import begun_by, provenance
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile
 from oodbench.train.digests import digests_of

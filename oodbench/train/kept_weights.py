@@ -11,7 +11,8 @@ from safetensors.torch import save
 from oodbench.datasets import Dataset
 from oodbench.files import whole_file
 from oodbench.metrics import known_direction
-from oodbench.results.directory import LAST, RunDirectory, kept_weights, weights_path
+from oodbench.results.directory import LAST
+from oodbench.results.run_directory import RunDirectory, kept_weights, weights_path
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.run import Run
 
@@ -41,7 +42,7 @@ class Judge:
 
     def seen(self, evaluations: Iterable[Mapping[str, Any]]) -> Seen | None:
         """The rule's view of an evaluation; None if the metric is not recorded."""
-        from oodbench.selection import shares  # with pandas, which few runs need
+        from oodbench.selection import shares
 
         recorded = {
             (e["environment"], e["split"]): (e["value"], e["count"])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from oodbench.files import whole_file
-from oodbench.results.directory import RunDirectory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec, State
 from oodbench.train.kept_weights import KeptWeights
 from oodbench.train.observers import Observers

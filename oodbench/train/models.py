@@ -17,7 +17,8 @@ from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError, counted, names_arguments, unknown, whole_number
 from oodbench.networks.base import networks
 from oodbench.networks.weights import load_fitting, replaced_weights
-from oodbench.results.directory import LAST, Directory, RunDirectory, kept_weights
+from oodbench.results.directory import LAST, Directory
+from oodbench.results.run_directory import RunDirectory, kept_weights
 from oodbench.results.run_spec import Evaluation, State
 from oodbench.results.schemas import RunFile
 from oodbench.tasks import Task

@@ -18,8 +18,8 @@ from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.hparams import checked, neutral_values
 from oodbench.networks.base import build, networks
-from oodbench.results.directory import RunDirectory
 from oodbench.results.predictions import FITTED, write_examples, write_predictions
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.train.adapted import adapted_outputs, drawn_batches, with_adaptation

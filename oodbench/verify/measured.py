@@ -10,7 +10,7 @@ from oodbench.errors import UserError
 from oodbench.report.statistics import plain_mean
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.results.tables import CELL, Tables
-from oodbench.selection import choose, judge
+from oodbench.selection.judge import choose, judge
 from oodbench.verify.targets import LAST, ORACLE_LAST, Target
 
 

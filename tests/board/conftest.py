@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 
 from oodbench.board.freeze import freeze
-from tests.helpers.boards import PROTOCOL, new_board, trained
+from tests.helpers.results.boards import PROTOCOL, new_board, trained
 
 
 @pytest.fixture(scope="session")

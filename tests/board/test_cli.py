@@ -19,7 +19,7 @@ from oodbench.results.boards import RECORDS_FILE, RUNS_FILE
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
-from tests.helpers.boards import Stored, edited_board, invoke, new_board, remove, stored
+from tests.helpers.results.boards import Stored, edited_board, invoke, new_board, remove, stored
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from oodbench.results.boards import find_board
 from oodbench.results.parquet import specs_of
 from oodbench.results.provenance import made_by
 from oodbench.results.read import read_board
-from tests.helpers.boards import ONE_RUN, SEM, edited_board, invoke, remove, trained
-from tests.helpers.made import texts
+from tests.helpers.results.boards import ONE_RUN, SEM, edited_board, invoke, remove, trained
+from tests.helpers.results.made import texts
 
 pytestmark = pytest.mark.slow
 

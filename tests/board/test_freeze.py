@@ -15,8 +15,8 @@ from oodbench.results.ended import ended, write_part
 from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.read import read_board, read_results
 from oodbench.results.tables import records_at
-from oodbench.selection import choose
-from tests.helpers.boards import (
+from oodbench.selection.judge import choose
+from tests.helpers.results.boards import (
     PROTOCOL,
     SEM,
     edited_board,

@@ -12,8 +12,7 @@ from oodbench.results.boards import find_board
 from oodbench.sweep.plan import make_plan
 from tests.board.test_cli import one_sentence
 from tests.data.copies.test_parquet import DOMAINS, shard
-from tests.helpers.boards import invoke
-from tests.helpers.photographs import (
+from tests.helpers.data.photographs import (
     SUITES,
     feature_sets,
     numbers_of,
@@ -22,6 +21,7 @@ from tests.helpers.photographs import (
     suite_folder,
     write_features,
 )
+from tests.helpers.results.boards import invoke
 
 NETWORKS = ("fine-tuned", "ResNet-50", "CLIP", "DINOv2")
 

@@ -12,8 +12,8 @@ from oodbench.report.tables import FORMATS
 from oodbench.results.boards import find_board
 from oodbench.results.read import read_board
 from oodbench.sweep.plan import make_plan
-from tests.helpers.boards import trained
 from tests.helpers.paths import ROOT
+from tests.helpers.results.boards import trained
 
 pytestmark = pytest.mark.slow
 

@@ -20,9 +20,9 @@ from oodbench.report.tables import Block
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.tables import Tables, origins
-from oodbench.selection import judge
-from tests.helpers.boards import ONE_RUN, SEM, edited_results, new_board, trained
-from tests.helpers.made import Made, leaderboard, rising, texts
+from oodbench.selection.judge import judge
+from tests.helpers.results.boards import ONE_RUN, SEM, edited_results, new_board, trained
+from tests.helpers.results.made import Made, leaderboard, rising, texts
 
 pytestmark = pytest.mark.slow
 

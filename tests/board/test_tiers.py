@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.boards import invoke
+from tests.helpers.results.boards import invoke
 
 pytestmark = pytest.mark.slow
 

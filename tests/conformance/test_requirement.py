@@ -19,7 +19,7 @@ from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
 from oodbench.tasks import Task
-from tests.helpers.methods import OURS
+from tests.helpers.algorithms.methods import OURS
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from oodbench.datasets import Metadata, Normalization
 from oodbench.errors import UserError
 from oodbench.identity import md5
 from oodbench.tasks import Task
-from tests.helpers import archives
+from tests.helpers.data import archives
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><{} fill="{}"/></svg>'
 COLOURS = ("#104010", "#a02060")

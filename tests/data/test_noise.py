@@ -13,7 +13,7 @@ from oodbench.results.run_spec import MEMORIZED
 from oodbench.train.loading import Data, load_data, load_environments
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import first
+from tests.helpers.results.sweeps import first
 
 TURNED, TESTS = "RotatedDigits", ("75",)
 TRAINED = ("0", "15", "30", "45", "60")

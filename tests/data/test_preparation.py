@@ -11,7 +11,7 @@ from torch import Tensor
 from oodbench.data.preparation import fitted
 from oodbench.datasets import Dataset, Environment, datasets
 from oodbench.errors import UserError
-from oodbench.results.directory import RunDirectory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train import loading

@@ -17,7 +17,7 @@ from oodbench.data.streams import (
 )
 from oodbench.datasets import Environment
 from oodbench.errors import UserError
-from oodbench.results.directory import RunDirectory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
@@ -26,9 +26,9 @@ from oodbench.train.evaluate import evaluate, logits
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.data.stored_data import rows, write
 from tests.helpers.kills import checkpoint_every
-from tests.helpers.stored_data import rows, write
-from tests.helpers.sweeps import ended, records_of
+from tests.helpers.results.sweeps import ended, records_of
 
 CPU = torch.device("cpu")
 

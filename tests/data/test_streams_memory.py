@@ -3,14 +3,14 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import python
+from tests.helpers.data.stored_data import SIDE, write
 from tests.helpers.paths import ROOT
-from tests.helpers.stored_data import SIDE, write
 
 pytestmark = pytest.mark.slow
 
 
 def peak(folder: Path, kind: str) -> float:
-    return float(python(ROOT, "-m", "tests.helpers.stored_data", str(folder), kind).stdout)
+    return float(python(ROOT, "-m", "tests.helpers.data.stored_data", str(folder), kind).stdout)
 
 
 @pytest.mark.nightly

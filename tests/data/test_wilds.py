@@ -9,7 +9,7 @@ from scipy.stats import pearsonr
 from sklearn.metrics import average_precision_score, f1_score
 
 from oodbench.metrics import values_of_examples
-from tests.helpers.wilds_copies import COPIES, logits, opened, right, rows
+from tests.helpers.data.wilds_copies import COPIES, logits, opened, right, rows
 
 ALL = pytest.mark.parametrize("name", COPIES)
 

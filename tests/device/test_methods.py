@@ -13,7 +13,7 @@ from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build
 from oodbench.tasks import Task
 from tests.device.pretend import DEVICE, move_algorithm, moved, on_device
-from tests.helpers.methods import OF_EACH_KIND, OURS
+from tests.helpers.algorithms.methods import OF_EACH_KIND, OURS
 
 FITTED = {
     "AdversarialTraining": "examples whose class has changed leave the search",

@@ -18,7 +18,7 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.device.pretend import fake, move_algorithm, moved, on_device
-from tests.helpers.sweeps import SPIRALS
+from tests.helpers.results.sweeps import SPIRALS
 
 pytestmark = pytest.mark.slow
 

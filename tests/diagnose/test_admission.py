@@ -10,7 +10,7 @@ from oodbench.diagnose.admission import Figures, checks, figures, figures_of_res
 from oodbench.errors import UserError
 from oodbench.results.read import read_results
 from oodbench.results.tables import only
-from tests.helpers.made import Curve, Made
+from tests.helpers.results.made import Curve, Made
 
 GOOD = Figures(
     metric="accuracy",

@@ -17,9 +17,9 @@ from oodbench.diagnose.head_room import HeadRoom, _on_its_own, _spearman, head_r
 from oodbench.errors import UserError
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
-from oodbench.selection import judge
+from oodbench.selection.judge import judge
 from oodbench.sweep.launchers import LaunchOptions
-from tests.helpers.made import Curve, Made
+from tests.helpers.results.made import Curve, Made
 
 CITIES = {"num_examples": 60}
 ROOM = HeadRoom(

@@ -13,7 +13,7 @@ from scipy import stats
 from oodbench.report.statistics import Estimate, estimate, holm
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
-from oodbench.selection import choose
+from oodbench.selection.judge import choose
 from oodbench.terminal import commands
 from oodbench.verify.measured import recorded_values
 

@@ -12,7 +12,7 @@ import typer
 from oodbench.report.statistics import Estimate, estimate
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
-from oodbench.selection import choose
+from oodbench.selection.judge import choose
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.terminal import commands
 from oodbench.verify.measured import recorded_values

@@ -15,9 +15,9 @@ import oodbench
 from oodbench.sweep.file import Sweep, validate
 from oodbench.version import __version__
 from tests.conftest import made_once
+from tests.helpers.algorithms.plugins import plugins_in
 from tests.helpers.commands import run
 from tests.helpers.paths import ROOT
-from tests.helpers.plugins import plugins_in
 
 PAGES = [
     ROOT / "README.md",

@@ -11,8 +11,8 @@ import yaml
 from oodbench.board.protocol import find_tier, overview, protocol_of
 from oodbench.results.boards import find_board
 from oodbench.results.pretraining import FILE
-from tests.helpers.boards import invoke
 from tests.helpers.paths import ROOT
+from tests.helpers.results.boards import invoke
 
 PAGE = (ROOT / "docs/guide/natural_pictures.md").read_text().partition("## Photographs")[2]
 BOARD = find_board("photographs")

@@ -19,7 +19,7 @@ from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import SPIRALS
+from tests.helpers.results.sweeps import SPIRALS
 
 pytestmark = pytest.mark.slow
 

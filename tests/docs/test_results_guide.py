@@ -21,7 +21,7 @@ from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.tasks import Task
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import TINY, ended, first
+from tests.helpers.results.sweeps import TINY, ended, first
 
 PAGE = (ROOT / "docs" / "guide" / "results_format.md").read_text()
 WORDS = {

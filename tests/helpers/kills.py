@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from oodbench.results.directory import RunDirectory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.train import loop
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import records_of
+from tests.helpers.results.sweeps import records_of
 
 
 class Killed(BaseException):

@@ -12,11 +12,11 @@ from oodbench.metrics import metrics
 from oodbench.report import cli as report
 from oodbench.report.html.contents import contents
 from oodbench.results.read import joined
-from oodbench.selection import choose
+from oodbench.selection.judge import choose
 from oodbench.sweep import cli as sweep
 from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import edited, tiny_file
+from tests.helpers.results.sweeps import edited, tiny_file
 
 pytestmark = pytest.mark.slow
 

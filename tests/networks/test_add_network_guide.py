@@ -11,7 +11,7 @@ from oodbench.registry import load_plugins
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import ended
+from tests.helpers.results.sweeps import ended
 
 TEXT = (ROOT / "docs" / "guide" / "add_network.md").read_text()
 

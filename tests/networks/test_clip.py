@@ -15,8 +15,8 @@ from oodbench.report.cli import app as report
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import tiny, trained
-from tests.helpers.transformers_copies import small_clip
+from tests.helpers.data.transformers_copies import small_clip
+from tests.helpers.results.sweeps import tiny, trained
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
-from tests.helpers.sweeps import ended
-from tests.helpers.wilds_images import globalwheat
+from tests.helpers.data.wilds_images import globalwheat
+from tests.helpers.results.sweeps import ended
 
 pytestmark = pytest.mark.slow
 

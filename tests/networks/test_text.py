@@ -6,7 +6,7 @@ import torch
 
 from oodbench.data.encodings import VOCABULARY, hashed_words, word_pieces
 from oodbench.networks.base import build
-from tests.helpers.transformers_copies import TOKENS, small_codegpt, small_distilbert
+from tests.helpers.data.transformers_copies import TOKENS, small_codegpt, small_distilbert
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 0, 0], [8, 9, 5, 6, 7, 3, 0]])
 

@@ -16,7 +16,7 @@ from oodbench.networks.timm import _groups
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
-from tests.helpers.methods import gradients_of_step
+from tests.helpers.algorithms.methods import gradients_of_step
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
 from oodbench.hparams import defaults
 from oodbench.networks.base import build
 from oodbench.tasks import Task
-from tests.helpers.methods import OURS
+from tests.helpers.algorithms.methods import OURS
 
 pytest.importorskip("timm")
 pytestmark = [

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from oodbench.report import cli as report
 from oodbench.sweep import cli as sweep
 from oodbench.train.process import clean_process
-from tests.helpers.plugins import plugins_in
+from tests.helpers.algorithms.plugins import plugins_in
 from tests.plugins.bad_plugins import BAD, module
 
 SWEEP: dict[str, Any] = {

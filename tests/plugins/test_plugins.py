@@ -16,9 +16,9 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
-from tests.helpers.float64 import in_float64
+from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import tiny
+from tests.helpers.results.sweeps import tiny
 
 TOGETHER = [
     "RiskSpread",

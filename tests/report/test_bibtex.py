@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.report.bibtex import entries, keys_of, own_files, papers
-from tests.helpers.made import OneStep, report, spec
+from tests.helpers.results.made import OneStep, report, spec
 
 KNOWN = {name: paper for name, paper in papers(own_files()).items() if paper not in ("", "none")}
 

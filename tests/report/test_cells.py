@@ -4,8 +4,8 @@ import pandas as pd
 
 from oodbench.report.cells import COLUMNS, cells, on_tests, scores
 from oodbench.results.read import read_results
-from oodbench.selection import judge
-from tests.helpers.made import Made, OneStep, flat, spec
+from oodbench.selection.judge import judge
+from tests.helpers.results.made import Made, OneStep, flat, spec
 
 
 def test_a_row_for_each_value_of_a_cell(tmp_path: Path) -> None:

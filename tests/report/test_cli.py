@@ -21,8 +21,8 @@ from oodbench.results.read import joined
 from oodbench.results.run_spec import State
 from oodbench.terminal import Terminal
 from oodbench.version import __version__
-from tests.helpers.made import OneStep, any_version, report, spec, texts
 from tests.helpers.paths import GOLDEN
+from tests.helpers.results.made import OneStep, any_version, report, spec, texts
 from tests.report.test_leaderboard import with_references
 
 NASTY = r"a_b%<x>|&[*]\$"

@@ -12,7 +12,7 @@ from oodbench.report.comparison import OVERALL, comparison
 from oodbench.report.tables import FORMATS, Block, Sheet
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined
-from tests.helpers.made import CODE, OneStep, leaderboard, report, spec, texts
+from tests.helpers.results.made import CODE, OneStep, leaderboard, report, spec, texts
 
 
 @pytest.fixture

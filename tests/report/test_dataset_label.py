@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from oodbench.__main__ import main
 from oodbench.errors import UserError
-from tests.helpers.sweeps import tiny, tiny_file
+from tests.helpers.results.sweeps import tiny, tiny_file
 
 LABEL = "Linear, 40 examples"
 DATA = [{"name": "LinearSEM", "num_examples": 40, "label": LABEL}]

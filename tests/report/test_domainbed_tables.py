@@ -10,9 +10,9 @@ from oodbench.report.tables.domainbed import tables
 from oodbench.results.directory import Directory
 from oodbench.results.domainbed import import_sweep
 from oodbench.results.read import read_results
-from oodbench.selection import choose
-from tests.helpers.domainbed import STEPS, Accuracies, sweep, write
-from tests.helpers.made import leaderboard
+from oodbench.selection.judge import choose
+from tests.helpers.results.domainbed import STEPS, Accuracies, sweep, write
+from tests.helpers.results.made import leaderboard
 
 
 def by_hand(made: dict[Any, Accuracies], test: int, trial: int) -> list[float]:

@@ -16,7 +16,7 @@ from oodbench.report.cli import app
 from oodbench.report.figures import FIGURES, SUFFIXES, WIDTHS, plot, save
 from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
-from tests.helpers.made import Made, rising
+from tests.helpers.results.made import Made, rising
 
 NASTY = "$x_1 [b]\x1b"
 

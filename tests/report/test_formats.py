@@ -9,7 +9,7 @@ import pytest
 from oodbench.report.table import table
 from oodbench.report.tables import FORMATS, Block, Sheet, to_terminal
 from oodbench.terminal import Terminal
-from tests.helpers.made import OneStep, report, spec
+from tests.helpers.results.made import OneStep, report, spec
 
 NASTY = r"a_b%<script>&#^~\{}$|*[x]"
 

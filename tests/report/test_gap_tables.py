@@ -15,8 +15,8 @@ from oodbench.report.tables import Block
 from oodbench.results.boards import HALVES_FILE, halves
 from oodbench.results.read import read_board
 from oodbench.results.tables import Tables, subset
-from tests.helpers.boards import invoke
-from tests.helpers.made_boards import Means, made_board
+from tests.helpers.results.boards import invoke
+from tests.helpers.results.made_boards import Means, made_board
 
 MEANS: Means = {
     "alpha": {"ERM": 0.5, "A": 0.8, "B": 0.45, "C": 0.5, "T": 0.9, "ceiling": 0.95},

@@ -11,7 +11,7 @@ from oodbench.report.comparison import comparison
 from oodbench.report.tables import FORMATS
 from oodbench.report.tables.sheet import blocks, sheet
 from oodbench.results.read import read_results
-from tests.helpers.made import Curve, Made, flat, leaderboard, texts
+from tests.helpers.results.made import Curve, Made, flat, leaderboard, texts
 
 
 def remarks(made: Made) -> tuple[str, ...]:

@@ -14,9 +14,10 @@ from oodbench.report.sources import spare, with_prediction_metrics
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import Predictions
 from oodbench.results.read import joined
-from oodbench.selection import choose, usual
+from oodbench.selection import usual
+from oodbench.selection.judge import choose
 from oodbench.sweep import cli as sweep
-from tests.helpers.sweeps import SPIRALS, outcome, tiny, tiny_file, trained
+from tests.helpers.results.sweeps import SPIRALS, outcome, tiny, tiny_file, trained
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from oodbench.__main__ import main
 from oodbench.sweep.plan import show_plan
 from oodbench.terminal import Terminal
-from tests.helpers.made import Made, any_version, rising
 from tests.helpers.paths import GOLDEN
-from tests.helpers.sweeps import tiny
+from tests.helpers.results.made import Made, any_version, rising
+from tests.helpers.results.sweeps import tiny
 
 FOLDER = GOLDEN / "screens"
 WIDTHS = (80, 120)

@@ -19,9 +19,9 @@ from oodbench.report.tables.sheet import sheet
 from oodbench.report.why import why
 from oodbench.results.predictions import Predictions
 from oodbench.results.read import joined, read_results
-from oodbench.selection import judge
-from tests.helpers.made import OneStep, spec
-from tests.helpers.sweeps import tiny, trained
+from oodbench.selection.judge import judge
+from tests.helpers.results.made import OneStep, spec
+from tests.helpers.results.sweeps import tiny, trained
 
 METRIC, NAN = "accuracy", math.nan
 WHY = "needs a finite value"

@@ -12,7 +12,7 @@ from oodbench.report.numbers import number
 from oodbench.report.why import Why, show, why
 from oodbench.results.read import read_results
 from oodbench.terminal import Terminal
-from tests.helpers.made import Made, flat, leaderboard
+from tests.helpers.results.made import Made, flat, leaderboard
 
 
 def text(cell: Why) -> str:

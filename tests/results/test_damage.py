@@ -25,7 +25,7 @@ from oodbench.train import loop
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import Killed
-from tests.helpers.sweeps import ODD_METHODS, outcome, records_of
+from tests.helpers.results.sweeps import ODD_METHODS, outcome, records_of
 
 MIDDLE = 2
 SWEEP: dict[str, Any] = {

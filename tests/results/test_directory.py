@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oodbench.errors import UserError
-from oodbench.results.directory import LOST_AFTER, Directory, RunDirectory
+from oodbench.results.directory import Directory
+from oodbench.results.run_directory import LOST_AFTER, RunDirectory
 from oodbench.results.run_spec import State
-from tests.helpers.sweeps import edited
+from tests.helpers.results.sweeps import edited
 from tests.results.test_run_spec import SPEC
 
 CONTEXT = {

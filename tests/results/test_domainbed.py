@@ -11,8 +11,8 @@ from oodbench.report.tables.domainbed import tables
 from oodbench.results.directory import Directory
 from oodbench.results.domainbed import import_sweep
 from oodbench.results.read import read_results
-from oodbench.selection import choose
-from tests.helpers.domainbed import STEPS, Accuracies, write
+from oodbench.selection.judge import choose
+from tests.helpers.results.domainbed import STEPS, Accuracies, write
 
 
 def test_a_folder_becomes_a_results_directory(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 import oodbench
 from oodbench.report.cli import app as report
 from oodbench.results.compact import compact
-from oodbench.results.directory import Directory, kept_weights
+from oodbench.results.directory import Directory
 from oodbench.results.predictions import read_predictions
 from oodbench.results.read import read_results
+from oodbench.results.run_directory import kept_weights
 from tests.helpers.kills import Killed
 from tests.helpers.paths import ROOT
 from tests.results.test_ended import dying

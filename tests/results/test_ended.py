@@ -28,8 +28,8 @@ from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from tests.helpers.disks import mounted
 from tests.helpers.kills import Killed
-from tests.helpers.made import Made, flat
-from tests.helpers.sweeps import outcome, tiny_file
+from tests.helpers.results.made import Made, flat
+from tests.helpers.results.sweeps import outcome, tiny_file
 
 ROWS = ("ERM", "IRM")
 Files = tuple[Path, Path]

@@ -17,7 +17,7 @@ from oodbench.results.predictions import read_predictions
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
 from oodbench.results.tables import Tables
-from tests.helpers.sweeps import DIGITS, ended, planned, tiny
+from tests.helpers.results.sweeps import DIGITS, ended, planned, tiny
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from oodbench.results.read import joined, read_results
-from tests.helpers.made import Made, flat, leaderboard
+from tests.helpers.results.made import Made, flat, leaderboard
 
 
 def half(path: Path, trials: tuple[int, ...]) -> Made:

@@ -12,7 +12,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.sweep.cli import app as sweep
 from tests.helpers.disks import mounted, remount
-from tests.helpers.made import Made, flat
+from tests.helpers.results.made import Made, flat
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from oodbench.sweep.launchers import Job
 from oodbench.sweep.launchers.local import Debug
 from oodbench.sweep.launchers.slurm import Slurm
 from oodbench.sweep.plan import Plan
-from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny
+from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, settle, tiny
 from tests.slurm.cluster import Cluster, missing
 
 SECONDS = 300.0

@@ -14,7 +14,7 @@ from oodbench.results.directory import Directory
 from oodbench.sweep.launchers.slurm_queue import submissions
 from tests.helpers.commands import mistake, run
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import ODD_METHODS, settle, tiny_file
+from tests.helpers.results.sweeps import ODD_METHODS, settle, tiny_file
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slow

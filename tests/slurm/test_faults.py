@@ -18,7 +18,7 @@ from oodbench.sweep.launchers.slurm import Slurm
 from oodbench.sweep.launchers.slurm_queue import submissions
 from oodbench.sweep.plan import Plan
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
+from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.nightly  # over a minute

@@ -14,7 +14,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
-from tests.helpers.sweeps import TINY, tiny, tiny_file
+from tests.helpers.results.sweeps import TINY, tiny, tiny_file
 
 DRAWS = {"datasets": [{"name": "Spirals", "num_examples": 160}], "hparam_draws": 4, "trials": 2}
 

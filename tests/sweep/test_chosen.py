@@ -12,8 +12,8 @@ from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.stored import store_plan
-from tests.helpers.made import leaderboard, texts, write_run
-from tests.helpers.sweeps import TINY, tiny
+from tests.helpers.results.made import leaderboard, texts, write_run
+from tests.helpers.results.sweeps import TINY, tiny
 
 ERRORS = {
     # by draw, then trial: draw 1 has the best run, draw 2 the best mean

@@ -9,7 +9,7 @@ from typer.testing import Result
 
 from oodbench.results.directory import Directory
 from tests.helpers.commands import mistake, run
-from tests.helpers.sweeps import ODD_METHODS, outcome, tiny, tiny_file, trained
+from tests.helpers.results.sweeps import ODD_METHODS, outcome, tiny, tiny_file, trained
 
 TINY = {"trials": 1, "steps": 20, "evaluate_every": 10}
 
@@ -98,7 +98,7 @@ def test_a_plug_in_that_goes_elsewhere_moves_no_results(tmp_path: Path) -> None:
 def test_launch_status_failed_runs_again_and_clean(tmp_path: Path) -> None:
     sweep = tiny_file(tmp_path, **TINY, algorithms=["ERM", "Raising"])
     out = tmp_path / "out"
-    launched = launch(sweep, out, "--plugin", "tests.helpers.odd_methods")
+    launched = launch(sweep, out, "--plugin", "tests.helpers.algorithms.odd_methods")
     assert launched.exit_code == 1
     assert "1 done, 1 failed of 2 runs" in launched.output
     status = run("status", out)
@@ -109,10 +109,10 @@ def test_launch_status_failed_runs_again_and_clean(tmp_path: Path) -> None:
     assert (told["name"], told["counts"]) == ("tiny", {"done": 1, "failed": 1})
     (failed,) = (each for each in told["runs"] if each["state"] == "failed")
     assert failed["algorithm"] == "Raising" and "one too many" in failed["note"]
-    again = launch(sweep, out, "--plugin", "tests.helpers.odd_methods")
+    again = launch(sweep, out, "--plugin", "tests.helpers.algorithms.odd_methods")
     assert again.exit_code == 1 and "third step" not in again.output
     assert "the same launch with --failed trains them again" in " ".join(again.output.split())
-    retried = launch(sweep, out, "--failed", "--plugin", "tests.helpers.odd_methods")
+    retried = launch(sweep, out, "--failed", "--plugin", "tests.helpers.algorithms.odd_methods")
     assert retried.exit_code == 1 and "Raising" in retried.output
     (out / "runs" / "stranger").mkdir()
     assert run("clean", out, "--yes").exit_code == 0

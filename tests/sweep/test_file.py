@@ -8,7 +8,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.plan import make_plan
-from tests.helpers.sweeps import TINY, tiny, tiny_file
+from tests.helpers.results.sweeps import TINY, tiny, tiny_file
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from oodbench.sweep.file import read_sweep
 from oodbench.sweep.plan import make_plan
 from oodbench.sweep.schema import schema
 from oodbench.yaml_values import read_yaml
-from tests.helpers.sweeps import TINY
+from tests.helpers.results.sweeps import TINY
 
 SCHEMA = Draft202012Validator(schema())
 SOUND: list[dict[str, Any]] = [

@@ -12,7 +12,7 @@ from oodbench.results.directory import Directory
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch, launch_specs
 from tests.helpers.commands import mistake, run
-from tests.helpers.sweeps import ODD_METHODS, first, planned, tiny, tiny_file
+from tests.helpers.results.sweeps import ODD_METHODS, first, planned, tiny, tiny_file
 
 pytestmark = pytest.mark.slow
 

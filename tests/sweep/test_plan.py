@@ -9,7 +9,7 @@ from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import under, validate
 from oodbench.sweep.plan import make_plan
-from tests.helpers.sweeps import DIGITS, TINY, tiny
+from tests.helpers.results.sweeps import DIGITS, TINY, tiny
 
 
 def specs(**changes: Any) -> list[Any]:

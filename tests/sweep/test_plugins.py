@@ -16,7 +16,7 @@ from oodbench.selection import selection_rules
 from oodbench.sweep import cli as sweep
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers import launchers
-from tests.helpers.sweeps import tiny_file
+from tests.helpers.results.sweeps import tiny_file
 
 pytestmark = pytest.mark.slow
 

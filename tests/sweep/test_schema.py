@@ -17,7 +17,7 @@ from oodbench.sweep.file import read_sweep
 from oodbench.sweep.plan import make_plan
 from oodbench.yaml_values import read_yaml
 from tests.helpers.commands import run
-from tests.helpers.sweeps import TINY
+from tests.helpers.results.sweeps import TINY
 
 SCHEMA = Draft202012Validator(module.schema())
 WRONG: dict[str, list[Any]] = {

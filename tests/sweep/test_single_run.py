@@ -13,7 +13,7 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Directory
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import ODD_METHODS, tiny
+from tests.helpers.results.sweeps import ODD_METHODS, tiny
 
 DATA = {"name": "LinearSEM", "num_examples": 40}
 KEYS: dict[str, Any] = {"steps": 20, "evaluate_every": 10}

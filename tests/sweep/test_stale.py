@@ -19,13 +19,14 @@ from oodbench.__main__ import main
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.results import stale
-from oodbench.results.directory import Directory, RunDirectory
+from oodbench.results.directory import Directory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import State
 from oodbench.train import loop
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.commands import mistake
-from tests.helpers.sweeps import first, records_of
+from tests.helpers.results.sweeps import first, records_of
 
 pytestmark = pytest.mark.slow
 

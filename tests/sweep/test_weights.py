@@ -13,7 +13,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import Rule, records_on
 from oodbench.sweep.cli import app
-from tests.helpers.sweeps import tiny, tiny_file
+from tests.helpers.results.sweeps import tiny, tiny_file
 
 pytestmark = pytest.mark.slow
 

@@ -33,8 +33,9 @@ import torch
 
 from oodbench.report.tables import FORMATS
 from oodbench.report.tables.sheet import sheet
-from oodbench.results.directory import Directory, RunDirectory
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep import launch as launches
 from oodbench.sweep.file import read_sweep
@@ -44,9 +45,9 @@ from oodbench.train.execute import execute
 from oodbench.train.loop import begin
 from oodbench.train.settings import TrainSettings
 from tests.helpers.disks import mounted, remount
-from tests.helpers.made import leaderboard
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import outcome, records_of, tiny, tiny_file
+from tests.helpers.results.made import leaderboard
+from tests.helpers.results.sweeps import outcome, records_of, tiny, tiny_file
 
 CHANGES = {"steps": 600, "evaluate_every": 50, "trials": 3}
 """The sweep that is disturbed: six runs of twelve records each."""

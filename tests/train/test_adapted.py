@@ -22,10 +22,10 @@ from oodbench.train.models import load_model
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
-from tests.helpers.float64 import in_float64
+from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
-from tests.helpers.made import leaderboard
-from tests.helpers.sweeps import DIGITS, SPIRALS, ended, tiny, trained
+from tests.helpers.results.made import leaderboard
+from tests.helpers.results.sweeps import DIGITS, SPIRALS, ended, tiny, trained
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
-from tests.helpers.float64 import in_float64
+from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
-from tests.helpers.sweeps import DIGITS, SPIRALS, tiny
+from tests.helpers.results.sweeps import DIGITS, SPIRALS, tiny
 
 THREE = SPIRALS | {"num_environments": 3}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}

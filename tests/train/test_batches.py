@@ -9,7 +9,7 @@ from torch import Tensor
 from oodbench.train.batches import Batches
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import DIGITS, first
+from tests.helpers.results.sweeps import DIGITS, first
 
 
 def data(*sizes: int) -> list[tuple[Tensor, Tensor]]:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from oodbench.results.directory import RunDirectory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at
-from tests.helpers.sweeps import first, records_of
+from tests.helpers.results.sweeps import first, records_of
 
 pytestmark = pytest.mark.slow
 

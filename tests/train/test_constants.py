@@ -9,7 +9,7 @@ from oodbench.train.evaluate import constant_answer
 from oodbench.train.loading import load_data
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import tiny
+from tests.helpers.results.sweeps import tiny
 
 
 def test_it_is_the_mean_of_the_pooled_training_examples_on_every_split() -> None:

@@ -10,17 +10,18 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from oodbench.results.directory import Directory, kept_weights
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
+from oodbench.results.run_directory import kept_weights
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.selection import choose
+from oodbench.selection.judge import choose
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.train.cli import app
 from oodbench.train.diwa import Member, greedy_choice, mean_weights
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import DIGITS, first, tiny_file
+from tests.helpers.results.sweeps import DIGITS, first, tiny_file
 
 pytestmark = pytest.mark.slow
 

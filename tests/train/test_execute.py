@@ -19,7 +19,7 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.kills import Killed, checkpoint_every, killed_at
-from tests.helpers.sweeps import ODD_METHODS, outcome, planned, tiny
+from tests.helpers.results.sweeps import ODD_METHODS, outcome, planned, tiny
 
 TOGETHER = TrainSettings(plugins=(ODD_METHODS,), vectorize=64)
 DIVERGING = {"name": "ERM", "hparams": {"lr": [1e-3, 1e30]}}

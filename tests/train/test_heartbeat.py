@@ -7,11 +7,11 @@ import pytest
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Outputs, register
-from oodbench.results.directory import RunDirectory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.train import execute as heartbeat
 from oodbench.train.execute import Heartbeats, execute
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import tiny
+from tests.helpers.results.sweeps import tiny
 
 
 def beats_of(directory: RunDirectory, count: int) -> list[float]:

@@ -11,10 +11,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from oodbench.results.directory import Directory, RunDirectory, kept_weights, weights_path
+from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
+from oodbench.results.run_directory import RunDirectory, kept_weights, weights_path
 from oodbench.results.run_spec import RunSpec
-from oodbench.selection import choose
+from oodbench.selection.judge import choose
 from oodbench.sweep.plan import Plan
 from oodbench.train import loop
 from oodbench.train.evaluate import evaluate
@@ -22,9 +23,9 @@ from oodbench.train.execute import execute, execute_bundle
 from oodbench.train.process import clean_process
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
+from tests.helpers.algorithms.plugins import rules_of_the_guide
 from tests.helpers.kills import Killed
-from tests.helpers.plugins import rules_of_the_guide
-from tests.helpers.sweeps import outcome, require_close, tiny, trained
+from tests.helpers.results.sweeps import outcome, require_close, tiny, trained
 
 pytestmark = pytest.mark.slow
 

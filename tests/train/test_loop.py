@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from oodbench.registry import load_plugins
-from oodbench.results.directory import RunDirectory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import State
 from oodbench.train import loop as training
 from oodbench.train.execute import execute
@@ -17,7 +17,7 @@ from oodbench.train.loop import Training
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at, killed_and_resumed
-from tests.helpers.sweeps import DIGITS, ODD_METHODS, ended, first, records_of, tiny
+from tests.helpers.results.sweeps import DIGITS, ODD_METHODS, ended, first, records_of, tiny
 
 SETTINGS = TrainSettings()
 load_plugins([ODD_METHODS])

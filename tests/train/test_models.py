@@ -16,13 +16,14 @@ from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.report.cli import app
 from oodbench.results.compact import compact
-from oodbench.results.directory import Directory, kept_weights
+from oodbench.results.directory import Directory
+from oodbench.results.run_directory import kept_weights
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
-from tests.helpers.pictures import draw
-from tests.helpers.sweeps import ODD_METHODS, planned, require_close, tiny, trained
+from tests.helpers.data.pictures import draw
+from tests.helpers.results.sweeps import ODD_METHODS, planned, require_close, tiny, trained
 from tests.networks.test_vision import resnet_file
 
 RULES = ("train_val", "last")

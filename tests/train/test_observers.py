@@ -24,7 +24,7 @@ from oodbench.train.trackers import curves
 from tests.helpers.commands import python, run
 from tests.helpers.kills import Killed, checkpoint_every, killed_at
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import outcome, tiny_file
+from tests.helpers.results.sweeps import outcome, tiny_file
 from tests.train.test_execute import TOGETHER, prepared, trained
 
 TOLD: list[tuple[str, Any]] = []

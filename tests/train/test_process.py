@@ -12,10 +12,10 @@ from oodbench.results.directory import Directory
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at
-from tests.helpers.sweeps import first, outcome, planned, tiny, trained
+from tests.helpers.results.sweeps import first, outcome, planned, tiny, trained
 
 SETTINGS = TrainSettings()
-load_plugins(["tests.helpers.leaky_methods"])
+load_plugins(["tests.helpers.algorithms.leaky_methods"])
 
 
 @pytest.mark.parametrize("method", ["ChangesDirectory", "ChangesDtype", "TurnsGradientsOff"])

@@ -20,7 +20,7 @@ from oodbench.sweep.plan import single
 from oodbench.train.models import evaluate, load_model
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.methods import OF_EACH_KIND, OURS
+from tests.helpers.algorithms.methods import OF_EACH_KIND, OURS
 
 STEPS = 20
 

@@ -17,7 +17,7 @@ from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
 from oodbench.train.loading import Data, load_environments
-from tests.helpers.sweeps import require_close, trained
+from tests.helpers.results.sweeps import require_close, trained
 
 METADATA = Metadata(
     paper="none", licence="MIT", family="synthetic", shift="place", network="MLP", steps=20

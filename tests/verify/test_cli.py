@@ -11,7 +11,7 @@ from oodbench.sweep import file as sweep_file
 from oodbench.verify import targets
 from oodbench.verify.cli import app
 from oodbench.verify.measured import Measured
-from tests.helpers.sweeps import TINY
+from tests.helpers.results.sweeps import TINY
 
 EXPERIMENT = {
     "title": "Tiny",

@@ -10,8 +10,8 @@ from oodbench.verify.computations import COMPUTATIONS, rex
 from oodbench.verify.measure import our_values
 from oodbench.verify.measured import Measured, last_values, read_values
 from oodbench.verify.targets import Experiment, Target
-from tests.helpers.made import Curve as Values
-from tests.helpers.made import Made, flat
+from tests.helpers.results.made import Curve as Values
+from tests.helpers.results.made import Made, flat
 
 
 def target(**fields: object) -> Target:

@@ -6,7 +6,7 @@ import pytest
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import ErrorKind, Experiment, Target
 from oodbench.verify.verdicts import Comparison, compare_targets, verdict_sheet
-from tests.helpers.made import texts
+from tests.helpers.results.made import texts
 
 
 def against(values: list[float], **fields: object) -> Comparison:

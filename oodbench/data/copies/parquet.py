@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench.data.pictures.folders import Suite
 from oodbench.data.pictures.pixels import ENDINGS
+from oodbench.data.pictures.published import Suite
 from oodbench.data.tables.typed import check_shards
 from oodbench.datasets import FileDataset
 from oodbench.errors import UserError

@@ -32,7 +32,8 @@ from oodbench.report.tables.remarks import number_of_trials
 from oodbench.report.tables.sheet import value_cell
 from oodbench.results.run_spec import COMPLETE, CONSTANT, State
 from oodbench.results.tables import CELL, Tables, frozen_scores, plugins_of, subset
-from oodbench.selection import find_rule, judge, rule_names, sees_test, served, usual
+from oodbench.selection import find_rule, rule_names, sees_test, usual
+from oodbench.selection.judge import judge, served
 from oodbench.terminal import counted
 from oodbench.version import __version__
 

@@ -25,7 +25,8 @@ from oodbench.report.tables import Cell
 from oodbench.report.tables.remarks import notes, remarks
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import CELL, Tables, origins, plugins_of, pretraining, seen_before
-from oodbench.selection import Chosen, find_rule, judge, judge_by_all, rule_names, sees_test
+from oodbench.selection import find_rule, rule_names, sees_test
+from oodbench.selection.judge import Chosen, judge, judge_by_all
 from oodbench.terminal import counted
 
 COLUMN = ["test_environments", "environment", "metric"]

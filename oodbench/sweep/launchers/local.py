@@ -13,8 +13,8 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 
 from oodbench.errors import UserError
-from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import slurm_job
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job, Launcher, register
 from oodbench.sweep.launchers.progress import Display

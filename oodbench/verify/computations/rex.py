@@ -18,7 +18,7 @@ from oodbench.algorithms import Batch, Outputs, Problem, algorithms
 from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build
 from oodbench.results.tables import Tables
-from oodbench.selection import choose
+from oodbench.selection.judge import choose
 from oodbench.tasks import Task
 from oodbench.verify.measured import last_values, recorded_values
 from oodbench.verify.targets import Values

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from oodbench.algorithms import Batch, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch, tiny_problem
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, tiny
+from tests.helpers.algorithms.methods import BINARY, tiny
 
 SIZES: dict[str, Any] = {
     "radius": 0.375,

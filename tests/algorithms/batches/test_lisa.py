@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from oodbench.algorithms import algorithms, why_skipped
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch, tiny_problem
 from oodbench.train.batches import Batches
-from tests.helpers.methods import BINARY, tiny
+from tests.helpers.algorithms.methods import BINARY, tiny
 
 
 def test_partners_share_one_thing_and_differ_in_the_other() -> None:

@@ -7,7 +7,7 @@ from scipy.stats import kstest
 
 from oodbench.algorithms import beta
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
-from tests.helpers.methods import BINARY, tiny
+from tests.helpers.algorithms.methods import BINARY, tiny
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "distribution"])

@@ -15,9 +15,9 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.algorithms.methods import ON_EVERY_TASK, require_same_weights, tiny
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
-from tests.helpers.methods import ON_EVERY_TASK, require_same_weights, tiny
-from tests.helpers.sweeps import DIGITS, first
+from tests.helpers.results.sweeps import DIGITS, first
 
 NUMBERS: dict[str, Any] = {"head_only": 2, "head_lr": 0.3, "average_start": 4}
 

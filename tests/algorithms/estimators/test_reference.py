@@ -20,7 +20,7 @@ from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import ended
+from tests.helpers.results.sweeps import ended
 
 CLASSIFIERS: dict[str, Any] = {
     "Forest": RandomForestClassifier,

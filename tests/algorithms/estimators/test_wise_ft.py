@@ -6,7 +6,7 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
-from tests.helpers.methods import tiny
+from tests.helpers.algorithms.methods import tiny
 
 
 def test_predictions_are_under_weights_between_the_trained_head_and_the_end() -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
-from tests.helpers.methods import gradient, tiny
+from tests.helpers.algorithms.methods import gradient, tiny
 
 WEIGHTS: dict[str, Any] = {"domain_weight": 0.7, "contrast_weight": 0.4, "remix_weight": 2.0}
 

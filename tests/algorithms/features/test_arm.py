@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch, tiny_problem
 from oodbench.networks import build
-from tests.helpers.methods import BINARY, descend, require_same_weights, tiny
+from tests.helpers.algorithms.methods import BINARY, descend, require_same_weights, tiny
 
 
 def test_three_steps_are_those_of_the_equation() -> None:

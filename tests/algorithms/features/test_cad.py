@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
-from tests.helpers.methods import BINARY, require_equation, tiny
+from tests.helpers.algorithms.methods import BINARY, require_equation, tiny
 
 
 def penalty(features: Tensor, labels: Tensor | None, temperature: float) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oodbench.conformance.tiny_problems import LAST, PLAIN, STEPS, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, ON_EVERY_TASK, tiny
+from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, tiny
 
 
 def make(name: str, task: Task, **values: object) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Outputs
 from oodbench.conformance.tiny_problems import LAST, tiny_batch
-from tests.helpers.methods import BINARY, require_equation, tiny
+from tests.helpers.algorithms.methods import BINARY, require_equation, tiny
 
 NAMES = ["CORAL", "MMD", "CausIRL_CORAL", "CausIRL_MMD"]
 

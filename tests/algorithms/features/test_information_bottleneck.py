@@ -9,7 +9,7 @@ from torch import Tensor
 from oodbench.algorithms import Outputs
 from oodbench.conformance.tiny_problems import LAST, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, ON_EVERY_TASK, require_equation, tiny
+from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, require_equation, tiny
 
 
 def made(name: str, task: Task, step: int = LAST, **values: Any) -> tuple[Any, Outputs]:

@@ -10,7 +10,7 @@ from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
 from oodbench.networks.base import build
 from oodbench.tasks import Task
-from tests.helpers.methods import ON_EVERY_TASK, tiny
+from tests.helpers.algorithms.methods import ON_EVERY_TASK, tiny
 
 MIRO = algorithms.get("MIRO")
 

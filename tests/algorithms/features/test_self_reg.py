@@ -6,7 +6,7 @@ from oodbench.algorithms.self_reg import in_class_partners
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
-from tests.helpers.methods import require_equation, tiny
+from tests.helpers.algorithms.methods import require_equation, tiny
 
 
 def partners(targets: list[float], noise: list[float]) -> list[int]:

@@ -4,7 +4,7 @@ from torch import nn
 
 from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
+from tests.helpers.algorithms.methods import ON_EVERY_TASK, gradient, tiny
 
 
 @pytest.mark.parametrize(("squash", "low"), [("tanh", -1.0), ("relu", 0.0)])

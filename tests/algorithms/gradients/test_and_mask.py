@@ -19,7 +19,7 @@ from oodbench.conformance.tiny_problems import (
 from oodbench.gradients.backward import stacked_gradients
 from oodbench.networks.base import build
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, gradients_of_step, tiny
+from tests.helpers.algorithms.methods import BINARY, gradients_of_step, tiny
 
 ANDMASK: Any = algorithms.get("ANDMask")
 

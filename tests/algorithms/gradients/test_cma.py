@@ -11,7 +11,7 @@ from oodbench.algorithms import Batch
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
 from oodbench.errors import UserError
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, require_equation, tiny
+from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, gradient, require_equation, tiny
 
 WEIGHTS: Any = {"gradient_weight": 30.0, "hessian_weight": 20.0}
 

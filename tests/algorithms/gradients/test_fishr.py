@@ -6,7 +6,7 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.conformance.tiny_problems import LAST, PLAIN, TASKS, network_step, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, tiny
+from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, gradient, tiny
 
 
 def variances(algorithm: Algorithm, batch: Batch) -> Tensor:

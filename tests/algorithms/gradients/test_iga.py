@@ -12,7 +12,7 @@ from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.networks.base import build
 from oodbench.tasks import Task
-from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
+from tests.helpers.algorithms.methods import ON_EVERY_TASK, gradient, tiny
 
 IGA: Any = algorithms.get("IGA")
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from tests.helpers.methods import tiny
+from tests.helpers.algorithms.methods import tiny
 
 
 @pytest.mark.parametrize(("tau", "k"), [(0.0, 0.5), (0.4, 2.0), (0.6, 1e3)])

@@ -13,8 +13,8 @@ from oodbench.algorithms import Outputs, algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.methods import require_equation
-from tests.helpers.sweeps import DIGITS, first
+from tests.helpers.algorithms.methods import require_equation
+from tests.helpers.results.sweeps import DIGITS, first
 
 COUNTS = {"binary": (60, 4, 9, 27), "multiclass": (40, 3, 11, 7, 0, 39)}
 """The sizes of the groups, two for each class."""

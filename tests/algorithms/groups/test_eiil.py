@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
-from tests.helpers.methods import require_equation
+from tests.helpers.algorithms.methods import require_equation
 
 PROBLEM = replace(tiny_problem(TASKS["binary"], ("a", "b")), steps=100)
 VALUES = {"first_stage": 0.5, "anneal_steps": 0.4, "penalty_weight": 30.0}

@@ -15,7 +15,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
-from tests.helpers.methods import descend, half, require_same_weights
+from tests.helpers.algorithms.methods import descend, half, require_same_weights
 
 JTT: Any = algorithms.get("JTT")
 TASK = TASKS["multiclass"]

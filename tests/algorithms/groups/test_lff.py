@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
-from tests.helpers.methods import descend, half, require_same_weights, tiny
+from tests.helpers.algorithms.methods import descend, half, require_same_weights, tiny
 
 E, N, Q, EMA = 5, 6, 0.6, 0.7
 

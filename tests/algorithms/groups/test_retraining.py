@@ -22,8 +22,8 @@ from oodbench.hparams import defaults
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
-from tests.helpers.methods import descend, require_same_weights
-from tests.helpers.sweeps import DIGITS, ended, first
+from tests.helpers.algorithms.methods import descend, require_same_weights
+from tests.helpers.results.sweeps import DIGITS, ended, first
 
 TASK = TASKS["multiclass"]
 PROBLEM = replace(tiny_problem(TASK), steps=6, counts=((9, 1, 4, 0, 2, 2),) * 5)

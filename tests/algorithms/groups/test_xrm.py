@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector
 from oodbench.algorithms import Algorithm, Batch, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, tiny
+from tests.helpers.algorithms.methods import BINARY, tiny
 
 MULTICLASS = TASKS["multiclass"]
 SIX = 6 / 12

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers.methods import objective_of
+from tests.helpers.algorithms.methods import objective_of
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from oodbench.conformance.tiny_problems import LAST, tiny_batch
-from tests.helpers.methods import BINARY, objective_of, tiny
+from tests.helpers.algorithms.methods import BINARY, objective_of, tiny
 
 RISKS = [0.9, 0.3, 0.4, 1.7, 0.35]
 

@@ -3,7 +3,7 @@ import torch
 from oodbench.algorithms import Batch
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
+from tests.helpers.algorithms.methods import ON_EVERY_TASK, gradient, tiny
 
 SCALES = (0.1, 1.0)
 POPULATION = torch.tensor([0.66445, 0.66445, 0.33555, 0.33555]).double()

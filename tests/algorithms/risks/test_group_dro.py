@@ -3,7 +3,7 @@
 import torch
 
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
-from tests.helpers.methods import BINARY, descend, require_same_weights, tiny
+from tests.helpers.algorithms.methods import BINARY, descend, require_same_weights, tiny
 
 
 def test_three_steps_are_those_of_the_paper() -> None:

@@ -15,7 +15,7 @@ from oodbench.hparams import distributions
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.tasks import Task
 from tests.algorithms.risks.test_erm import POPULATION, example_1
-from tests.helpers.methods import BINARY, ON_EVERY_TASK, require_equation, tiny
+from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, require_equation, tiny
 
 IRM: Any = algorithms.get("IRM")
 

@@ -11,7 +11,7 @@ from oodbench.algorithms import Batch
 from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
 from oodbench.errors import UserError
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, ON_EVERY_TASK, tiny
+from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, tiny
 
 
 def variance(penalties: Tensor, share: float) -> Tensor:

@@ -13,7 +13,7 @@ from oodbench.algorithms import Batch
 from oodbench.conformance.tiny_problems import LAST, PLAIN, TASKS, tiny_batch
 from oodbench.tasks import Task
 from tests.algorithms.risks.test_irm import squared_norm
-from tests.helpers.methods import BINARY, ON_EVERY_TASK, require_equation, tiny
+from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, require_equation, tiny
 
 REGRESSION = TASKS["regression"]
 DEVIATION = 0.3

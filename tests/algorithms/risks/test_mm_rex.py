@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.algorithms.risks.test_vrex import RISKS
-from tests.helpers.methods import BINARY, objective_of, tiny
+from tests.helpers.algorithms.methods import BINARY, objective_of, tiny
 
 
 def brute_force(risks: list[float], lambda_min: float) -> float:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_batch
-from tests.helpers.methods import require_equation, tiny
+from tests.helpers.algorithms.methods import require_equation, tiny
 
 
 def mean_kernel(left: Tensor, right: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from oodbench.conformance.tiny_problems import LAST, PLAIN, TASKS, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import require_equation, tiny
+from tests.helpers.algorithms.methods import require_equation, tiny
 
 WEIGHTS: dict[str, Any] = {"hessian_weight": 0.2, "eta": 0.3, "anneal_steps": 0.5}
 

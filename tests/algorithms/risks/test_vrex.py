@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from oodbench.algorithms import Batch, Outputs, algorithms
 from oodbench.conformance.tiny_problems import LAST
 from oodbench.hparams import defaults
-from tests.helpers.methods import BINARY, objective_of, tiny
+from tests.helpers.algorithms.methods import BINARY, objective_of, tiny
 
 RISKS = st.lists(st.floats(0, 10), min_size=2, max_size=6)
 

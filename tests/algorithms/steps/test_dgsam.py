@@ -5,7 +5,7 @@ from torch import nn
 
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
+from tests.helpers.algorithms.methods import ON_EVERY_TASK, gradient, tiny
 
 
 @ON_EVERY_TASK

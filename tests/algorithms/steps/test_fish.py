@@ -8,7 +8,7 @@ from torch import nn
 
 from oodbench.conformance.tiny_problems import tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, ON_EVERY_TASK, require_same_weights, tiny
+from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, require_same_weights, tiny
 
 ADAM: dict[str, Any] = {"lr": 0.02, "weight_decay": 0.1, "lr_schedule": "constant"}
 

@@ -11,7 +11,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from oodbench.conformance.tiny_problems import PLAIN, STEPS, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
+from tests.helpers.algorithms.methods import ON_EVERY_TASK, gradient, tiny
 
 EARLY: dict[str, Any] = {"start": 0, "end": 0.5}
 

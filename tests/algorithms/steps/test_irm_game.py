@@ -11,7 +11,7 @@ from torch.nn.utils import parameters_to_vector
 from oodbench.algorithms import Batch
 from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, tiny
+from tests.helpers.algorithms.methods import BINARY, tiny
 
 REGRESSION = TASKS["regression"]
 ADAM: dict[str, Any] = {"optimizer": "adam", "lr": 0.02, "weight_decay": 0.0}

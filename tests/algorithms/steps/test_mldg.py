@@ -9,7 +9,13 @@ from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, gradients_of_step, tiny
+from tests.helpers.algorithms.methods import (
+    BINARY,
+    ON_EVERY_TASK,
+    gradient,
+    gradients_of_step,
+    tiny,
+)
 
 INNER = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 

@@ -9,7 +9,7 @@ from torch.nn.utils import parameters_to_vector
 
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import ON_EVERY_TASK, descend, tiny
+from tests.helpers.algorithms.methods import ON_EVERY_TASK, descend, tiny
 
 
 def by_singular_values(path: Tensor, components: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import require_equation, tiny
+from tests.helpers.algorithms.methods import require_equation, tiny
 
 
 def score(task: Task, logits: Tensor, y: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch, tiny_problem
 from oodbench.networks.base import build
-from tests.helpers.methods import require_same_weights, tiny
+from tests.helpers.algorithms.methods import require_same_weights, tiny
 
 SAGNET: Any = algorithms.get("SagNet")
 ADAM: dict[str, Any] = {"lr": 0.02, "weight_decay": 0.1, "lr_schedule": "constant"}

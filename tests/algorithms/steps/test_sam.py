@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import PLAIN, network_step, tiny_batch
 from oodbench.tasks import Task
-from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, tiny
+from tests.helpers.algorithms.methods import BINARY, ON_EVERY_TASK, gradient, tiny
 
 
 def flat_gradient(network: nn.Module, task: Task, shift: Tensor | None = None) -> Tensor:

@@ -10,8 +10,8 @@ from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.methods import ON_EVERY_TASK, descend, gradient, tiny
-from tests.helpers.sweeps import first
+from tests.helpers.algorithms.methods import ON_EVERY_TASK, descend, gradient, tiny
+from tests.helpers.results.sweeps import first
 
 
 def gap(featurizer: nn.Module, classifier: nn.Module, task: Task) -> Tensor:

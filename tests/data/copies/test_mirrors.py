@@ -19,7 +19,7 @@ from oodbench.data.cli import app
 from oodbench.data.copies.mirrors import fetch
 from oodbench.datasets import Environment, FileDataset, Metadata, make, require_files
 from oodbench.errors import UserError
-from tests.helpers.wilds_copies import COPIES
+from tests.helpers.data.wilds_copies import COPIES
 
 CONTENTS = {"Sketches/a.npy": b"a" * 3000, "Sketches/b.csv": b"b\n"}
 

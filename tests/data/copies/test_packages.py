@@ -7,7 +7,7 @@ import pytest
 
 from oodbench.data.copies.packages import Package, read, write_licences
 from oodbench.errors import MissingError, UserError
-from tests.helpers import archives
+from tests.helpers.data import archives
 
 FILES = {"a.json": b"{}", "sub/b.txt": b"text\n", "LICENSE": b"Do as you like."}
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from oodbench.data.copies import parquet as parquet_copies
 from oodbench.data.copies.mirrors import fetch
-from oodbench.data.pictures.folders import Place
+from oodbench.data.pictures.published import Place
 from oodbench.datasets import datasets, make, require_files
 from oodbench.errors import UserError
 

@@ -14,7 +14,7 @@ from oodbench.data.pictures.pixels import Look
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import IMAGENET, make
 from oodbench.errors import UserError
-from tests.helpers.pictures import draw, picture
+from tests.helpers.data.pictures import draw, picture
 
 CLASSES = ("cat", "dog", "rat")
 VALUES: dict[str, object] = {"root": "set", "size": 24}

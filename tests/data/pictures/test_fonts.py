@@ -4,7 +4,7 @@ import pytest
 
 from oodbench.data.pictures.fonts import outlines
 from oodbench.data.pictures.pixels import rendered
-from tests.helpers.pictures import font
+from tests.helpers.data.pictures import font
 
 
 def test_a_character_is_as_large_as_fits_and_in_the_middle() -> None:

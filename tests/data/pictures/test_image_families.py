@@ -15,7 +15,7 @@ from oodbench.datasets import IMAGENET, datasets, make
 from oodbench.hparams import draw
 from oodbench.networks.base import build
 from oodbench.sweep.plan import single
-from tests.helpers.sweeps import ended
+from tests.helpers.results.sweeps import ended
 
 SIDE = 16
 NAMES = ("zero", "one", "two", "three")

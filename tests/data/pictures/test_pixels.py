@@ -14,7 +14,7 @@ from oodbench.data.cli import app
 from oodbench.data.pictures.pixels import decoded, look
 from oodbench.datasets import in_order, make
 from oodbench.errors import UserError
-from tests.helpers.pictures import draw, picture
+from tests.helpers.data.pictures import draw, picture
 
 GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)
 

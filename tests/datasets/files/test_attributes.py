@@ -12,8 +12,8 @@ from oodbench.datasets import make
 from oodbench.errors import UserError
 from tests.datasets.digits.test_colored_mnist import color
 from tests.datasets.files.test_image_suites import spawrious
-from tests.helpers.pictures import draw, picture
-from tests.helpers.wilds_copies import opened
+from tests.helpers.data.pictures import draw, picture
+from tests.helpers.data.wilds_copies import opened
 
 
 def test_the_colour_is_the_attribute_without_colour_too() -> None:

@@ -27,7 +27,7 @@ from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers import control_episodes
+from tests.helpers.data import control_episodes
 
 TASK, EPISODES = "finger_spin", 6
 OPTIONS = {"task": TASK, "episodes": EPISODES}

@@ -18,8 +18,8 @@ from oodbench.identity import sha256
 from oodbench.networks.base import build
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
-from tests.helpers.pictures import draw
-from tests.helpers.sweeps import ended
+from tests.helpers.data.pictures import draw
+from tests.helpers.results.sweeps import ended
 from tests.networks.test_vision import resnet_file
 
 pytestmark = pytest.mark.slow

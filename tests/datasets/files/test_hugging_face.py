@@ -11,7 +11,7 @@ import torch
 
 from oodbench.data.tables.typed import arrow_table
 from oodbench.datasets import datasets, make
-from tests.helpers.sweeps import ended, first, records_of
+from tests.helpers.results.sweeps import ended, first, records_of
 
 SAVED = Path(__file__).parent / "saved_images"
 OPTIONS = {"size": 8, "test_environments": ["e2"]}

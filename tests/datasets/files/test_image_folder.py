@@ -14,7 +14,7 @@ from PIL import Image
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.train.loading import load_environments
-from tests.helpers.pictures import draw, picture
+from tests.helpers.data.pictures import draw, picture
 
 links = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
 

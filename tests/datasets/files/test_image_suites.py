@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from oodbench.data.pictures.folders import Suite
+from oodbench.data.pictures.published import Suite
 from oodbench.datasets import datasets, make, require_files
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.sweep.plan import single
-from tests.helpers.pictures import draw
-from tests.helpers.sweeps import ended
+from tests.helpers.data.pictures import draw
+from tests.helpers.results.sweeps import ended
 
 LAYOUTS = {
     "PACS": ("PACS", "art_painting cartoon photo sketch"),

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from oodbench.data.cli import app
 from oodbench.data.copies.packages import Files
 from oodbench.datasets import make
-from tests.helpers.pictures import font
+from tests.helpers.data.pictures import font
 
 EVERYTHING = font(ascii_uppercase + DIGITS)
 FILES: dict[str, Files] = {

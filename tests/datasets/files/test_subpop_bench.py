@@ -17,7 +17,7 @@ from oodbench.errors import UserError
 from oodbench.results.read import joined
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch
-from tests.helpers.made import leaderboard
+from tests.helpers.results.made import leaderboard
 
 IMAGES = {
     "SubpopWaterbirds": ("waterbirds", "metadata_waterbirds.csv", 2),

@@ -10,11 +10,11 @@ import torch
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.networks.base import build
-from oodbench.results.directory import RunDirectory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
-from tests.helpers.transformers_copies import WORDS
+from tests.helpers.data.transformers_copies import WORDS
 
 pytestmark = pytest.mark.slow
 

@@ -22,14 +22,14 @@ from oodbench.report import cli as report
 from oodbench.results import predictions
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
-from oodbench.selection import choose
+from oodbench.selection.judge import choose
 from oodbench.sweep import cli as sweep
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan, single
-from tests.helpers.made import leaderboard
-from tests.helpers.sweeps import ended
-from tests.helpers.transformers_copies import small_distilbert
-from tests.helpers.wilds_copies import COPIES, SMALL, TEXT, opened, right, rows
+from tests.helpers.data.transformers_copies import small_distilbert
+from tests.helpers.data.wilds_copies import COPIES, SMALL, TEXT, opened, right, rows
+from tests.helpers.results.made import leaderboard
+from tests.helpers.results.sweeps import ended
 
 ALL = pytest.mark.parametrize("name", COPIES)
 

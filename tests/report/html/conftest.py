@@ -9,8 +9,8 @@ import pytest
 from oodbench.results.read import read_board
 from oodbench.results.tables import Tables
 from tests.helpers.browser import browser as browser
-from tests.helpers.made import Made, rising
-from tests.helpers.made_boards import Means, made_board
+from tests.helpers.results.made import Made, rising
+from tests.helpers.results.made_boards import Means, made_board
 
 NASTY = "<script>alert(1)</script>"
 PERCENT = "a_b%"

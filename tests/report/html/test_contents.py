@@ -18,8 +18,8 @@ from oodbench.report.tables.leaderboard import is_mean, leaderboard
 from oodbench.results.read import joined, read_results
 from oodbench.results.run_spec import State
 from oodbench.results.tables import Tables
-from oodbench.selection import choose
-from tests.helpers.made import Made, flat
+from oodbench.selection.judge import choose
+from tests.helpers.results.made import Made, flat
 from tests.report.html.conftest import KINDS, NASTY, PERCENT
 
 VALUE, SHARE, GAIN, COLOUR, SIGN, FACTS, RUNS = range(7)

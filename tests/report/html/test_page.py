@@ -14,7 +14,7 @@ from oodbench.report.html.contents import contents
 from oodbench.results.read import joined
 from oodbench.results.tables import Tables
 from tests.helpers.browser import Seen
-from tests.helpers.made import Made
+from tests.helpers.results.made import Made
 from tests.report.html.conftest import KINDS, NASTY, PERCENT
 
 pytestmark = pytest.mark.slow

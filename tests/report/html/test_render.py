@@ -11,7 +11,7 @@ import pytest
 from oodbench.report.html import embedded, render
 from oodbench.report.html.contents import contents
 from oodbench.results.read import joined
-from tests.helpers.made import Made, flat, report
+from tests.helpers.results.made import Made, flat, report
 from tests.report.html.conftest import NASTY
 
 

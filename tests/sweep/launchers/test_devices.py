@@ -5,7 +5,7 @@ import torch
 
 from oodbench.sweep.launchers import Job
 from oodbench.sweep.launchers.local import placed
-from tests.helpers.sweeps import job, tiny
+from tests.helpers.results.sweeps import job, tiny
 
 
 def twelve(out: Path, **options: object) -> Job:

@@ -13,7 +13,7 @@ from oodbench.sweep.launchers import Job, launchers
 from oodbench.sweep.launchers.local import Debug
 from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
+from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
 
 Train = Callable[[Job], dict[str, State]]
 

@@ -21,7 +21,7 @@ from oodbench.sweep.launchers.local import Debug, Local
 from oodbench.sweep.launchers.worker import FORKS, MALLOC, warm_up
 from tests.helpers.commands import run
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import ODD_METHODS, job, outcome, tiny, tiny_file
+from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, tiny, tiny_file
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +99,7 @@ def test_the_runs_of_a_worker_that_dies_are_tried_in_halves(
 def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
     tmp_path: Path, vectorize: int
 ) -> None:
-    plugin = "tests.helpers.leaky_methods"
+    plugin = "tests.helpers.algorithms.leaky_methods"
     load_plugins([plugin])
     plan = tiny(algorithms=["Hanging", "ERM"], network="Linear", trials=2)
     asked = job(plan, tmp_path, 1, plugins=(plugin,), vectorize=vectorize, run_timeout=3.0)
@@ -121,7 +121,7 @@ def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
 def test_what_a_method_does_to_its_worker_touches_no_other_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plugin = "tests.helpers.leaky_methods"
+    plugin = "tests.helpers.algorithms.leaky_methods"
     load_plugins([plugin])
     monkeypatch.chdir(tmp_path)
     leaking = ["ChangesDirectory", "ChangesDtype", "TurnsGradientsOff"]

@@ -6,7 +6,7 @@ import pytest
 
 from oodbench.results.run_spec import State
 from oodbench.sweep.launchers.progress import Display
-from tests.helpers.sweeps import job, tiny
+from tests.helpers.results.sweeps import job, tiny
 
 
 def test_the_time_left_is_that_of_the_runs_so_far(

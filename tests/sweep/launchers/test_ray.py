@@ -15,7 +15,7 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.sweep.launchers.local import Local
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import ODD_METHODS, job, outcome, tiny, tiny_file
+from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, tiny, tiny_file
 
 CHANGES = {"algorithms": ["Slow", "ERM"], "steps": 300, "evaluate_every": 50}
 KILLS = 3

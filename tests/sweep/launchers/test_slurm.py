@@ -14,7 +14,7 @@ from oodbench.sweep.launchers import check_resources
 from oodbench.sweep.launchers.resources import SlurmResources, minutes
 from oodbench.sweep.launchers.slurm import Request, Slurm, packed
 from oodbench.terminal import terminal
-from tests.helpers.sweeps import job, tiny, tiny_file
+from tests.helpers.results.sweeps import job, tiny, tiny_file
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized import bundles
 from oodbench.train.vectorized.bundles import DEVICE_SHARE, capacity, why_alone
 from oodbench.train.vectorized.program import VectorizedProgram
-from tests.helpers.methods import OURS
-from tests.helpers.sweeps import DIGITS, tiny
+from tests.helpers.algorithms.methods import OURS
+from tests.helpers.results.sweeps import DIGITS, tiny
 
 FIVE = {"name": "ERM", "hparams": {"batch_size": 5}}
 

@@ -15,7 +15,7 @@ from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import launchers
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.train.vectorized.program import Remainders
-from tests.helpers.sweeps import DIGITS, SPIRALS, job, outcome, records_of
+from tests.helpers.results.sweeps import DIGITS, SPIRALS, job, outcome, records_of
 
 MLP = {"name": "MLP", "hparams": {"width": 10, "depth": 1}}
 CNN = {"name": "MNISTCNN"}

@@ -17,9 +17,9 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import program_key, why_not
 from oodbench.train.vectorized.program import VectorizedProgram
-from tests.helpers.float64 import in_float64
-from tests.helpers.methods import OURS
-from tests.helpers.sweeps import DIGITS, SPIRALS
+from tests.helpers.algorithms.float64 import in_float64
+from tests.helpers.algorithms.methods import OURS
+from tests.helpers.results.sweeps import DIGITS, SPIRALS
 
 pytestmark = pytest.mark.slow
 

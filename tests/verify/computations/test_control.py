@@ -10,7 +10,7 @@ from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.verify.computations import control
 from oodbench.verify.computations.control import TUNED_ON, control_rewards, tuned
 from oodbench.verify.targets import load_experiment
-from tests.helpers import control_episodes
+from tests.helpers.data import control_episodes
 
 
 def test_hyperparameters_are_those_that_are_best_on_the_task_for_tuning() -> None:

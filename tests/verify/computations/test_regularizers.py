@@ -8,7 +8,7 @@ from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
 from oodbench.verify.computations.regularizers import PAIRS, memorization_regularizers
 from oodbench.verify.targets import load_experiment
-from tests.helpers.made import Curve, Made
+from tests.helpers.results.made import Curve, Made
 
 
 class OnDigits(Made):

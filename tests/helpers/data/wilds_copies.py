@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from oodbench.datasets import Dataset, make
-from tests.helpers.transformers_copies import small_codegpt
-from tests.helpers.wilds_images import (
+from tests.helpers.data.transformers_copies import small_codegpt
+from tests.helpers.data.wilds_images import (
     bdd100k,
     camelyon17,
     celeba,
@@ -21,7 +21,7 @@ from tests.helpers.wilds_images import (
     rxrx1,
     waterbirds,
 )
-from tests.helpers.wilds_others import amazon, civilcomments, molpcba, py150, sqf, yelp
+from tests.helpers.data.wilds_others import amazon, civilcomments, molpcba, py150, sqf, yelp
 
 COPIES: dict[str, Callable[[Path], None]] = {
     "Camelyon17": camelyon17,

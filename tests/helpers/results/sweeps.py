@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from oodbench.results.directory import Directory, RunDirectory
+from oodbench.results.directory import Directory
+from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec, State
 from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import Job, LaunchOptions, states
@@ -39,7 +40,7 @@ SPIRALS: dict[str, Any] = {
 }
 DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
 
-ODD_METHODS = "tests.helpers.odd_methods"
+ODD_METHODS = "tests.helpers.algorithms.odd_methods"
 """The plug-in of the methods that raise, diverge, die or leave."""
 
 

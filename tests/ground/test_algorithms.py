@@ -24,7 +24,7 @@ from oodbench.hparams import defaults
 from oodbench.networks.base import Network
 from oodbench.tasks import Task
 from oodbench.train.run import on_host
-from tests.helpers.methods import OURS
+from tests.helpers.algorithms.methods import OURS
 from tests.helpers.paths import ROOT
 
 METHODS = [n for n in OURS if algorithms.get(n).trains_network]

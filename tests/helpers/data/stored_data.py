@@ -1,6 +1,6 @@
 """A dataset on disk, for the tests of streaming: a plug-in, as a user's own would be.
 
-`python -m tests.helpers.stored_data FOLDER stored|memory` prints the megabytes at most of a run in a
+`python -m tests.helpers.data.stored_data FOLDER stored|memory` prints the megabytes at most of a run in a
 process of its own; the folder holds the files of `write`, with `SIDE` pixels a side. Pages of mapped files
 do not count: the system takes them back when it needs them.
 """

@@ -11,7 +11,7 @@ import torch
 from oodbench import arithmetic
 from oodbench.train.process import clean_process
 from tests import golden_runs
-from tests.helpers.methods import tiny
+from tests.helpers.algorithms.methods import tiny
 from tests.helpers.paths import GOLDEN, ROOT
 
 RUNS = GOLDEN / "runs.json"

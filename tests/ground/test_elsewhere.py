@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.sweeps import tiny_file
+from tests.helpers.results.sweeps import tiny_file
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TAKEN_AWAY = """
 import mmap, multiprocessing, multiprocessing.context, os, signal, sys
 

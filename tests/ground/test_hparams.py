@@ -1,4 +1,4 @@
-"""Hyperparameters; `python -m tests.test_hparams` writes their two golden files anew.
+"""Hyperparameters; `python -m tests.ground.test_hparams` writes their two golden files anew.
 
 golden/hparams.json freezes what draws 0 to 4 of every algorithm and network are, in each family, as a
 hash for each: a sweep that is run again next year trains the same runs. golden/defaults.json freezes

@@ -17,9 +17,9 @@ from oodbench.report.tables import FORMATS
 from oodbench.results.directory import Directory
 from oodbench.terminal import exit_on_user_error, printable
 from tests.helpers.commands import python, run
-from tests.helpers.made import Made, rising
 from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import tiny_file
+from tests.helpers.results.made import Made, rising
+from tests.helpers.results.sweeps import tiny_file
 
 NASTY = "[bold]b[/x] :M: \x1b]0;owned\x07\x9b31m\u202e%s{0}<b>"
 SHOWN = "[bold]b[/x] :M: \\x1b]0;owned\\x07\\x9b31m\\u202e%s{0}<b>"

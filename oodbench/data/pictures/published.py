@@ -1,0 +1,180 @@
+"""Published datasets of pictures: where their files are, and whether all of them are there."""
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from oodbench.data.pictures.folders import Images, Listing, class_folders, image_files, left_out
+from oodbench.errors import MissingError, UserError
+from oodbench.hparams import hparam
+from oodbench.tasks import Task
+
+
+class Place(NamedTuple):
+    """The place of an environment's images."""
+
+    environment: str
+    folder: str
+    """The folder under the root."""
+    images: int | tuple[int, ...] | None = None
+    """The published number of images, in all or of each class."""
+
+
+class Published(Images):
+    """A published dataset in its own folder under the data directory.
+
+    Its pictures are not turned, as they are not in the code of the papers that report on it.
+    """
+
+    upright = False
+
+    source: ClassVar[str]
+    """The address from which the dataset can be downloaded."""
+
+    @property
+    def root(self) -> Path:
+        """The folder DATA_DIR/FOLDER; raises UserError if it is not there."""
+        folder = self.metadata.folder
+        if self.data_dir is None:
+            raise UserError(f"{self.name} needs --data-dir DIR with the folder {folder} in it")
+        root = self.data_dir / folder
+        if not root.is_dir():
+            command = f"python -m oodbench.data download {self.name} --from FOLDER"
+            command += f" --data-dir {self.data_dir}"
+            raise MissingError(
+                f"{self.name}: there is no folder {root}; get it from {self.source} and unpack it there, "
+                f"or make it from a copy of Hugging Face's hub by `{command}`",
+                command,
+            )
+        return root
+
+    def download(self, data_dir: Path) -> None:
+        """Raise UserError with the address of the dataset, whose licence the user must read."""
+        raise UserError(
+            f"{self.name} is at {self.source}; unpack it to {data_dir / self.metadata.folder}"
+        )
+
+
+class Suite(Published):
+    """A published dataset in its original layout: images in ROOT/FOLDER/CLASS/, at any depth.
+
+    The classes are numbered in the order of their names.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Images.Options):
+        """Whether the dataset may differ from the published one."""
+
+        subset: bool = hparam(False)
+        """Take fewer or more images than were published; tables say so."""
+
+    places: tuple[Place, ...]
+    num_classes: ClassVar[int]
+    total: ClassVar[int | None] = None
+    """The published number of images where those of each environment are not known."""
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.environments = tuple(place.environment for place in self.places)
+        self.input_shape = (3, options.size, options.size)
+        self.test_environments = self.environments[:1]
+        self.task = Task("multiclass", self.num_classes)
+
+    @property
+    def root(self) -> Path:
+        """The dataset's folder, or the one in it that holds the environments, such as `kfold` of PACS."""
+        root, first = super().root, self.places[0].folder
+        at = (root, *(root / name for name in class_folders(root)))
+        return next((folder for folder in at if (folder / first).is_dir()), root)
+
+    @property
+    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The names of the class folders."""
+        first = self.root / self.places[0].folder
+        folders = class_folders(first) if first.is_dir() else ()
+        if len(folders) > self.num_classes:
+            folders = tuple(name for name in folders if image_files(first / name))
+        if folders and len(folders) != self.num_classes:
+            raise UserError(
+                f"{self.name} has {self.num_classes} classes, and {first} holds {len(folders)} folders"
+            )
+        return folders
+
+    def listing(self) -> Listing:
+        """All files in the order of their names, as they were when the object first looked.
+
+        Environments must have the same class folders.
+        """
+        return self._listing
+
+    def fingerprint(self, listing: Listing) -> str:
+        """As that of `Images`, computed once for the dataset's own listing."""
+        return self._fingerprint if listing is self._listing else super().fingerprint(listing)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return super().fingerprint(self._listing)
+
+    @cached_property
+    def _listing(self) -> Listing:
+        listing: Listing = {}
+        root, classes = self.root, self.classes  # which look into folders
+        for environment, folder, _ in self.places:
+            at = root / folder
+            if not at.is_dir():
+                raise UserError(f"{self.name}: environment '{environment}' has no folder {at}")
+            present = [n for n in class_folders(at) if n in classes or image_files(at / n)]
+            for name in (*classes, *present):
+                if name not in present or name not in classes:
+                    state = "no folder" if name not in present else "a folder"
+                    raise UserError(
+                        f"{self.name}: environment '{environment}' has {state} of the class '{name}' "
+                        f"in {at}, unlike other environments (an empty one would do)"
+                    )
+            files = [
+                (file, label)
+                for label, name in enumerate(classes)
+                for file in image_files(at / name)
+            ]
+            seen = sorted({label for _, label in files})
+            if len(seen) < 2:
+                what = f"only images of '{classes[seen[0]]}'" if seen else "no images"
+                raise UserError(f"{self.name}: environment '{environment}' has {what} in {at}")
+            listing[environment] = files
+        return listing
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """How pictures are read, and the files that are left out."""
+        files = [file for images in self.listing().values() for file, _ in images]
+        return [note for note in (*super().notes, left_out(self.root, files)) if note]
+
+    @property
+    def files_read(self) -> Collection[Path]:
+        """The images and the folders that they are in."""
+        files = super().files_read
+        folders = {os.path.dirname(file) for file in files}  # noqa: PTH120 (fast)
+        places = [self.root / place.folder for place in self.places]
+        return [*files, *places, *map(Path, folders)]
+
+    def check(self) -> None:
+        """Check all files, and that their number is the published one, unless `subset`."""
+        listing = self.listing()
+        for place in self.places:
+            labels = [label for _, label in listing[place.environment]]
+            self.require_published(place.images, labels, f"{self.name}: {self.root / place.folder}")
+        super().check()
+
+    def require_published(
+        self, published: int | tuple[int, ...] | None, labels: Sequence[int], at: str
+    ) -> None:
+        """Raise UserError if there are other numbers of images than were published, unless `subset`."""
+        each = tuple(labels.count(label) for label in range(self.num_classes))
+        if not self.options.subset and published not in (None, len(labels), each):
+            raise UserError(
+                f"{at} holds {len(labels)} images ({each} by class), not the published {published}; "
+                "with its option `subset` it is taken as it is"
+            )

@@ -1,0 +1,272 @@
+"""From records to the chosen (run, step) of every cell, by rules that see only what they may.
+
+A cell is one trial of one row of a table with one test set; its candidates are its runs (one a
+hparam draw) at every recorded step. A rule names the records by which a run may be judged, its
+evidence, and scores the run by them; all other records are dropped before. Draws that tie are
+averaged in tables, and the first is the chosen one. How the rules of DomainBed differ
+(arXiv:2007.01434, section 3 and its code): the last draw wins a tie, and its oracle sees a run's
+last step only.
+"""
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from oodbench.errors import UserError
+from oodbench.metrics import known_direction
+from oodbench.results.run_spec import COMPLETE, SCORE
+from oodbench.results.tables import CELL, KINDS, Tables, frozen_scores, plugins_of, subset
+from oodbench.selection import (
+    EVIDENCE,
+    Numbers,
+    Rule,
+    evidence_by,
+    find_rule,
+    rule_names,
+    score_by,
+    shares,
+    unserved,
+    usual,
+)
+
+Booleans = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a rule chooses among the runs of a sweep; every table, page and figure is made from it."""
+
+    tables: Tables
+    rule: str
+    runs: pd.DataFrame
+    """The runs; transductive and reference rows that no other rows stand beside count as methods."""
+    candidates: pd.DataFrame
+    """Every step of every run that can be judged, the best first: CELL, `id`, `draw`, `step`, `score` (the
+    rule's metric, else the dataset's main one), `complete`.
+
+    Ties go to the lowest draw, then to the earliest step; NaN is the worst score. A run can be judged when
+    it and all runs that judge it have ended; its cell is complete, and only then chosen from, when all
+    of its runs can be."""
+
+    @cached_property
+    def tied(self) -> pd.DataFrame:
+        """Every run that has the best score of its complete cell, at its own first step with that score.
+
+        CELL, `id`, `draw`, `step`, `score`, and the run's `weight` in the mean over the cell's ties, which
+        tables show.
+        """
+        best = self.candidates[self.candidates["complete"]].drop(columns="complete")
+        best = best.drop_duplicates("id", ignore_index=True)
+        cell = best.groupby(CELL).ngroup()
+        is_best = best["score"] == best.groupby(cell)["score"].transform("first")
+        kept = is_best | ~cell.duplicated()  # a NaN is equal to nothing
+        cell = cell[kept].sort_values(kind="stable")
+        weight = 1 / cell.groupby(cell).transform("size")
+        return best.loc[cell.index].assign(weight=weight).reset_index(drop=True)
+
+    @cached_property
+    def chosen(self) -> pd.DataFrame:
+        """The chosen run and step of every complete cell: the first of its `tied`."""
+        return self.tied.drop_duplicates(CELL, ignore_index=True)
+
+    @cached_property
+    def places(self) -> pd.DataFrame:
+        """A run of each cell, one that knows the constant answer where one does, in the sweep's order."""
+        runs = self.runs[~self.runs["helper"]]
+        columns = [*CELL, *KINDS, "constant"]
+        known = runs["constant"].notna().to_numpy()
+        table = runs[columns].iloc[np.argsort(~known, kind="stable")]
+        return table.drop_duplicates(CELL).sort_index()
+
+    def on(self, datasets: Collection[str]) -> "Chosen":
+        """The choices on these datasets alone."""
+        runs = self.runs[self.runs["dataset_label"].isin(datasets)].reset_index(drop=True)
+        candidates = self.candidates[self.candidates["dataset_label"].isin(datasets)]
+        candidates = candidates.reset_index(drop=True)
+        return Chosen(subset(self.tables, runs), self.rule, runs, candidates)
+
+
+def judge(tables: Tables, rule: str | None = None) -> Chosen:
+    """Judge the runs by a rule, the `usual` one if none is given.
+
+    Raises UserError for an unknown rule, and if the sweep cannot serve it.
+    """
+    name, runs = rule or usual(tables), tables.runs
+    marked = [kind for kind in KINDS if kind != "ceiling" and runs[kind].any()]
+    if marked:
+        others = runs.loc[~runs[[*KINDS]].any(axis=1), "dataset_label"]
+        beside = runs["dataset_label"].isin(others)
+        if not beside.all():
+            runs = runs.assign(**{kind: runs[kind] & beside for kind in marked})
+    return Chosen(tables, name, runs, _candidates(tables, name, runs))
+
+
+def judge_by_all(tables: Tables, names: Iterable[str]) -> dict[str, Chosen]:
+    """Judge the runs by each of these rules; rules that the sweep cannot serve are left out."""
+    found = {}
+    for name in names:
+        with suppress(UserError):
+            found[name] = judge(tables, name)
+    return found
+
+
+def choose(tables: Tables, rule: str | None = None) -> pd.DataFrame:
+    """`Chosen.chosen` by a rule; raises as `judge`."""
+    return judge(tables, rule).chosen
+
+
+def served(tables: Tables) -> list[str]:
+    """Names of the rules that can judge these runs, with the `usual` one if it can."""
+    return list(judge_by_all(tables, dict.fromkeys([*rule_names(), usual(tables)])))
+
+
+def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
+    rule = find_rule(name, plugins=plugins_of(tables))
+    if rule.metric is not None:
+        runs = _judged_by(rule.metric, tables, runs)
+    live, frozen = _frozen(tables, name, runs)
+    evidence = _evidence(rule, runs, live, frozen)
+    ready = _ready(runs, evidence, live, frozen)
+    table = frozen
+    if live.any():
+        scores = _scores(rule, rule.records(tables), evidence, runs)
+        table = pd.concat([scores[live[scores["run"]]], frozen], ignore_index=True)
+    table = table[(ready & ~runs["helper"].to_numpy())[table["run"]]]
+    cell = runs.groupby(CELL).ngroup()
+    complete = (~cell.isin(cell[~ready])).to_numpy()
+    found: pd.DataFrame = runs[[*CELL, "id", "draw"]].iloc[table["run"]].reset_index(drop=True)
+    found["step"] = table["step"].to_numpy(np.int64)
+    found["score"] = table["score"].to_numpy()
+    found["complete"] = complete[table["run"]]
+    cost = found["score"] * np.where(_higher_is_better(runs), -1, 1)[table["run"]]
+    # the id decides only where runs share cell and draw
+    shared = runs[["draw"]].assign(cell=cell).duplicated().any()
+    last = found["id"].rank() if shared else np.zeros(len(found))
+    order = np.lexsort((last, found["step"], found["draw"], cost))  # NaN comes last
+    return found.iloc[order].reset_index(drop=True)
+
+
+def _higher_is_better(runs: pd.DataFrame) -> Booleans:
+    return ~runs["higher_is_better"].eq(False).to_numpy()  # missing where no run has started
+
+
+def _frozen(tables: Tables, rule: str, runs: pd.DataFrame) -> tuple[Booleans, pd.DataFrame]:
+    """Whether each run has records of its own to be judged by; the frozen scores of the others."""
+    scores = frozen_scores(tables)
+    if scores is None:
+        empty = pd.DataFrame({"run": np.empty(0, np.int64), "step": 0, "score": 0.0})
+        return np.ones(len(runs), dtype=bool), empty
+    scores = scores[scores["rule"] == rule]
+    run = pd.Index(runs["id"]).get_indexer(pd.Index(scores["id"]))
+    table = pd.DataFrame({"run": run, "step": scores["step"], "score": scores["score"]})
+    return ~runs["frozen"].eq(True).to_numpy(), table[run >= 0]
+
+
+def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFrame) -> pd.DataFrame:
+    """The evidence of the live runs with the metric of each; raises UserError if no run can be judged.
+
+    A board has judged its runs by its own rules, and they are asked for evidence only by others.
+    """
+    if not live.any():
+        if frozen.empty:
+            raise unserved(rule)
+        return pd.DataFrame(columns=[*EVIDENCE, "metric"])
+    alone = rule.judges_alone and len(frozen) > 0
+    asked = runs[live] if alone else runs
+    evidence = evidence_by(rule, asked).merge(asked[["id", "metric"]], on="id")
+    if not alone and runs["metric"].notna().any() and evidence["source"].isna().all():
+        raise unserved(rule)
+    return evidence
+
+
+def _ready(
+    runs: pd.DataFrame, evidence: pd.DataFrame, live: Booleans, frozen: pd.DataFrame
+) -> Booleans:
+    """Whether each run can be judged: it has evidence, and it and all runs that it asks have ended."""
+    judged = np.zeros(len(runs), dtype=bool)
+    judged[frozen["run"]] = True
+    ended = runs["state"].isin(COMPLETE).to_numpy() & (live | judged)
+    if not live.any():
+        return ended
+    ids = pd.Index(runs["id"])
+    source = ids.get_indexer(pd.Index(evidence["source"]))
+    waits = (source < 0) | ~ended[source]
+    ready = ended & (judged | ids.isin(evidence["id"]))
+    return np.asarray(ready & ~ids.isin(evidence["id"][waits]))
+
+
+def _judged_by(metric: str, tables: Tables, runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs with another metric by which they are judged.
+
+    Raises UserError for a dataset that did not record it, and as `known_direction` does.
+    """
+    records = tables.records[tables.records["split"] != SCORE]
+    recorded = records.loc[records["metric"] == metric, "id"].unique()
+    metrics = runs["metric"].where(runs["metric"].isna(), metric)
+    started = runs[runs["id"].isin(records["id"].unique())]
+    for dataset, of_dataset in started.groupby("dataset_label", sort=False):
+        if not of_dataset["id"].isin(recorded).any():
+            raise UserError(f"selection by {metric}: the runs of {dataset} have not recorded it")
+    is_main = runs["metric"] == metric
+    if is_main[runs["metric"].notna()].all():
+        return runs
+    higher = runs["higher_is_better"].where(is_main, known_direction(metric, plugins_of(tables)))
+    return runs.assign(metric=metrics, higher_is_better=higher)
+
+
+def _scores(
+    rule: Rule, records: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame
+) -> pd.DataFrame:
+    """`run` (its position in `runs`), `step` and `score` of every recorded step of runs with evidence."""
+    ids = pd.Index(runs["id"])
+    evidence = evidence.assign(run=ids.get_indexer(evidence["id"]))
+    steps = _steps(records, ids).merge(evidence.groupby("run").size().rename("sets"), on="run")
+    steps = steps.sort_values(["run", "step"], ignore_index=True)
+    steps["count"] = steps.groupby("run")["step"].transform("size")
+    steps["end"] = steps["sets"].cumsum()
+    steps["higher"] = _higher_is_better(runs)[steps["run"]]
+    values, weights = _laid_out(steps, _seen(records, evidence))
+    scores = np.empty(len(steps))
+    shapes: Any = steps.groupby(["count", "sets", "higher"])
+    for (count, sets, higher), alike in shapes:
+        place = alike["end"].to_numpy().reshape(-1, count, 1) - np.arange(sets, 0, -1)
+        scores[alike.index] = score_by(rule, values[place], weights[place], higher).ravel()
+    return steps[["run", "step"]].assign(score=scores)
+
+
+def _steps(records: pd.DataFrame, ids: "pd.Index[str]") -> pd.DataFrame:
+    run = ids.get_indexer(records["id"].cat.categories)[records["id"].cat.codes]
+    steps = pd.DataFrame({"run": run, "step": records["step"].to_numpy()})
+    return steps[(steps != steps.shift()).any(axis=1)].drop_duplicates()
+
+
+def _seen(records: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
+    """The records of the evidence, where `set` numbers those of a run at a step."""
+    asked, codes = evidence[["run"]].assign(set=evidence.groupby("run").cumcount()), {}
+    for name in ("id", "environment", "split", "metric"):
+        column = evidence["source" if name == "id" else name]
+        asked[name] = records[name].cat.categories.get_indexer(pd.Index(column))
+        codes[name] = records[name].cat.codes.to_numpy()
+    asked = asked[(asked[[*codes]] >= 0).all(axis=1)]
+    useful = [np.isin(codes[n], asked[n].unique()) for n in ("environment", "split", "metric")]
+    found = records[["step", "value", "count"]].assign(**codes)[np.logical_and.reduce(useful)]
+    return found.merge(asked, on=[*codes])
+
+
+def _laid_out(steps: pd.DataFrame, seen: pd.DataFrame) -> tuple[Numbers, Numbers]:
+    """The values and weights of the evidence of all steps, one after another."""
+    seen = seen.merge(steps[["run", "step", "sets", "end"]], on=["run", "step"])
+    # a run that has not ended may have lines twice, each of which would weigh half
+    seen = seen.drop_duplicates(["end", "set"], keep="last")
+    place = seen["end"] - seen["sets"] + seen["set"]
+    environment = seen.groupby(["end", "environment"], sort=False).ngroup()
+    values, weights = np.full((2, int(steps["sets"].sum())), [[np.nan], [1]])
+    values[place] = seen["value"]
+    weights[place] = shares(seen["count"].to_numpy(), environment.to_numpy())
+    return values, weights
