@@ -44,12 +44,11 @@ class XRM(Algorithm):
     Each example belongs to the half of one of two twins, at random. They minimise sum_c mean_{i: y_i = c}
     l_i over the batch, whose environments do not matter, with l_i the loss of the example's own twin. Then
     y_i becomes the class that the other twin predicts, with the probability (p - 1/C) C / (C - 1), where p
-    is its confidence. An example is a
-    cross-mistake if either twin predicts another class than the true one. In the second stage `before`
-    trains the network with the cross-mistakes as one environment and all other examples as another; these
-    are attributes, too, so that GroupDRO's groups are pairs of class and cross-mistake, as in the paper.
-    A subclass with another `before` puts the stage before that method. The metric `flipped`, the share of
-    labels that have changed, is what the authors select the first stage by.
+    is its confidence. An example is a cross-mistake if either twin predicts another class than the true
+    one. In the second stage `before` trains the network with the cross-mistakes as one environment and all
+    other examples as another; these are attributes, too, so that GroupDRO's groups are pairs of class and
+    cross-mistake, as in the paper. A subclass with another `before` puts the stage before that method. The
+    metric `flipped`, the share of labels that have changed, is what the authors select the first stage by.
 
     Deviations: an example's cross-mistake is that of the step that last trained on it, as in `JTT`, not of
     the final twins. The environments' examples are drawn with replacement from a step's batch, half a batch

@@ -92,3 +92,9 @@ def test_equally_hard_examples_have_the_binomial_spread() -> None:
     binomial = 0.3 * 0.7 / 6  # the variance of equally hard examples' rates in groups of 6 runs
     wanted = 0.2**2 + (0.3 * 0.7 - 0.2**2) / 6
     assert mean_and_error(unequal)[0] == pytest.approx((wanted / binomial) ** 0.5, rel=0.03)
+
+
+def test_results_without_accuracies_are_refused(tmp_path: Path) -> None:
+    oodbench.sweep(["LinearSEM"], ["ERM"], out=tmp_path, steps=2, trials=1, launcher="debug")
+    result = CliRunner().invoke(app, ["memorization", str(tmp_path)])
+    assert result.exit_code == 2 and "these results record no accuracy" in result.output

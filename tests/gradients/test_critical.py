@@ -1,6 +1,7 @@
 """Critical samples against a search of every box, and what the search promises."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -106,3 +107,10 @@ class Without(nn.Module):
 def test_what_cannot_be_searched_is_said(model: nn.Module, x: Tensor, message: str) -> None:
     with pytest.raises(UserError, match=message):
         critical_samples(model, x)
+
+
+def test_a_size_below_0_is_refused() -> None:
+    for name in ("radius", "alpha", "beta", "scale"):
+        size: dict[str, Any] = {name: -1}
+        with pytest.raises(UserError, match=f"need {name} from 0 on, not -1"):
+            critical_samples(nn.Linear(2, 2), grid(3, 1.0), **size)

@@ -1,5 +1,6 @@
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import under, validate
+from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import make_plan
 from tests.helpers.results.sweeps import DIGITS, TINY, tiny
 
@@ -63,6 +65,15 @@ def test_a_sweep_names_the_selection_rule_of_its_tables() -> None:
     assert tiny(selection="leave_one_out", test_environments="pairs").runs
     with pytest.raises(UserError, match=r"unknown selection rule 'val_emv' .* mean val_env"):
         tiny(selection="val_emv")
+
+
+def test_a_rule_that_reads_predictions_needs_them_and_its_rows(tmp_path: Path) -> None:
+    plan = tiny(selection="worst_inferred")
+    with pytest.raises(UserError, match="worst_inferred reads predictions: add --keep-predictions"):
+        launch(plan.sweep, LaunchOptions(out=tmp_path / "out", launcher="debug"))
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="worst_inferred needs accuracies, a row ERM"):
+        tiny(selection="worst_inferred", algorithms=["IRM"])
 
 
 def test_impossible_cells_have_reasons() -> None:
