@@ -3,9 +3,9 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,9 +15,9 @@ from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep, several
-from oodbench.sweep.launchers import LaunchOptions, submitters
+from oodbench.sweep.launchers import LaunchOptions, Resources, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
-from oodbench.sweep.stored import continued, shared_keys, stored_plan, weights_files
+from oodbench.sweep.stored import weights_files
 from oodbench.terminal import (
     DataDir,
     Plugins,
@@ -35,13 +35,12 @@ from oodbench.terminal import (
 )
 from oodbench.train.settings import TrainSettings
 
-if TYPE_CHECKING:
-    from oodbench.sweep.estimate import Forecast
-
 app = commands(__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
-Out = Annotated[Path | None, typer.Option(help="The results directory; results/NAME by default.")]
+Launched = Annotated[
+    str, typer.Argument(metavar="SWEEP", help="As launched, or its results directory.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as by resources.gpus=1."),
@@ -79,10 +78,6 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 @app.command()
 def plan(
     sweep: Name = "quickstart",
-    out: Annotated[
-        Path | None,
-        typer.Option(help="A results directory: the time is that of the runs left in it."),
-    ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
     set_: Settings = None,
@@ -94,29 +89,21 @@ def plan(
 
     As JSON without the time, which is measured.
     """
-    console = terminal()
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
-    if out is not None:
-        parsed = continued(parsed, stored_plan(Directory(out)))
     load_plugins([*parsed.plugins, *(plugin or ())])
     made = make_plan(parsed, data_dir)
-    if out is not None:
-        Directory(out).check(parsed.name, {"sweep": shared_keys(made)})
     if format_ == "json":
         typer.echo(as_json(made))
         return
-    show_plan(made, console)
-    left = [s for i, s in made.runs.items() if not (out and Directory(out).run(i).state().complete)]
-    if out is not None:
-        count = len(made.runs) - len(left)
-        console.say(f"{count} of them have ended in {out}; {len(left)} are left to train.")
-    if left:
-        show_time(parsed, left, data_dir, workers, steps_per_second, console)
+    show_plan(made, terminal())
+    if made.runs:
+        specs = [*made.runs.values()]
+        show_time(parsed, specs, data_dir, workers, steps_per_second, terminal())
 
 
 def show_time(
     sweep: Sweep,
-    left: Sequence[RunSpec],
+    specs: Sequence[RunSpec],
     data_dir: Path | None,
     workers: int | None,
     steps_per_second: float | None,
@@ -127,34 +114,27 @@ def show_time(
     Raises UserError for rows whose first steps fail.
     """
     if steps_per_second is None:
-        _measure(sweep, left, data_dir, workers, console)
-    else:
-        console.say(_time_at(steps_per_second, left, workers))
-
-
-def _time_at(steps_per_second: float, left: Sequence[RunSpec], workers: int | None) -> str:
-    steps = sum(spec.steps for spec in left)
+        _show_measured_time(sweep, specs, TrainSettings(data_dir=data_dir), workers, console)
+        return
+    steps = sum(spec.steps for spec in specs)
     seconds = steps / steps_per_second
     text = f"{steps:,} steps, {steps_per_second:g} a second: about {duration(seconds)}"
     if workers is not None:
         text += f", {duration(seconds / workers)} with {counted(workers, 'worker')}"
-    return f"{text}; evaluations come on top of it."
+    console.say(f"{text}; evaluations come on top of it.")
 
 
-def _measure(
+def _show_measured_time(
     sweep: Sweep,
-    left: Sequence[RunSpec],
-    data_dir: Path | None,
+    specs: Sequence[RunSpec],
+    settings: TrainSettings,
     workers: int | None,
     console: Terminal,
 ) -> None:
-    """Measure a few steps of each row; print how long these runs take and how they share jobs."""
-    from oodbench.sweep.estimate import forecast
+    from oodbench.sweep.estimate import TOTAL, forecast
     from oodbench.sweep.launchers.progress import progress
-    from oodbench.sweep.launchers.resources import Resources, SlurmResources
-    from oodbench.sweep.launchers.slurm import described, packed
+    from oodbench.sweep.launchers.slurm import SlurmResources, described, packed
 
-    settings = TrainSettings(data_dir=data_dir)
     with progress(console, 100, transient=True) as bar:
         task = bar.add_task("measuring", total=100)
 
@@ -162,11 +142,19 @@ def _measure(
             text = f"measuring {printable(row)}"
             bar.update(task, description=text, completed=int(100 * share))
 
-        expected = forecast(left, settings, measuring)
-    for remark in _remarks(expected):
-        console.say(remark)
-    failing = [f"{row} fails at its first steps: {why}" for row, why in expected.failing.items()]
-    if failing:
+        expected = forecast(specs, settings, measuring)
+    if expected.unmeasured:
+        console.say(
+            f"These rows were not measured within {TOTAL:g} s, and are taken to be like the others: "
+            f"{_some(expected.unmeasured)}. --steps-per-second X takes your GPU's speed."
+        )
+    for reason in dict.fromkeys(expected.alone.values()):
+        rows = [row for row, why in expected.alone.items() if why == reason]
+        console.say(f"Trained one run at a time ({reason}): {_some(rows)}.")
+    if expected.failing:
+        failing = [
+            f"{row} fails at its first steps: {why}" for row, why in expected.failing.items()
+        ]
         raise UserError(several(f"sweep '{sweep.name}'", failing))
     count = workers or os.cpu_count() or 1
     console.say(
@@ -175,7 +163,7 @@ def _measure(
     )
     if shutil.which("sbatch") or sweep.resources.keys() - Resources.model_fields:
         asked = SlurmResources.of(sweep.resources)
-        packs = packed({spec.id: spec for spec in left}, asked, settings, expected)
+        packs = packed({spec.id: spec for spec in specs}, asked, settings, expected)
         console.say(described(packs, asked))
 
 
@@ -184,25 +172,12 @@ def _some(rows: Sequence[str]) -> str:
     return ", ".join(rows[:6]) + (f" and {counted(others, 'other')}" if others > 0 else "")
 
 
-def _remarks(expected: "Forecast") -> Iterator[str]:
-    from oodbench.sweep.estimate import TOTAL
-
-    if expected.unmeasured:
-        yield (
-            f"These rows were not measured within {TOTAL:g} s, and are taken to be like the others: "
-            f"{_some(expected.unmeasured)}. --steps-per-second X takes your GPU's speed."
-        )
-    reasons: dict[str, list[str]] = {}
-    for row, reason in expected.alone.items():
-        reasons.setdefault(reason, []).append(row)
-    for reason, rows in reasons.items():
-        yield f"Trained one run at a time ({reason}): {_some(rows)}."
-
-
 @app.command()
 def launch(
     sweep: Name = "quickstart",
-    out: Out = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The results directory; results/NAME by default.")
+    ] = None,
     launcher: Launcher = "local",
     data_dir: DataDir = None,
     plugin: Plugins = None,
@@ -248,8 +223,7 @@ def launch(
 
 @app.command()
 def status(
-    sweep: Name = "quickstart",
-    out: Out = None,
+    sweep: Launched = "quickstart",
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh until nothing is left to do.")
     ] = False,
@@ -261,7 +235,7 @@ def status(
     from oodbench.sweep import status as view
 
     load_plugins(plugin or ())
-    results = _results(sweep, out, set_)
+    results = _results(sweep, set_ or ())
     if format_ == "json":
         typer.echo(view.as_json(results))
     elif watch:
@@ -271,70 +245,67 @@ def status(
 
 
 @app.command()
-def cancel(sweep: Name = "quickstart", out: Out = None, plugin: Plugins = None) -> None:
+def cancel(sweep: Launched = "quickstart", plugin: Plugins = None) -> None:
     """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
     load_plugins(plugin or ())
-    results = _results(sweep, out)
+    results = _results(sweep)
     count = sum(launcher.cancel(results) for launcher in submitters(results))
     terminal().say(f"{counted(count, 'job')} cancelled.")
 
 
 @app.command()
 def clean(
-    sweep: Name = "quickstart",
-    out: Out = None,
+    sweep: Launched = "quickstart",
     weights: Annotated[bool, typer.Option("--weights", help="All kept weights, too.")] = False,
     yes: Yes = False,
 ) -> None:
     """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
     from oodbench.report.sources import spare
 
-    results = _results(sweep, out)
+    results = _results(sweep)
     planned, tables = results.specs(), ended(results.path)
     complete = [i for i in planned if results.run(i).state().complete]
     checkpoints = [file for i in complete if (file := results.run(i).checkpoint).exists()]
     predictions = spare(results)
     kept = weights_files(results, complete) if weights else []
-    places = [p for name in ("runs", "kept") for p in (results.path / name).glob("*")]
-    strangers = [p for p in places if p.name not in planned]
+    folders = [path for name in ("runs", "kept") for path in (results.path / name).glob("*")]
+    strangers = [path for path in folders if path.name not in planned]
     moved = tables.states.keys() - planned.keys()
     counts = (
         (len(checkpoints), "checkpoint", "of ended runs"),
         (len(predictions), "file", "of predictions that no rule chose"),
         (len(kept), "file", "of kept weights"),
-        (len({*(p.name for p in strangers), *moved}), "run", "outside the sweep"),
+        (len({*(path.name for path in strangers), *moved}), "run", "outside the sweep"),
     )
     texts = [f"{counted(n, noun)} {rest}" for n, noun, rest in counts if n]
     if not texts:
         terminal().say(f"There is nothing to delete in {results.path}.")
         return
     paths = [*checkpoints, *predictions, *kept, *strangers]
-    size = sum(file.lstat().st_size for path in paths for file in _files(path))
-    terminal().say(f"To be deleted: {', '.join(texts)}; {size / 2**20:.1f} MB.")
+    size = sum(map(_size, paths)) / 2**20
+    terminal().say(f"To be deleted: {', '.join(texts)}; {size:.1f} MB.")
     if not (yes or confirmed("Delete them?")):
         raise typer.Abort
     tables.forget(moved)
     for path in paths:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        shutil.rmtree(path) if _is_folder(path) else path.unlink()
 
 
-def _files(path: Path) -> Iterator[Path]:
-    """The file, those in the folder, or the link itself and not what it points to."""
-    if path.is_dir() and not path.is_symlink():
-        yield from (file for file in path.rglob("*") if file.is_file())
-    else:
-        yield path
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if _is_folder(path) else [path]
+    return sum(file.lstat().st_size for file in files if not _is_folder(file))
 
 
 @app.command("compact")
-def compact_(sweep: Name = "quickstart", out: Out = None) -> None:
+def compact_(sweep: Launched = "quickstart") -> None:
     """Move the runs that have ended from their folders into two tables, as each launch does at its end."""
     from oodbench.results.compact import compact
 
-    results = _results(sweep, out)
+    results = _results(sweep)
     moved = compact(results)
     terminal().say(f"{counted(moved, 'run')} moved into {results.path / 'ended'}.")
 
@@ -348,10 +319,8 @@ def schema(plugin: Plugins = None) -> None:
     typer.echo(json.dumps(module.schema(), indent=1))
 
 
-def _results(sweep: str, out: Path | None, settings: Sequence[str] | None = None) -> Directory:
-    if out is None and (Path(sweep) / "sweep.json").is_file():
+def _results(sweep: str, settings: Sequence[str] = ()) -> Directory:
+    if (Path(sweep) / "sweep.json").is_file():
         return Directory(Path(sweep))
     # its rule may be of a plug-in that only the launch named
-    return Directory(
-        out or Path("results") / read_sweep(find_sweep(sweep), settings or (), any_rule=True).name
-    )
+    return Directory(Path("results") / read_sweep(find_sweep(sweep), settings, any_rule=True).name)

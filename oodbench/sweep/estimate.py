@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -23,9 +23,6 @@ TOTAL = 20.0
 """Seconds after which no further bundle is measured."""
 SAMPLE = 8
 """The number of runs that are measured as one program where runs are vectorized."""
-
-Rows = dict[str, list[list[RunSpec]]]
-"""The bundles of runs of each row, by its name."""
 
 
 @dataclass
@@ -68,7 +65,7 @@ def forecast(
     from oodbench.train.process import clean_process
 
     rows = _bundles(specs)
-    turns = [*_turns(rows)]
+    turns = _turns(rows)
     result = Forecast()
     measured: dict[str, list[tuple[float, int]]] = {row: [] for row in rows}
     start = time.perf_counter()
@@ -86,18 +83,22 @@ def forecast(
         measured[row].append((seconds, len(bundle)))
         if reason is not None:
             result.alone[row] = reason
-    everything = [pair for pairs in measured.values() for pair in pairs]
-    for row, bundles in rows.items():
-        if row not in result.failing and everything:
-            seconds, runs = map(sum, zip(*(measured[row] or everything), strict=True))
-            result.seconds += seconds / runs * sum(map(len, bundles))
-            if measured[row]:
-                result.of_run[row] = seconds / runs
-    result.unmeasured = [row for row, p in measured.items() if not p and row not in result.failing]
+    result.of_run = {row: _of_run(pairs) for row, pairs in measured.items() if pairs}
+    left = rows.keys() - result.failing.keys()
+    if everything := [pair for pairs in measured.values() for pair in pairs]:
+        usual = _of_run(everything)
+        runs = {row: sum(map(len, rows[row])) for row in rows if row in left}
+        result.seconds = sum(n * result.of_run.get(row, usual) for row, n in runs.items())
+    result.unmeasured = [row for row in rows if row in left and row not in result.of_run]
     return result
 
 
-def _bundles(specs: Sequence[RunSpec]) -> Rows:
+def _of_run(pairs: Sequence[tuple[float, int]]) -> float:
+    return sum(seconds for seconds, _ in pairs) / sum(runs for _, runs in pairs)
+
+
+def _bundles(specs: Sequence[RunSpec]) -> dict[str, list[list[RunSpec]]]:
+    """The bundles of runs of each row, by its name."""
     rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
     for spec in specs:
         if spec.precision == "tf32":  # which no CPU has
@@ -106,12 +107,11 @@ def _bundles(specs: Sequence[RunSpec]) -> Rows:
     return {row: [*by_key.values()] for row, by_key in rows.items()}
 
 
-def _turns(rows: Rows) -> Iterator[tuple[str, list[RunSpec]]]:
+def _turns(rows: Mapping[str, list[list[RunSpec]]]) -> list[tuple[str, list[RunSpec]]]:
     """Round-robin over rows: a random bundle of each, then the next."""
     rng = random.Random(0)
-    queues = [rng.sample(bundles, len(bundles)) for bundles in rows.values()]
-    for bundles in zip_longest(*queues):
-        yield from ((row, b) for row, b in zip(rows, bundles, strict=True) if b)
+    queues = [[(row, b) for b in rng.sample(bs, len(bs))] for row, bs in rows.items()]
+    return [turn for turns in zip_longest(*queues) for turn in turns if turn]
 
 
 def _sentence(error: Exception, spec: RunSpec) -> str:

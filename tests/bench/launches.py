@@ -53,7 +53,7 @@ def status_row(folder: Path, count: int = 1000) -> Row:
         directory.start(run, {}, {})
         directory.finish(State.DONE, 1, 1.0)
     results.write_plan("bench", {}, [*runs.values()])
-    command = ("oodbench.sweep", "status", "--out", results.path)
+    command = ("oodbench.sweep", "status", results.path)
     seconds = [command_seconds(*command) for _ in range(5)]
     return Row(f"status on {count} finished runs, s", "<= 2", f"{statistics.median(seconds):.2f}")
 

@@ -120,7 +120,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert shown.exit_code == 0 and "worst_group_accuracy (%)" in shown.stdout
     spared = spare(Directory(out))
     assert {p.stem for p in spared} <= {"5", "10"} and len(spared) < 2
-    assert run(sweep.app, ["clean", file, "--out", str(out), "--yes"]).exit_code == 0
+    assert run(sweep.app, ["clean", str(out), "--yes"]).exit_code == 0
     tree = contents(joined([out]), metric="worst_group_accuracy")
     assert [d["metric"] for d in tree["datasets"]] == ["worst_group_accuracy (%)"]
     told = [cell[0] for cell in tree["rules"]["train_val"]["cells"][0] if cell]

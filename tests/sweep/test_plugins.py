@@ -87,8 +87,7 @@ def test_a_sweep_names_a_rule_and_a_launcher_of_its_plugin(folder: Path) -> None
         assert shown.exit_code == 0, shown.output
         assert "train_in" in selection_rules
     forget()
-    file = str(tiny_file(folder, **SHORT, selection="train_in"))  # its plug-in came by --plugin
-    for arguments in (["status", file, "--out", "out"], ["status", "out"], ["cancel", "out"]):
+    for arguments in (["status", "out"], ["cancel", "out"]):
         stands = CliRunner().invoke(sweep.app, arguments)
         assert stands.exit_code == 2 and "--plugin my_rules" in " ".join(stands.output.split())
         stands = CliRunner().invoke(sweep.app, [*arguments, "--plugin", "my_rules"])

@@ -71,7 +71,7 @@ SWEEP = {
     "evaluate_every": 2,
 }
 LAUNCH = ("sweep", "launch", "board/protocol.yaml", "--out", "out", "--launcher", "debug", "--yes")
-STATUS = ("sweep", "status", "--out", "out", "board/protocol.yaml")
+STATUS = ("sweep", "status", "out")
 RUN_OF_BOARD = ("board", "run", "board", "--algorithm", "SpreadRule", "--out", "out")
 
 

@@ -37,11 +37,9 @@ def test_launch_status_and_clean(tmp_path: Path) -> None:
     assert files(out) == {"train_val", "last"}
     assert Directory(out).plan()["settings"]["keep_weights"] == ["train_val", "last"]
     assert "Kept weights: 4 files, 0.0 MB." in invoke("status", str(out))
-    invoke("clean", file, "--out", str(out), "--yes")
+    invoke("clean", str(out), "--yes")
     assert files(out) == {"train_val", "last"}
-    assert "4 files of kept weights" in invoke(
-        "clean", file, "--out", str(out), "--weights", "--yes"
-    )
+    assert "4 files of kept weights" in invoke("clean", str(out), "--weights", "--yes")
     assert not files(out)
     assert "Kept weights" not in invoke("status", str(out))
 

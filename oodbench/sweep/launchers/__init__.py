@@ -12,17 +12,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from oodbench.errors import UserError, explained, plugin_hint, unknown, wrong_result
+from oodbench.errors import MOST_THREADS, UserError, explained, plugin_hint, unknown, wrong_result
 from oodbench.registry import Registry
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import Heartbeat, Provenance
-from oodbench.sweep.launchers.resources import Resources
 from oodbench.terminal import Terminal
 from oodbench.train.settings import TrainSettings
 
@@ -123,6 +122,20 @@ class RunStatus:
     """The output of the run's last job, if it had one."""
     provenance: Provenance = field(default_factory=Provenance, repr=False)
     """The run's provenance, if its state is read from the disk."""
+
+
+class Resources(BaseModel):
+    """Resources that runs request; launchers with more options subclass it."""
+
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+    runs_per_gpu: int = Field(default=1, ge=1, le=MOST_THREADS)
+    """Runs that share a GPU at a time."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The resources among `values` that this class knows."""
+        return cls.model_validate({k: v for k, v in values.items() if k in cls.model_fields})
 
 
 class Launcher(ABC):

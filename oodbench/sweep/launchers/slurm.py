@@ -15,20 +15,20 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
+from pydantic import Field, field_validator
 
 from oodbench.errors import UserError
 from oodbench.registry import checkout
 from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.launchers import Job, Launcher, RunStatus, register
+from oodbench.sweep.launchers import Job, Launcher, Resources, RunStatus, register
 from oodbench.sweep.launchers.local import train_in_pool, with_retries
-from oodbench.sweep.launchers.progress import title
-from oodbench.sweep.launchers.resources import SlurmResources, minutes
 from oodbench.sweep.launchers.slurm_queue import (
     Pack,
     Submission,
@@ -56,8 +56,70 @@ OURS = {"job-name", "array", "output", "error", "open-mode", "signal", "chdir", 
 """Options of sbatch that the launcher sets itself."""
 MAX_ARRAY_SIZE = 1001
 """Slurm's default for the most jobs of one array."""
-RUNS_SHOWN = 5
-"""Runs of the first job that a dry run lists."""
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
+
+
+class SlurmResources(Resources):
+    """The resources of one Slurm job, and how runs are put into jobs."""
+
+    partition: str | None = None
+    """The partition; the cluster's default if not given."""
+    account: str | None = None
+    qos: str | None = None
+    gpus: str = "0"
+    """GPUs of a job: a number, or type:number."""
+    cpus: int = Field(default=1, ge=1)
+    """CPU cores of a job."""
+    memory: str | None = None
+    """Memory of a job, such as 8G."""
+    time: str = "1:00:00"
+    """Time limit of a job: minutes, H:M:S or D-H:M:S."""
+    constraint: str | None = None
+    """Features that the node must have."""
+    parallel: int | None = Field(default=None, ge=1)
+    """Jobs of an array that run at a time."""
+    runs_per_job: int | None = Field(default=None, ge=1)
+    """Runs that share a job; None is as many as take about ten minutes."""
+    slurm: dict[str, Any] = Field(default={})
+    """Any other option of sbatch, and `setup` and `signal_delay_s` of submitit."""
+
+    @field_validator("time")
+    @classmethod
+    def _check_time(cls, value: str) -> str:
+        if not minutes(value):
+            raise ValueError("must be minutes, H:M:S or D-H:M:S")
+        return value
+
+    @field_validator("gpus")
+    @classmethod
+    def _check_gpus(cls, value: str) -> str:
+        if not re.fullmatch(r"([A-Za-z]\w*:)?\d+", value):
+            raise ValueError("must be a number of GPUs or type:number")
+        return value
+
+    @property
+    def gpu_count(self) -> int:
+        """The number of GPUs of a job."""
+        return int(self.gpus.rpartition(":")[2])
+
+    def at_a_time(self, threads: int) -> int:
+        """Runs that a job trains at once: `runs_per_gpu` per GPU; without GPUs, one per `threads` cores."""
+        return self.gpu_count * self.runs_per_gpu or max(1, self.cpus // threads)
+
+
+def minutes(text: str) -> float | None:
+    """The minutes of a time as Slurm spells it: `90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`.
+
+    None for `UNLIMITED`, `infinite` and text that is not a time.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    numbers = [int(n) for n in match["rest"].split(":")]
+    if match["days"] is None and len(numbers) < 3:  # minutes first
+        numbers = [0, *numbers]
+    hours, mins, seconds = numbers + [0] * (3 - len(numbers))
+    return int(match["days"] or 0) * 1440 + hours * 60 + mins + seconds / 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +175,8 @@ class Slurm(Launcher):
         Raises UserError with Slurm's sentence if it refuses them.
         """
         request = Request(job)
-        folder = request.out / "jobs"
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / "lock"):
+        (request.out / "jobs").mkdir(parents=True, exist_ok=True)
+        with FileLock(request.out / "jobs" / "lock"):
             before = self._states(job)
             arrays = request.arrays(before)
             for name, packs in arrays.items():
@@ -123,23 +184,19 @@ class Slurm(Launcher):
         new = [pack for packs in arrays.values() for pack in packs]
         if new:
             terminal().say(described(new, request.asked))
-        return before | {i: State.QUEUED for pack in new for i in pack}
+        return before | dict.fromkeys(chain.from_iterable(new), State.QUEUED)
 
     def preview(self, job: Job, console: Terminal) -> None:
-        """Print the jobs that a launch would submit, and the first runs of the first."""
+        """Print the jobs that a launch would submit: the options of sbatch, and their commands."""
         request = Request(job)
         arrays = request.arrays(self._states(job))
         if arrays:
             console.say(described([p for packs in arrays.values() for p in packs], request.asked))
+        options = {"time": request.minutes, **request.options}
+        flags = [f"--{key}" if v is True else f"--{key}={v}" for key, v in options.items()]
         for name, packs in arrays.items():
-            path = request.out / "jobs" / name
-            lines = [f"\n{path}: {counted(len(packs), 'job')}", *request.lines()]
-            console.print("\n".join(lines), soft_wrap=True)
-        for first in next(iter(arrays.values()), ())[:1]:
-            runs = f"{len(first)} runs, {request.at_a_time} at a time" if len(first) > 1 else "run"
-            console.print(f"The first job's {runs}:")
-            for run_id in first[:RUNS_SHOWN]:
-                console.print(f"  {title(job.specs[run_id])}")
+            title = f"\n{request.out / 'jobs' / name}: {counted(len(packs), 'job')}"
+            console.print("\n".join([title, *flags, *request.setup]), soft_wrap=True)
 
     def states(self, results: Directory, ids: Collection[str]) -> dict[str, RunStatus]:
         """The status of the runs that were submitted, by Slurm's queue and the disk.
@@ -180,11 +237,14 @@ class Request:
             )
         device = "cuda:0" if job.options.devices == "auto" and asked.gpu_count else "cpu"
         self.out = job.results.path.absolute()
-        self.at_a_time = asked.at_a_time(job.options.threads)
-        data_dir = job.options.data_dir
-        options = replace(job.options, data_dir=data_dir and data_dir.absolute())
-        self.job = replace(job, options=options, workers=self.at_a_time, devices=(device,))
         self.asked = asked
+        data_dir = job.options.data_dir
+        self.job = replace(
+            job,
+            options=replace(job.options, data_dir=data_dir and data_dir.absolute()),
+            workers=asked.at_a_time(job.options.threads),
+            devices=(device,),
+        )
         self.minutes = math.ceil(minutes(asked.time) or 1)
         given = {key.replace("_", "-"): value for key, value in asked.slurm.items()}
         for key in given.keys() & OURS:
@@ -193,12 +253,6 @@ class Request:
         """Seconds between Slurm's signal and the end of a job's time."""
         self.setup = _setup(given.pop("setup", []))
         self.options = _sbatch_options(asked) | given
-
-    def lines(self) -> list[str]:
-        """The job's options as sbatch takes them, then the commands before its Python."""
-        options = {"time": self.minutes, **self.options}
-        flags = [f"--{key}" if v is True else f"--{key}={v}" for key, v in options.items()]
-        return [*flags, *self.setup]
 
     def arrays(self, states: Mapping[str, State]) -> dict[str, tuple[Pack, ...]]:
         """Job arrays by name, each a tuple of packs (one pack of runs a job), for runs nobody trains."""
@@ -223,10 +277,9 @@ class Request:
             shutil.rmtree(self.out / "jobs" / name, ignore_errors=True)
             raise UserError(f"sbatch: {' '.join(str(error).split())}") from error
         Submission(name, packs, time.time(), job).write(results)
-        for pack in packs:
-            for run_id in pack:
-                if results.run(run_id).failure() is not None:
-                    results.run(run_id).forget()
+        for run in map(results.run, chain.from_iterable(packs)):
+            if run.failure() is not None:
+                run.forget()
 
     def _submit(self, name: str, packs: tuple[Pack, ...]) -> str:
         from submitit import AutoExecutor

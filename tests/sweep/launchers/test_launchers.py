@@ -81,8 +81,7 @@ def test_the_calling_process_takes_no_timeout(tmp_path: Path) -> None:
 
 SPOOL = """
 from oodbench.results.run_spec import State
-from oodbench.sweep.launchers import Launcher, RunStatus, register
-from oodbench.sweep.launchers.resources import Resources
+from oodbench.sweep.launchers import Launcher, Resources, RunStatus, register
 
 class Colours(Resources):
     colour: str = "red"

@@ -53,7 +53,7 @@ def test_failed_runs_are_tried_again_from_where_they_were(
     states = launcher().launch(job(plan, out, workers=1, retries=2))
     by_label = {plan.runs[i].label: state for i, state in states.items()}
     assert by_label == {"RaisingOnce": "done", "Raising": "failed", "ERM": "done"}
-    (failed,) = json.loads(run("status", "--out", out, "--format", "json").stdout)["runs"][1:2]
+    (failed,) = json.loads(run("status", out, "--format", "json").stdout)["runs"][1:2]
     assert failed["note"].endswith("(attempt 3 of 3)") and failed["state"] == "failed"
     Debug().launch(job(plan, tmp_path / "undisturbed"))
     undisturbed = outcome(Directory(tmp_path / "undisturbed"))

@@ -11,8 +11,7 @@ from oodbench.results.run_spec import State
 from oodbench.sweep.estimate import Forecast, row_of
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers import check_resources
-from oodbench.sweep.launchers.resources import SlurmResources, minutes
-from oodbench.sweep.launchers.slurm import Request, Slurm, packed
+from oodbench.sweep.launchers.slurm import Request, Slurm, SlurmResources, minutes, packed
 from oodbench.terminal import terminal
 from tests.helpers.results.sweeps import job, tiny, tiny_file
 
@@ -37,11 +36,11 @@ def sizes(request: Request) -> list[list[int]]:
 
 def test_runs_are_packed_into_jobs_and_these_into_arrays(tmp_path: Path) -> None:
     few = request(tmp_path, {"runs_per_job": 3, "gpus": "2", "runs_per_gpu": 2}, trials=4)
-    assert sizes(few) == [[3, 3, 2]] and few.at_a_time == few.job.workers == 4
+    assert sizes(few) == [[3, 3, 2]] and few.job.workers == 4
     many = request(
         tmp_path / "many", {"cpus": 2, "runs_per_job": 1}, trials=1002, algorithms=["ERM"]
     )
-    assert sizes(many) == [[1] * 1001, [1]] and many.at_a_time == 2
+    assert sizes(many) == [[1] * 1001, [1]] and many.job.workers == 2
 
 
 def test_short_runs_share_jobs_of_ten_minutes(tmp_path: Path) -> None:
@@ -72,10 +71,8 @@ def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
     resources = {"runs_per_job": 4, "gpus": "a100:1", "time": 20}
     Slurm().preview(job(plan, tmp_path, resources=resources), terminal())
     shown = capsys.readouterr().out
-    assert ": 2 jobs" in shown and "The first job's 4 runs, 1 at a time" in shown
+    assert ": 2 jobs" in shown
     assert all(line in shown for line in ("--time=20", "--gpus-per-node=a100:1", "--requeue\n"))
-    assert "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 1" in shown
-    assert "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0" not in shown
     assert "Slurm: 7 runs in 2 jobs.\n" in shown
     Slurm().preview(job(plan, tmp_path, resources={}), terminal())
     shared = "Slurm: 7 runs in 1 job: short runs share jobs of about 10 minutes, or runs_per_job of them."
