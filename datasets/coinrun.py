@@ -7,9 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data.coinrun.making import (
+from oodbench.data.coinrun import (
+    ACTIONS,
     FIRST_UNSEEN,
     FOLDER,
+    IMAGE,
+    KEYS,
     PLANNER,
     TRAINING,
     UNSEEN,
@@ -18,7 +21,6 @@ from oodbench.data.coinrun.making import (
     make,
     shards,
 )
-from oodbench.data.coinrun.simulator import ACTIONS, IMAGE, KEYS
 from oodbench.data.made import MANIFEST, Manifest, finished_set
 from oodbench.data.streams import MemoryMapped, Subset
 from oodbench.datasets import Environment, FileDataset, Metadata, register
@@ -46,7 +48,7 @@ class CoinRun(FileDataset):
     one state of each of many other levels. The paper's sizes are the defaults: 64 levels of 1,000
     states and 2,000 test levels. `python -m oodbench.data make CoinRun` makes the data, in hard
     mode; the paper's expert, a policy trained for 400 million steps, is not published, so ours is
-    a search (`oodbench.data.coinrun.experts`).
+    a search (`oodbench.data.coinrun`).
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
-from oodbench.data.coinrun.making import Settings, make
+from oodbench.data.coinrun import Settings, make
 from tests.slurm.cluster import Cluster, missing
 
 # a shell starts what is to run in the background with Ctrl-C ignored, and so would be what we start

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from oodbench.data import coinrun
 from oodbench.data.cli import app
-from oodbench.data.coinrun import making
-from oodbench.data.coinrun.experts import Episode
-from oodbench.data.coinrun.making import (
+from oodbench.data.coinrun import (
     FIRST_UNSEEN,
     TRAINING,
     UNSEEN,
+    Episode,
     Settings,
     Shard,
     make,
@@ -70,11 +70,15 @@ def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Pa
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not read_manifest(target, Settings).checksums
-    whole = [shard for shard in shards(SETTINGS) if shard.exists(target)]
+    whole = [
+        shard
+        for shard in shards(SETTINGS)
+        if all((target / file).is_file() for file in shard.files)
+    ]
     times = {file: (target / file).stat().st_mtime_ns for s in whole for file in s.files}
     assert 2 <= len(whole) < 7
     for shard in shards(SETTINGS):  # all but one level of what is missing, by another process
-        if not shard.exists(target) and shard.place:
+        if not all((target / file).is_file() for file in shard.files) and shard.number:
             for file in shard.files:
                 (target / file).parent.mkdir(exist_ok=True)
                 shutil.copy(coinrun_dir / "CoinRun" / file, target / file)
@@ -115,7 +119,7 @@ class Pacifist:
 
 
 def test_a_level_without_a_way_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "Planner", Pacifist)
+    monkeypatch.setattr(coinrun, "Planner", Pacifist)
     settings = Settings(levels=4, states=3, test_levels=2, expert="planner")
     for shard, level in [(Shard(TRAINING, 3), 11), (Shard(UNSEEN, 1), FIRST_UNSEEN + 1)]:
         make_shard(shard, tmp_path, settings)

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from oodbench.data.coinrun.experts import FRAMES, MOVES, TEMPERATURE, Planner
-from oodbench.data.coinrun.simulator import Simulator, scene
+from oodbench.data.coinrun import FRAMES, MOVES, TEMPERATURE, Planner, Simulator, scene
 
 LEVEL = 3
 

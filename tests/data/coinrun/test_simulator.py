@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from oodbench.data.coinrun.simulator import IMAGE, Simulator, scene
+from oodbench.data.coinrun import IMAGE, Simulator, scene
 
 
 def test_states_bring_back_all_that_follows() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from oodbench.data.coinrun.making import TRAINING, Settings, shards
+from oodbench.data.coinrun import TRAINING, Settings, shards
 from oodbench.data.made import Manifest, write_manifest
 from oodbench.datasets import make, md5
 from oodbench.errors import UserError

@@ -1,0 +1,366 @@
+"""CoinRun levels as data: the game, a planner that plays it, and a shard of its states per level."""
+
+import contextlib
+import heapq
+import io
+import itertools
+import math
+import warnings
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oodbench.data.made import make_set
+from oodbench.errors import missing_package
+from oodbench.files import whole_file
+from oodbench.seeds import derive
+
+IMAGE = (64, 64, 3)
+KEYS = (
+    *("left down", "left", "left up", "down", "no key", "up", "right down", "right", "right up"),
+    *"DAWSQE",
+)
+"""The keys of each action, as the game's package lists them."""
+ACTIONS = len(KEYS)
+"""The number of actions: 0 to 8 are moves, 3 * (left, still, right) + (down, still, up), others none."""
+LONGEST = 1000
+"""The number of frames after which the game ends an episode."""
+ENTITY = 31
+"""Four-byte fields of an entity: x, y, vx, vy, ..., the type being the seventh."""
+PLAYER, ENEMY, COIN = 0, 5, 1
+
+MOVES = np.array([7, 8, 5, 1, 2, 4])
+"""The actions that are searched: right, right and up, up, left, left and up, none; no other action
+does more."""
+FRAMES = 4
+"""The number of frames for which a move is held: a decision."""
+TEMPERATURE = 0.5
+"""The temperature of the expert's distribution, in decisions."""
+GREED = 3.0
+"""The factor of the search's estimate; above 1 the first way found may be a little too long."""
+LIMIT = 2000
+"""The number of states that one search expands before it gives up."""
+WON = "won"
+PROBES, PROBE_FRAMES = (4, 7, 1, 8, 2), 16
+"""A state is lost if each of these actions, held for so many frames, loses."""
+
+FOLDER, PLANNER = "CoinRun", "planner"
+TRAINING, UNSEEN = "training", "unseen"
+FIRST_UNSEEN = 1_000_000
+"""The seed of the first test level: no set has so many training levels, which start at 0."""
+
+Won = Lost = NDArray[np.bool_]
+
+
+def package() -> str:
+    """The package of the game that is installed; raises MissingError if none is."""
+    for name in ("procgen", "procgen_gym"):
+        if find_spec(name):
+            return name
+    raise missing_package("a level of CoinRun", "procgen", "coinrun")
+
+
+class Simulator:
+    """Copies of one level of the real game, stepped together; each can be put into any saved state.
+
+    The mode is `hard`: `easy` paints every level alike. A copy whose episode ends starts the level
+    again by itself. Both packages of the game give the same states and images, byte by byte.
+    """
+
+    def __init__(self, level: int, copies: int) -> None:
+        """Start the copies; raises MissingError without a package of the game."""
+        self.copies = copies
+        settings = {"env_name": "coinrun", "distribution_mode": "hard", "start_level": level}
+        settings |= {"num_levels": 1, "rand_seed": 0, "num_threads": 0}
+        self._game: Any
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")  # the old gym's complaints about its age
+            if package() == "procgen":
+                from procgen import ProcgenGym3Env
+
+                self._game = ProcgenGym3Env(num=copies, **settings)
+            else:
+                from procgen_gym import ProcgenVecEnv
+
+                self._game = ProcgenVecEnv(num_envs=copies, **settings)
+        self._gym3 = hasattr(self._game, "observe")
+
+    def images(self) -> NDArray[np.uint8]:
+        """The image that each copy shows, (copies, 64, 64, 3)."""
+        images = self._game.observe()[1]["rgb"] if self._gym3 else self._game.reset()[0]
+        return np.array(images)
+
+    def states(self) -> list[bytes]:
+        """The state of each copy, including its random number generators."""
+        states: list[bytes] = self._game.get_state()
+        return states
+
+    def put(self, states: Sequence[bytes]) -> None:
+        """Put each copy into a state of the same level."""
+        self._game.set_state(list(states))
+
+    def step(self, actions: NDArray[np.int64]) -> tuple[Won, Lost]:
+        """Do one frame; returns which copies took the coin, and whose episodes ended, (copies,) each."""
+        if self._gym3:
+            self._game.act(actions)
+            rewards, _, ended = self._game.observe()
+        else:
+            _, rewards, ended, _, _ = self._game.step(actions)
+        return np.asarray(rewards) > 0, np.asarray(ended, bool)
+
+    def advance(self, actions: NDArray[np.int64], frames: int) -> tuple[Won, Lost]:
+        """Hold actions for some frames; returns which copies won and which lost, (copies,) each."""
+        won, lost = np.zeros((2, self.copies), bool)
+        for _ in range(frames):
+            coin, ended = self.step(actions)
+            won |= coin & ~lost
+            lost |= ended & ~won
+        return won, lost
+
+    def close(self) -> None:
+        """Free the game's memory."""
+        self._game.close()
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The things that move in a state; positions are in tiles, velocities in tiles a frame."""
+
+    x: float
+    y: float
+    vx: float
+    vy: float
+    enemies: tuple[tuple[float, float, float], ...]
+    """The position and the horizontal velocity of every walking enemy."""
+    coin: float
+    """The coin's x."""
+
+
+def scene(state: bytes) -> Scene:
+    """Parse a state, following the methods `serialize` of the game's source (openai/procgen 0.10.7)."""
+    at = 0
+
+    def fields(count: int, *, text: bool = False) -> NDArray[np.int32]:
+        """The next fields; with `text` the last one is the length of a text, which is skipped."""
+        nonlocal at
+        found = np.frombuffer(state, "<i4", count, at)
+        at += 4 * count + (int(found[-1]) if text else 0)
+        return found
+
+    fields(2, text=True)  # version, name
+    fields(12 + 5)  # options, level range
+    for _ in range(2):
+        fields(2, text=True)  # a random number generator
+    fields(3 + 2 + 4 + 3 + 1 + 2 + 1)  # the episode's counters, size of the grid
+    entities = fields(int(fields(1)[0]) * ENTITY).reshape(-1, ENTITY)
+    fields(4 + 7 + 3 + 2 + 3)  # background, physics, actions, camera
+    fields(2, text=True)  # the assets' random number generator
+    fields(3 + 6)
+    width = int(fields(2)[0])
+    grid = fields(int(fields(1)[0]))
+    positions, kinds = entities.view("<f4"), entities[:, 6]
+    x, y, vx, vy = positions[kinds == PLAYER][0, :4].tolist()
+    enemies = tuple((e[0], e[1], e[2]) for e in positions[kinds == ENEMY, :3].tolist())
+    return Scene(x, y, vx, vy, enemies, float(np.argmax(grid == COIN) % width))
+
+
+Episode = Iterator[tuple[NDArray[np.uint8], NDArray[np.float32]]]
+
+
+class Planner:
+    """The expert of one level: a search from saved states of the game.
+
+    cost(a) is the number of decisions on the best path found to the coin that begins with `a`, infinite
+    where that loses; the distribution is proportional to exp(-cost(a) / TEMPERATURE) over the six moves
+    that differ. Costs are kept for states that are alike (the same position to half a tile, similar
+    velocities, the same enemies near by), so they are close to the least ones but not exact: sums of real
+    moves, some begun a quarter of a tile aside.
+    """
+
+    def __init__(self, level: int) -> None:
+        self.simulator = Simulator(level, len(MOVES))
+        self.start = self.simulator.states()[0]
+        self.close = self.simulator.close
+        self._costs: dict[Hashable, float] = {WON: 0.0}
+
+    def episode(self, random: np.random.Generator) -> Episode:
+        """Yield the images (64, 64, 3) and distributions (15,) of a game played by drawing from them.
+
+        It ends with the coin, a loss, the game's time, or where no move helps any more.
+        """
+        state = self.start
+        for _ in range(LONGEST // FRAMES):
+            self.simulator.put([state] * len(MOVES))
+            image = self.simulator.images()[0]
+            costs, successors = self.costs(state)
+            if costs.min() == math.inf:
+                return
+            odds = np.exp((costs.min() - costs) / TEMPERATURE)
+            odds /= odds.sum()
+            distribution = np.zeros(ACTIONS, np.float32)
+            distribution[MOVES] = odds
+            yield image, distribution
+            move = random.choice(len(MOVES), p=odds)
+            if costs[move] == 1:
+                return
+            state = successors[move]
+
+    def costs(self, state: bytes) -> tuple[NDArray[np.float64], list[bytes]]:
+        """The cost of each move from `state`, (6,), 1 where it wins at once; and the states after them."""
+        won, lost, successors = self._try(state)
+        doomed = np.ones(len(MOVES), bool)
+        for action in PROBES:
+            if doomed.any():
+                self.simulator.put(successors)
+                doomed &= self.simulator.advance(np.full(len(MOVES), action), PROBE_FRAMES)[1]
+        lost |= doomed & ~won
+        costs = [
+            1.0 if win else math.inf if loss else 1 + self.cost(successor)
+            for win, loss, successor in zip(won, lost, successors, strict=True)
+        ]
+        return np.array(costs), successors
+
+    def cost(self, state: bytes) -> float:
+        """The decisions from `state` to the coin, infinite if no way is found.
+
+        Weighted A* over `_alike` states that ends at the coin or where the rest is known.
+        """
+        first = scene(state)
+        root = _alike(first)
+        if root in self._costs:
+            return self._costs[root]
+        order = itertools.count(0, -1)
+        depths: dict[Hashable, int] = {root: 0}
+        leads: dict[Hashable, list[Hashable]] = {}
+        queue = [(_estimate(first), next(order), root, state)]
+        while queue and len(leads) < LIMIT:
+            _, _, here, state_here = heapq.heappop(queue)
+            if here in self._costs:
+                self._spread(leads)
+                return self._costs[root]
+            if here in leads:
+                continue
+            leads[here] = []
+            depth = depths[here] + 1
+            for win, loss, successor in zip(*self._try(state_here), strict=True):
+                if loss:
+                    continue
+                there = scene(successor)
+                key = WON if win else _alike(there)
+                leads[here].append(key)
+                if depth < depths.get(key, LONGEST) and key not in leads:
+                    depths[key] = depth
+                    rest = self._costs.get(key, _estimate(there))
+                    if rest < math.inf:
+                        heapq.heappush(queue, (depth + rest, next(order), key, successor))
+        for dead in [root] if queue else leads:
+            self._costs[dead] = math.inf
+        return math.inf
+
+    def _spread(self, leads: dict[Hashable, list[Hashable]]) -> None:
+        changed = True
+        while changed:
+            changed = False
+            for here, successors in reversed(leads.items()):
+                cost = 1 + min((self._costs.get(s, math.inf) for s in successors), default=math.inf)
+                if cost < self._costs.get(here, math.inf):
+                    self._costs[here] = cost
+                    changed = True
+
+    def _try(self, state: bytes) -> tuple[Won, Lost, list[bytes]]:
+        self.simulator.put([state] * len(MOVES))
+        return *self.simulator.advance(MOVES, FRAMES), self.simulator.states()
+
+
+def _alike(at: Scene) -> Hashable:
+    """A key that is equal for states of a level that are taken for one another."""
+    near = sorted(
+        (round(2 * x), vx > 0) for x, y, vx in at.enemies if abs(x - at.x) < 4 and abs(y - at.y) < 5
+    )
+    return round(2 * at.x), round(2 * at.y), round(2 * at.vx), round(4 * at.vy), *near
+
+
+def _estimate(at: Scene) -> float:
+    """GREED times the least number of decisions to the coin, at half a tile a frame."""
+    return GREED * max(0.0, at.coin - 1 - at.x) / (0.5 * FRAMES)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The contents of a set."""
+
+    levels: int
+    states: int
+    """The number of states of each training level; a test level gives one."""
+    test_levels: int
+    expert: str
+    """The expert: `planner`."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The states of one level: images (n, 64, 64, 3) uint8 and distributions (n, 15) float32."""
+
+    part: str
+    number: int
+
+    @property
+    def files(self) -> tuple[str, str]:
+        """The paths of the images and of the distributions in the set's folder."""
+        stem = f"{self.part}/{self.number:05d}"
+        return f"{stem}.images.npy", f"{stem}.actions.npy"
+
+    def write(self, folder: Path, images: NDArray[np.uint8], actions: NDArray[np.float32]) -> None:
+        """Write both files, each whole and renamed."""
+        arrays: tuple[NDArray[Any], ...] = (images, actions)
+        for file, array in zip(self.files, arrays, strict=True):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(folder / file) as stream:
+                np.save(stream, array)
+
+
+def shards(settings: Settings) -> list[Shard]:
+    """All shards of a set."""
+    training = [Shard(TRAINING, i) for i in range(settings.levels)]
+    return training + [Shard(UNSEEN, i) for i in range(settings.test_levels)]
+
+
+def make(data_dir: Path, settings: Settings, workers: int) -> Path:
+    """Make a set in its folder under `data_dir`, and return the folder; see `make_set`.
+
+    The result depends on the settings alone. Raises UserError without the game, and if another set is
+    there or being made.
+    """
+    package()
+    folder = data_dir / FOLDER
+    write = partial(make_shard, folder=folder, settings=settings)
+    make_set(folder, settings, {s: s.files for s in shards(settings)}, write, workers, "levels")
+    return folder
+
+
+def make_shard(shard: Shard, folder: Path, settings: Settings) -> None:
+    """Make and write the states of one level.
+
+    The states are drawn without replacement from as many whole games as it takes. A level without a path
+    to the coin is replaced by the next one that is free.
+    """
+    training = shard.part == TRAINING
+    first, step = (0, settings.levels) if training else (FIRST_UNSEEN, settings.test_levels)
+    count = settings.states if training else 1
+    for level in itertools.count(first + shard.number, step):
+        stream = np.random.default_rng(derive("coinrun", settings.expert, level))
+        with contextlib.closing(Planner(level)) as expert:
+            visited = list(expert.episode(stream))
+            while visited and len(visited) < count:
+                visited += expert.episode(stream)
+        if visited:
+            break
+    chosen = [visited[i] for i in stream.permutation(len(visited))[:count]]
+    images, actions = (np.stack(part) for part in zip(*chosen, strict=True))
+    shard.write(folder, images, actions)

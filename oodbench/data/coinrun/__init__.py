@@ -1,1 +1,0 @@
-"""CoinRun levels as a dataset: simulator, planner, policy and the shards they are stored in."""

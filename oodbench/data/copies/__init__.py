@@ -1,1 +1,0 @@
-"""Files of datasets from elsewhere: mirrors, packages and copies in Parquet."""
