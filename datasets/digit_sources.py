@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from oodbench.data.copies.packages import Files, Package
-from oodbench.data.drawn import DrawnPictures, Picture
-from oodbench.data.pictures.fonts import MARGIN
-from oodbench.data.pictures.pixels import rendered
+from oodbench.data.drawn import MARGIN, DrawnPictures, Picture, rendered
+from oodbench.data.packages import Files, Package
 from oodbench.datasets import Metadata, Normalization, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.copies.packages import Files, Package
-from oodbench.data.drawn import DrawnPictures, Picture
+from oodbench.data.drawn import DrawnPictures, Picture, rendered
+from oodbench.data.packages import Files, Package
 from oodbench.data.pictures.augment import domainbed
-from oodbench.data.pictures.pixels import rendered
 from oodbench.datasets import IMAGENET, Environment, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam

@@ -140,9 +140,9 @@ class FinancialIndicators(FileDataset):
 
     def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged from the repository of the paper's code."""
-        from oodbench.data.copies import mirrors  # which brings pandas
+        from oodbench.data import copies  # which brings pyarrow
 
-        mirrors.fetch(self, SOURCE, data_dir)
+        copies.fetch(self, SOURCE, data_dir)
 
 
 @lru_cache(maxsize=len(ROWS))

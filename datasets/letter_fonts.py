@@ -10,10 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from oodbench.data.copies.packages import Files, Package
-from oodbench.data.drawn import DrawnPictures, Picture
-from oodbench.data.pictures.fonts import outlines
-from oodbench.data.pictures.pixels import rendered
+from oodbench.data.drawn import DrawnPictures, Picture, outlines, rendered
+from oodbench.data.packages import Files, Package
 from oodbench.datasets import IMAGENET, Metadata, Normalization, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task

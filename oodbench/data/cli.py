@@ -47,7 +47,7 @@ def download(
     if source is None:
         dataset.download(data_dir)
     else:
-        from oodbench.data.copies.mirrors import fetch
+        from oodbench.data.copies import fetch
 
         fetch(dataset, source, data_dir)
     _verify(dataset)

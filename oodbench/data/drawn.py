@@ -1,6 +1,9 @@
 """Datasets of small pictures that are made at the user's from packages: drawn once, then read."""
 
 import csv
+import importlib
+import io
+import logging
 import math
 import shutil
 from abc import abstractmethod
@@ -14,13 +17,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
-from oodbench.data.copies.packages import Files, Package, read, write_licences
-from oodbench.data.pictures.pixels import is_blank, renderer
+from oodbench.data.packages import Files, Package, read, write_licences
 from oodbench.data.streams import MemoryMapped, Rows, Stored, Subset, keep
 from oodbench.datasets import Environment, FileDataset, Normalization, permutation
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError, missing_package, unknown
 from oodbench.files import write_whole
 from oodbench.hparams import hparam
 
@@ -31,6 +34,12 @@ CHUNK = 64
 """Pictures that are drawn between two steps of the bar."""
 FIFTH = 5
 """One in so many identities is in the `out` split, both in training and in testing."""
+FINE = 64
+"""Smaller drawings are means over areas of ones with about this side."""
+VERSION = "0.5.0"
+"""The version of the package resvg-py, whose renderer decides about every byte."""
+MARGIN = 1.1
+"""The side of a font's drawing, in larger sides of the character."""
 
 
 class Picture(NamedTuple):
@@ -125,7 +134,7 @@ class DrawnPictures(FileDataset):
             drawn = []
             for picture in pictures[start : start + CHUNK]:
                 drawn.append(picture.draw())
-                if is_blank(drawn[-1]):
+                if (drawn[-1] == drawn[-1].flat[0]).all():
                     raise UserError(
                         f"{self.name}: {picture.identity} of {picture.environment} shows nothing"
                     )
@@ -194,4 +203,78 @@ def _read(listed: Path, pictures: Path, environments: tuple[str, ...]) -> _Made:
         torch.tensor([environments.index(e) for e in environment]),
         torch.tensor([number[i] for i in identity]),
         identities,
+    )
+
+
+def rendered(svg: str, side: int, who: str) -> NDArray[np.uint8]:
+    """A drawing in RGB on white, (3, side, side).
+
+    It is drawn `FINE` pixels wide or wider, by a multiple of `side`; a pixel is the rounded mean of what
+    falls into it. Raises UserError, with `who` is drawn, for what is no drawing.
+    """
+    draw = renderer()
+    times = max(1, FINE // side)
+    large = times * side
+    sized = svg.replace("<svg ", f'<svg width="{large}" height="{large}" ', 1)
+    try:
+        png = draw(svg_string=sized, background="#ffffff", skip_system_fonts=True)
+        with Image.open(io.BytesIO(png)) as image:
+            pixels = np.asarray(image.convert("RGB"))
+    except ValueError as error:
+        raise UserError(f"{who} cannot be drawn: {error}") from error
+    if pixels.shape != (large, large, 3):
+        raise UserError(f"{who} cannot be drawn: it became {pixels.shape[1]} x {pixels.shape[0]}")
+    total = pixels.reshape(side, times, side, times, 3).sum((1, 3), dtype=np.uint32)
+    mean: NDArray[np.uint8] = ((total + times**2 // 2) // times**2).astype(np.uint8)
+    return mean.transpose(2, 0, 1)
+
+
+def renderer() -> Callable[..., bytes]:
+    """The function of resvg-py that draws; raises UserError without this version of the package."""
+    try:
+        package = importlib.import_module("resvg_py")
+    except ModuleNotFoundError as error:
+        raise missing_package("a drawing", "resvg-py", "drawings") from error
+    if package.__version__ != VERSION:
+        raise UserError(
+            f"drawings need resvg-py {VERSION}, not {package.__version__}, which may draw other "
+            "bytes: `pip install 'oodbench[drawings]'`"
+        )
+    draw: Callable[..., bytes] = package.svg_to_bytes
+    return draw
+
+
+def outlines(content: bytes, characters: str, who: str) -> dict[str, str] | None:
+    """Each character of a font as SVG, black in the middle of a square; None if the font lacks one.
+
+    Raises UserError, with `who` the font is, for what is no font.
+    """
+    import fontTools  # which matplotlib brings along; not where nothing is drawn
+    from fontTools import ttLib
+
+    logging.getLogger(fontTools.__name__).setLevel(logging.ERROR)  # it minds old fonts' dates
+    try:
+        font = ttLib.TTFont(io.BytesIO(content), lazy=True)
+        numbers, glyphs = font.getBestCmap() or {}, font.getGlyphSet()
+        drawn = {c: _svg(glyphs, numbers.get(ord(c), "")) for c in characters}
+    except (ttLib.TTLibError, KeyError, ValueError, EOFError, AssertionError) as error:
+        raise UserError(f"{who} cannot be read as a font ({error})") from error
+    return drawn if all(drawn.values()) else None
+
+
+def _svg(glyphs: Any, name: str) -> str:
+    from fontTools.pens.boundsPen import BoundsPen
+    from fontTools.pens.svgPathPen import SVGPathPen
+
+    bounds, path = BoundsPen(glyphs), SVGPathPen(glyphs)
+    for pen in (bounds, path) if name in glyphs else ():
+        glyphs[name].draw(pen)
+    if bounds.bounds is None:
+        return ""
+    left, bottom, right, top = bounds.bounds
+    side = MARGIN * max(right - left, top - bottom)
+    box = f"{(left + right - side) / 2} {-(bottom + top + side) / 2} {side} {side}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}">'
+        f'<path transform="scale(1 -1)" d="{path.getCommands()}"/></svg>'
     )

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from oodbench.board.protocol import overview, protocol_of, restricted, tiers
-from oodbench.data.copies.mirrors import fetch
+from oodbench.data.copies import fetch
 from oodbench.datasets import make, require_files
 from oodbench.results.boards import find_board
 from oodbench.sweep.plan import make_plan
 from tests.board.test_cli import one_sentence
-from tests.data.copies.test_parquet import DOMAINS, shard
+from tests.data.test_parquet import DOMAINS, shard
 from tests.helpers.data.photographs import (
     SUITES,
     feature_sets,

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from oodbench.data.copies.packages import Files
-from oodbench.data.drawn import DrawnPictures, Picture
-from oodbench.data.pictures.pixels import rendered
+from oodbench.data.drawn import DrawnPictures, Picture, rendered
+from oodbench.data.packages import Files
 from oodbench.datasets import Metadata, Normalization
 from oodbench.errors import UserError
 from oodbench.identity import md5

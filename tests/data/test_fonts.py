@@ -2,8 +2,7 @@
 
 import pytest
 
-from oodbench.data.pictures.fonts import outlines
-from oodbench.data.pictures.pixels import rendered
+from oodbench.data.drawn import outlines, rendered
 from tests.helpers.data.pictures import font
 
 

@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from oodbench.data.cli import app
-from oodbench.data.copies.mirrors import fetch
+from oodbench.data.copies import fetch
 from oodbench.datasets import Environment, FileDataset, Metadata, make, require_files
 from oodbench.errors import UserError
 from tests.helpers.data.wilds_copies import COPIES

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.data.copies.packages import Package, read, write_licences
+from oodbench.data.packages import Package, read, write_licences
 from oodbench.errors import MissingError, UserError
 from tests.helpers.data import archives
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 from PIL import Image
 
-from oodbench.data.copies import parquet as parquet_copies
-from oodbench.data.copies.mirrors import fetch
+from oodbench.data import copies
+from oodbench.data.copies import fetch
 from oodbench.data.pictures.published import Place
 from oodbench.datasets import datasets, make, require_files
 from oodbench.errors import UserError
@@ -213,8 +213,8 @@ def test_sets_with_groups(
         for k in range(2):
             shard(tmp_path / "hub" / f"data/{split}-{k:05}-of-00002.parquet", rows[k::2], names)
     assert "holds 8 images in train, not the published" in download(name, tmp_path)
-    layout = parquet_copies.LAYOUTS[name]
-    monkeypatch.setitem(parquet_copies.LAYOUTS, name, replace(layout, published=(8, 8, 8)))
+    layout = copies.LAYOUTS[name]
+    monkeypatch.setitem(copies.LAYOUTS, name, replace(layout, published=(8, 8, 8)))
     assert download(name, tmp_path) == ""
     dataset: Any = make(name, {"size": 9, "from_scratch": True}, tmp_path / "there")
     dataset.check()

@@ -11,8 +11,8 @@ from oodbench.datasets.emoji_styles import GROUPS, SETS, EmojiStyles
 from typer.testing import CliRunner
 
 from oodbench.data.cli import app
-from oodbench.data.copies.packages import Files
 from oodbench.data.drawn import DrawnPictures
+from oodbench.data.packages import Files
 from oodbench.datasets import Environment, make
 from oodbench.identity import md5
 

@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from oodbench.data.copies.packages import Package, digest
+from oodbench.data.packages import Package, digest
 
 
 def package(registry: str, name: str, files: Mapping[str, bytes], notice: str = "") -> Package:

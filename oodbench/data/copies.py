@@ -1,0 +1,399 @@
+"""Files of datasets from a mirror or a folder, and from Parquet copies: the right ones or none."""
+
+import gzip
+import hashlib
+import json
+import re
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path, PureWindowsPath
+from tempfile import TemporaryDirectory
+from typing import IO, TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import urlopen
+
+from oodbench.data.pictures.pixels import ENDINGS
+from oodbench.data.pictures.published import Suite
+from oodbench.data.streams import progress
+from oodbench.data.tables.typed import check_shards
+from oodbench.datasets import FileDataset
+from oodbench.errors import UserError
+from oodbench.files import is_disk_full, whole_file
+from oodbench.identity import md5, sha256
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.progress import Progress
+
+SECONDS = 60
+"""The longest that a mirror is waited for."""
+ABSENT = 403, 404, 410
+"""The answers of mirrors for files that they do not have."""
+UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+PIECE = 2**20
+"""Bytes that are copied at once."""
+ARCHIVES = ".tar.gz", ".tgz", ".zip"
+BATCH = 1024
+"""The rows of a Parquet copy that are held in memory at once."""
+SUMS = "SHA256SUMS"
+"""The file of a copy that has the checksums of the others, a line each, as `sha256sum` writes it."""
+ORDER = ("image_id", "id", "Unnamed: 0", "__index_level_0__", "filename")
+"""The columns that may number the rows of the package's table, and else their order."""
+
+
+def fetch(dataset: FileDataset, source: str, data_dir: Path) -> None:
+    """Fetch what is missing or damaged in `data_dir` from `source`, the address of a mirror or a folder.
+
+    Files whose md5 the dataset knows are taken under their paths or names, also with .gz. The folder of
+    another dataset is unpacked from the archive of its name, whose SHA-256 is compared with that of a file
+    NAME.sha256 next to it, or written from Parquet files. Raises UserError for what is missing, damaged or
+    another file.
+    """
+    is_address = source.startswith(("http://", "https://"))
+    folder = data_dir / dataset.metadata.folder
+    try:
+        if not is_address and not Path(source).is_dir():
+            raise UserError(f"{source} is no folder and no address of a mirror (https://...)")
+        with progress("DownloadColumn") as bar:
+            mirror = _Mirror(source, source if is_address else Path(source).resolve().as_uri(), bar)
+            for path, checksum in dataset.checksums.items():
+                _fetch_file(mirror, path, checksum, data_dir)
+            if dataset.checksums or folder.is_dir():
+                return
+            shards = [] if is_address else sorted(Path(source).rglob("*.parquet"))
+            if labeled := [file for file in shards if "unlabeled" not in file.name]:
+                _rebuild(dataset, Path(source), labeled, folder)
+            else:
+                _fetch_folder(mirror, dataset.metadata.folder, folder)
+    except UserError as error:
+        raise error.at(dataset.name) from error
+    except UNREADABLE as error:
+        if is_disk_full(error, data_dir):
+            raise
+        reason = " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
+        raise UserError(f"{dataset.name}: {source} cannot be read ({reason})") from error
+
+
+@dataclass(frozen=True)
+class _Mirror:
+    source: str
+    """The address or folder, as the user gave it."""
+    address: str
+    bar: "Progress"
+
+    @contextmanager
+    def opened(self, *names: str) -> Iterator[tuple[str, IO[bytes]]]:
+        """The first of some files that is there, with its name."""
+        for name in names:
+            if (stream := self._open(name)) is not None:
+                size = int(stream.headers.get("Content-Length") or 0)
+                with stream, self.bar.wrap_file(stream, size, description=name) as read:
+                    yield name, read
+                return
+        raise UserError(f"{self.source} has no {names[0]}, nor {', '.join(names[1:])}")
+
+    def text(self, name: str) -> str:
+        """The content of a file; empty if it is not there."""
+        return str(stream.read().decode(errors="replace")) if (stream := self._open(name)) else ""
+
+    def _open(self, name: str) -> Any:
+        try:
+            return urlopen(f"{self.address.rstrip('/')}/{quote(name)}", timeout=SECONDS)
+        except HTTPError as error:
+            if error.code in ABSENT:
+                return None
+            raise
+        except URLError as error:
+            if isinstance(error.reason, FileNotFoundError | NotADirectoryError):
+                return None
+            raise
+
+
+def _fetch_file(mirror: _Mirror, path: str, checksum: str, data_dir: Path) -> None:
+    target = data_dir / path
+    if target.is_file() and md5(target) == checksum:
+        return
+    names = dict.fromkeys((path, target.name, f"{path}.gz", f"{target.name}.gz"))
+    with mirror.opened(*names) as (name, read):
+        unpacked: Any = gzip.GzipFile(fileobj=read) if name.endswith(".gz") else read
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(target) as file:
+            digest = _copied(unpacked, file, hashlib.md5(usedforsecurity=False))
+            if digest != checksum:
+                what = f"{name} of {mirror.source} is another file"
+                raise UserError(f"{what}: its md5 is {digest}, not {checksum}")
+
+
+def _copied(source: IO[bytes], target: IO[bytes], digest: Any) -> str:
+    while piece := source.read(PIECE):
+        digest.update(piece)
+        target.write(piece)
+    return str(digest.hexdigest())
+
+
+def _fetch_folder(mirror: _Mirror, folder: str, target: Path) -> None:
+    from oodbench.terminal import terminal
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        mirror.opened(*(folder + ending for ending in ARCHIVES)) as (name, read),
+        TemporaryDirectory(dir=target.parent, prefix=".") as made,
+    ):
+        archive, unpacked = Path(made) / Path(name).name, Path(made) / "unpacked"
+        with archive.open("wb") as file:
+            digest = _copied(read, file, hashlib.sha256())
+        wanted = mirror.text(f"{name}.sha256").lower().split()[:1]
+        if wanted and wanted[0] != digest:
+            what = f"{name} of {mirror.source} is damaged"
+            raise UserError(f"{what}: its SHA-256 is {digest}, not {wanted[0]}")
+        state = "as its .sha256 says" if wanted else f"with no {name}.sha256 to compare it with"
+        terminal().say(f"{name} has the SHA-256 {digest}, {state}")
+        safely: dict[str, Any] = {} if archive.suffix == ".zip" else {"filter": "data"}
+        shutil.unpack_archive(archive, unpacked, **safely)
+        inner = unpacked / target.name  # where the archive holds the folder, not what is in it
+        (inner if [*unpacked.iterdir()] == [inner] else unpacked).rename(target)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a dataset lies on disk."""
+
+    tables: tuple[str, ...]
+    """The names of its tables, which have the same rows."""
+    columns: tuple[str, ...]
+    """The columns without which it cannot be read."""
+    splits: dict[str, object]
+    """What `split` is in files whose names or folders begin so, where a copy has no such column."""
+    other: object = None
+    """What `split` is in all other files; None: they are left out."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Other names that a copy may have for columns."""
+    picture: str = ""
+    """The path of a row's picture, by its columns and the `filename` that it has in the copy."""
+    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """What is made of a column's values, in which names stand for the numbers of classes."""
+    also: dict[str, str] = field(default_factory=dict)
+    """The columns that have another name in the tables, by that name."""
+    published: tuple[int, ...] = ()
+    """The number of examples in each split."""
+
+
+def _one_of(*names: str) -> Callable[[Any], int]:
+    """The function from a name, a truth value, 0 or 1, or -1 or 1 to a number."""
+    known = dict(zip((*names, "false", "true", "0", "1", "-1"), (0, 1, 0, 1, 0, 1, 0), strict=True))
+
+    def number(value: object) -> int:
+        if (text := re.sub(r"[\s_]", "", str(value).lower())) not in known:
+            raise ValueError(f"{value!r} is neither {names[0]} nor {names[1]}")
+        return known[text]
+
+    return number
+
+
+SPLITS: dict[str, object] = {"train": 0, "val": 1, "test": 2}
+GROUPS = partial(Layout, columns=("y", "a"), splits=SPLITS)
+BIRDS: dict[str, Any] = {
+    "names": {"label": "y", "place": "a", "background": "a"},
+    "values": {"y": _one_of("landbird", "waterbird"), "a": _one_of("land", "water")},
+    "published": (4795, 1199, 5794),
+}
+FACES: dict[str, Any] = {
+    "names": {"Blond_Hair": "y", "label": "y", "Male": "a"},
+    "values": {"y": _one_of("notblond", "blond"), "a": _one_of("female", "male")},
+    "picture": "img_align_celeba/{filename}",
+    "published": (162770, 19867, 19962),
+}
+LAYOUTS = {
+    "Camelyon17": Layout(
+        ("metadata.csv",),
+        ("patient", "node", "x_coord", "y_coord", "tumor", "slide", "center", "split"),
+        {"id_val": 1},
+        0,
+        {"label": "tumor"},
+        "patches/patient_{patient}_node_{node}/"
+        "patch_patient_{patient}_node_{node}_x_{x_coord}_y_{y_coord}.png",
+        # numbers alone, as they become paths
+        {
+            "patient": lambda n: f"{int(n):03d}",
+            **dict.fromkeys(("node", "x_coord", "y_coord"), int),
+        },
+    ),
+    "CivilComments": Layout(
+        ("all_data_with_identities.csv",),
+        ("comment_text", "toxicity", "split"),
+        {"train": "train", "val": "val", "test": "test"},
+        names={"text": "comment_text"},
+    ),
+    "Waterbirds": GROUPS(
+        ("metadata.csv",),
+        picture="{filename}",
+        also={"img_filename": "filename", "place": "a"},
+        **BIRDS,
+    ),
+    "SubpopWaterbirds": GROUPS(
+        ("metadata_waterbirds.csv",),
+        picture="waterbird_complete95_forest2water2/{filename}",
+        **BIRDS,
+    ),
+    "CelebA": GROUPS(
+        ("list_attr_celeba.csv", "list_eval_partition.csv"),
+        also={"Blond_Hair": "y", "Male": "a", "partition": "split", "image_id": "filename"},
+        **FACES,
+    ),
+    "SubpopCelebA": GROUPS(("metadata_celeba.csv",), **FACES),
+}
+
+
+def _suite(suite: Suite) -> Layout:
+    names = {"img": "image", "picture": "image"}
+    names |= dict.fromkeys(("environment", "env", "style", "location", "source"), "domain")
+    names |= dict.fromkeys(("labels", "class", "class_name", "category"), "label")
+    values: dict[str, Callable[[Any], Any]]
+    values = {"domain": partial(_folder, suite), "label": _class_name}
+    columns = ("domain", "label")
+    return Layout((), columns, {}, 0, names, "{domain}/{label}/{filename}", values)
+
+
+def _class_name(label: object) -> str:
+    if not isinstance(label, str) or not re.fullmatch(r"\w[^/\\:\0]*", label):
+        raise ValueError(f"{label!r} is no name of a class, nor has the file's metadata one for it")
+    return label
+
+
+def _folder(suite: Suite, texts: str) -> str:
+    """The folder of the environment that a text names, whole or by its beginning; texts may be a path."""
+    known = {place.folder: re.sub(r"[\W_]", "", place.folder.lower()) for place in suite.places}
+    short = {place.folder: place.environment.lower() for place in suite.places}
+    for text in str(texts).lower().replace("pascal", "voc").replace("vocvoc", "voc").split("/"):
+        given = re.sub(r"-\d{5}-of.*|\.parquet|[\W_]", "", text)
+        exact = [f for f, n in known.items() if given in (n, short[f], n.removeprefix("location"))]
+        begun = [f for f, n in known.items() if len(given) > 2 and n.startswith(given)]
+        if len(found := exact or begun) == 1:
+            return found[0]
+    raise ValueError(f"'{texts}' is none of {', '.join(known)}")
+
+
+def _rebuild(dataset: FileDataset, source: Path, files: Sequence[Path], target: Path) -> None:
+    """Write the folder of a dataset from a Parquet copy, with rows in the order of their numbers, if any.
+
+    Raises UserError for another dataset, a file that is missing or not that of SHA256SUMS, a column that is
+    missing, and another number of pictures than the published one.
+    """
+    import pandas as pd
+
+    layout = _suite(dataset) if isinstance(dataset, Suite) else LAYOUTS.get(dataset.name)
+    if layout is None:
+        raise UserError("it cannot be read from Parquet; get its archive")
+    check_shards(files)
+    if (source / SUMS).is_file():
+        lines = re.findall(r"^([0-9a-f]{64}) [ *](.+)$", (source / SUMS).read_text(), re.MULTILINE)
+        for file in files:
+            if (sha256(file), str(file.relative_to(source))) not in lines:
+                digest = f"its SHA-256 is {sha256(file)}, not that in {SUMS}"
+                raise UserError(f"{file} is damaged: {digest}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=target.parent, prefix=".") as made:
+        folder = Path(made) / "set"
+        folder.mkdir()
+        parts = [part for file in files for part in _parts(file, source, layout, folder)]
+        if not parts:
+            raise UserError(f"no file of {source} holds a labeled split of it")
+        rows = pd.concat(parts, ignore_index=True)
+        if isinstance(dataset, Suite):
+            _check_classes(dataset, rows, source, folder)
+        for split, published in enumerate(layout.published):
+            if (found := (rows["split"] == split).sum()) != published:
+                what = f"{found} images in {[*SPLITS][split]}"
+                raise UserError(f"{source} holds {what}, not the published {published}")
+        if number := next((key for key in ORDER if key in rows), None):
+            rows = rows.sort_values(number, kind="stable", ignore_index=True)
+        if layout.published:
+            rows = rows[["filename", "split", "y", "a"]]
+        rows = rows.rename(columns={ours: name for name, ours in layout.also.items()})
+        for table in layout.tables:
+            rows.to_csv(folder / table)
+        if "_v" in target.name:
+            (folder / f"RELEASE_{target.name.rpartition('_')[2]}.txt").touch()
+        folder.rename(target)
+
+
+def _check_classes(suite: Suite, rows: "pd.DataFrame", source: Path, folder: Path) -> None:
+    classes = sorted(set(rows["label"]))
+    if len(classes) != suite.num_classes:
+        raise UserError(f"{source} holds {len(classes)} classes, not {suite.num_classes}")
+    for place in suite.places:
+        labels = rows["label"][rows["domain"] == place.folder].map(classes.index).tolist()
+        suite.require_published(place.images, labels, f"{source}, {place.folder},")
+        for name in classes:
+            (folder / place.folder / name).mkdir(parents=True, exist_ok=True)
+    suite.require_published(suite.total, rows["label"].map(classes.index).tolist(), str(source))
+
+
+def _parts(file: Path, source: Path, layout: Layout, folder: Path) -> "Iterator[pd.DataFrame]":
+    from pyarrow.parquet import ParquetFile
+
+    path = file.relative_to(source).parts
+    starts = (v for start, v in layout.splits.items() if any(p.startswith(start) for p in path))
+    split = next(starts, layout.other)
+    try:
+        parquet = ParquetFile(file)
+    except ValueError as error:
+        is_pointer = file.stat().st_size < 200
+        what = "a pointer of git-lfs" if is_pointer else "cut off or no Parquet file"
+        raise UserError(f"{file} is {what}: download it again") from error
+    about = json.loads((parquet.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+    classes = {k: f.get("names") for k, f in about.get("info", {}).get("features", {}).items()}
+    count = 0
+    for batch in parquet.iter_batches(BATCH):
+        rows = batch.to_pandas()
+        for theirs, ours in layout.names.items():
+            if ours not in rows and theirs in rows:
+                rows, classes[ours] = rows.rename(columns={theirs: ours}), classes.get(theirs)
+        if "split" not in rows:
+            if split is None:
+                return
+            rows["split"] = split
+        if layout.picture.startswith("{domain}") and "domain" not in rows:
+            rows["domain"] = "/".join(reversed(path))
+        wanted = [*layout.columns, *(["image"] if layout.picture else [])]
+        if lacking := [column for column in wanted if column not in rows]:
+            raise UserError(f"{file} has no column '{lacking[0]}'")
+        for column, read in layout.values.items():
+            names = dict(enumerate(classes.get(column) or ()))
+            try:
+                rows[column] = [read(names.get(value, value)) for value in rows[column]]
+            except (TypeError, ValueError, KeyError) as error:
+                raise UserError(f"{file}: '{column}' cannot be read ({error})") from error
+        if layout.picture:
+            pictures, records = rows.pop("image"), rows.to_dict("records")
+            numbers = [f"{'-'.join(path)[:-8]}-{count + i:07}" for i in range(len(rows))]
+            count += len(rows)
+            saved = partial(_saved, file, folder, layout.picture)
+            rows["filename"] = [*map(saved, pictures, records, numbers)]
+        yield rows
+
+
+def _saved(
+    file: Path, folder: Path, template: str, picture: Any, row: dict[str, Any], number: str
+) -> str:
+    """Write a picture under the name that it has in the copy, or else its number, and return the name."""
+    known = picture if isinstance(picture, dict) else {"bytes": picture}
+    data = known.get("bytes")
+    if not isinstance(data, bytes):
+        raise UserError(f"{file} has a row without bytes of a picture")
+    name = PureWindowsPath(known.get("path") or "").name
+    path = folder / template.format_map(row | {"filename": name})
+    is_named = Path(name).suffix.lower() in ENDINGS and re.fullmatch(r"\w[^:\0]*", name)
+    if "{filename}" in template and (not is_named or path.exists()):
+        name = f"{number}.{'png' if data[1:4] == b'PNG' else 'jpg'}"
+        path = folder / template.format_map(row | {"filename": name})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return name
