@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from oodbench.data import encodings
-from oodbench.data.pictures.pixels import UNREADABLE, formats, unreadable
+from oodbench.data.pictures.pixels import opened
 from oodbench.data.streams import Prepared
 from oodbench.data.tables.cells import Cells
 from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata, register
@@ -180,11 +179,8 @@ class SubpopImages(SubpopBench):
         cut = encodings.image(self.size, margin=self.margin, crop=self.crop)
 
         def prepared(file: Path) -> Tensor:
-            try:
-                with Image.open(file, formats=formats()) as image:
-                    return cut(image)
-            except UNREADABLE as error:
-                raise unreadable(file, error) from error
+            with opened(file) as image:
+                return cut(image)
 
         return prepared
 

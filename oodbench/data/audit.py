@@ -36,7 +36,7 @@ Outs = Mapping[str, Mapping[int, torch.Tensor]]
 
 def audit_of(dataset: Dataset, every: Sequence[Contents]) -> list[Finding]:
     """The findings on what `inspect` returns, by default test environments and each one held out alone."""
-    environments = {c.name: c.examples for c in every if c.examples is not None}
+    environments = {c.name: c.examples for c in every}
     held_out = [dataset.test_environments, *((name,) for name in environments)]
     roles = [(tests, dataset.trainable(tests)) for tests in held_out]
     return audit(dataset, environments, roles, {c.name: c.hashes for c in every})

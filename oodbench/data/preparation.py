@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -42,10 +42,9 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
         if not isinstance(environment, Environment):
             wanted = f"an `Environment` for '{name}'"
             raise wrong_result("load", dataset.label, wanted, environment)
-        mistake = _mistake(environment) or dataset.task.mistake(environment.y)
-        mistake = mistake or _mistake_of_attributes(environment.attributes, dataset.attributes)
+        mistake = _mistake(environment, dataset.attributes) or dataset.task.mistake(environment.y)
         if mistake is not None:
-            raise _error(dataset, name, mistake)
+            raise UserError(f"{dataset.label}, environment '{name}': {mistake}")
     return dict(environments)
 
 
@@ -54,7 +53,7 @@ def fitted(
 ) -> dict[str, Environment]:
     """The environments, their inputs transformed as `Dataset.fit` estimates.
 
-    The estimate uses the examples at the places (n,) in `training`, by environment. Raises UserError
+    The estimate uses the examples at the positions (n,) in `training`, by environment. Raises UserError
     unless every environment's inputs then fit the network.
     """
     if fits(dataset):
@@ -66,9 +65,15 @@ def fitted(
             for name, each in environments.items()
         }
     for name, environment in environments.items():
-        mistake = _mistake_of_inputs(dataset, environment)
-        if mistake is not None:
-            raise _error(dataset, name, mistake)
+        if not len(environment.y):
+            continue
+        where, x = f"{dataset.label}, environment '{name}':", _first(dataset, environment)
+        if (shape := tuple(x.shape[1:])) != tuple(dataset.input_shape):
+            wanted = f"the dataset's `input_shape` is {dataset.input_shape}"
+            raise UserError(f"{where} an input has the shape {shape}, and {wanted}")
+        if x.dtype not in (torch.float32, torch.int16, torch.int32, torch.int64):
+            wanted = "torch.float32, or signed integers for words and atoms"
+            raise UserError(f"{where} inputs are {wanted}, not {x.dtype}")
     return environments
 
 
@@ -76,8 +81,7 @@ def fit(
     dataset: Dataset, environments: Mapping[str, Environment], training: Mapping[str, Tensor]
 ) -> Callable[[Tensor], Tensor]:
     """What `Dataset.fit` estimates from the examples at `training`, (n,) by environment."""
-    given = {name: part(environments[name], at) for name, at in training.items()}
-    change: Any = dataset.fit(given)
+    change: Any = dataset.fit({name: part(environments[name], at) for name, at in training.items()})
     if not callable(change):
         raise wrong_result("fit", dataset.label, "a function of inputs", change)
     return cast(Callable[[Tensor], Tensor], change)
@@ -90,76 +94,53 @@ def fits(dataset: Dataset) -> bool:
 
 def is_discrete(dataset: Dataset, environments: Mapping[str, Environment]) -> bool:
     """Whether inputs are integers, such as ids of words, judged by one example."""
-    for environment in environments.values():
-        if len(environment.y):
-            return not _first(dataset, environment).is_floating_point()
-    return False
+    filled = next((e for e in environments.values() if len(e.y)), None)
+    return filled is not None and not _first(dataset, filled).is_floating_point()
 
 
 def _first(dataset: Dataset, environment: Environment) -> Tensor:
-    first = torch.zeros(1, dtype=torch.long)
-    x = environment.x.read(first) if isinstance(environment.x, Stored) else environment.x[:1]
-    inputs: Any = dataset.transform(x, None)
+    x = environment.x
+    first = x.read(torch.zeros(1, dtype=torch.long)) if isinstance(x, Stored) else x[:1]
+    inputs: Any = dataset.transform(first, None)
     if not isinstance(inputs, Tensor):
         raise wrong_result("transform", dataset.label, "a tensor of inputs", inputs)
     return inputs
 
 
-def is_finite(x: Tensor) -> bool:
-    """Whether no input is NaN or infinite."""
-    return not x.is_floating_point() or bool(x.isfinite().all())
-
-
-def _error(dataset: Dataset, environment: str, mistake: str) -> UserError:
-    return UserError(f"{dataset.label}, environment '{environment}': {mistake}")
-
-
-def _mistake(environment: Environment) -> str | None:
-    x, y = environment.x, environment.y
+def _mistake(environment: Environment, attribute_names: Sequence[str]) -> str | None:
+    x, attributes = environment.x, environment.attributes
     if not isinstance(x, Tensor | Stored):
         return f"inputs are a tensor or oodbench.data.streams.Stored, not {type(x).__name__}"
     flags = {"out": environment.out, "unseen": environment.unseen}
-    parts = {"targets": y, "clusters": environment.clusters, **flags}
-    for what, values in {**parts, "attributes": environment.attributes}.items():
+    parts = {"targets": environment.y, "clusters": environment.clusters, "attributes": attributes}
+    for what, values in (parts | flags).items():
         if values is None:
             continue
         if not isinstance(values, Tensor):
             return f"`{what}` is a tensor, not {type(values).__name__}"
         if len(values) != len(x):
             return f"it has {len(x)} inputs and {len(values)} {what}"
-    for what, values in flags.items():
-        if values is not None and values.dtype != torch.bool:
+        if what in flags and values.dtype != torch.bool:
             return f"`{what}` is true or false of each example, not {values.dtype}"
-    if isinstance(x, Tensor):
-        for start, piece in enumerate(torch.split(x, CHUNK)):
-            if not is_finite(piece):
-                odd = (~piece.flatten(1).isfinite().all(1)).nonzero()[0, 0]
-                return f"the input of example {start * CHUNK + int(odd)} is not finite"
-    return None
-
-
-def _mistake_of_attributes(attributes: Tensor | None, names: Sequence[str]) -> str | None:
-    if (attributes is None) != (not names):
+    for start, piece in enumerate(torch.split(x, CHUNK) if isinstance(x, Tensor) else ()):
+        if not _is_finite(piece):
+            odd = (~piece.flatten(1).isfinite().all(1)).nonzero()[0, 0]
+            return f"the input of example {start * CHUNK + int(odd)} is not finite"
+    if (attributes is None) != (not attribute_names):
         return "it has attributes and the dataset names none, or none of those that it names"
-    if attributes is not None:
-        if attributes.dtype != torch.int64:
-            return f"attributes are torch.int64, not {attributes.dtype}"
-        if len(attributes) and not (0 <= attributes.min() and attributes.max() < len(names)):
-            odd = int(attributes.min()) if attributes.min() < 0 else int(attributes.max())
-            return f"an example has the attribute {odd}, and there are {len(names)}, from 0 on"
-    return None
-
-
-def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None:
-    if not len(environment.y):
+    if attributes is None:
         return None
-    x = _first(dataset, environment)
-    shape = tuple(x.shape[1:])
-    if shape != tuple(dataset.input_shape):
-        return f"an input has the shape {shape}, and the dataset's `input_shape` is {dataset.input_shape}"
-    if x.dtype not in (torch.float32, torch.int16, torch.int32, torch.int64):
-        return f"inputs are torch.float32, or signed integers for words and atoms, not {x.dtype}"
+    if attributes.dtype != torch.int64:
+        return f"attributes are torch.int64, not {attributes.dtype}"
+    for odd in attributes[(attributes < 0) | (attributes >= len(attribute_names))].tolist():
+        return (
+            f"an example has the attribute {odd}, and there are {len(attribute_names)}, from 0 on"
+        )
     return None
+
+
+def _is_finite(x: Tensor) -> bool:
+    return not x.is_floating_point() or bool(x.isfinite().all())
 
 
 def part(environment: Environment, places: Tensor) -> Environment:
@@ -179,25 +160,28 @@ FEW = 10
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of one environment."""
+    """What one environment holds."""
 
     name: str
-    size: int
+    examples: Environment
     balance: str
     """The share of each class, or mean and standard deviation of real targets."""
-    groups: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, int]
     """The number of examples of each group, by its name, empty ones too; none without attributes."""
-    unreadable: list[str] = field(default_factory=list)
+    hashes: Sequence[bytes | None]
+    """A hash of each example's inputs; None if they cannot be read."""
+    unreadable: list[str]
     """The error of each example that cannot be read."""
-    repeated: int = 0
+    repeated: int
     """The number of examples whose inputs equal an earlier example's of the environment bit for bit;
     0 for a dataset whose inputs repeat by design."""
-    marginals: dict[str, str] = field(default_factory=dict)
+    marginals: dict[str, str]
     """A summary of each input of a table: mean and deviation, or the share of ones."""
-    examples: Environment | None = field(default=None, repr=False, compare=False)
-    """The environment itself."""
-    hashes: Sequence[bytes | None] = field(default=(), repr=False, compare=False)
-    """A hash of each example's inputs; None if they cannot be read."""
+
+    @property
+    def size(self) -> int:
+        """The number of examples."""
+        return len(self.examples.y)
 
 
 def inspect(dataset: Dataset) -> list[Contents]:
@@ -205,31 +189,39 @@ def inspect(dataset: Dataset) -> list[Contents]:
 
     Raises UserError for data that cannot be loaded at all, or that do not fit their task.
     """
-    every = []
     environments = load_checked(dataset, 0)
-    for name, environment in environments.items():
-        unreadable: list[str] = []
-        hashes = list(hashes_of(environment, unreadable))
-        read = [hash_ for hash_ in hashes if hash_ is not None]
-        balance = _balance(environment.y, dataset.task, dataset.classes)
-        repeated = 0 if dataset.repeats else len(read) - len(set(read))
-        groups = _group_sizes(dataset, environment)
-        size = len(environment.y)
-        every.append(
-            Contents(name, size, balance, groups, unreadable, repeated, {}, environment, hashes)
-        )
-        if (columns := dataset.columns) is not None:
-            every[-1].marginals.update(columns.marginals(environment.x))
+    every = [_contents(dataset, name, each) for name, each in environments.items()]
     if not any(contents.unreadable for contents in every):
         held_out = {*dataset.test_environments, *dataset.validation_environments}
-        if not dataset.trainable(held_out):
+        if not (training := dataset.trainable(held_out)):
             names = ", ".join(name for name in dataset.environments if name in held_out)
             raise UserError(
                 f"{dataset.label}: with {names} held out, no environment is left to train on"
             )
-        places = {n: torch.arange(len(environments[n].y)) for n in dataset.trainable(held_out)}
-        fitted(dataset, environments, places)
+        fitted(dataset, environments, {n: torch.arange(len(environments[n].y)) for n in training})
     return every
+
+
+def _contents(dataset: Dataset, name: str, examples: Environment) -> Contents:
+    task, unreadable = dataset.task, list[str]()
+    hashes = [*hashes_of(examples, unreadable)]
+    read = [each for each in hashes if each is not None]
+    groups = dict[str, int]()
+    if examples.attributes is not None:
+        names = group_names(dataset)
+        numbers = task.groups(examples.y, examples.attributes, len(dataset.attributes))
+        sizes = torch.bincount(numbers, minlength=len(names)).tolist()
+        groups = dict(zip(names, sizes, strict=True))
+    return Contents(
+        name,
+        examples,
+        _balance(examples.y, task, dataset.classes),
+        groups,
+        hashes,
+        unreadable,
+        repeated=0 if dataset.repeats else len(read) - len(set(read)),
+        marginals={} if dataset.columns is None else dataset.columns.marginals(examples.x),
+    )
 
 
 def hashes_of(environment: Environment, unreadable: list[str]) -> Iterator[bytes | None]:
@@ -253,7 +245,7 @@ def _digests(x: Tensor | Stored, places: Tensor) -> list[bytes]:
     if isinstance(x, ImageFiles):
         return x.digests(places)
     inputs = x.read(places) if isinstance(x, Stored) else x[places]
-    if not is_finite(inputs):
+    if not _is_finite(inputs):
         raise UserError(f"the inputs of example {int(places[0])} are not finite")
     rows = inputs.reshape(len(inputs), -1).contiguous().numpy()
     return [hashlib.sha256(row).digest()[:16] for row in rows]
@@ -267,24 +259,13 @@ def group_names(dataset: Dataset) -> tuple[str, ...]:
     return tuple(f"{each}, {attribute}" for each in classes for attribute in dataset.attributes)
 
 
-def _group_sizes(dataset: Dataset, environment: Environment) -> dict[str, int]:
-    if environment.attributes is None:
-        return {}
-    names = group_names(dataset)
-    number = dataset.task.groups(environment.y, environment.attributes, len(dataset.attributes))
-    sizes = torch.bincount(number, minlength=len(names)).tolist()
-    return dict(zip(names, sizes, strict=True))
-
-
 def _balance(y: Tensor, task: Task, classes: Sequence[str]) -> str:
     if not task.has_classes:
         numbers = y.double().flatten(1)
         if numbers.shape[1] > FEW:
             return f"{numbers.shape[1]} targets each"
-        spread = zip(
-            numbers.nanmean(0).tolist(), numbers.std(0, correction=0).tolist(), strict=True
-        )
-        return ", ".join(f"{m:.3g} ± {s:.2g}" for m, s in spread)
+        means, deviations = numbers.nanmean(0), numbers.std(0, correction=0)
+        return ", ".join(f"{m:.3g} ± {s:.2g}" for m, s in zip(means, deviations, strict=True))
     shares = 100 * torch.bincount(y.long(), minlength=task.classes) / max(1, len(y))
     if len(shares) > FEW:
         places = (int(shares.argmin()), int(shares.argmax()))

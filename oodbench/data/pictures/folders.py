@@ -23,7 +23,6 @@ from oodbench.data.pictures.augment import domainbed
 from oodbench.data.pictures.pixels import (
     ENDINGS,
     READERS,
-    UNREADABLE,
     Look,
     White,
     decoded,
@@ -82,12 +81,14 @@ def typical_side(listing: Listing) -> int:
     files = [file for images in listing.values() for file, _ in images]
     sides = []
     for file in files[:: max(1, len(files) // SAMPLE)]:
-        with suppress(*UNREADABLE), opened(file) as image:
+        with suppress(UserError), opened(file) as image:
             sides.append(max(image.size))
     return int(np.median(sides)) if sides else USUAL_SIZE
 
 
-_look = by_stamp(2**17)(look)
+@by_stamp(2**17)
+def _look(file: Path) -> Look:
+    return look(file)
 
 
 def _looked_at(file: Path) -> Look:
@@ -104,9 +105,8 @@ class Survey:
     problems: tuple[str, ...]
     """The errors of files that cannot be read."""
     deep: int
-    """The number of pictures in grey whose values are no bytes."""
     largest: dict[str, float]
-    """The largest of these values, by environment."""
+    """The number of pictures in grey whose values are no bytes, and the largest value, by environment."""
     transparent: int
     turned: int
     several: int
@@ -119,14 +119,11 @@ SURVEY = TypeAdapter(Survey)
 
 
 def _surveyed(listing: Listing) -> Survey:
-    names = [name for name, images in listing.items() for _ in images]
-    files = [file for images in listing.values() for file, _ in images]
+    pairs = [(name, file) for name, images in listing.items() for file, _ in images]
     with ThreadPoolExecutor() as pool, progress() as bar:
-        found = pool.map(_looked_at, files)
-        looks = list(bar.track(found, total=len(files), description="looking at images"))
-    deep = [
-        (each.deep, name) for each, name in zip(looks, names, strict=True) if each.deep is not None
-    ]
+        found = pool.map(_looked_at, [file for _, file in pairs])
+        looks = list(bar.track(found, total=len(pairs), description="looking at images"))
+    deep = [(x.deep, n) for x, (n, _) in zip(looks, pairs, strict=True) if x.deep is not None]
     return Survey(
         tuple(each.problem for each in looks if each.problem),
         len(deep),
@@ -197,7 +194,8 @@ class Images(FileDataset):
         environments = {}
         for i, (name, files) in enumerate(listing.items()):
             paths, labels = zip(*files, strict=True)
-            x = self._cached(cache / f"{i}.npy") if cache.is_dir() else self._stored(paths, name)
+            is_cached = cache.is_dir()
+            x = MemoryMapped(cache / f"{i}.npy") if is_cached else self._stored(paths, name)
             attributes = self.attribute_numbers(paths)
             environments[name] = Environment(x, torch.tensor(labels), attributes=attributes)
         return environments
@@ -233,14 +231,6 @@ class Images(FileDataset):
         """The value of deep greys that is white, by environment."""
         return {name: white_of(value) for name, value in self.survey().largest.items()}
 
-    def _cached(self, file: Path) -> Stored:
-        try:
-            return MemoryMapped(file)
-        except UserError as error:
-            raise UserError(
-                f"{self.name}: {error}; without {file.parent} files are decoded"
-            ) from error
-
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Map bytes (N, 3, H, W) to normalised floats; augmented if there is a generator."""
         x = x.float() / 255  # a new tensor: floats may be the user's own
@@ -260,10 +250,9 @@ class Images(FileDataset):
     def survey(self) -> Survey:
         """What a look at every file finds; it is kept in the root's `.oodbench` until a file changes."""
         listing = self.listing()
-        if known := self.known_survey(listing):
+        if known := self._known_survey(listing):
             return known
-        kept = self._survey_file(listing)
-        survey = _surveyed(listing)
+        kept, survey = self._survey_file(listing), _surveyed(listing)
         if not survey.problems:
             with suppress(OSError):  # a folder that cannot be written to is looked at every time
                 kept.parent.mkdir(exist_ok=True)
@@ -275,8 +264,7 @@ class Images(FileDataset):
         hashes = map(bytes.fromhex, self.survey().digests)
         return {name: list(islice(hashes, len(files))) for name, files in self.listing().items()}
 
-    def known_survey(self, listing: Listing) -> Survey | None:
-        """The survey that was kept of these files, if none has changed since."""
+    def _known_survey(self, listing: Listing) -> Survey | None:
         with suppress(DamagedFile):
             return read_file(self._survey_file(listing), SURVEY)
         return None
@@ -287,28 +275,30 @@ class Images(FileDataset):
     @property
     def notes(self) -> Sequence[str]:
         """How pictures are read that are not plain ones."""
-        found = self.survey()
-        turned = found.turned if self.upright else 0
-        sentences = {
-            f"deep greys in {counted(found.deep, 'picture')}: white is {_each(self.whites)}, "
-            f"and the largest value {_each(found.largest)}": found.deep,
-            f"what is transparent in {counted(found.transparent, 'picture')} is white": found.transparent,
-            f"{counted(turned, 'picture')} turned upright, as EXIF says": turned,
-            f"of {counted(found.several, 'file')} with several pictures the first is read": found.several,
-        }
-        return [sentence for sentence, count in sentences.items() if count]
+        found, notes = self.survey(), []
+        if found.deep:
+            white = f"white is {_each(self.whites)}, and the largest value {_each(found.largest)}"
+            notes.append(f"deep greys in {counted(found.deep, 'picture')}: {white}")
+        if found.transparent:
+            notes.append(f"what is transparent in {counted(found.transparent, 'picture')} is white")
+        if found.turned and self.upright:
+            notes.append(f"{counted(found.turned, 'picture')} turned upright, as EXIF says")
+        if found.several:
+            several = counted(found.several, "file")
+            notes.append(f"of {several} with several pictures the first is read")
+        return notes
 
     def fingerprint(self, listing: Listing) -> str:
         """A hash of every file's name, size and time of change, and of its class; or UserError."""
-        lines, root = [], self.root  # which looks into folders
-        for name, files in listing.items():
-            for file, number in files:
-                try:
+        lines, root = [], f"{self.root}{os.sep}"
+        try:
+            for name, files in listing.items():
+                for file, number in files:
                     size, changed = stamp(file)
-                except OSError as error:  # such as a dead link
-                    raise UserError(f"{self.name}: {file}: {error.strerror}") from error
-                place = str(file).removeprefix(f"{root}{os.sep}")
-                lines.append(f"{name}\t{place}\t{number}\t{size}\t{changed}\n")
+                    at = str(file).removeprefix(root)
+                    lines.append(f"{name}\t{at}\t{number}\t{size}\t{changed}\n")
+        except OSError as error:  # such as a dead link
+            raise UserError(f"{self.name}: {error.filename}: {error.strerror}") from error
         return digest_of("".join(lines).encode())
 
     def cache_folder(self, listing: Listing) -> Path:
@@ -368,17 +358,14 @@ class OwnImages(Images):
 
     def cache_folder(self, listing: Listing) -> Path:
         """The folder of this size and white; its name has 1 for the white if there are no deep greys."""
-        known = self.known_survey(listing)
-        whites = self.whites if self.options.white or (known and known.deep) else {}
-        white = _each(whites)
-        if " in " in white:
-            white = digest_of(white.encode())
-        name = f"upright-{self.size}-{white}-{self.fingerprint(listing)}"
-        return self.root / ".oodbench" / name
+        known = self._known_survey(listing)
+        white = _each(self.whites if self.options.white or (known and known.deep) else {})
+        white = digest_of(white.encode()) if " in " in white else white
+        return self.root / ".oodbench" / f"upright-{self.size}-{white}-{self.fingerprint(listing)}"
 
     def cache(self, workers: int) -> None:
-        """Decode all images into the cache, when it is known what is white in them."""
-        self.survey()
+        """Decode all images into the cache."""
+        self.survey()  # without it, the folder's name does not say what is white
         super().cache(workers)
 
     @property
@@ -416,21 +403,16 @@ def left_out(folder: Path, read: Collection[Path]) -> str:
     kinds: dict[str, list[str]] = {}
     for file in _files_below(str(folder)):
         if file not in known:
-            kinds.setdefault(_kind(file), []).append(file)
-    counts = sorted(kinds.items(), key=lambda kind: -len(kind[1]))
-    said = ", ".join(f"{len(files)} {kind}{_help(kind, files)}" for kind, files in counts)
+            ending = ".nii.gz" if file.lower().endswith(".nii.gz") else _ending(file)
+            is_number = re.fullmatch(r"|\.[0-9]+", ending)  # such as 1.2.840.5
+            kinds.setdefault("without an ending" if is_number else ending, []).append(file)
+    said = []
+    for kind, files in sorted(kinds.items(), key=lambda kind: -len(kind[1])):
+        some = files[:10] if kind[0] != "." or kind in READERS else []
+        hint = next((f" ({what})" for file in some if (what := nature(Path(file)))), "")
+        said.append(f"{len(files)} {kind}{hint}")
     total = sum(map(len, kinds.values()))
-    return f"{counted(total, 'file')} of {folder} left out: {said}" if said else ""
-
-
-def _kind(file: str) -> str:
-    ending = ".nii.gz" if file.lower().endswith(".nii.gz") else _ending(file)
-    return "without an ending" if re.fullmatch(r"|\.[0-9]+", ending) else ending  # 1.2.840.5
-
-
-def _help(kind: str, files: Sequence[str]) -> str:
-    some = files[:10] if kind[0] != "." or kind in READERS else []
-    return next((f" ({what})" for what in map(nature, map(Path, some)) if what), "")
+    return f"{counted(total, 'file')} of {folder} left out: {', '.join(said)}" if said else ""
 
 
 def _files_below(folder: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:

@@ -6,7 +6,6 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -43,29 +42,28 @@ WHITES = (1, *(2**bits - 1 for bits in (8, 10, 12, 14, *range(16, 33))))
 """The values that can be white in such pictures: floats' one and the largest of so many bits."""
 
 
-def unreadable(file: Path, error: Exception) -> UserError:
-    """The error for a file that is not a whole image."""
-    why = str(error)
-    if isinstance(error, UnidentifiedImageError):  # whose text is an address in memory
-        why = f"its format is unknown; {nature(file)}".removesuffix("; ")
-    if isinstance(error, Image.DecompressionBombError):
-        why = f"{why.partition(',')[0]}; save it smaller"
-    return UserError(f"{file} cannot be read as an image ({why})")
-
-
-@cache
-def formats() -> tuple[str, ...]:
-    """Those of `FORMATS` that this Pillow can read."""
-    Image.init()
-    return tuple(name for name in FORMATS if name in Image.OPEN)
+@contextlib.contextmanager
+def opened(file: Path, content: IO[bytes] | None = None) -> Iterator[Image.Image]:
+    """A picture, for `with`, from its file or its content; raises UserError for one that is not whole."""
+    try:
+        with _opened(content or file) as image:
+            yield image
+    except UNREADABLE as error:
+        why = str(error)
+        if isinstance(error, UnidentifiedImageError):  # whose text is an address in memory
+            why = f"its format is unknown; {nature(file)}".removesuffix("; ")
+        if isinstance(error, Image.DecompressionBombError):
+            why = f"{why.partition(',')[0]}; save it smaller"
+        raise UserError(f"{file} cannot be read as an image ({why})") from error
 
 
 @contextlib.contextmanager
-def opened(file: Path | IO[bytes]) -> Iterator[Image.Image]:
-    """A picture, for `with`, without Pillow's warnings of its size."""
-    ignored = warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning)
-    with ignored, Image.open(file, formats=formats()) as image:
-        yield image
+def _opened(file: Path | IO[bytes]) -> Iterator[Image.Image]:
+    Image.init()
+    formats = [name for name in FORMATS if name in Image.OPEN]  # that this Pillow can read
+    with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
+        with Image.open(file, formats=formats) as image:
+            yield image
 
 
 def nature(file: Path) -> str:
@@ -74,7 +72,7 @@ def nature(file: Path) -> str:
     with contextlib.suppress(*UNREADABLE), file.open("rb") as stream:
         if reader or stream.read(132)[128:] == b"DICM":
             return f"{reader or READERS['.dcm']} reads them; save them as PNG"
-        with opened(stream) as image:
+        with _opened(stream) as image:
             return f"{image.format}; add the ending"
     return "" if file.exists() else "a dead link"
 
@@ -91,15 +89,12 @@ def decoded(
     `white` is as in `rgb`. With `upright` it is turned as its EXIF entry says. Of a file with several
     images the first is taken. Raises UserError for one that cannot be read.
     """
-    try:
-        with opened(file) as image:
-            picture = rgb(ImageOps.exif_transpose(image) if upright else image, white)
-            is_negative = getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
-            if image.mode in DEEP and is_negative:  # a TIFF's, which Pillow heeds in bytes alone
-                picture = ImageOps.invert(picture)
-            return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
-    except UNREADABLE as error:
-        raise unreadable(file, error) from error
+    with opened(file) as image:
+        picture = rgb(ImageOps.exif_transpose(image) if upright else image, white)
+        is_negative = getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
+        if image.mode in DEEP and is_negative:  # a TIFF's, which Pillow heeds in bytes alone
+            picture = ImageOps.invert(picture)
+        return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
 
 
 def rgb(image: Image.Image, white: White | None = None) -> Image.Image:
@@ -157,7 +152,7 @@ def look(file: Path) -> Look:
     """Read a file whole; JPEGs are decoded at a low resolution, which is faster."""
     try:
         data = file.read_bytes()
-        with opened(io.BytesIO(data)) as image:
+        with opened(file, io.BytesIO(data)) as image:
             image.draft("RGB", (64, 64))
             image.load()
             rgb(image.crop((0, 0, 1, 1)))  # finds a mode that cannot be shown
@@ -169,5 +164,7 @@ def look(file: Path) -> Look:
                 image.getexif().get(ORIENTATION) in range(2, 9),
                 image.format in PAGED and getattr(image, "n_frames", 1) > 1,
             )
-    except UNREADABLE as error:
-        return Look(str(unreadable(file, error)))
+    except OSError as error:
+        return Look(f"{file}: {error.strerror}")
+    except UserError as error:
+        return Look(str(error))
