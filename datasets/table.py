@@ -28,7 +28,6 @@ from oodbench.data.tables.readings import (
     counts_rows,
     look_alikes,
     one_spelling,
-    reading_of_numbers,
     shown,
     units,
 )
@@ -224,10 +223,9 @@ class Listed(Dataset):
     def _targets(self) -> tuple[Task, Tensor, tuple[str, ...]]:
         column = self.options.target
         if self.options.kind == "real":
-            numbers = self.reader.required_numbers(column, gaps=False)
-            reading = reading_of_numbers(column, numbers)
+            numbers, reading = self.reader.required_numbers(column, gaps=False)
             self._roles[column] = replace(reading, kind="target")
-            return Task("regression"), torch.from_numpy(numbers.values.copy()).unsqueeze(1), ()
+            return Task("regression"), torch.from_numpy(numbers.copy()).unsqueeze(1), ()
         words = self._words("target", column)
         classes, names = _numbered(words), tuple(sorted(set(words)))
         self._check_classes(names)
@@ -240,10 +238,10 @@ class Listed(Dataset):
         where = f"{self.path}: the target '{self.options.target}'"
         if len(names) == 1:
             raise UserError(f"{where} has one class only, '{names[0]}'")
-        numbers = self.reader.numbers(self.options.target)
-        if numbers is not None and len(names) > SEVERAL:
-            fractions = bool((numbers.values != np.round(numbers.values)).any())
-            if fractions or len(names) > MOST:
+        found = self.reader.numbers(self.options.target)
+        if found is not None and len(names) > SEVERAL:
+            numbers, _ = found
+            if (numbers != numbers.round()).any() or len(names) > MOST:
                 raise UserError(
                     f"{where} has {len(names)} different numbers, which would be classes; for a "
                     "regression give the option `kind: real`"
@@ -407,19 +405,18 @@ class Table(Listed):
         if self.reader.is_date(name) and not is_named:
             why = "dates are no inputs; `features` takes them"
             return Reading(name, "date", why, shown(_distinct(cells)), unusual=True), None
-        numbers = self.reader.numbers(name)
-        if numbers is not None:
-            return self._number(name, numbers, is_named)
+        if (found := self.reader.numbers(name)) is not None:
+            return self._number(*found, is_named)
         if self.reader.has_numbers(name):
             self.reader.required_numbers(name, gaps=True)
         return self._category(name, "texts")
 
     def _number(
-        self, name: str, numbers: Numbers, is_named: bool
-    ) -> tuple[Reading, npt.NDArray[Any] | None]:
-        reading = reading_of_numbers(name, numbers)
-        of_environments = [numbers.values[at.numpy()] for at in self.places.values()]
-        counts = counts_rows(numbers.values, of_environments)
+        self, numbers: Numbers, reading: Reading, is_named: bool
+    ) -> tuple[Reading, Numbers | None]:
+        name = reading.column
+        of_environments = [numbers[at.numpy()] for at in self.places.values()]
+        counts = counts_rows(numbers, of_environments)
         is_index = (counts and name.lower() in NUMBERED) or _identifies(name, of_environments)
         if is_index and not is_named:
             why = f"it {'counts' if counts else 'names'} the rows; `features` may name it"
@@ -427,10 +424,10 @@ class Table(Listed):
         if counts and not is_named:
             why = f"{reading.why}; it counts the rows: `features` leaves it out"
             reading = replace(reading, why=why, unusual=True)
-        gaps = np.flatnonzero(np.isnan(numbers.values))
+        gaps = np.flatnonzero(np.isnan(numbers))
         if len(gaps) and not self.options.missing:
             raise UserError(f"{self.rows.place(int(gaps[0]))}: '{name}' is empty; {FILL}")
-        return reading, numbers.values
+        return reading, numbers
 
     def _category(self, name: str, why: str) -> tuple[Reading, npt.NDArray[Any]]:
         cells = self.rows.cells(name).to_pylist()

@@ -7,7 +7,7 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from oodbench.data.tables.typed import LINES, is_arrow, read_arrow, read_json
+from oodbench.data.tables.typed import LINES, Read, is_arrow, read_arrow, read_json
 from oodbench.errors import UserError, unknown
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "blank": " "}
@@ -42,37 +42,57 @@ class Cells:
 
     def __init__(self, path: Path, encoding: str = "", separator: str = "") -> None:
         """Raises UserError, with the line, for a file that is no table."""
-        self.path = path
-        self.notes: tuple[str, ...] = ()
-        """How the file was read, where that is not as usual."""
-        self.separator, self._text = ",", ""
-        self._places: Sequence[str] = ()
-        self._types: Mapping[str, str] = {}
-        text, found = ("", "") if is_arrow(path) else _decoded(path, encoding)
-        if is_arrow(path) or path.suffix.lower() in (".json", *LINES) or JSON.match(text):
-            read = read_arrow(path) if is_arrow(path) else read_json(text, path)
-            header, cells, self._types, self._places, note = read
-            names, self.notes = _names(header, path), (note,) if note else ()
+        self.path, self.separator = path, ","
+        if is_arrow(path):
+            read = read_arrow(path)
         else:
-            if told := re.match(r"sep=(.)\r?(?=\n)", text):  # Excel's own line
-                text, separator = text[told.end() :], separator or told[1]
-            self._text, self.separator, above = _from_header(
-                text, SEPARATORS.get(separator, separator)
-            )
-            names, cells = _columns(self._text, self.separator, path)
-            self.notes = tuple(_notes(found, self.separator, above))
-        if not names or not len(cells[0]):
+            text, found = _decoded(path, encoding)
+            is_json = path.suffix.lower() in (".json", *LINES) or JSON.match(text)
+            read = read_json(text, path) if is_json else self._read_csv(text, found, separator)
+        if not read.names or not len(read.columns[0]):
             raise UserError(f"{path} holds no row")
-        trimmed = [pc.utf8_trim_whitespace(column).combine_chunks() for column in cells]
-        self._columns = dict(zip(names, trimmed, strict=True))
-        self.columns = tuple(names)
+        self.columns = tuple(name or f"Unnamed: {i}" for i, name in enumerate(read.names))
+        for i, name in enumerate(self.columns):
+            if (first := self.columns.index(name)) < i:
+                which = f"'{name}' (the {first + 1}. and the {i + 1}.)"
+                raise UserError(f"{path}: two columns have the same name, {which}; rename one")
+        self._read = read
+        self.notes = read.notes
+        """How the file was read, where that is not as usual."""
+        trimmed = [pc.utf8_trim_whitespace(column).combine_chunks() for column in read.columns]
+        self._columns = dict(zip(self.columns, trimmed, strict=True))
+
+    def _read_csv(self, text: str, encoding: str, separator: str) -> Read:
+        if excel := re.match(r"sep=(.)\r?(?=\n)", text):  # Excel's own line
+            text, separator = text[excel.end() :], separator or excel[1]
+        separator = SEPARATORS.get(separator, separator)
+        if len(separator) > 1:
+            names = ", ".join(SEPARATORS)
+            raise UserError(
+                f"the option `separator` is one character or {names}, not '{separator}'"
+            )
+        text, self.separator, above = _from_header(text, separator)
+        notes = []
+        if encoding not in ("utf-8", "utf-8-sig"):
+            notes.append(
+                f"the file is no UTF-8 and was read as {encoding}; the option `encoding` changes that"
+            )
+        if self.separator != ",":
+            names = {s: name for name, s in SEPARATORS.items()}
+            what = names.get(self.separator, repr(self.separator))
+            notes.append(f"columns are separated by a {what}; the option `separator` changes that")
+        if above:
+            notes.append(f"lines 1 to {above} stand above the header and are left out")
+
+        def place(row: int) -> str:
+            line, _ = next(islice(_rows(text, self.separator, self.path), row + 1, None))
+            return f"line {line}"
+
+        return Read(*_columns(text, self.separator, self.path), {}, place, tuple(notes))
 
     def place(self, row: int) -> str:
-        """The file and the line of a row, for an error."""
-        if not self._places:
-            lines = [line for line, _ in _rows(self._text, self.separator, self.path)]
-            self._places = [f"line {line}" for line in lines[1:]]
-        return f"{self.path}, {self._places[row]}"
+        """The file and the line of a row, for an error; -1 is the header."""
+        return f"{self.path}, {self._read.place(row)}".removesuffix(", ")
 
     @property
     def texts_of_columns(self) -> Collection[pa.Array]:
@@ -85,10 +105,10 @@ class Cells:
             hint = f" (the option `{name}` names another)" if name in USUAL else ""
             if len(self.columns) == 1:
                 hint = " (the option `separator` says what separates columns)"
-            raise unknown("column", name, self.columns, self._header(), hint)
-        if name in self._types:
+            raise unknown("column", name, self.columns, self.place(-1), hint)
+        if kind := self._read.types.get(name):
             raise UserError(
-                f"{self.path}: '{name}' holds values of type {self._types[name][:60]}, which are no "
+                f"{self.path}: '{name}' holds values of type {kind[:60]}, which are no "
                 "numbers and no texts; name the columns of inputs in the option `features`"
             )
         return self._columns[name]
@@ -102,11 +122,6 @@ class Cells:
             raise UserError(f"{what}; leave the row out, or fill the cell")
         texts: list[str] = cells.to_pylist()
         return texts
-
-    def _header(self) -> str:
-        if self._text:
-            return f"{self.path}, line {next(_rows(self._text, self.separator, self.path))[0]}"
-        return str(self.path) if is_arrow(self.path) else self.place(0)
 
 
 def _unpacked(path: Path) -> bytes:
@@ -151,21 +166,8 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
     return text.removeprefix("\ufeff"), tried
 
 
-def _notes(encoding: str, separator: str, above: int) -> Iterator[str]:
-    if encoding not in ("utf-8", "utf-8-sig"):
-        yield f"the file is no UTF-8 and was read as {encoding}; the option `encoding` changes that"
-    if separator != ",":
-        (name,) = (n for n, s in SEPARATORS.items() if s == separator) or (repr(separator),)
-        yield f"columns are separated by a {name}; the option `separator` changes that"
-    if above:
-        yield f"lines 1 to {above} stand above the header and are left out"
-
-
 def _from_header(text: str, given: str) -> tuple[str, str, int]:
     """The text with empty lines above the header, their number, and what separates columns."""
-    if len(given) > 1:
-        names = ", ".join(SEPARATORS)
-        raise UserError(f"the option `separator` is one character or {names}, not '{given}'")
     sample = "".join(islice(io.StringIO(text[:LONG], newline=""), SAMPLE))
     separator, above = _found(sample, [given] if given else [*SEPARATORS.values()])
     if separator == " ":
@@ -224,7 +226,7 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
     header = next(_rows(text, separator, path), (1, []))[1]
     if not header:
         raise UserError(f"{path} holds no row")
-    names = _names([name.strip() for name in header], path)
+    names = [name.strip() for name in header]
     if text.count('"') % 2:  # arrow would take all up to the end for one cell
         _check(text, separator, path)
     data = text.encode()
@@ -241,17 +243,6 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
         _check(text, separator, path)
         raise UserError(f"{path}: {' '.join(str(error).split())[:160]}") from None
     return names, table.columns
-
-
-def _names(header: Sequence[str], path: Path) -> list[str]:
-    names = [name or f"Unnamed: {i}" for i, name in enumerate(header)]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise UserError(
-                f"{path}: two columns have the same name, '{name}' (the {names.index(name) + 1}. and the "
-                f"{i + 1}.); rename one"
-            )
-    return names
 
 
 def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str]]]:

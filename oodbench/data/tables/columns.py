@@ -1,6 +1,6 @@
 """The columns of a table as inputs of a network: numbers with gaps, and categories."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from oodbench.errors import counted
 
 IMPUTATIONS = ("median", "mean")
 """The statistic of the rows that a run trains on with which gaps in a column of numbers are filled."""
@@ -37,11 +39,12 @@ class Columns:
     def __str__(self) -> str:
         parts = []
         if self.numbers:
+            parts.append(f"{counted(len(self.numbers), 'column')} of numbers, standardised")
+        if self.gaps:
             gaps = f"gaps of {', '.join(self.gaps)} are filled by the {self.imputation}"
-            with_gaps = f" ({gaps}, and an input says where)" if self.gaps else ""
-            parts.append(f"{_columns(len(self.numbers))} of numbers, standardised{with_gaps}")
+            parts[0] += f" ({gaps}, and an input says where)"
         if self.categories:
-            parts.append(f"{_columns(len(self.categories))} of categories, one-hot")
+            parts.append(f"{counted(len(self.categories), 'column')} of categories, one-hot")
         estimated = "What is estimated comes from the examples that a run trains on."
         return f"Inputs: {len(self.inputs)}, from {' and '.join(parts)}. {estimated}"
 
@@ -105,40 +108,24 @@ class Columns:
 
         `x` has encoded rows (N, columns), or rows (N, len(inputs)) whose categories are one-hot already.
         """
-        if self.categories and x.shape[1] == len(self.inputs):
-            return marginals(self.inputs, x.double().numpy(), len(self.numbers))
-        rows, count = self._with_gaps(x), len(self.numbers)
-        one_hot = [
-            places[:, None] == np.arange(len(values))
-            for places, values in zip(
-                rows.T[count + len(self.gaps) :], self.categories.values(), strict=True
-            )
-        ]
-        inputs = np.concatenate([rows[:, : count + len(self.gaps)], *one_hot], 1)
-        return marginals(self.inputs, inputs, count)
+        rows, start = self._with_gaps(x), len(self.numbers) + len(self.gaps)
+        if rows.shape[1] != len(self.inputs):
+            categories = zip(rows.T[start:], self.categories.values(), strict=True)
+            one_hot = [each[:, None] == np.arange(len(values)) for each, values in categories]
+            rows = np.concatenate([rows[:, :start], *one_hot], 1)
+        shown = {}
+        for i, (name, values) in enumerate(zip(self.inputs, rows.T, strict=True)):
+            known = values[~np.isnan(values)]
+            if not len(known):
+                shown[name] = "-"
+            elif i < len(self.numbers):
+                shown[name] = f"{known.mean():.4g} ± {float(f'{known.std():.2g}'):g}"
+            else:
+                shown[name] = f"{100 * known.mean():.1f} %"
+        return shown
 
     def _with_gaps(self, x: Tensor) -> npt.NDArray[np.float64]:
         rows: npt.NDArray[np.float64] = x.double().numpy().copy()
         for i, name in enumerate(self.gaps):
             rows[rows[:, len(self.numbers) + i] == 1, self.numbers.index(name)] = np.nan
         return rows
-
-
-def _columns(count: int) -> str:
-    return f"{count} column{'s' * (count != 1)}"
-
-
-def marginals(
-    names: Sequence[str], inputs: npt.NDArray[np.floating[Any]], numbers: int
-) -> dict[str, str]:
-    """A summary of each input (N, len(names)): mean ± deviation, or the share of ones."""
-    shown = {}
-    for i, (name, values) in enumerate(zip(names, inputs.T, strict=True)):
-        values = values[~np.isnan(values)]
-        if not len(values):
-            shown[name] = "-"
-        elif i < numbers:
-            shown[name] = f"{values.mean():.4g} ± {float(f'{values.std():.2g}'):g}"
-        else:
-            shown[name] = f"{100 * values.mean():.1f} %"
-    return shown

@@ -43,6 +43,9 @@ OR_ELSE = (
 )
 
 
+Numbers = npt.NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class Form:
     """A way to write numbers."""
@@ -60,14 +63,19 @@ class Form:
             return rf"^[+-]?(\d+({point}\d*)?|{point}\d+){EXPONENT}$"
         return rf"^[+-]?(\d{{1,3}}|[1-9]\d{{0,2}}({self.thousands}\d{{3}})+)({point}\d+)?$"
 
-    def numbers(self, cells: pa.Array) -> npt.NDArray[np.float64]:
+    def fits(self, cells: pa.Array) -> bool:
+        """Whether all cells that are not null are of this form, and some are not."""
+        given = pc.drop_null(cells)
+        return len(given) > 0 and pc.all(pc.match_substring_regex(given, self.pattern)).as_py()
+
+    def numbers(self, cells: pa.Array) -> Numbers:
         """The numbers of cells (N,) of this form; NaN where one is null."""
         if self.thousands:
             cells = pc.replace_substring_regex(cells, self.thousands, "")
         if self.decimal != ".":
             cells = pc.replace_substring(cells, self.decimal, ".")
         plain = pc.utf8_ltrim(cells, "+")
-        found: npt.NDArray[np.float64] = plain.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        found: Numbers = plain.cast(pa.float64()).to_numpy(zero_copy_only=False)
         return found
 
 
@@ -94,36 +102,21 @@ class Reading:
     """Whether a plan says it."""
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """A column of numbers."""
-
-    values: npt.NDArray[np.float64]
-    """The numbers (N,), NaN in gaps."""
-    form: Form
-    marks: tuple[str, ...]
-    """The cells that were taken for empty, but for empty ones."""
-    doubts: tuple[str, ...]
-    """What else the cells could be, as postal codes begin with a 0 that another digit follows."""
-
-
 class Reader:
     """Reads the columns of a table as numbers, dates or texts."""
 
     def __init__(self, cells: Cells, decimal: str = "") -> None:
         """Take `decimal`, `.` or `,`; it is found from all columns unless it is given."""
-        self.table, self.given = cells, decimal
-        self.decimal = decimal or self._found_decimal()
-
-    def forms(self) -> list[Form]:
+        self.table = cells
+        chosen = decimal or self._found_decimal()
+        others = [] if decimal else [f for d in FORMS if d != chosen for f in FORMS[d]]
+        self.forms = [*FORMS[chosen], BLANKS[chosen], *others]
         """The forms of numbers, the first that fits first."""
-        others = [] if self.given else [f for d in FORMS if d != self.decimal for f in FORMS[d]]
-        return [*FORMS[self.decimal], BLANKS[self.decimal], *others]
 
-    def numbers(self, name: str) -> Numbers | None:
-        """A column as numbers; None if a filled cell is not a number."""
-        cells, unit = self.table.cells(name), ""
-        filled = _filled(cells)
+    def numbers(self, name: str) -> tuple[Numbers, Reading] | None:
+        """A column as numbers (N,), NaN in gaps, and how it is read; None if a filled cell is no number."""
+        cells = self.table.cells(name)
+        filled, unit = _filled(cells), ""
         form = self._form_of(filled)
         if form is None:
             filled, unit = _without_unit(filled)
@@ -136,53 +129,51 @@ class Reader:
             raise UserError(
                 f"{self.table.place(row)}: '{name}' is too large a number, {cells[row]}"
             )
-        marks = pc.unique(cells.filter(pc.is_null(filled))).to_pylist()
-        doubts = [f"all are in '{unit}'"] if unit else []
+        given, why = values[~np.isnan(values)], [form.said]
+        if form is FORMS["."][1]:
+            why.append("`decimal=,` if it is a decimal one")
+        if marks := [m for m in pc.unique(cells.filter(pc.is_null(filled))).to_pylist() if m]:
+            why.append(f"{', '.join(marks)} taken for empty")
+        if unit:
+            why.append(f"all are in '{unit}'")
         if form is POINT:
-            doubts += _doubts(pc.drop_null(filled), self.table.separator)
-        doubts += _far_nines(values[~np.isnan(values)])
-        return Numbers(values, form, tuple(m for m in marks if m), tuple(doubts))
+            why += _doubts(pc.drop_null(filled), self.table.separator)
+        why += _far_nines(given)
+        shown, gaps = f"{given.min():.5g} to {given.max():.5g}", len(values) - len(given)
+        is_unusual = form is not POINT or len(why) > 1
+        return values, Reading(name, "number", "; ".join(why), shown, gaps, is_unusual)
 
     def _form_of(self, filled: pa.Array) -> Form | None:
-        given = pc.drop_null(filled)
-        for form in self.forms() if len(given) else ():
-            if pc.all(pc.match_substring_regex(given, form.pattern)).as_py():
-                has_comma = pc.any(pc.match_substring(given, ",")).as_py()
-                return POINT if form is COMMA and not has_comma else form
-        return None
+        form = next((form for form in self.forms if form.fits(filled)), None)
+        has_comma = form is COMMA and pc.any(pc.match_substring(filled, ",")).as_py()
+        return POINT if form is COMMA and not has_comma else form
 
-    def required_numbers(self, name: str, *, gaps: bool) -> Numbers:
+    def required_numbers(self, name: str, *, gaps: bool) -> tuple[Numbers, Reading]:
         """A column as numbers; raises UserError, with the line, for another cell.
 
         An empty one is one unless there may be `gaps`.
         """
-        numbers = self.numbers(name)
+        found, cells = self.numbers(name), self.table.cells(name)
         if not gaps:
             self.table.texts(name)
-        if numbers is None or not (gaps or np.isfinite(numbers.values).all()):
-            row, cell = self._odd(name, marks=gaps)
-            if numbers is not None:
-                row = int(np.flatnonzero(np.isnan(numbers.values))[0])
-                cell = self.table.cells(name)[row].as_py()
-            raise UserError(
-                f"{self.table.place(row)}: '{name}' must be a number, not '{cell}'{OR_ELSE}"
-            )
-        return numbers
+        if found is None:
+            empty = pc.and_(pc.is_null(_filled(cells)), gaps)
+            plain = _with_hyphens(cells)
+            fits = [pc.or_(pc.match_substring_regex(plain, f.pattern), empty) for f in self.forms]
+            row = max(pc.index(each, False).as_py() for each in fits)
+        elif not gaps and np.isnan(found[0]).any():
+            row = int(np.flatnonzero(np.isnan(found[0]))[0])
+        else:
+            return found
+        what = f"'{name}' must be a number, not '{cells[row]}'"
+        raise UserError(f"{self.table.place(row)}: {what}{OR_ELSE}")
 
     def has_numbers(self, name: str) -> bool:
         """Whether some cell of a column is a number."""
         given = pc.unique(pc.drop_null(_filled(self.table.cells(name))))
         return any(
-            pc.any(pc.match_substring_regex(given, form.pattern)).as_py() for form in self.forms()
+            pc.any(pc.match_substring_regex(given, form.pattern)).as_py() for form in self.forms
         )
-
-    def _odd(self, name: str, *, marks: bool) -> tuple[int, str]:
-        cells = self.table.cells(name)
-        empty = pc.and_(pc.is_null(_filled(cells)), marks)
-        plain = _with_hyphens(cells)
-        fits = [pc.or_(pc.match_substring_regex(plain, f.pattern), empty) for f in self.forms()]
-        row = max(pc.index(each, False).as_py() for each in fits)
-        return row, cells[row].as_py()
 
     def is_date(self, name: str) -> bool:
         """Whether all filled cells of a column are dates."""
@@ -194,18 +185,14 @@ class Reader:
 
     def _found_decimal(self) -> str:
         """A comma if some column's numbers have one that separates no thousands, else a point."""
-        _, thousands = FORMS["."]
+        thousands = FORMS["."][1]
         for cells in self.table.texts_of_columns:
             if not pc.any(pc.match_substring(cells, ",")).as_py():
                 continue
-            given = pc.drop_null(_filled(cells))
-            is_comma = any(
-                pc.all(pc.match_substring_regex(given, form.pattern)).as_py()
-                for form in (*FORMS[","], BLANKS[","])
-            )
-            is_grouped = pc.all(pc.match_substring_regex(given, thousands.pattern)).as_py()
-            if is_comma and (self.table.separator == ";" or not is_grouped):
-                return ","
+            filled = _filled(cells)
+            if any(form.fits(filled) for form in (*FORMS[","], BLANKS[","])):
+                if self.table.separator == ";" or not thousands.fits(filled):
+                    return ","
         return "."
 
 
@@ -276,7 +263,7 @@ def _doubts(given: pa.Array, separator: str) -> list[str]:
     return said
 
 
-def _far_nines(filled: npt.NDArray[np.float64]) -> list[str]:
+def _far_nines(filled: Numbers) -> list[str]:
     """A clause on -999 or the like where it is far from all other numbers."""
     for value in (filled.min(), filled.max()):
         others = filled[filled != value]
@@ -286,30 +273,12 @@ def _far_nines(filled: npt.NDArray[np.float64]) -> list[str]:
     return []
 
 
-def reading_of_numbers(name: str, numbers: Numbers) -> Reading:
-    """Describe a column of numbers."""
-    filled = numbers.values[~np.isnan(numbers.values)]
-    empty = len(numbers.values) - len(filled)
-    why = [numbers.form.said]
-    unusual = numbers.form is not POINT
-    if numbers.form is FORMS["."][1]:
-        why.append("`decimal=,` if it is a decimal one")
-    if numbers.marks:
-        why.append(f"{', '.join(numbers.marks)} taken for empty")
-        unusual = True
-    values = f"{filled.min():.5g} to {filled.max():.5g}"
-    unusual = unusual or bool(numbers.doubts)
-    return Reading(name, "number", "; ".join([*why, *numbers.doubts]), values, empty, unusual)
-
-
-def counts_rows(
-    values: npt.NDArray[np.float64], of_environments: Iterable[npt.NDArray[np.float64]]
-) -> bool:
+def counts_rows(values: Numbers, of_environments: Iterable[Numbers]) -> bool:
     """Whether numbers (N,) count the rows from 0 or 1 on, or those of each environment."""
 
-    def counts(values: npt.NDArray[np.float64]) -> bool:
+    def counts(values: Numbers) -> bool:
         start = values[0]
-        return start in (0, 1) and bool((values == np.arange(start, start + len(values))).all())
+        return start in (0, 1) and np.array_equal(values, np.arange(start, start + len(values)))
 
     return len(values) > 2 and (counts(values) or all(map(counts, of_environments)))
 

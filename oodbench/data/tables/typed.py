@@ -4,9 +4,9 @@ import glob
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,8 +18,19 @@ from oodbench.errors import UserError
 ARROW, LINES = (".parquet", ".pq", ".feather", ".arrow"), (".jsonl", ".ndjson")
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\b.*")
 TREE = ("environment", "target", "path")
-Read = tuple[Sequence[str], Sequence[pa.ChunkedArray], Mapping[str, str], Sequence[str], str]
-"""The columns' names and texts, the types of those whose values are no cells, the rows' places, a note."""
+
+
+class Read(NamedTuple):
+    """A table as its file has it."""
+
+    names: Sequence[str]
+    columns: Sequence[pa.ChunkedArray]
+    """The texts of each column; empty ones where its values are no cells."""
+    types: Mapping[str, str]
+    """The types of columns whose values are no cells, such as lists."""
+    place: Callable[[int], str]
+    """Names a row of the file, and by -1 its header, for an error."""
+    notes: tuple[str, ...]
 
 
 def is_arrow(path: Path) -> bool:
@@ -102,14 +113,12 @@ def read_arrow(path: Path) -> Read:
     columns, empty = [*map(_texts, table.columns)], pa.chunked_array([[""] * len(table)])
     no_cells = [field for field, text in zip(table.schema, columns, strict=True) if text is None]
     note = f"{len(files)} files are read as one table: {files[0]} to {files[-1]}"
-    places = [f"row {row}" for row in range(1, len(table) + 1)]
-    columns = [empty if text is None else text for text in columns]
-    return (
+    return Read(
         table.column_names,
-        columns,
-        {f.name: str(f.type) for f in no_cells},
-        places,
-        note * (len(files) > 1),
+        [empty if text is None else text for text in columns],
+        {field.name: str(field.type) for field in no_cells},
+        lambda row: f"row {row + 1}" if row >= 0 else "",
+        (note,) * (len(files) > 1),
     )
 
 
@@ -144,7 +153,8 @@ def read_json(text: str, path: Path) -> Read:
         types |= {key: type(v).__name__ for key, v in record.items() if isinstance(v, list | dict)}
         rows.append(["" if record[key] is None else str(record[key]) for key in keys])
     columns = [pa.chunked_array([column], pa.string()) for column in zip(*rows, strict=True)]
-    return keys, columns, types, [place for place, _ in named], note
+    notes = (note,) if note else ()
+    return Read(keys, columns, types, lambda row: named[max(row, 0)][0], notes)
 
 
 def _flat(record: dict[str, Any], above: str = "") -> dict[str, Any]:
