@@ -1,6 +1,6 @@
 """Noise in the labels or targets that runs train on: a dataset's keys `label_noise` and `target_noise`."""
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,66 +27,56 @@ def checked(dataset: Dataset, keys: Mapping[str, Any]) -> dict[str, Any] | None:
     if len(keys) > 1:
         raise UserError(f"{dataset.label}: give `label_noise` or `target_noise`, not both")
     for kind, value in keys.items():
-        where = f"'{kind}' of {dataset.label}"
-        _check_task(dataset, kind, where)
+        where, task = f"'{kind}' of {dataset.label}", dataset.task
+        is_of_labels = kind == "label_noise"
+        if is_of_labels and not task.has_classes:
+            hint = " (`target_noise` is for real ones)" if task.kind == "regression" else ""
+            raise UserError(f"{where}: its targets are not single classes{hint}")
+        if not is_of_labels and task.kind != "regression":
+            what = "its targets are not real numbers (`label_noise` is for classes)"
+            raise UserError(f"{where}: {what}")
         has_parts = isinstance(value, dict) and not {*map(str, value)} & {*dataset.environments}
         parts = value if has_parts else {"amount": value}
+        for name in parts.keys() - {*PARTS}:
+            raise unknown("environment or key", name, [*dataset.environments, *PARTS], where)
         if "amount" not in parts:
-            name = next(iter(parts), "amount")
-            if name not in (*PARTS, "amount"):
-                raise unknown("environment or key", name, [*dataset.environments, *PARTS], where)
             raise UserError(f"{where} lacks its `amount`")
-        for name in parts.keys() - set(PARTS):
-            raise unknown("key", name, PARTS, where)
         validation = parts.get("validation", "noisy")
         if validation not in VALIDATION:
             raise unknown("value", validation, VALIDATION, f"'validation' in {where}")
-        amount = _amount(dataset, kind, parts["amount"], where)
-        pairs = _pairs(dataset, kind, parts.get("pairs", {}), where)
+        pairs = _pairs(dataset, parts.get("pairs", {}), is_of_labels, where)
+        amount = parts["amount"]
+        if isinstance(amount, dict):
+            for name in {*map(str, amount)} - {*dataset.environments}:
+                raise unknown("environment", name, dataset.environments, where)
+            amount = {str(name): _number(is_of_labels, v, where) for name, v in amount.items()}
+        else:
+            amount = _number(is_of_labels, amount, where)
         if any(amount.values()) if isinstance(amount, dict) else amount:
             return {"kind": kind, "amount": amount, "pairs": pairs, "validation": validation}
     return None
 
 
-def _check_task(dataset: Dataset, kind: str, where: str) -> None:
-    if kind == "label_noise" and not dataset.task.has_classes:
-        hint = " (`target_noise` is for real ones)" if dataset.task.kind == "regression" else ""
-        raise UserError(f"{where}: its targets are not single classes{hint}")
-    if kind == "target_noise" and dataset.task.kind != "regression":
-        raise UserError(f"{where}: its targets are not real numbers (`label_noise` is for classes)")
-
-
-def _amount(dataset: Dataset, kind: str, value: Any, where: str) -> float | dict[str, float]:
-    if isinstance(value, dict):
-        for name in value:
-            if str(name) not in dataset.environments:
-                raise unknown("environment", name, dataset.environments, where)
-        return {str(name): _number(kind, each, where) for name, each in value.items()}
-    return _number(kind, value, where)
-
-
-def _number(kind: str, value: Any, where: str) -> float:
-    most = 1.0 if kind == "label_noise" else math.inf
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= most or not math.isfinite(value):
-        wanted = "a number between 0 and 1" if most == 1 else "a finite number from 0 on"
+def _number(is_share: bool, value: Any, where: str) -> float:
+    most = 1.0 if is_share else sys.float_info.max
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        wanted = "a number between 0 and 1" if is_share else "a finite number from 0 on"
         raise UserError(f"{where} must be {wanted}, not {value!r}")
     return float(value)
 
 
-def _pairs(dataset: Dataset, kind: str, value: Any, where: str) -> dict[str, str]:
-    if value and kind != "label_noise":
+def _pairs(dataset: Dataset, value: Any, has_classes: bool, where: str) -> dict[str, str]:
+    if value and not has_classes:
         raise UserError(f"{where} has no classes, and so no 'pairs'")
     if not isinstance(value, dict):
         raise UserError(f"'pairs' in {where} must be classes with others, not {value!r}")
-    names = _classes(dataset)
-    for name in (*value, *value.values()):
-        if str(name) not in names:
-            raise unknown("class", name, names, f"'pairs' in {where}")
-    for old, new in value.items():
-        if str(old) == str(new):
+    pairs = {str(old): str(new) for old, new in value.items()}
+    for old, new in pairs.items():
+        for name in {old, new} - {*_classes(dataset)}:
+            raise unknown("class", name, _classes(dataset), f"'pairs' in {where}")
+        if old == new:
             raise UserError(f"'pairs' in {where} replace the class {old} by itself")
-    return {str(old): str(new) for old, new in value.items()}
+    return pairs
 
 
 def _classes(dataset: Dataset) -> tuple[str, ...]:
@@ -116,18 +106,13 @@ def noisy(
         drawn = torch.randn(y.shape, generator=generator, dtype=torch.float64)
         scale = torch.as_tensor(deviation, dtype=torch.float64).cpu()
         return (y + amount * scale * drawn).to(targets)
-    is_changed = torch.rand(len(y), generator=generator) < amount
-    others = _others(noise, dataset, y.long(), generator)
-    return torch.where(is_changed, others.to(y.dtype), y).to(targets)
-
-
-def _others(
-    noise: Mapping[str, Any], dataset: Dataset, y: Tensor, generator: torch.Generator
-) -> Tensor:
-    """The class that replaces each label: another one, uniformly, or by the pairs."""
+    is_changed, labels = torch.rand(len(y), generator=generator) < amount, y.long()
     if noise["pairs"]:
         names = _classes(dataset)
-        table = [names.index(noise["pairs"].get(name, name)) for name in names]
-        return torch.tensor(table)[y]
-    count = dataset.task.classes
-    return (y + torch.randint(1, count, (len(y),), generator=generator)) % count
+        others = torch.tensor([names.index(noise["pairs"].get(name, name)) for name in names])[
+            labels
+        ]
+    else:  # one of the other classes, uniformly
+        count = dataset.task.classes
+        others = (labels + torch.randint(1, count, (len(y),), generator=generator)) % count
+    return torch.where(is_changed, others.to(y.dtype), y).to(targets)
