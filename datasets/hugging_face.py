@@ -25,7 +25,7 @@ from .manifest import Manifest
 class HuggingFace(Manifest):
     """Pictures that a column holds, as Hugging Face's feature `Image` has them: bytes, or a path.
 
-    The bytes become files in `.oodbench` beside the file or folder, once. A table without pictures is
+    The bytes become files in `.oodbench` next to the file or folder, once. A table without pictures is
     the dataset `Table`.
     """
 

@@ -12,14 +12,8 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from oodbench.data.pictures.folders import (
-    Listing,
-    OwnImages,
-    class_folders,
-    image_files,
-    image_metadata,
-    left_out,
-)
+from oodbench.data.pictures.folders import Listing, OwnImages, image_metadata
+from oodbench.data.pictures.pixels import class_folders, image_files, left_out
 from oodbench.datasets import Environment, in_order, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam

@@ -125,7 +125,7 @@ class NoisyLabels(FileDataset):
         batches alone: then an example has an error rate over trials (arXiv:1706.05394, section
         3.3.1)."""
         critical: int = hparam(0, low=0, neutral=0)
-        """The number of test images of which `critical_sample_ratio` is recorded at each evaluation:
+        """The number of test images whose `critical_sample_ratio` is recorded at each evaluation:
         the share that `oodbench.critical_samples` finds in the paper's box. 0 records none."""
 
     options: Options

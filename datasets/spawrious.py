@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data.pictures.folders import Listing, image_files, image_metadata
+from oodbench.data.pictures.folders import Listing, image_metadata
+from oodbench.data.pictures.pixels import image_files
 from oodbench.data.pictures.published import Published
 from oodbench.datasets import register
 from oodbench.errors import UserError

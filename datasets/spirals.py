@@ -1,4 +1,4 @@
-"""Two interleaved spirals beside a shortcut that every environment encodes in its own way."""
+"""Two interleaved spirals with a shortcut that every environment encodes in its own way."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ TEST = "test"
     ),
 )
 class Spirals(Dataset):
-    """Spirals (the mechanism) beside a shortcut that is linear but differs between environments.
+    """Spirals (the mechanism) with a shortcut that is linear but differs between environments.
 
     The synthetic memorization set of Parascandolo et al., section 4.1, with the sizes and scales
     of the commands that its authors released. Inputs are (2 + shortcut_dims,): the point on the
@@ -38,7 +38,7 @@ class Spirals(Dataset):
     order of the released code, which also draws signatures that it does not use; we do not.
 
     The paper's own text says 32 environments, 32 shortcut dimensions, 1280 examples and N(0, 0.1)
-    shortcuts beside raw spirals: `num_environments: 32, shortcut_dims: 32, num_examples: 1280,
+    shortcuts next to raw spirals: `num_environments: 32, shortcut_dims: 32, num_examples: 1280,
     shortcut_scale: 0.1, standardize: false`.
     """
 

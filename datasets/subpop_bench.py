@@ -156,7 +156,7 @@ class SubpopImages(SubpopBench):
         return {"weights": "none"} if self.options.from_scratch else {}
 
     def place(self, name: str) -> str:
-        """The place of a file that the table names, in the folder of the images."""
+        """The path of a file that the table names, in the folder of the images."""
         return name
 
     @property
@@ -337,7 +337,7 @@ InputFeatures = type("InputFeatures", (), {"__module__": "utils_glue"})
 class SubpopMultiNLI(SubpopTexts):
     """Pairs of sentences and how they relate, with and without a negation, from SubpopBench's folder.
 
-    Inputs are BERT's word pieces of both sentences (128); which sentence a piece is of is not told.
+    Inputs are BERT's word pieces of both sentences (128); a piece does not say which sentence it is from.
     """
 
     table, usual_size = "metadata_multinli.csv", 128

@@ -309,7 +309,7 @@ def _class_notes(
 
 
 def _numbered(texts: Sequence[str] | npt.NDArray[Any]) -> Tensor:
-    """Each text's place among the sorted ones, (N,)."""
+    """The index of each text among the sorted ones, (N,)."""
     return torch.from_numpy(np.unique(np.asarray(texts, dtype=object), return_inverse=True)[1])
 
 

@@ -24,12 +24,13 @@ its augmentation but for RxRx1's, warm-up, gradient clipping for text.
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 from torch.nn.utils.rnn import pad_sequence
 
 from oodbench.data import encodings as inputs
@@ -213,7 +214,7 @@ class WILDS(FileDataset):
             raise UserError(f"{self.name} has to be fetched by hand: it is from {row.by_hand}")
         try:
             settings = self._settings()
-            official.construct(row.package, self._version(), data_dir, settings, download=True)
+            official.read(row.package, self._version(), data_dir, settings, download=True)
             if not self.options.from_scratch:
                 for kind in FETCHED.get(row.network, ()):
                     inputs.pretrained(kind, row.weights, download=True)
@@ -251,7 +252,9 @@ class WILDS(FileDataset):
             return inputs.hashed_words(size) if scratch else inputs.word_pieces(size)
         if row.modality == "molecule":
             return inputs.molecule(size)
-        return inputs.bands(size) if row.modality == "bands" else lambda x: x
+        if row.modality == "bands":  # of any number of channels
+            return partial(adaptive_avg_pool2d, output_size=size)
+        return lambda x: x
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Map bytes to floats, standardised by ImageNet's channels; RxRx1 by each image's own.

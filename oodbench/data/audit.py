@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from oodbench.data.pictures.folders import Images
-from oodbench.data.preparation import Contents, group_names, hashes_of
+from oodbench.data.preparation import Contents, class_names, group_names, hashes_of
 from oodbench.data.streams import Stored
 from oodbench.data.tables.columns import EMPTY
 from oodbench.datasets import Dataset, Environment
@@ -92,9 +92,8 @@ def _numbered(
     known = hashes or {}
     every = [h or f"{n} {i}".encode() for n, each in known.items() for i, h in enumerate(each)]
     ends = np.cumsum([len(each) for each in known.values()])[:-1]
-    return dict(
-        zip(known, np.split(np.unique(every, return_inverse=True)[1], ends), strict=bool(known))
-    )
+    numbers = np.split(np.unique(every, return_inverse=True)[1], ends)
+    return dict(zip(known, numbers, strict=bool(known)))
 
 
 def _shared(
@@ -106,15 +105,14 @@ def _shared(
     if not count:
         return
     where = [name for name, there in trained.items() if np.isin(tested, there).any()]
-    listed = ", ".join(map(repr, where[:3])) + f" and {len(where) - 3} more" * (len(where) > 3)
+    listed = _some([*map(repr, where)])
     text, example = f"{count} of the {counted(len(tested), 'example')} of '{test}'", ""
     counts = {"examples": count, "of": len(tested)}
-    if not of_groups and dataset.columns is not None and _is_chance(tested, whole):
-        kind, why = "equal inputs", "as often as coarse columns coincide"
+    if not of_groups:
+        is_chance = dataset.columns is not None and _is_chance(tested, whole)
+        kind = "equal inputs" if is_chance else "copies"
+        why = "as often as coarse columns coincide" if is_chance else "copies of training examples"
         text += f" share the inputs of examples of {listed}: {why}"
-    elif not of_groups:
-        kind = "copies"
-        text += f" share the inputs of examples of {listed}: copies of training examples"
     else:
         kind = "separated groups" if dataset.separates_clusters else "shared groups"
         example = str(dataset.cluster_names[units[0]]) if dataset.cluster_names else ""
@@ -223,14 +221,11 @@ def _few(dataset: Dataset, name: str, environment: Environment) -> Iterator[Find
     what, numbers = "class", environment.y.long()
     if attributes is not None:
         what, numbers = "group", task.groups(numbers, attributes, len(dataset.attributes))
-    names = group_names(dataset) or dataset.classes or [*map(str, range(task.classes))]
+    names = group_names(dataset) or class_names(dataset)
     sizes = zip(names, torch.bincount(numbers[used], minlength=len(names)).tolist(), strict=True)
     if small := {group: n for group, n in sizes if 0 < n < FEW}:
-        listed = [f"'{group}' has {counted(n, 'example')}" for group, n in small.items()]
-        more = f" and {len(small) - 3} more" * (len(small) > 3)
-        text = (
-            f"'{name}', {what} {', '.join(listed[:3])}{more}: values of the worst {what} are coarse"
-        )
+        listed = _some([f"'{group}' has {counted(n, 'example')}" for group, n in small.items()])
+        text = f"'{name}', {what} {listed}: values of the worst {what} are coarse"
         yield Finding(f"small {what}", (name,), small, next(iter(small)), text)
 
 
@@ -240,12 +235,15 @@ def _lacking(
     """The finding on classes that an `out` split lacks, though the environment has them."""
     if not dataset.task.has_classes:
         return
-    names = dataset.classes or [*map(str, range(dataset.task.classes))]
+    names = class_names(dataset)
     splits = [{*y[out].long().tolist()} for out in outs.values() if len(out)]
     lost = {n: sum(n not in split for split in splits) for n in torch.unique(y).long().tolist()}
     if lacking := {names[n]: trials for n, trials in lost.items() if trials}:
-        said = [f"'{each}' in {trials}" for each, trials in lacking.items()]
-        more = f" and {len(said) - 3} more classes" * (len(said) > 3)
-        text = f"out splits of '{name}' lack {', '.join(said[:3])} of {counted(len(splits), 'trial')}{more}"
+        said = _some([f"'{each}' in {trials}" for each, trials in lacking.items()])
+        text = f"out splits of '{name}' lack {said} of {counted(len(splits), 'trial')}"
         what = f"{text}: selection does not see them"
         yield Finding("lacking class", (name,), lacking, next(iter(lacking)), what)
+
+
+def _some(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:3]) + f" and {len(texts) - 3} more" * (len(texts) > 3)

@@ -1,6 +1,7 @@
 """The files of datasets on the command line: download, check, cache, make."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,8 +59,7 @@ def make(
     name: Name,
     data_dir: DataDir,
     source: Annotated[
-        Path | None,
-        typer.Option("--from", help="A folder with the packages."),
+        Path | None, typer.Option("--from", help="A folder with the packages.")
     ] = None,
     set_: Settings = None,
     workers: Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="Processes.")] = 1,
@@ -83,8 +83,8 @@ def check(
 ) -> None:
     """Verify the files, and read every example: sizes, balance, groups, what environments share."""
     from oodbench.data.audit import audit_of
-    from oodbench.data.pictures.sheet import write_sheet
     from oodbench.data.preparation import group_names, inspect
+    from oodbench.data.sheet import write_sheet
 
     dataset = _dataset(name, data_dir, set_, plugin)
     _verify(dataset)
@@ -95,36 +95,31 @@ def check(
     for note in dataset.notes:
         console.say(note)
     environments = inspect(dataset)
-    rows = [(contents.name, f"{contents.size:,}", contents.balance) for contents in environments]
+    names = tuple(contents.name for contents in environments)
+
+    def show(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *prose: int) -> None:
+        console.print(console.tables(header, rows, prose=prose), soft_wrap=True)
+
     targets = "classes" if dataset.task.has_classes else "targets"
-    tables = console.tables(("environment", "examples", targets), rows, prose=(2,))
-    console.print(tables, soft_wrap=True)
+    rows = [(c.name, f"{c.size:,}", c.balance) for c in environments]
+    show(("environment", "examples", targets), rows, 2)
     if dataset.attributes:
-        sizes = [
-            (c.name, name, f"{size:,}") for c in environments for name, size in _listed(c.groups)
-        ]
-        tables = console.tables(("environment", "group", "examples"), sizes, prose=(1,))
-        console.print(tables, soft_wrap=True)
+        sizes = [(c.name, n, f"{size:,}") for c in environments for n, size in _listed(c.groups)]
+        show(("environment", "group", "examples"), sizes, 1)
         if (count := len(group_names(dataset))) > MAX_GROUPS:
             console.say(f"of {count} groups the smallest and the largest are shown")
-    if readings := dataset.readings:
-        header = ("column", "read as", "why", "values", "empty")
-        said = [(r.column, r.kind, r.why, r.values, f"{r.empty:,}") for r in readings[:MAX_INPUTS]]
-        console.print(console.tables(header, said, prose=(2, 3)), soft_wrap=True)
+    if readings := dataset.readings[:MAX_INPUTS]:
+        said = [(r.column, r.kind, r.why, r.values, f"{r.empty:,}") for r in readings]
+        show(("column", "read as", "why", "values", "empty"), said, 2, 3)
     if (columns := dataset.columns) is not None:
         console.say(str(columns))
-        names = columns.inputs[:MAX_INPUTS]
-        marginals = [(name, *(c.marginals[name] for c in environments)) for name in names]
-        console.print(
-            console.tables(("input", *(c.name for c in environments)), marginals), soft_wrap=True
-        )
-        if len(columns.inputs) > MAX_INPUTS:
-            console.say(f"of {len(columns.inputs)} inputs the first {MAX_INPUTS} are shown")
-    for contents in environments:
-        if contents.repeated:
-            console.say(
-                f"{contents.name}: {contents.repeated} of its examples repeat earlier ones' inputs"
-            )
+        inputs = columns.inputs[:MAX_INPUTS]
+        show(("input", *names), [(i, *(c.marginals[i] for c in environments)) for i in inputs])
+        if (count := len(columns.inputs)) > MAX_INPUTS:
+            console.say(f"of {count} inputs the first {MAX_INPUTS} are shown")
+    for c in environments:
+        if c.repeated:
+            console.say(f"{c.name}: {c.repeated} of its examples repeat earlier ones' inputs")
     for finding in audit_of(dataset, environments):
         console.say(finding.sentence)
     problems = [problem for contents in environments for problem in contents.unreadable]

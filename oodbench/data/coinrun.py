@@ -55,7 +55,7 @@ TRAINING, UNSEEN = "training", "unseen"
 FIRST_UNSEEN = 1_000_000
 """The seed of the first test level: no set has so many training levels, which start at 0."""
 
-Won = Lost = NDArray[np.bool_]
+Flags = NDArray[np.bool_]
 
 
 def package() -> str:
@@ -105,7 +105,7 @@ class Simulator:
         """Put each copy into a state of the same level."""
         self._game.set_state(list(states))
 
-    def step(self, actions: NDArray[np.int64]) -> tuple[Won, Lost]:
+    def step(self, actions: NDArray[np.int64]) -> tuple[Flags, Flags]:
         """Do one frame; returns which copies took the coin, and whose episodes ended, (copies,) each."""
         if self._gym3:
             self._game.act(actions)
@@ -114,7 +114,7 @@ class Simulator:
             _, rewards, ended, _, _ = self._game.step(actions)
         return np.asarray(rewards) > 0, np.asarray(ended, bool)
 
-    def advance(self, actions: NDArray[np.int64], frames: int) -> tuple[Won, Lost]:
+    def advance(self, actions: NDArray[np.int64], frames: int) -> tuple[Flags, Flags]:
         """Hold actions for some frames; returns which copies won and which lost, (copies,) each."""
         won, lost = np.zeros((2, self.copies), bool)
         for _ in range(frames):
@@ -273,7 +273,7 @@ class Planner:
                     self._costs[here] = cost
                     changed = True
 
-    def _try(self, state: bytes) -> tuple[Won, Lost, list[bytes]]:
+    def _try(self, state: bytes) -> tuple[Flags, Flags, list[bytes]]:
         self.simulator.put([state] * len(MOVES))
         return *self.simulator.advance(MOVES, FRAMES), self.simulator.states()
 

@@ -220,10 +220,7 @@ LAYOUTS = {
         "patches/patient_{patient}_node_{node}/"
         "patch_patient_{patient}_node_{node}_x_{x_coord}_y_{y_coord}.png",
         # numbers alone, as they become paths
-        {
-            "patient": lambda n: f"{int(n):03d}",
-            **dict.fromkeys(("node", "x_coord", "y_coord"), int),
-        },
+        {"patient": lambda n: f"{int(n):03d}", "node": int, "x_coord": int, "y_coord": int},
     ),
     "CivilComments": Layout(
         ("all_data_with_identities.csv",),

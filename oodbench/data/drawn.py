@@ -142,12 +142,9 @@ class DrawnPictures(FileDataset):
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial; raises UserError if a file is missing or damaged."""
-        made = _read(
-            self.file(f"{self.metadata.folder}/{LIST}"),
-            self.file(f"{self.folder}/{PICTURES}"),
-            self.environments,
-        )
-        rank = permutation(self, len(made.identities), trial)
+        pictures, listed = map(self.file, self.checksums)
+        made = _read(listed, pictures, self.environments)
+        rank = permutation(self, made.num_identities, trial)
         return {
             name: self._environment(made, self.options.as_test or name, rank)
             for name in self.environments
@@ -174,17 +171,14 @@ class DrawnPictures(FileDataset):
 
 
 class _Made(NamedTuple):
-    """All pictures of a set, N of them."""
-
     x: Tensor | Stored
     """(N, C, side, side) bytes."""
     y: Tensor
-    """(N,) classes."""
     environment: Tensor
-    """(N,) places of the environments among those of the dataset."""
+    """(N,) positions of the environments among those of the dataset."""
     identity: Tensor
-    """(N,) places among `identities`."""
-    identities: Sequence[str]
+    """(N,) positions among the identities, sorted by name."""
+    num_identities: int
 
 
 @lru_cache(maxsize=2)
@@ -193,16 +187,14 @@ def _read(listed: Path, pictures: Path, environments: tuple[str, ...]) -> _Made:
     stored = MemoryMapped(pictures)
     if len(stored) != len(target):
         raise UserError(f"{pictures} has {len(stored)} pictures, and {listed} lists {len(target)}")
-    every = torch.arange(len(stored))
-    size = math.prod(stored.shape) * len(stored)
-    identities = sorted(set(identity))
-    number = {name: i for i, name in enumerate(identities)}
+    is_small = math.prod(stored.shape) * len(stored) <= IN_MEMORY
+    names, numbers = np.unique(np.array(identity, dtype=object), return_inverse=True)
     return _Made(
-        stored.read(every) if size <= IN_MEMORY else stored,
+        stored.read(torch.arange(len(stored))) if is_small else stored,
         torch.tensor([int(t) for t in target]),
         torch.tensor([environments.index(e) for e in environment]),
-        torch.tensor([number[i] for i in identity]),
-        identities,
+        torch.from_numpy(numbers),
+        len(names),
     )
 
 

@@ -4,7 +4,7 @@ import importlib
 import re
 import zlib
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -46,11 +46,6 @@ def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[An
     return prepare
 
 
-def bands(size: int) -> Callable[[Tensor], Tensor]:
-    """Map images (C, H, W) of any channels to (C, size, size), by means over areas."""
-    return lambda image: torch.nn.functional.adaptive_avg_pool2d(image, size)
-
-
 def molecule(size: int) -> Callable[[Any], Tensor]:
     """Map graphs of torch_geometric to integers (size, ROW): row i has atom i and bonds 3i to 3i + 2.
 
@@ -90,20 +85,14 @@ def word_pieces(length: int, model: str = "") -> Callable[[str], Tensor]:
 
     Which token a tokenizer pads with, if with any, differs from the model's configuration in places.
     """
-    if model:
-        return partial(_padded, pretrained("AutoTokenizer", model), length)
-    tokenizer = distilbert_tokenizer()
+    tokenizer = pretrained("AutoTokenizer", model) if model else distilbert_tokenizer()
+    padding = -1 if model else 0
 
     def prepare(text: str) -> Tensor:
-        settings = {"padding": "max_length", "truncation": True, "max_length": length}
-        return torch.tensor(tokenizer(text, **settings)["input_ids"])
+        ids = tokenizer(text, truncation=True, max_length=length)["input_ids"]
+        return torch.tensor([*ids, *[padding] * (length - len(ids))])
 
     return prepare
-
-
-def _padded(tokenizer: Any, length: int, text: str) -> Tensor:
-    ids = tokenizer(text, truncation=True, max_length=length)["input_ids"]
-    return torch.tensor([*ids, *[-1] * (length - len(ids))])
 
 
 @lru_cache(maxsize=1)

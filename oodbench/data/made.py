@@ -73,7 +73,15 @@ def make_set(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / ".lock", timeout=0):
-            _start(folder, settings)
+            if (folder / MANIFEST).is_file():
+                known = read_manifest(folder, type(settings))
+                if known.settings != settings:
+                    what = f"{known.settings}, not {settings}"
+                    raise UserError(f"{folder} holds another set: {what}")
+                for file, checksum in known.checksums.items():
+                    if (folder / file).is_file() and md5(folder / file) != checksum:
+                        (folder / file).unlink()
+            write_manifest(folder, Manifest(settings, {}))
             missing = [p for p in pieces if not all((folder / f).is_file() for f in pieces[p])]
             if missing:
                 _fill(missing, write, workers, title, len(pieces))
@@ -81,17 +89,6 @@ def make_set(
             write_manifest(folder, Manifest(settings, {file: md5(folder / file) for file in files}))
     except Timeout as error:
         raise UserError(f"another process makes data in {folder}") from error
-
-
-def _start(folder: Path, settings: object) -> None:
-    if (folder / MANIFEST).is_file():
-        known = read_manifest(folder, type(settings))
-        if known.settings != settings:
-            raise UserError(f"{folder} holds another set: {known.settings}, not {settings}")
-        for file, checksum in known.checksums.items():
-            if (folder / file).is_file() and md5(folder / file) != checksum:
-                (folder / file).unlink()
-    write_manifest(folder, Manifest(settings, {}))
 
 
 def _fill(

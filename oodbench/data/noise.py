@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oodbench.data.preparation import class_names
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError, unknown
 from oodbench.seeds import derive
@@ -72,15 +73,11 @@ def _pairs(dataset: Dataset, value: Any, has_classes: bool, where: str) -> dict[
         raise UserError(f"'pairs' in {where} must be classes with others, not {value!r}")
     pairs = {str(old): str(new) for old, new in value.items()}
     for old, new in pairs.items():
-        for name in {old, new} - {*_classes(dataset)}:
-            raise unknown("class", name, _classes(dataset), f"'pairs' in {where}")
+        for name in {old, new} - {*class_names(dataset)}:
+            raise unknown("class", name, class_names(dataset), f"'pairs' in {where}")
         if old == new:
             raise UserError(f"'pairs' in {where} replace the class {old} by itself")
     return pairs
-
-
-def _classes(dataset: Dataset) -> tuple[str, ...]:
-    return tuple(dataset.classes or map(str, range(dataset.task.classes)))
 
 
 def noisy(
@@ -108,7 +105,7 @@ def noisy(
         return (y + amount * scale * drawn).to(targets)
     is_changed, labels = torch.rand(len(y), generator=generator) < amount, y.long()
     if noise["pairs"]:
-        names = _classes(dataset)
+        names = class_names(dataset)
         others = torch.tensor([names.index(noise["pairs"].get(name, name)) for name in names])[
             labels
         ]

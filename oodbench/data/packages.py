@@ -150,9 +150,9 @@ def _members(archive: bytes) -> Files:
             raise ValueError("it ends early")
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         return {
-            member.name.partition("/")[2]: stream.read()
+            member.name.partition("/")[2]: file.read()
             for member in tar
-            if member.isreg() and (stream := tar.extractfile(member))
+            if member.isreg() and (file := tar.extractfile(member))
         }
 
 

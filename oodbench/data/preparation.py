@@ -251,12 +251,16 @@ def _digests(x: Tensor | Stored, places: Tensor) -> list[bytes]:
     return [hashlib.sha256(row).digest()[:16] for row in rows]
 
 
+def class_names(dataset: Dataset) -> tuple[str, ...]:
+    """The names of the classes, or their numbers where they have none."""
+    return dataset.classes or tuple(map(str, range(dataset.task.classes)))
+
+
 def group_names(dataset: Dataset) -> tuple[str, ...]:
     """The names of the groups, by the numbers of `Task.groups`; empty without attributes."""
     if not dataset.task.has_classes:
-        return tuple(dataset.attributes)
-    classes = dataset.classes or tuple(map(str, range(dataset.task.classes)))
-    return tuple(f"{each}, {attribute}" for each in classes for attribute in dataset.attributes)
+        return dataset.attributes
+    return tuple(f"{c}, {a}" for c in class_names(dataset) for a in dataset.attributes)
 
 
 def _balance(y: Tensor, task: Task, classes: Sequence[str]) -> str:

@@ -188,9 +188,9 @@ class ReadAhead:
         workers: int,
         finish: Callable[[Tensor, int], Tensor] = lambda x, place: x,
     ) -> None:
-        """Take `request`, which returns the request at each of the `end` places of the series.
+        """Take `request`, which returns the request at each of the `end` positions of the series.
 
-        The pool's threads apply `finish` to the examples and the place, on the CPU.
+        The pool's threads apply `finish` to the examples and the position, on the CPU.
         """
         self.seconds = 0.0
         """The seconds that were spent waiting in all."""
@@ -199,7 +199,7 @@ class ReadAhead:
         self._reads: dict[int, Future[Tensor]] = {}
 
     def __getitem__(self, place: int) -> Tensor:
-        """The examples at `place`, on the device; the places after it are read ahead."""
+        """The examples at `place`, on the device; those after it are read ahead."""
         start = time.perf_counter()
         if self._workers == 0:
             examples = self._read(place, self._request(place))
@@ -280,20 +280,20 @@ def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
         for left in parent.iterdir():
             if is_temporary(left):
                 shutil.rmtree(left)
-        size, free = sum(rows.nbytes for rows in arrays.values()), shutil.disk_usage(parent).free
         count = sum(rows.count for rows in arrays.values())
-        console.print(f"{title}: {count} examples, {size / 1e9:.3g} GB, into {folder}")
+        size = sum(rows.nbytes for rows in arrays.values()) / 1e9
+        free = shutil.disk_usage(parent).free / 1e9
+        console.print(f"{title}: {count} examples, {size:.3g} GB, into {folder}")
         if size > free:
-            raise UserError(
-                f"{title}: {folder} needs {size / 1e9:.3g} GB and {free / 1e9:.3g} GB are free"
-            )
+            raise UserError(f"{title}: {folder} needs {size:.3g} GB and {free:.3g} GB are free")
         with whole_folder(folder) as part, progress() as bar:
             task = bar.add_task("examples", total=count)
             for name, rows in arrays.items():
-                _write(part / f"{name}.npy", rows, lambda n: bar.advance(task, n))
+                for written in _written(part / f"{name}.npy", rows):
+                    bar.advance(task, written)
 
 
-def _write(file: Path, rows: Rows, advance: Callable[[int], None]) -> None:
+def _written(file: Path, rows: Rows) -> Iterator[int]:
     header = {
         "descr": np.lib.format.dtype_to_descr(np.dtype(rows.dtype)),
         "fortran_order": False,
@@ -303,4 +303,4 @@ def _write(file: Path, rows: Rows, advance: Callable[[int], None]) -> None:
         np.lib.format.write_array_header_1_0(stream, header)
         for piece in rows.pieces():
             stream.write(np.ascontiguousarray(piece.numpy(), rows.dtype).data)
-            advance(len(piece))
+            yield len(piece)

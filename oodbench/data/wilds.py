@@ -5,7 +5,6 @@ whether a newer version exists: here they do not. And its mean by group, for whi
 without declaring it, is replaced by `group_means`, which uses torch's own scatter_reduce.
 """
 
-import csv
 import importlib
 import re
 import sys
@@ -28,8 +27,6 @@ from oodbench.errors import MissingError, UserError, missing_package
 Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 """The predictions that a set's evaluation expects: class numbers, a 0 or 1 for each label, the network's
 outputs for labels, real numbers, a class number for each token, or boxes with scores."""
-LONGEST_ROW = 2**16
-"""The last row of a table is searched in this many bytes at its end."""
 EXTRAS = {"transformers": "text", "torch_geometric": "graphs"}
 """Optional packages that some sets need, with the extra of ours that installs them."""
 
@@ -67,40 +64,22 @@ def check_folder(folder: Path, name: str, version: str, files: tuple[str, ...]) 
     for file in files:
         if not (folder / file).exists():
             raise UserError(f"{folder / file} is missing")
-        if file.endswith(".csv"):
-            _check_end(folder / file)
-
-
-def _check_end(table: Path) -> None:
-    """Refuse a CSV file that breaks off in its last row, which pandas would fill with NaN."""
-    with table.open("rb") as file:
-        header = next(csv.reader([file.readline().decode(errors="replace")]), [])
-        file.seek(max(0, table.stat().st_size - LONGEST_ROW))
-        *_, last = file.read().decode(errors="replace").split("\n")
-    cells = next(csv.reader([last]), [])
-    if last.count('"') % 2 == 0 and cells and (len(cells) < len(header) or not cells[-1]):
-        raise UserError(f"{table} breaks off in its last row, '{last[:60]}'")
 
 
 @lru_cache(maxsize=4)
-def read(name: str, version: str | None, root: Path, settings: tuple[tuple[str, Any], ...]) -> Any:
-    """The package's object for a set, kept in memory; downloads nothing.
-
-    `settings` are further arguments of its constructor. Raises UserError for a package that is
-    missing and for files that cannot be read.
-    """
-    return construct(name, version, root, settings, download=False)
-
-
-def construct(
+def read(
     name: str,
     version: str | None,
     root: Path,
     settings: tuple[tuple[str, Any], ...],
     *,
-    download: bool,
+    download: bool = False,
 ) -> Any:
-    """The package's object for a set, not cached; with `download`, missing files are fetched."""
+    """The package's object for a set, kept in memory; with `download`, missing files are fetched.
+
+    `settings` are further arguments of its constructor. Raises UserError for a package that is
+    missing and for files that cannot be read.
+    """
     import pandas as pd  # which a run on other data need not wait for
 
     if name == "rxrx1" and int(pd.__version__.partition(".")[0]) > 2:
@@ -119,7 +98,7 @@ def construct(
                 module.PyGCollater = lambda **arguments: None
             # torch 2.4 has no `safe_globals`, and reads the files without it
             safe = getattr(torch.serialization, "safe_globals", nullcontext)
-            graphs = safe(_graph_classes(name))
+            graphs = safe(_graph_classes() if name == "ogb-molpcba" else [])
             # CivilComments writes numbers into a column of texts, which pandas 3 refuses
             objects = pd.option_context("future.infer_string", False)
             with graphs, objects:
@@ -143,10 +122,7 @@ def construct(
     return data
 
 
-def _graph_classes(name: str) -> list[Any]:
-    """The classes, other than tensors, that torch must be told to load."""
-    if name != "ogb-molpcba":
-        return []
+def _graph_classes() -> list[Any]:
     data = importlib.import_module("torch_geometric.data.data")
     storage = importlib.import_module("torch_geometric.data.storage")
     return [data.DataEdgeAttr, data.DataTensorAttr, storage.GlobalStorage]
@@ -204,22 +180,16 @@ def evaluate(
     returned, as NaN.
     """
     finite = outputs.isfinite()
-    predicted: Any
-    if kind in ("scores", "values"):
-        constant = kind == "values" and bool((outputs == outputs[:1]).all())
-        if constant or not finite.all():
-            return {metric: float("nan")}
-        predicted = outputs
-    elif kind == "tokens":
-        predicted = outputs
-    elif kind == "boxes":
-        predicted = [
-            {"boxes": seen[:, :4], "scores": seen[:, 4]}
-            for seen in (one[known] for one, known in zip(outputs, finite.all(-1), strict=True))
-        ]
+    predicted: Any = outputs
+    constant = kind == "values" and bool((outputs == outputs[:1]).all())
+    if kind in ("scores", "values") and (constant or not finite.all()):
+        return {metric: float("nan")}
+    if kind == "boxes":
+        known = (one[is_box] for one, is_box in zip(outputs, finite.all(-1), strict=True))
+        predicted = [{"boxes": seen[:, :4], "scores": seen[:, 4]} for seen in known]
     elif kind == "labels":
         predicted = torch.where(finite, (outputs > 0).float(), -1.0)
-    else:
+    elif kind == "classes":
         predicted = torch.where(finite.all(-1), outputs.argmax(-1), -1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of groups without examples

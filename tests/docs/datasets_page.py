@@ -96,7 +96,7 @@ def _here(name: str, data_dir: Path | None) -> Dataset | None:
 
 
 def _write_picture(dataset: Dataset, docs: Path) -> None:
-    from oodbench.data.pictures.sheet import write_sheet
+    from oodbench.data.sheet import write_sheet
 
     is_open = dataset.metadata.licence.startswith(OPEN)
     if is_open and dataset.task.has_classes and len(dataset.input_shape) == 3:

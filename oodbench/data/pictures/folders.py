@@ -2,9 +2,8 @@
 
 import json
 import os
-import re
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -21,13 +20,9 @@ from torch import Tensor
 
 from oodbench.data.pictures.augment import domainbed
 from oodbench.data.pictures.pixels import (
-    ENDINGS,
-    READERS,
-    Look,
     White,
     decoded,
     look,
-    nature,
     opened,
     white_of,
 )
@@ -36,7 +31,7 @@ from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata
 from oodbench.errors import UserError, counted
 from oodbench.files import write_whole
 from oodbench.hparams import hparam
-from oodbench.identity import by_stamp, digest_of, stamp
+from oodbench.identity import digest_of, stamp
 from oodbench.results.schemas import DamagedFile, read_file
 
 USUAL_SIZE = 224
@@ -69,7 +64,7 @@ class ImageFiles(Stored):
 
     def digests(self, index: Tensor) -> list[bytes]:
         """Hash the files at `index`; raises UserError for one that cannot be read."""
-        looks = [_looked_at(self._files[place]) for place in index.tolist()]
+        looks = [look(self._files[place]) for place in index.tolist()]
         for each in looks:
             if each.problem:
                 raise UserError(each.problem)
@@ -84,18 +79,6 @@ def typical_side(listing: Listing) -> int:
         with suppress(UserError), opened(file) as image:
             sides.append(max(image.size))
     return int(np.median(sides)) if sides else USUAL_SIZE
-
-
-@by_stamp(2**17)
-def _look(file: Path) -> Look:
-    return look(file)
-
-
-def _looked_at(file: Path) -> Look:
-    try:
-        return _look(file)
-    except OSError as error:
-        return Look(f"{file}: {error.strerror}")
 
 
 @dataclass(frozen=True)
@@ -121,7 +104,7 @@ SURVEY = TypeAdapter(Survey)
 def _surveyed(listing: Listing) -> Survey:
     pairs = [(name, file) for name, images in listing.items() for file, _ in images]
     with ThreadPoolExecutor() as pool, progress() as bar:
-        found = pool.map(_looked_at, [file for _, file in pairs])
+        found = pool.map(look, [file for _, file in pairs])
         looks = list(bar.track(found, total=len(pairs), description="looking at images"))
     deep = [(x.deep, n) for x, (n, _) in zip(looks, pairs, strict=True) if x.deep is not None]
     return Survey(
@@ -379,58 +362,3 @@ class OwnImages(Images):
                 f"{(size / side) ** 2:.0f} times the pixels; without the option `size` they are not"
             )
         return notes
-
-
-def class_folders(folder: Path) -> tuple[str, ...]:
-    """The names of the folders in a folder, sorted; hidden ones do not count."""
-    return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and not _is_hidden(p.name)))
-
-
-def _is_hidden(name: str) -> bool:
-    """Names with a dot, and the copies that macOS and Synology's servers make."""
-    return name[0] == "." or name in ("__MACOSX", "@eaDir")
-
-
-def image_files(folder: Path) -> list[Path]:
-    """The files below a folder with an ending of pictures, sorted; dead links too."""
-    files = [file for file in _files_below(str(folder)) if _ending(file) in ENDINGS]
-    return [Path(file) for file in sorted(files, key=lambda file: file.split(os.sep))]  # noqa: PTH206 (fast)
-
-
-def left_out(folder: Path, read: Collection[Path]) -> str:
-    """A sentence on the files below a folder that are not `read`; nothing if there are none."""
-    known = set(map(str, read))
-    kinds: dict[str, list[str]] = {}
-    for file in _files_below(str(folder)):
-        if file not in known:
-            ending = ".nii.gz" if file.lower().endswith(".nii.gz") else _ending(file)
-            is_number = re.fullmatch(r"|\.[0-9]+", ending)  # such as 1.2.840.5
-            kinds.setdefault("without an ending" if is_number else ending, []).append(file)
-    said = []
-    for kind, files in sorted(kinds.items(), key=lambda kind: -len(kind[1])):
-        some = files[:10] if kind[0] != "." or kind in READERS else []
-        hint = next((f" ({what})" for file in some if (what := nature(Path(file)))), "")
-        said.append(f"{len(files)} {kind}{hint}")
-    total = sum(map(len, kinds.values()))
-    return f"{counted(total, 'file')} of {folder} left out: {', '.join(said)}" if said else ""
-
-
-def _files_below(folder: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
-    try:
-        at = os.stat(folder)  # noqa: PTH116 (fast)
-        entries = list(os.scandir(folder))
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror}") from error
-    if (here := (at.st_dev, at.st_ino)) in above:
-        raise UserError(f"{folder} is a link to a folder that holds it: remove the link")
-    for entry in entries:
-        if _is_hidden(entry.name):
-            continue
-        if entry.is_dir():
-            yield from _files_below(entry.path, (*above, here))
-        else:
-            yield entry.path
-
-
-def _ending(file: str) -> str:
-    return os.path.splitext(file)[1].lower()  # noqa: PTH122 (fast)

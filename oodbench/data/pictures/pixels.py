@@ -1,11 +1,13 @@
-"""Pictures to bytes, the same on every machine: files of pixels."""
+"""Which files of a folder are pictures, and their bytes, the same on every machine."""
 
 import contextlib
 import hashlib
 import io
 import math
+import os
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -13,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, counted
+from oodbench.identity import by_stamp
 
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 """The formats that are read, by Pillow's names; it reads others by programs that files can command."""
@@ -149,11 +152,19 @@ class Look(NamedTuple):
 
 
 def look(file: Path) -> Look:
-    """Read a file whole; JPEGs are decoded at a low resolution, which is faster."""
+    """Read a file whole, once while it stays what it is."""
     try:
-        data = file.read_bytes()
+        return _look(file)
+    except OSError as error:
+        return Look(f"{file}: {error.strerror}")
+
+
+@by_stamp(2**17)
+def _look(file: Path) -> Look:
+    data = file.read_bytes()
+    try:
         with opened(file, io.BytesIO(data)) as image:
-            image.draft("RGB", (64, 64))
+            image.draft("RGB", (64, 64))  # JPEGs are decoded at a low resolution, which is faster
             image.load()
             rgb(image.crop((0, 0, 1, 1)))  # finds a mode that cannot be shown
             return Look(
@@ -164,7 +175,60 @@ def look(file: Path) -> Look:
                 image.getexif().get(ORIENTATION) in range(2, 9),
                 image.format in PAGED and getattr(image, "n_frames", 1) > 1,
             )
-    except OSError as error:
-        return Look(f"{file}: {error.strerror}")
     except UserError as error:
         return Look(str(error))
+
+
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """The names of the folders in a folder, sorted; hidden ones do not count."""
+    return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and not _is_hidden(p.name)))
+
+
+def _is_hidden(name: str) -> bool:
+    """Names with a dot, and the copies that macOS and Synology's servers make."""
+    return name[0] == "." or name in ("__MACOSX", "@eaDir")
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The files below a folder with an ending of pictures, sorted; dead links too."""
+    files = [file for file in _files_below(str(folder)) if _ending(file) in ENDINGS]
+    return [Path(file) for file in sorted(files, key=lambda file: file.split(os.sep))]  # noqa: PTH206 (fast)
+
+
+def left_out(folder: Path, read: Collection[Path]) -> str:
+    """A sentence on the files below a folder that are not `read`; nothing if there are none."""
+    known = set(map(str, read))
+    kinds: dict[str, list[str]] = {}
+    for file in _files_below(str(folder)):
+        if file not in known:
+            ending = ".nii.gz" if file.lower().endswith(".nii.gz") else _ending(file)
+            is_number = re.fullmatch(r"|\.[0-9]+", ending)  # such as 1.2.840.5
+            kinds.setdefault("without an ending" if is_number else ending, []).append(file)
+    said = []
+    for kind, files in sorted(kinds.items(), key=lambda kind: -len(kind[1])):
+        some = files[:10] if kind[0] != "." or kind in READERS else []
+        hint = next((f" ({what})" for file in some if (what := nature(Path(file)))), "")
+        said.append(f"{len(files)} {kind}{hint}")
+    total = sum(map(len, kinds.values()))
+    return f"{counted(total, 'file')} of {folder} left out: {', '.join(said)}" if said else ""
+
+
+def _files_below(folder: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
+    try:
+        at = os.stat(folder)  # noqa: PTH116 (fast)
+        entries = list(os.scandir(folder))
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}") from error
+    if (here := (at.st_dev, at.st_ino)) in above:
+        raise UserError(f"{folder} is a link to a folder that holds it: remove the link")
+    for entry in entries:
+        if _is_hidden(entry.name):
+            continue
+        if entry.is_dir():
+            yield from _files_below(entry.path, (*above, here))
+        else:
+            yield entry.path
+
+
+def _ending(file: str) -> str:
+    return os.path.splitext(file)[1].lower()  # noqa: PTH122 (fast)

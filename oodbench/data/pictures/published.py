@@ -7,18 +7,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from oodbench.data.pictures.folders import Images, Listing, class_folders, image_files, left_out
+from oodbench.data.pictures.folders import Images, Listing
+from oodbench.data.pictures.pixels import class_folders, image_files, left_out
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 
 class Place(NamedTuple):
-    """The place of an environment's images."""
+    """The folder of an environment's images."""
 
     environment: str
     folder: str
-    """The folder under the root."""
+    """Its path below the root."""
     images: int | tuple[int, ...] | None = None
     """The published number of images, in all or of each class."""
 
@@ -126,19 +127,15 @@ class Suite(Published):
             at = root / folder
             if not at.is_dir():
                 raise UserError(f"{self.name}: environment '{environment}' has no folder {at}")
-            present = [n for n in class_folders(at) if n in classes or image_files(at / n)]
-            for name in (*classes, *present):
-                if name not in present or name not in classes:
-                    state = "no folder" if name not in present else "a folder"
-                    raise UserError(
-                        f"{self.name}: environment '{environment}' has {state} of the class '{name}' "
-                        f"in {at}, unlike other environments (an empty one would do)"
-                    )
-            files = [
-                (file, label)
-                for label, name in enumerate(classes)
-                for file in image_files(at / name)
-            ]
+            present = {n for n in class_folders(at) if n in classes or image_files(at / n)}
+            for name in sorted(present ^ {*classes}):
+                state = "a folder" if name in present else "no folder"
+                raise UserError(
+                    f"{self.name}: environment '{environment}' has {state} of the class '{name}' "
+                    f"in {at}, unlike other environments (an empty one would do)"
+                )
+            numbered = enumerate(classes)
+            files = [(file, label) for label, name in numbered for file in image_files(at / name)]
             seen = sorted({label for _, label in files})
             if len(seen) < 2:
                 what = f"only images of '{classes[seen[0]]}'" if seen else "no images"

@@ -78,8 +78,8 @@ class Cells:
                 f"the file is no UTF-8 and was read as {encoding}; the option `encoding` changes that"
             )
         if self.separator != ",":
-            names = {s: name for name, s in SEPARATORS.items()}
-            what = names.get(self.separator, repr(self.separator))
+            named = {s: name for name, s in SEPARATORS.items()}
+            what = named.get(self.separator, repr(self.separator))
             notes.append(f"columns are separated by a {what}; the option `separator` changes that")
         if above:
             notes.append(f"lines 1 to {above} stand above the header and are left out")
@@ -206,7 +206,7 @@ def _with_single_blanks(text: str) -> str:
 
 
 def _start(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """The place of the header and its number of cells: the first row unless others stand above."""
+    """The index of the header and its number of cells: the first row unless others stand above."""
     settled = max((i for i, r in enumerate(rows, 1) if len(r) != len(rows[-1])), default=0)
     comments = next((i for i, row in enumerate(rows) if not row[0].startswith("#")), 0)
     if settled < comments:

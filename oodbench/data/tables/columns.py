@@ -52,7 +52,7 @@ class Columns:
         """The rows of a table as float64 (N, columns), without a NaN.
 
         They are the numbers, which the table gives as floats, 0 in a gap (NaN); for each column of `gaps` 1
-        in a gap and 0 elsewhere; and the place of each category, which the table gives as texts.
+        in a gap and 0 elsewhere; and the index of each category, which the table gives as texts.
         """
         numbers = [np.nan_to_num(table[name]) for name in self.numbers]
         gaps = [np.isnan(table[name]) for name in self.gaps]

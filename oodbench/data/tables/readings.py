@@ -171,9 +171,8 @@ class Reader:
     def has_numbers(self, name: str) -> bool:
         """Whether some cell of a column is a number."""
         given = pc.unique(pc.drop_null(_filled(self.table.cells(name))))
-        return any(
-            pc.any(pc.match_substring_regex(given, form.pattern)).as_py() for form in self.forms
-        )
+        fits = (pc.match_substring_regex(given, form.pattern) for form in self.forms)
+        return any(pc.any(each).as_py() for each in fits)
 
     def is_date(self, name: str) -> bool:
         """Whether all filled cells of a column are dates."""

@@ -144,7 +144,7 @@ def test_files_are_looked_at_once(
 ) -> None:
     dataset.check()
     monkeypatch.setattr(
-        "oodbench.data.pictures.folders._look", lambda file, *s: Look(f"{file} was looked at")
+        "oodbench.data.pictures.pixels._look", lambda file, *s: Look(f"{file} was looked at")
     )
     dataset.check()
     os.utime(next((root / "a" / "cat").iterdir()), ns=(1, 1))

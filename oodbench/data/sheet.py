@@ -8,6 +8,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from oodbench.data.preparation import class_names
 from oodbench.data.streams import Stored
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
@@ -31,7 +32,7 @@ def write_sheet(dataset: Dataset, environments: Mapping[str, Environment], file:
         raise UserError(f"{dataset.label} has no images of classes for a contact sheet")
     if file.suffix.lower() != ".png":
         raise UserError(f"a contact sheet is a .png file, not {file}")
-    classes = dataset.classes or tuple(map(str, range(dataset.task.classes)))
+    classes = class_names(dataset)
     examples = max(1, min(4, ROW // len(classes)))
     side = min(max(dataset.input_shape[-1], SIDES[0]), SIDES[1])
     cell = examples * side + GAP
