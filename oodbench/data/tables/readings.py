@@ -14,7 +14,11 @@ import pyarrow.compute as pc
 from oodbench.data.tables.cells import Cells
 from oodbench.errors import UserError
 
-MARKS = ("", *"NA N/A #N/A n/a NaN nan -nan NULL null None ? - .".split())
+MARKS = (
+    "",
+    *"NA N/A #N/A n/a N.A. n.a. #NA <NA> NaT NaN NAN nan -nan NULL null None ? - -- .".split(),
+    *r"#NULL! #DIV/0! #VALUE! #REF! #NAME? #NUM! 1.#IND -1.#IND 1.#QNAN -1.#QNAN \N".split(),
+)
 """The cells of a column of numbers that are taken for empty, as programs and people write them."""
 MOST = 100
 """The most categories of a column: more are rather names or dates."""
@@ -31,6 +35,8 @@ DATE = (
     rf"|(\d{{1,2}}\.?[- ])?{MONTH}[-, ]+(\d{{1,2}},? +)?\d{{2,4}}|\d{{4}}[- ]{MONTH}([- ]\d{{1,2}})?)"
     r"([ T]\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?(Z|[+-]\d{2}:?\d{2}|[AaPp][Mm]))?)?$"
 )
+SAME = {"true": "1", "yes": "1", "false": "0", "no": "0"}
+"""Words that mean what a number means."""
 NAMELESS = re.compile(r"(Unnamed: \d+(_level_\d+)?|__index_level_\d+__|\.\.\.\d+)(\.\d+)?")
 """What pandas and readr call columns without a name."""
 AFFIXED = re.compile(
@@ -227,8 +233,8 @@ def look_alikes(texts: Iterable[str]) -> str:
     for text in sorted(set(texts)):
         plain = unicodedata.normalize("NFKC", text).casefold()
         seen = "".join(c for c in plain if unicodedata.category(c) != "Cf")
-        bare = re.sub(r"(?<=\w)[\s_-]+(?=[^\W\d])|\.$", "", seen)
-        same.setdefault(bare, []).append(text)
+        bare = re.sub(r"(?<=\w)[\s_-]+(?=[^\W\d])|\.$|^0+(?=\d)", "", seen)
+        same.setdefault(SAME.get(bare, bare), []).append(text)
     several = next((written for written in same.values() if len(written) > 1), ())
     return f"{' and '.join(map(repr, several))} are told apart" if several else ""
 

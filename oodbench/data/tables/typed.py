@@ -81,9 +81,14 @@ def arrow_table(path: Path) -> pa.Table:
     """
     files = table_files(path)
     try:
-        return pa.concat_tables(map(_read, files))
+        tables = [_read(file) for file in files]
+        whole = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:160]}") from None
+    for file, table in zip(files, tables, strict=True):
+        if odd := {*whole.column_names} - {*table.column_names}:
+            raise UserError(f"{file} has no column '{min(odd)}', but other files of {path} have it")
+    return whole
 
 
 def _read(file: Path) -> pa.Table:
@@ -149,7 +154,8 @@ def read_json(text: str, path: Path) -> Read:
         record = _flat(record)
         keys = keys or [*record]
         if odd := {*keys} ^ {*record}:
-            raise UserError(f"{path}, {place}: not all records have the key '{min(odd)}'")
+            what = f"{path}, {place}: not all records have the key '{min(odd)}'"
+            raise UserError(f"{what}; write null where there is no value")
         types |= {key: type(v).__name__ for key, v in record.items() if isinstance(v, list | dict)}
         rows.append(["" if record[key] is None else str(record[key]) for key in keys])
     columns = [pa.chunked_array([column], pa.string()) for column in zip(*rows, strict=True)]
@@ -192,6 +198,10 @@ def _records(value: Any, path: Path) -> tuple[list[tuple[str, Any]], str]:
         return [(f"record {i}", each) for i, each in enumerate(value, 1)], ""
     inner = value if isinstance(value, dict) else {}
     lists = [key for key, each in inner.items() if isinstance(each, list)]
+    if {"columns", "data"} <= {*lists}:  # as pandas writes with orient="split"
+        names, rows = [*map(str, inner["columns"])], inner["data"]
+        if all(isinstance(row, list) and len(row) == len({*names}) for row in rows):
+            return _records([dict(zip(names, row, strict=True)) for row in rows], path)
     if len(lists) == 1:  # what else there is tells of the file
         return _records(value[lists[0]], path)[0], f"the records are those in '{lists[0]}'"
     kinds = [{*map(type, of.values())} if isinstance(of, dict) else set() for of in inner.values()]
@@ -200,6 +210,10 @@ def _records(value: Any, path: Path) -> tuple[list[tuple[str, Any]], str]:
         note = f"the names of its levels are the columns {', '.join(TREE)}"
         return _records([dict(zip(TREE, row, strict=True)) for row in rows], path)[0], note
     if kinds and all(kind - {list, dict} for kind in kinds):
+        (first, *others) = map(set, inner.values())
+        if all(map(str.isdigit, first)) and all(first == other for other in others):
+            rows = next(iter(inner.values()))  # by column and row number, as pandas writes
+            inner = {row: {c: of[row] for c, of in inner.items()} for row in rows}
         has_endings = all(PurePath(name).suffix[1:].isalpha() for name in inner)
         column = "path" if has_endings else "Unnamed: 0"
         return [(f"record '{n}'", {column: n, **record}) for n, record in inner.items()], ""

@@ -3,6 +3,7 @@ import json
 import zipfile
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from oodbench.data.tables.cells import Cells
@@ -105,6 +106,8 @@ LINES = "\n".join(map(json.dumps, RECORDS))
         ("f.ndjson", LINES, "line 2"),
         ("f.txt", LINES, "line 2"),
         ("f.JSON", json.dumps(dict(zip("uv", RECORDS, strict=True))), "record 'v'"),
+        ("f.json", pd.DataFrame(RECORDS).to_json(), "record '1'"),
+        ("f.json", pd.DataFrame(RECORDS).to_json(orient="split"), "record 2"),
     ],
 )
 def test_forms_of_json(tmp_path: Path, name: str, text: str, place: str) -> None:

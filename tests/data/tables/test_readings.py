@@ -54,6 +54,8 @@ def kinds(dataset: Any) -> dict[str, str]:
         (["Jan-2020", "31. Dec 2021", "March 1, 2021", "2020-Feb-02"], "date"),
         (["", ""], "left out"),
         (["1", "NA", "3"], "number"),
+        (["1", "<NA>", "#DIV/0!"], "number"),
+        (["2020-01-31", "NaT"], "date"),
         (["NA", "red"], "category"),
     ],
 )
@@ -187,6 +189,9 @@ def test_environments_are_compared_before_training(tmp_path: Path) -> None:
         ("target", ["Yes", "yes", "no"], "'Yes' and 'yes' are told apart"),
         ("environment", ["Ko\u0308ln", "Köln", "Ulm"], "are told apart"),
         ("c", ["True", "TRUE", "False"], "'TRUE' and 'True' are told apart"),
+        ("target", ["1", "True", "0"], "'1' and 'True' are told apart"),
+        ("target", ["yes", "true", "no"], "'true' and 'yes' are told apart"),
+        ("environment", ["07", "7", "8"], "'07' and '7' are told apart"),
         ("target", ["yes", "no", "?"], "? is a name here, not a gap"),
         ("c", ["12 kg", "900 g"], "numbers in g, kg"),
         ("c", ["1.5", "2.5", "-999"], "-999 is far from all others"),

@@ -119,8 +119,21 @@ def test_some_of_several_shards_are_refused(shards: Path) -> None:
         with pytest.raises(UserError, match=r"train-00001-of-00003\.parquet is missing"):
             table(file)
     SAVED.drop(columns="age").to_parquet(second, index=False)
-    with pytest.raises(UserError, match="cannot be read: Schema at index 2 was different"):
+    with pytest.raises(UserError, match=r"00001-of.* has no column 'age', but other files of"):
         table(shards)
+
+
+def test_shards_may_differ_in_order_and_in_types_that_are_one(shards: Path) -> None:
+    """A column without fractions, or without any value, has another type than in other shards."""
+    for i, age in enumerate(([41], [2.5], [None])):
+        row = SAVED[i : i + 1].assign(age=age)[[*SAVED.columns][:: 1 - 2 * (i % 2)]]
+        row.to_parquet(shards / f"train-{i:05}-of-00003.parquet", index=False)
+    found = table(shards / "train")
+    assert found.x[:, 0].tolist() == [41, 2.5, 0] and found.columns.gaps == ("age",)
+    assert found.rows.texts("city") == [*SAVED["city"][:3]]
+    row.assign(age="old").to_parquet(shards / "train-00001-of-00003.parquet", index=False)
+    with pytest.raises(UserError, match=r"cannot be read: .*\bage\b"):
+        table(shards / "train")
 
 
 @pytest.mark.parametrize("ending", ["feather", "arrow", "pq"])
