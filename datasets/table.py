@@ -34,6 +34,7 @@ from oodbench.data.tables.readings import (
 from oodbench.data.tables.typed import table_files
 from oodbench.datasets import Dataset, Environment, Metadata, in_order, labelled, md5, register
 from oodbench.errors import UserError, unknown
+from oodbench.files import refuse_pointer
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -102,6 +103,8 @@ class Listed(Dataset):
         if not options.file:
             raise UserError(f"{self.name} needs a file: give the dataset's option `file`")
         self.path = (data_dir or Path()) / options.file
+        for file in table_files(self.path):
+            refuse_pointer(file)
         sums = [md5(file) for file in table_files(self.path)]
         checksum = sums[0] if len(sums) == 1 else hashlib.md5("".join(sums).encode()).hexdigest()
         if options.md5 not in ("", checksum):
@@ -222,6 +225,10 @@ class Listed(Dataset):
 
     def _targets(self) -> tuple[Task, Tensor, tuple[str, ...]]:
         column = self.options.target
+        if column in self._roles:
+            raise UserError(
+                f"{self.path}: '{column}' is both the option `environment` and `target`"
+            )
         if self.options.kind == "real":
             numbers, reading = self.reader.required_numbers(column, gaps=False)
             self._roles[column] = replace(reading, kind="target")
@@ -353,6 +360,11 @@ class Table(Listed):
         super().__init__(options, data_dir)
         for name in options.features:
             self.rows.cells(name)
+            if name in self._roles:
+                raise UserError(
+                    f"{self.path}: `features` names '{name}', which is the {self._roles[name].kind}; "
+                    "leave it out, or have a copy of the column under another name"
+                )
         unused = [n for n in self.rows.columns if n not in self._roles]
         given = [n for n in unused if not options.features or n in options.features]
         for name in options.categorical:

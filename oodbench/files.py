@@ -12,8 +12,23 @@ from typing import BinaryIO
 
 from oodbench.errors import UserError
 
+LFS = b"version https://git-lfs.github.com/spec/"
+"""How a file begins that Git has not fetched from its store of large files."""
+POINTER = "a pointer of Git LFS: `git lfs pull` fetches the file"
 ROOM = 2**16
 """Bytes below which a disk counts as full."""
+
+
+def is_pointer(file: Path) -> bool:
+    """Whether a file only names the one that Git LFS has in its store."""
+    with file.open("rb") as stream:
+        return stream.read(len(LFS)) == LFS
+
+
+def refuse_pointer(file: Path) -> None:
+    """Raise UserError for a file that only names the one that Git LFS has in its store."""
+    if is_pointer(file):
+        raise UserError(f"{file} is {POINTER}")
 
 
 @contextmanager

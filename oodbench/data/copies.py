@@ -25,7 +25,7 @@ from oodbench.data.streams import progress
 from oodbench.data.tables.typed import check_shards
 from oodbench.datasets import FileDataset
 from oodbench.errors import UserError
-from oodbench.files import is_disk_full, whole_file
+from oodbench.files import is_disk_full, refuse_pointer, whole_file
 from oodbench.identity import md5, sha256
 
 if TYPE_CHECKING:
@@ -339,12 +339,11 @@ def _parts(file: Path, source: Path, layout: Layout, folder: Path) -> "Iterator[
     path = file.relative_to(source).parts
     starts = (v for start, v in layout.splits.items() if any(p.startswith(start) for p in path))
     split = next(starts, layout.other)
+    refuse_pointer(file)
     try:
         parquet = ParquetFile(file)
     except ValueError as error:
-        is_pointer = file.stat().st_size < 200
-        what = "a pointer of git-lfs" if is_pointer else "cut off or no Parquet file"
-        raise UserError(f"{file} is {what}: download it again") from error
+        raise UserError(f"{file} is cut off or no Parquet file: download it again") from error
     about = json.loads((parquet.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
     classes = {k: f.get("names") for k, f in about.get("info", {}).get("features", {}).items()}
     count = 0

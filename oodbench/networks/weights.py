@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError, counted
+from oodbench.files import refuse_pointer
 from oodbench.identity import by_stamp
 from oodbench.identity import sha256 as sha256
 from oodbench.networks.base import Network, check_by_building
@@ -124,6 +125,7 @@ def read_weights(file: Path) -> Mapping[str, Tensor]:
     file's state_dict stays in memory.
     """
     state: Any
+    refuse_pointer(file)
     try:
         if file.suffix == ".safetensors":
             state = safetensors.torch.load_file(file)
@@ -200,6 +202,9 @@ def without_prefix(
     many = ([p for p, n in counts.items() if 2 * n >= len(wanted)] for counts in (shaped, named))
     fitting = sorted(next(filter(None, many), [""]), key=lambda p: (-named[p], len(p)))
     parts = [{k.removeprefix(p): v for k, v in state.items() if k.startswith(p)} for p in fitting]
+    odd = [k for k, v in parts[0].items() if k in wanted and not v.isfinite().all()]
+    if odd:
+        raise UserError(f"{file}: not all values of '{fitting[0]}{odd[0]}' are finite")
     for prefix, part in zip(fitting, parts, strict=True):
         same = (torch.equal(part[k], v) for k, v in parts[0].items() if k in wanted and k in part)
         if not all(same):

@@ -159,7 +159,7 @@ def test_what_is_no_copy_of_the_dataset_is_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-50])
     assert f"{file} is cut off" in download("PACS", tmp_path, subset=True)
     file.write_text("version https://git-lfs.github.com/spec/v1")
-    assert f"{file} is a pointer of git-lfs" in download("PACS", tmp_path, subset=True)
+    assert f"{file} is a pointer of Git LFS" in download("PACS", tmp_path, subset=True)
     file.unlink()
     assert "train-00001-of-00003.parquet is missing" in download("PACS", tmp_path, subset=True)
 

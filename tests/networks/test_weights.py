@@ -120,6 +120,9 @@ def test_errors_name_what_the_file_has_and_what_is_wanted(vit: State, tmp_path: 
         "missing: 150 names, such as 'cls_token'; unknown: .* 'conv1.0.weight'": states("resnet10t"),
         "unknown: 1 name, such as 'dist_token'": states("deit_tiny_distilled_patch16_224"),
         "does not hold a state_dict of tensors but epoch$": {"epoch": 3},
+        "not all values of 'model.norm.bias' are finite": under(
+            "model.", {**vit, "norm.bias": vit["norm.bias"] / 0}
+        ),
         "holds timm.models.resnet.ResNet, save a state_dict": {"model": timm.create_model("resnet10t")},
     }  # fmt: skip
     for message, state in forms.items():

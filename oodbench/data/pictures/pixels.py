@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from oodbench.errors import UserError, counted
+from oodbench.errors import UserError, counted, missing_package
+from oodbench.files import POINTER, is_pointer
 from oodbench.identity import by_stamp
 
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
@@ -73,6 +74,8 @@ def nature(file: Path) -> str:
     """What a file without a picture's ending is and how it is read; nothing if that is unknown."""
     reader = next((READERS[end] for end in READERS if file.name.lower().endswith(end)), "")
     with contextlib.suppress(*UNREADABLE), file.open("rb") as stream:
+        if is_pointer(file):
+            return POINTER
         if reader or stream.read(132)[128:] == b"DICM":
             return f"{reader or READERS['.dcm']} reads them; save them as PNG"
         with _opened(stream) as image:

@@ -137,6 +137,11 @@ def test_files_that_cannot_be_read_are_found_before_training(dataset: Any, root:
     empty.unlink()
     with pytest.raises(UserError, match=r"^ImageFolder: \S+text.png .* \(its format is unknown\)"):
         dataset.check()
+    text.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n")
+    with pytest.raises(
+        UserError, match=r"text.png .*unknown; a pointer of Git LFS: `git lfs pull`"
+    ):
+        dataset.check()
 
 
 def test_files_are_looked_at_once(

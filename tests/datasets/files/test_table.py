@@ -195,6 +195,21 @@ def dropped(data: pd.DataFrame) -> pd.DataFrame:
         ),
         (lambda d: d[["target", "environment"]], {}, "has no column of inputs$"),
         (lambda d: d.assign(target="no"), {}, "the target 'target' has one class only, 'no'"),
+        (
+            lambda d: d,
+            {"features": ["a", "target"]},
+            "names 'target', which is the target; leave",
+        ),
+        (
+            lambda d: d,
+            {"features": ["a", "c"], "attribute": "c"},
+            "'c', which is the attribute; .* a copy",
+        ),
+        (
+            lambda d: d,
+            {"target": "environment"},
+            "'environment' is both the option `env",
+        ),
     ],
 )
 def test_mistakes_have_a_line(
@@ -203,6 +218,13 @@ def test_mistakes_have_a_line(
     with pytest.raises(UserError, match=message) as caught:
         table(tmp_path, change(frame(200)), **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.parquet", "mine.jsonl"])
+def test_a_file_that_git_has_not_fetched_is_no_table(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n")
+    with pytest.raises(UserError, match=f"{name} is a pointer of Git LFS: `git lfs pull` fetches"):
+        make("Table", {"file": name}, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["NO", "2020", "1e3", "10_3", "2020-01-31"])
