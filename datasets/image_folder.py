@@ -14,13 +14,21 @@ from torch import Tensor
 
 from oodbench.data.pictures.folders import Listing, OwnImages, image_metadata
 from oodbench.data.pictures.pixels import class_folders, image_files, left_out
+from oodbench.data.tables.readings import look_alikes
 from oodbench.datasets import Environment, in_order, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
-SPLIT = re.compile("(train|val|test)(ing|id|idation)?", re.IGNORECASE)
+from .table import class_notes
+
+SPLIT = re.compile(
+    r"(train|val|test|dev|eval)(ing|id|idation|uation)?([-_ ]?(set|split|data|images))?([-_ ]?\d{4})?",
+    re.IGNORECASE,
+)
 """The names of folders that mean a split."""
+VALIDATION = ("dev", "eval")
+"""What else `val` is called."""
 SUBJECT = re.compile(r"[a-z]+[-_]?\d+(?=[-_])", re.IGNORECASE)
 """The beginning of a picture's name that may be a patient's or a thing's."""
 STRAYS = ("raw", "new folder", "untitled folder", "tmp", "temp", "backup", "unsorted")
@@ -131,17 +139,19 @@ class ImageFolder(OwnImages):
             files.sort(key=lambda each: each[1])
             seen, at = {self.classes[label] for _, label in files}, root / environment
             why = f"ImageFolder: environment '{environment}' has "
-            if len(seen) < 2:
-                others = left_out(at, [file for file, _ in files])
+            others = left_out(at, [file for file, _ in files]) if len(seen) < 2 else ""
+            if others or len(self.classes) < 2:
                 why += f"only images of '{''.join(seen)}' in {at}; {others}"
                 raise UserError(why.removesuffix("; "))
             for name in () if self.options.splits else sorted({*self.classes} - seen):
                 if not (at / name).is_dir():
                     odd = next(file for file, folders in found.items() if folders[1] == name)
-                    raise UserError(
-                        f"{why}no folder {at / name}, but there is {odd}: move it elsewhere if '{name}' is "
-                        "no class, or else make an empty folder"
+                    like = look_alikes([name, *seen])
+                    help_ = (
+                        f"move it elsewhere if '{name}' is no class, or else make an empty folder"
                     )
+                    help_ = f"{like}, name the folders alike" if like else help_
+                    raise UserError(f"{why}no folder {at / name}, but there is {odd}: {help_}")
         return listing
 
     def _names(self) -> Names:
@@ -178,6 +188,7 @@ class ImageFolder(OwnImages):
                 for file, folders in names.items()
                 if (split := SPLIT.fullmatch(folders[level])) and len(folders) > 2
                 if option in ("merge", split[1].lower())
+                or (option == "val" and split[1].lower() in VALIDATION)
             }
             other = {f[1 - level] for f in names.values()} - {f[0] for f in read.values()}
             if other:
@@ -216,6 +227,7 @@ class ImageFolder(OwnImages):
             raise UserError("ImageFolder needs its option `root`, or --data-dir DIR")
         if not self.environments:
             state = "holds no folders with images" if self.given.is_dir() else "is not there"
+            state = "is no folder" if self.given.is_file() else state
             raise UserError(
                 f"ImageFolder: {self.given} {state} (it takes {self.given}/ENVIRONMENT/CLASS/IMAGE)"
             )
@@ -229,17 +241,21 @@ class ImageFolder(OwnImages):
         at = [root / name for name in class_folders(root)]
         at += [folder / name for folder in at for name in class_folders(folder)]
         empty = ", ".join(str(folder) for folder in at if not image_files(folder))
-        classes = Counter(self.classes[label] for images in listing.values() for _, label in images)
+        each = {n: Counter(self.classes[c] for _, c in images) for n, images in listing.items()}
+        classes = sum(each.values(), Counter[str]())
         sizes = {name: len(images) for name, images in listing.items()}
         notes = {
             left_out(root, files): True,
             f"without images, and so no class or environment: {empty}": empty,
             f"environments are the folders of {root}, alone in {self.given}": root != self.given,
         }
+        for what, names in (("environments", self.environments), ("classes", self.classes)):
+            notes[f"{what} {look_alikes(names)}"] = look_alikes(names)
         if not self.options.group:
             notes |= {_same_subjects(listing): True}
         said = [note for note, is_so in notes.items() if note and is_so]
-        return [*super().notes, *said, *_strays(sizes), *_strays(classes)]
+        of_classes = class_notes(each, self.test_environments)
+        return [*of_classes, *super().notes, *said, *_strays(sizes), *_strays(classes)]
 
 
 def _unwrapped(root: Path) -> Path:

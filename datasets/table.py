@@ -174,7 +174,7 @@ class Listed(Dataset):
             for name, places in self.places.items():
                 found = Counter(self.targets[places].long().tolist())
                 counts[name] = {self.classes[c]: found[c] for c in sorted(found)}
-        of_classes = _class_notes(counts, self.test_environments)
+        of_classes = class_notes(counts, self.test_environments)
         others = super().notes
         return [*of_classes, *self.rows.notes, *said, *others]
 
@@ -279,7 +279,7 @@ def _identifies(name: str, of_environments: Sequence[npt.NDArray[np.float64]]) -
     )
 
 
-def _class_notes(
+def class_notes(
     classes: Mapping[str, Mapping[str, int]], test_environments: Sequence[str]
 ) -> list[str]:
     """Sentences on the classes that not all environments have.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from oodbench.errors import UserError, counted, missing_package
+from oodbench.errors import UserError, counted
 from oodbench.files import POINTER, is_pointer
 from oodbench.identity import by_stamp
 

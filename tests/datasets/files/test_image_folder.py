@@ -56,7 +56,13 @@ def test_a_circle_of_links_is_refused_by_name(link: str, to: str, tmp_path: Path
         folder(tmp_path)
 
 
-@pytest.mark.parametrize("names", [("train", "test"), ("Training", "VALID"), ("val", "Testing")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(("train", "test"), ("Training", "VALID"), ("val", "Testing")),
+        *(("training_set", "dev"), ("train2017", "val2017")),
+    ],
+)
 @pytest.mark.parametrize("around", [True, False])
 def test_splits_are_no_classes_and_no_environments(
     names: tuple[str, ...], around: bool, tmp_path: Path
@@ -230,6 +236,28 @@ def test_what_holds_nothing_is_said(tmp_path: Path) -> None:
         folder(tmp_path).listing()
     with pytest.raises(UserError, match="is not there"):
         folder(tmp_path / "nowhere").listing()
+    (tmp_path / "pictures.zip").touch()
+    with pytest.raises(UserError, match=r"pictures\.zip is no folder"):
+        folder(tmp_path / "pictures.zip").listing()
+
+
+def test_classes_that_some_environment_lacks(tmp_path: Path) -> None:
+    draw(tmp_path, "ab", ("cat", "dog"))
+    draw(tmp_path, "c", ("cat",))
+    with pytest.raises(UserError, match=r"no folder \S+c/dog, .* or else make an empty folder$"):
+        folder(tmp_path).listing()
+    (tmp_path / "c" / "dog").mkdir()
+    assert sizes(folder(tmp_path)) == {"a": 8, "b": 8, "c": 4}
+    assert "environment 'c' has one class only, 'cat'" in said(folder(tmp_path))
+    draw(tmp_path / "c", ("Dog",), ("x",))
+    with pytest.raises(
+        UserError, match=r"no folder \S+a/Dog, .*: 'Dog' and 'dog' are told apart, na"
+    ):
+        folder(tmp_path).listing()
+    for name in "ab":
+        (tmp_path / name / "Dog").mkdir()
+    assert "classes 'Dog' and 'dog' are told apart" in said(folder(tmp_path))
+    assert "only environment 'c' has the class 'Dog': where it is held" in said(folder(tmp_path))
 
 
 def scans(root: Path, name: str, per: int = 3) -> None:
