@@ -36,16 +36,13 @@ class HuggingFace(Manifest):
         image: str = hparam("image", neutral="image")
         """The column of pictures."""
 
-    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
-        super().__init__(options, data_dir)
-        columns = self.rows.columns
-        if options.image not in columns:
-            raise unknown("column", options.image, columns, f"{self.path} (the option `image`)")
-
     @property
     def image_column(self) -> str:
-        """The option `image`."""
-        return str(self.options.image)
+        """The option `image`; raises UserError if the file has no such column."""
+        name, columns = str(self.options.image), self.rows.columns
+        if name not in columns:
+            raise unknown("column", name, columns, f"{self.path} (the option `image`)")
+        return name
 
     @property
     def files_read(self) -> list[Path]:

@@ -29,6 +29,8 @@ KINDS: Mapping[str, tuple[Registry[Any], type]] = {
     "network": (networks, Network),
 }
 """The keys of a sweep file that name classes."""
+SPANS = (pd.IntervalDtype, pd.PeriodDtype)
+"""The types of columns that Parquet would hold in pandas' own way: as texts they are categories."""
 
 
 def plain(value: Any) -> Any:
@@ -113,11 +115,17 @@ def _table(entry: dict[str, Any], out: Path | None, data_dir: Path | None) -> di
     if out is None:
         raise UserError("a data frame is written into a results directory, which `out` names")
     file = made_folder(out, DATA) / f"{quote(str(label), safe=' ')}.parquet"
+    kinds = {name: getattr(kind, "categories", kind) for name, kind in frame.dtypes.items()}
+    spans = [
+        name for name, kind in kinds.items() if isinstance(getattr(kind, "dtype", kind), SPANS)
+    ]
     try:
+        frame = frame.astype(dict.fromkeys(spans, "string"))
         table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        reason = " ".join(map(str, error.args))
-        raise UserError(f"the data frame of {label} cannot be written: {reason}") from error
+        reason = "; ".join(map(str, error.args))
+        hint = "; `.astype(str)` makes texts of mixed values" * ("type object" in reason)
+        raise UserError(f"the data frame of {label} cannot be written: {reason}{hint}") from error
     if not (file.is_file() and pq.read_table(file).equals(table)):  # else its bytes stay
         with whole_file(file) as stream:
             pq.write_table(table, stream)

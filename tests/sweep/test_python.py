@@ -129,6 +129,22 @@ def test_a_data_frame_is_a_table_whose_content_is_in_the_ids(tmp_path: Path) -> 
     assert set(records["dataset"].astype(str)) == {"cohort"}
 
 
+def test_spans_of_pandas_are_categories(tmp_path: Path) -> None:
+    data = frame().assign(
+        band=lambda d: pd.cut(d["age"], [-9, 0, 9]),
+        month=pd.period_range("2020-01", periods=3, freq="M").repeat(30),
+    )
+    entry = {"data": data, "target": "y", "environment": "month", "features": ["age", "band"]}
+    oodbench.sweep([entry], ["ERM"], out=tmp_path / "mine", **KEYS)
+    made = datasets.make(
+        "Table",
+        {k: v for k, v in entry.items() if k != "data"} | {"file": "data.parquet"},
+        tmp_path / "mine" / "data",
+    )
+    assert made.columns.categories == {"band": ("(-9, 0]", "(0, 9]")}
+    assert made.environments == ("2020-01", "2020-02", "2020-03")
+
+
 def test_classes_and_datasets_stand_where_names_do(tmp_path: Path) -> None:
     keys = {**KEYS, "launcher": "local", "workers": 1}
     row = {"name": Doubled, "label": "twice"}
@@ -185,6 +201,10 @@ class Unnamed(datasets.Dataset):
         (
             {"datasets": [{"data": frame(age=[object()] * 90)}]},
             "the data frame of data cannot be written",
+        ),
+        (
+            {"datasets": [{"data": frame(id=["A17", 17] * 45)}]},
+            r"Conversion failed for column id with type object; `\.astype\(str\)` makes texts",
         ),
         ({"launcher": "locl"}, "unknown launcher 'locl'; did you mean local"),
         ({"stale": "yes"}, "`stale` is retrain or keep, not 'yes'"),

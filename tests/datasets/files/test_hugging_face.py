@@ -11,6 +11,7 @@ import torch
 
 from oodbench.data.tables.typed import arrow_table
 from oodbench.datasets import datasets, make
+from oodbench.errors import UserError
 from tests.helpers.results.sweeps import ended, first, records_of
 
 SAVED = Path(__file__).parent / "saved_images"
@@ -96,3 +97,5 @@ def test_a_path_is_under_the_folder_of_the_table(tmp_path: Path) -> None:
     options = {"file": "mine.parquet", "image": "picture", **OPTIONS}
     found: Any = make("HuggingFace", options, tmp_path)
     assert found.files == [tmp_path / f"{row}.png" for row in range(12)]
+    with pytest.raises(UserError, match=r"unknown column 'pictures' .* did you mean picture"):
+        make("HuggingFace", {**options, "image": "pictures"}, tmp_path)
