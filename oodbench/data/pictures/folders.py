@@ -63,7 +63,7 @@ class ImageFiles(Stored):
         return torch.from_numpy(pixels)
 
     def digests(self, index: Tensor) -> list[bytes]:
-        """Hash the files at `index`; raises UserError for one that cannot be read."""
+        """Hash the pictures at `index`; raises UserError for one that cannot be read."""
         looks = [look(self._files[place]) for place in index.tolist()]
         for each in looks:
             if each.problem:
@@ -95,7 +95,7 @@ class Survey:
     several: int
     """The numbers of pictures as in `Look`."""
     digests: tuple[str, ...]
-    """A hash of each file, in the order of the listing."""
+    """A hash of each picture, in the order of the listing."""
 
 
 SURVEY = TypeAdapter(Survey)
@@ -243,7 +243,7 @@ class Images(FileDataset):
         return survey
 
     def digests(self) -> dict[str, list[bytes]]:
-        """A hash of each picture's file, by environment."""
+        """A hash of each picture, by environment."""
         hashes = map(bytes.fromhex, self.survey().digests)
         return {name: list(islice(hashes, len(files))) for name, files in self.listing().items()}
 

@@ -144,7 +144,7 @@ class Look(NamedTuple):
     problem: str
     """The error, or nothing."""
     digest: bytes = b""
-    """A hash of the file."""
+    """A hash of the pixels, the same in each format that keeps them."""
     deep: float | None = None
     """The largest value of a deep grey."""
     transparent: bool = False
@@ -170,12 +170,16 @@ def _look(file: Path) -> Look:
             image.draft("RGB", (64, 64))  # JPEGs are decoded at a low resolution, which is faster
             image.load()
             rgb(image.crop((0, 0, 1, 1)))  # finds a mode that cannot be shown
+            turned = image.getexif().get(ORIENTATION, 1)
+            meaning = (turned, image.getpalette(), image.info.get("transparency"))
+            digest = hashlib.sha256(repr((image.mode, image.size, *meaning)).encode())
+            digest.update(image.tobytes())
             return Look(
                 "",
-                hashlib.sha256(data).digest()[:16],
+                digest.digest()[:16],
                 largest(image) if image.mode in DEEP else None,
                 image.has_transparency_data,
-                image.getexif().get(ORIENTATION) in range(2, 9),
+                turned in range(2, 9),
                 image.format in PAGED and getattr(image, "n_frames", 1) > 1,
             )
     except UserError as error:

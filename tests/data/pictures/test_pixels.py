@@ -205,3 +205,21 @@ def test_large_pictures_are_read_without_warnings_and_too_large_ones_refused(
     assert "60000 pixels) exceeds limit of 40000 pixels; save it smaller)" in look(file).problem
     with pytest.raises(UserError, match=r"60000 pixels.* save it smaller"):
         decoded(file, 20)
+
+
+def test_copies_are_known_by_their_pixels(tmp_path: Path) -> None:
+    """Formats without loss and EXIF entries change a file, and the way it is turned its picture."""
+    shown = picture(1, 0)
+    for name in ("a.png", "b.bmp", "c.tif"):
+        shown.save(tmp_path / name)
+    exif = Image.Exif()
+    shown.save(tmp_path / "d.jpg")
+    for name, number, value in (("e.jpg", 270, "text"), ("f.jpg", 274, 6)):
+        exif[number] = value
+        shown.save(tmp_path / name, exif=exif)
+    digests = [look(tmp_path / name).digest for name in ("a.png", "b.bmp", "c.tif")]
+    assert len({*digests}) == 1
+    plain, described, turned = (look(tmp_path / f"{name}.jpg").digest for name in "def")
+    assert plain == described != turned and plain not in digests
+    picture(2, 0).save(tmp_path / "a.png")
+    assert look(tmp_path / "a.png").digest not in digests
