@@ -243,7 +243,8 @@ def _training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
 def _check_sizes(source: Source, names: Sequence[str]) -> None:
     for name in names:
         if not source.sizes[name]:
-            raise UserError(f"{source.label}: environment '{name}' has no example to train on")
+            what = f"{source.label}: environment '{name}' has no example to train on"
+            raise UserError(f"{what}: hold it out, too, or leave it out of the data")
 
 
 def _reason_against(

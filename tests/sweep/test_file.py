@@ -83,7 +83,7 @@ def test_the_holdout_is_that_of_the_dataset_its_training_or_the_sweep() -> None:
     values = {"name": "four", "datasets": ["FourPoints"], "algorithms": ["ERM"], "trials": 1}
     (run,) = make_plan(validate(values, "here")).runs.values()
     assert run.holdout == 0
-    with pytest.raises(UserError, match="no example to train on"):
+    with pytest.raises(UserError, match="no example to train on: hold it out, too, or"):
         make_plan(validate(values | {"holdout": 0.2}, "here"))
     values["datasets"] = ["Spirals", {"name": "LinearSEM", "training": {"holdout": "4e-1"}}]
     runs = make_plan(validate(values | {"holdout": 0.1}, "here")).runs.values()

@@ -5,6 +5,7 @@ import csv
 import gzip
 import io
 import re
+import string
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -21,6 +22,8 @@ from oodbench.errors import UserError, unknown
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "blank": " "}
 SAMPLE, LONG = 200, 10**6
 """The numbers of first lines and characters by which the separator and the header are found."""
+BLANKS = f"{string.whitespace}\xa0\u200b\ufeff"
+"""What is left out around names: blanks, and signs that nobody sees."""
 NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d([eE][-+]?\d+)?\s*")
 JSON = re.compile(r'\s*\[?\s*\{\s*["}]')
 """How JSON begins."""
@@ -160,6 +163,9 @@ def _decoded(path: Path, encoding: str) -> tuple[str, str]:
             raise UserError(f"{path} is not a text in {encoding}: {failed}")
     except LookupError:
         raise UserError(f"there is no encoding '{encoding}' (the option `encoding`)") from None
+    if text.startswith(("PAR1", "ARRO", "FEA1")):
+        hint = "unpack it, and let its name end in .parquet or .feather"
+        raise UserError(f"{path} is Parquet or Feather: {hint}")
     if "\0" in text:
         hint = f"if it is one, the option `encoding` helps, else {FORMS}"
         raise UserError(f"{path} is not a text file: it holds a zero byte; {hint}")
@@ -226,7 +232,7 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
     header = next(_rows(text, separator, path), (1, []))[1]
     if not header:
         raise UserError(f"{path} holds no row")
-    names = [name.strip() for name in header]
+    names = _names([name.strip(BLANKS) for name in header], path)
     if text.count('"') % 2:  # arrow would take all up to the end for one cell
         _check(text, separator, path)
     data = text.encode()

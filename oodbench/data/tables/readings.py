@@ -205,10 +205,11 @@ def one_spelling(cells: Sequence[str]) -> tuple[npt.NDArray[np.object_], str]:
     """The texts (N,) with each number written in one way (not 1 and 1.0), and a note if some were not."""
     texts = np.array(cells, dtype=object)
     distinct = sorted({*cells} - {""}, key=lambda text: (len(text), text))
-    same: dict[float, list[str]] = {}
+    same: dict[str, list[str]] = {}
     if all(re.fullmatch(r"-?(0|[1-9]\d*)(\.\d*)?", text) for text in distinct):
         for text in distinct:
-            same.setdefault(float(text), []).append(text)
+            plain = text.rstrip("0").rstrip(".") if "." in text else text  # floats lose digits
+            same.setdefault("0" if plain == "-0" else plain, []).append(text)
     if len(same) in (0, len(distinct)):
         return texts, ""
     first = {text: written[0] for written in same.values() for text in written}

@@ -45,6 +45,8 @@ def test_what_excel_says_of_itself_is_heard(tmp_path: Path) -> None:
     assert cells.texts("b") == ["2;3"] and cells.place(0).endswith("line 3")
     marked = read(tmp_path / "f.csv", "a,b\n1,2\n", "utf-8-sig", encoding="utf-8")
     assert marked.columns == ("a", "b")
+    unseen = read(tmp_path / "f.csv", "\ufeffa\u200b, b\xa0\n1,2\n", "utf-8-sig")
+    assert unseen.columns == ("a", "b")
 
 
 BODY = "x,target,environment\n1.5,a,e\n2,b,f\n3,a,f\n"
@@ -168,6 +170,7 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ("f.csv", "\na,c\n1,2\n", "unknown column 'b' in .*f.csv, line 2; known: a, c"),
         ("f.csv", "a,b\n1,2\n3,\n", "line 3: 'b' is empty"),
         ("f.zip", "PK\x03\x04 f.csv", "cannot be unpacked"),
+        ("f.data", "PAR1\0", "is Parquet or Feather: unpack it, and let its name end in"),
         ("f.rds", "X", "is of a form that is not read: save the table as CSV, JSON, Parquet or"),
         ("f.XLS", "X", "is of a form that is not read: save the table as CSV, JSON, Parquet or"),
         ("f.mat", "MATLAB", "is of a form that is not read: save the table as CSV, JSON, Parquet"),

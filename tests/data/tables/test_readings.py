@@ -119,6 +119,8 @@ def test_one_number_in_two_spellings_is_one_class(tmp_path: Path) -> None:
     dataset = table(tmp_path, data)
     assert dataset.classes == ("0", "1") and dataset.environments == ("2020", "2021")
     assert "0 and 0.0 are the same number and count as one" in " ".join(dataset.notes)
+    large = table(tmp_path, frame(target=["9007199254740993", "9007199254740992.0", "-0", "0"]))
+    assert large.classes == ("0", "9007199254740992.0", "9007199254740993")
     codes = table(tmp_path, frame(target=["01", "1"]))
     assert codes.classes == ("01", "1")
 
