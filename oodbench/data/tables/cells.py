@@ -232,7 +232,7 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
     header = next(_rows(text, separator, path), (1, []))[1]
     if not header:
         raise UserError(f"{path} holds no row")
-    names = _names([name.strip(BLANKS) for name in header], path)
+    names = [name.strip(BLANKS) for name in header]
     if text.count('"') % 2:  # arrow would take all up to the end for one cell
         _check(text, separator, path)
     data = text.encode()

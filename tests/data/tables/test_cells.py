@@ -155,6 +155,8 @@ def test_one_packed_file_is_read(tmp_path: Path, text: str) -> None:
 def test_options_say_otherwise(tmp_path: Path) -> None:
     cells = read(tmp_path / "f.csv", "a;b,c\nł;2,3\n", "cp1250", encoding="cp1250", separator=",")
     assert cells.columns == ("a;b", "c") and cells.texts("a;b") == ["ł;2"]
+    other = read(tmp_path / "f.csv", "a^b\n1^2\n", separator="^")
+    assert other.texts("b") == ["2"] and "separated by a '^'" in " ".join(other.notes)
 
 
 def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
