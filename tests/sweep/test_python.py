@@ -134,12 +134,10 @@ def test_spans_of_pandas_are_categories(tmp_path: Path) -> None:
         band=lambda d: pd.cut(d["age"], [-9, 0, 9]),
         month=pd.period_range("2020-01", periods=3, freq="M").repeat(30),
     )
-    entry = {"data": data, "target": "y", "environment": "month", "features": ["age", "band"]}
-    oodbench.sweep([entry], ["ERM"], out=tmp_path / "mine", **KEYS)
-    made = datasets.make(
-        "Table",
-        {k: v for k, v in entry.items() if k != "data"} | {"file": "data.parquet"},
-        tmp_path / "mine" / "data",
+    entry = {"target": "y", "environment": "month", "features": ["age", "band"]}
+    oodbench.sweep([{"data": data, **entry}], ["ERM"], out=tmp_path / "mine", **KEYS)
+    made: Any = datasets.make(
+        "Table", {"file": "data.parquet", **entry}, tmp_path / "mine" / "data"
     )
     assert made.columns.categories == {"band": ("(-9, 0]", "(0, 9]")}
     assert made.environments == ("2020-01", "2020-02", "2020-03")

@@ -100,6 +100,9 @@ def _read(file: Path) -> pa.Table:
         table = pa.feather.read_table(file)
     else:
         table = pa.parquet.read_table(file, partitioning=None)
+    for i, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):  # other files may have the plain values
+            table = table.set_column(i, table.field(i).name, column.cast(column.type.value_type))
     info = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
     for name, feature in info.get("info", {}).get("features", {}).items():
         is_label = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"

@@ -125,8 +125,11 @@ def test_some_of_several_shards_are_refused(shards: Path) -> None:
 
 def test_shards_may_differ_in_order_and_in_types_that_are_one(shards: Path) -> None:
     """A column without fractions, or without any value, has another type than in other shards."""
-    for i, age in enumerate(([41], [2.5], [None])):
-        row = SAVED[i : i + 1].assign(age=age)[[*SAVED.columns][:: 1 - 2 * (i % 2)]]
+    ages: list[float | None] = [41, 2.5, None]
+    for i, age in enumerate(ages):
+        city = SAVED["city"].astype("category" if i else object)
+        row = SAVED.assign(age=age, city=city)[i : i + 1]
+        row = row[[*SAVED.columns][:: 1 - 2 * (i % 2)]]
         row.to_parquet(shards / f"train-{i:05}-of-00003.parquet", index=False)
     found = table(shards / "train")
     assert found.x[:, 0].tolist() == [41, 2.5, 0] and found.columns.gaps == ("age",)
