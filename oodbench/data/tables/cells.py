@@ -27,7 +27,10 @@ BLANKS = f"{string.whitespace}\xa0\u200b\ufeff"
 NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d([eE][-+]?\d+)?\s*")
 JSON = re.compile(r'\s*\[?\s*\{\s*["}]')
 """How JSON begins."""
-UNREAD = "7z arff bz2 dta h5 hdf5 mat npy npz ods pickle pkl rar rdata rds sav tar tgz xls xlsx xz".split()
+UNREAD = (
+    *"7z arff avro bz2 db dta h5 hdf5 mat npy npz numbers ods orc pickle pkl rar rdata rds".split(),
+    *"sas7bdat sav sqlite tar tar.gz tgz xls xlsb xlsm xlsx xz zst".split(),
+)
 FORMS = "save the table as CSV, JSON, Parquet or Feather"
 USUAL = ("target", "environment")
 """The columns that are looked for unless an option of the same name names another."""
@@ -129,7 +132,7 @@ class Cells:
 
 def _unpacked(path: Path) -> bytes:
     """The contents of a file, or of the one that it packs."""
-    if path.suffix.lower()[1:] in UNREAD:
+    if path.name.lower().endswith(tuple(f".{ending}" for ending in UNREAD)):
         raise UserError(f"{path} is of a form that is not read: {FORMS}")
     data = path.read_bytes()
     try:
@@ -248,6 +251,8 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
     except pa.ArrowInvalid as error:
         _check(text, separator, path)
         raise UserError(f"{path}: {' '.join(str(error).split())[:160]}") from None
+    if len(table) + 1 < sum(not line.isspace() for line in io.StringIO(text)):
+        _check(text, separator, path)  # arrow lets a quote that opens a cell take further rows
     return names, table.columns
 
 
