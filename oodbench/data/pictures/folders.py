@@ -1,14 +1,13 @@
 """Datasets of image files in folders, ENVIRONMENT/CLASS/IMAGE: checked, decoded, augmented."""
 
-import json
 import os
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from oodbench.data.pictures.augment import domainbed
 from oodbench.data.pictures.pixels import (
+    Look,
     White,
     decoded,
     look,
@@ -68,7 +68,7 @@ class ImageFiles(Stored):
         for each in looks:
             if each.problem:
                 raise UserError(each.problem)
-        return [each.digest for each in looks]
+        return [bytes.fromhex(each.digest) for each in looks]
 
 
 def typical_side(listing: Listing) -> int:
@@ -81,41 +81,23 @@ def typical_side(listing: Listing) -> int:
     return int(np.median(sides)) if sides else USUAL_SIZE
 
 
-@dataclass(frozen=True)
-class Survey:
-    """What a look at every file of a dataset finds."""
-
-    problems: tuple[str, ...]
-    """The errors of files that cannot be read."""
-    deep: int
-    largest: dict[str, float]
-    """The number of pictures in grey whose values are no bytes, and the largest value, by environment."""
-    transparent: int
-    turned: int
-    several: int
-    """The numbers of pictures as in `Look`."""
-    digests: tuple[str, ...]
-    """A hash of each picture, in the order of the listing."""
-
-
+Survey = dict[str, list[Look]]
+"""What a look at every file of a dataset finds, by environment."""
 SURVEY = TypeAdapter(Survey)
 
 
 def _surveyed(listing: Listing) -> Survey:
-    pairs = [(name, file) for name, images in listing.items() for file, _ in images]
+    files = [file for images in listing.values() for file, _ in images]
     with ThreadPoolExecutor() as pool, progress() as bar:
-        found = pool.map(look, [file for _, file in pairs])
-        looks = list(bar.track(found, total=len(pairs), description="looking at images"))
-    deep = [(x.deep, n) for x, (n, _) in zip(looks, pairs, strict=True) if x.deep is not None]
-    return Survey(
-        tuple(each.problem for each in looks if each.problem),
-        len(deep),
-        {name: value for value, name in sorted(deep)},
-        sum(each.transparent for each in looks),
-        sum(each.turned for each in looks),
-        sum(each.several for each in looks),
-        tuple(each.digest.hex() for each in looks),
-    )
+        found = pool.map(look, files)
+        looks = iter([*bar.track(found, total=len(files), description="looking at images")])
+    return {name: [*islice(looks, len(images))] for name, images in listing.items()}
+
+
+def _largest(survey: Survey) -> dict[str, float]:
+    """The largest value of deep greys in each environment that has some."""
+    deep = {name: [x.deep for x in looks if x.deep is not None] for name, looks in survey.items()}
+    return {name: max(values) for name, values in deep.items() if values}
 
 
 def _each(values: Mapping[str, float]) -> str:
@@ -212,7 +194,7 @@ class Images(FileDataset):
     @cached_property
     def whites(self) -> dict[str, float]:
         """The value of deep greys that is white, by environment."""
-        return {name: white_of(value) for name, value in self.survey().largest.items()}
+        return {name: white_of(value) for name, value in _largest(self.survey()).items()}
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Map bytes (N, 3, H, W) to normalised floats; augmented if there is a generator."""
@@ -226,7 +208,8 @@ class Images(FileDataset):
         """Raise UserError unless every file can be read."""
         if self.cache_folder(self.listing()).is_dir():
             return
-        if problems := self.survey().problems:
+        looks = chain(*self.survey().values())
+        if problems := [each.problem for each in looks if each.problem]:
             more = f"; {len(problems) - 1} others cannot either" if len(problems) > 1 else ""
             raise UserError(f"{self.name}: {problems[0]}{more}")
 
@@ -236,16 +219,16 @@ class Images(FileDataset):
         if known := self._known_survey(listing):
             return known
         kept, survey = self._survey_file(listing), _surveyed(listing)
-        if not survey.problems:
+        if not any(each.problem for each in chain(*survey.values())):
             with suppress(OSError):  # a folder that cannot be written to is looked at every time
                 kept.parent.mkdir(exist_ok=True)
-                write_whole(kept, json.dumps(asdict(survey)))
+                write_whole(kept, SURVEY.dump_json(survey).decode())
         return survey
 
     def digests(self) -> dict[str, list[bytes]]:
         """A hash of each picture, by environment."""
-        hashes = map(bytes.fromhex, self.survey().digests)
-        return {name: list(islice(hashes, len(files))) for name, files in self.listing().items()}
+        looks = self.survey()
+        return {name: [bytes.fromhex(x.digest) for x in each] for name, each in looks.items()}
 
     def _known_survey(self, listing: Listing) -> Survey | None:
         with suppress(DamagedFile):
@@ -258,17 +241,20 @@ class Images(FileDataset):
     @property
     def notes(self) -> Sequence[str]:
         """How pictures are read that are not plain ones."""
-        found, notes = self.survey(), []
-        if found.deep:
-            white = f"white is {_each(self.whites)}, and the largest value {_each(found.largest)}"
-            notes.append(f"deep greys in {counted(found.deep, 'picture')}: {white}")
-        if found.transparent:
-            notes.append(f"what is transparent in {counted(found.transparent, 'picture')} is white")
-        if found.turned and self.upright:
-            notes.append(f"{counted(found.turned, 'picture')} turned upright, as EXIF says")
-        if found.several:
-            several = counted(found.several, "file")
-            notes.append(f"of {several} with several pictures the first is read")
+        survey, notes = self.survey(), []
+        looks = [*chain(*survey.values())]
+        if deep := sum(each.deep is not None for each in looks):
+            white = (
+                f"white is {_each(self.whites)}, and the largest value {_each(_largest(survey))}"
+            )
+            notes.append(f"deep greys in {counted(deep, 'picture')}: {white}")
+        if transparent := sum(each.transparent for each in looks):
+            notes.append(f"what is transparent in {counted(transparent, 'picture')} is white")
+        if turned := sum(each.turned for each in looks) * self.upright:
+            notes.append(f"{counted(turned, 'picture')} turned upright, as EXIF says")
+        if several := sum(each.several for each in looks):
+            what = counted(several, "file")
+            notes.append(f"of {what} with several pictures the first is read")
         return notes
 
     def fingerprint(self, listing: Listing) -> str:
@@ -329,7 +315,7 @@ class OwnImages(Images):
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
         """Add the size and the white of deep greys, which are estimated from the files."""
-        values = {*self.whites.values()} if self.survey().deep else set()
+        values = {*self.whites.values()} if _largest(self.survey()) else set()
         white = {"white": max(values)} if len(values) == 1 else {}
         return super().resolved_options(pretrained) | {"size": self.size} | white
 
@@ -341,8 +327,8 @@ class OwnImages(Images):
 
     def cache_folder(self, listing: Listing) -> Path:
         """The folder of this size and white; its name has 1 for the white if there are no deep greys."""
-        known = self._known_survey(listing)
-        white = _each(self.whites if self.options.white or (known and known.deep) else {})
+        deep = _largest(self._known_survey(listing) or {})
+        white = _each(self.whites if self.options.white or deep else {})
         white = digest_of(white.encode()) if " in " in white else white
         return self.root / ".oodbench" / f"upright-{self.size}-{white}-{self.fingerprint(listing)}"
 

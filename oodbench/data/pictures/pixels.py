@@ -143,8 +143,8 @@ class Look(NamedTuple):
 
     problem: str
     """The error, or nothing."""
-    digest: bytes = b""
-    """A hash of the pixels, the same in each format that keeps them."""
+    digest: str = ""
+    """A hash of the pixels, hexadecimal, the same in each format that keeps them."""
     deep: float | None = None
     """The largest value of a deep grey."""
     transparent: bool = False
@@ -176,7 +176,7 @@ def _look(file: Path) -> Look:
             digest.update(image.tobytes())
             return Look(
                 "",
-                digest.digest()[:16],
+                digest.hexdigest()[:32],
                 largest(image) if image.mode in DEEP else None,
                 image.has_transparency_data,
                 turned in range(2, 9),
