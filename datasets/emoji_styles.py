@@ -243,5 +243,4 @@ def _plain(name: str) -> str:
 
 
 def _order(point: str) -> tuple[int, ...]:
-    """The place of a code point, or of several that are joined."""
     return tuple(int(part, 16) for part in point.split("-"))

@@ -51,9 +51,9 @@ class FrozenFeatures(FileDataset):
 
     Environments, splits, clusters, attributes and metrics are that dataset's. Features are extracted once,
     without augmentation, into the data directory: of image files and other inputs on disk by
-    `python -m oodbench.data cache FrozenFeatures`, of inputs in memory when they are first loaded. The key
-    of the files is made of the inputs, the network and its weights; of image files their names, sizes and
-    times stand for them, and of other inputs on disk their number and a few of each environment.
+    `python -m oodbench.data cache FrozenFeatures`, of inputs in memory when they are first loaded. Their
+    folder is named by a hash of the network, its weights and the inputs: of image files their names, sizes
+    and times, of other inputs on disk their number and a few of each environment.
     """
 
     @dataclass(frozen=True, kw_only=True)
