@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, lru_cache, wraps
@@ -87,8 +88,12 @@ def sha256(file: File) -> str:
 
 @by_stamp(1024)
 def md5(file: File) -> str:
-    """The md5 of a file, or of its decompressed content if it is a .gz."""
-    with (gzip.open if str(file).endswith(".gz") else open)(file, "rb") as stream:
+    """The md5 of a file, or of its decompressed content if it is a whole .gz."""
+    with suppress(gzip.BadGzipFile, EOFError, zlib.error):
+        if str(file).endswith(".gz"):
+            with gzip.open(file, "rb") as stream:
+                return hashlib.file_digest(stream, "md5").hexdigest()
+    with open(file, "rb") as stream:  # noqa: PTH123 (fast)
         return hashlib.file_digest(stream, "md5").hexdigest()
 
 

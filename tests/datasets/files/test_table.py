@@ -220,6 +220,19 @@ def test_mistakes_have_a_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_packed_file_may_be_unpacked_already_and_not_be_cut_off(tmp_path: Path) -> None:
+    """Browsers unpack what they download, and keep its name."""
+    file = tmp_path / "mine.csv.gz"
+    frame().to_csv(file, index=False, compression=None)
+    plain: Any = make("Table", {"file": file.name}, tmp_path)
+    csv: Any = table(tmp_path, frame())
+    assert plain.x.equal(csv.x)
+    frame().to_csv(file, index=False)
+    file.write_bytes(file.read_bytes()[:-50])
+    with pytest.raises(UserError, match=r"mine\.csv\.gz cannot be unpacked: "):
+        make("Table", {"file": file.name}, tmp_path)
+
+
 @pytest.mark.parametrize("name", ["mine.csv", "mine.parquet", "mine.jsonl"])
 def test_a_file_that_git_has_not_fetched_is_no_table(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n")
