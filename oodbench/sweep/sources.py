@@ -105,7 +105,7 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
             dataset.check()
             if label in by_label:
                 same = by_label[label].dataset.options == dataset.options
-                hint = "leave one out" if same else "give them a `label` each"
+                hint = "leave one out, or " * same + "give them a `label` each"
                 raise UserError(f"two datasets are called '{label}': {hint}")
             source = replace(_source(sweep, dataset, label, training, ceiling), noise=noise)
             by_label[label] = source

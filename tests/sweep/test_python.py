@@ -192,6 +192,10 @@ class Unnamed(datasets.Dataset):
         ({"datasets": [{"data": frame(), "target": "y"}]}, "unknown column 'environment' in"),
         ({"datasets": [{"data": frame(), "target": "z"}]}, "unknown column"),
         (
+            {"datasets": 2 * [{"data": frame(), "target": "y", "environment": "site"}]},
+            "two datasets are called 'data': leave one out, or give them a `label` each",
+        ),
+        (
             {"datasets": [frame()]},
             r"without a column `environment` and `target` is given as \{\"data\": frame, "
             r"\"environment\": \.\.\., \"target\": \.\.\.\}, which name columns: age, dose, y, site",
