@@ -25,7 +25,7 @@ from oodbench.version import __version__ as __version__
 if TYPE_CHECKING:
     import pandas as pd
 
-    from oodbench.adaptations.base import adapt as adapt
+    from oodbench.adaptations import adapt as adapt
     from oodbench.gradients.critical import critical_samples as critical_samples
     from oodbench.sweep import sweep as sweep
     from oodbench.sweep.python import run as run
@@ -40,7 +40,7 @@ __all__ = [
 Source = str | PathLike[str]
 _PLACES = {
     "Results": "oodbench.sweep.results",
-    "adapt": "oodbench.adaptations.base",
+    "adapt": "oodbench.adaptations",
     "critical_samples": "oodbench.gradients.critical",
     "evaluate": "oodbench.train.models",
     "load_model": "oodbench.train.models",

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from oodbench.blame import blaming
 from oodbench.data.streams import to_device as to_device
 from oodbench.errors import UserError, unknown, wrong_result
-from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward, observed
-from oodbench.gradients.micro_batches import in_micro_batches
+from oodbench.gradients.backward import Reduction, Units, combined_backward, micro_batched, observed
 from oodbench.gradients.twice import risk_gradients
 from oodbench.hparams import choice, defaults, hparam, log_uniform, log_uniform_int, neutral_values
 from oodbench.networks.base import Network
@@ -513,7 +512,7 @@ class Algorithm(nn.Module):
         count = self.hparams.accumulation
         if count > 1 and self.reduction is not None:  # `update` has split these batches already
             count = 1
-        return in_micro_batches(self.network, function, count, *inputs)
+        return micro_batched(self.network, function, count, *inputs)
 
     @final
     def precision(self, x: Tensor) -> AbstractContextManager[object]:
@@ -621,7 +620,7 @@ class Algorithm(nn.Module):
             x=x,
             y=y,
             losses=self.problem.task.losses,
-            batch_norm=reduction.batch_norm or BATCH_NORM[reduction.unit],
+            batch_norm=reduction.meaning,
         )
 
 

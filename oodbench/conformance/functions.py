@@ -23,7 +23,7 @@ from oodbench.conformance.tiny_problems import (
 from oodbench.hparams import distributions, draw
 from oodbench.tasks import Task
 from oodbench.terminal import VMAP_IS_SLOW
-from oodbench.train.vectorized.bundles import explained
+from oodbench.train.vectorized import explained
 
 
 @requirement

@@ -15,7 +15,7 @@ from scipy import stats
 
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
-from oodbench.gradients.sensitivity import gini, loss_sensitivity
+from oodbench.gradients.critical import gini, loss_sensitivity
 from oodbench.networks.base import build
 from oodbench.report.figures import PAPER, WIDTHS, plain, save
 from oodbench.report.numbers import number

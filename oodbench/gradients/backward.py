@@ -24,13 +24,15 @@ meanings:
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
 
 from oodbench.gradients.factored import Dense, Gradients, add
 from oodbench.gradients.layers import RunLayer, any_layer, layers
@@ -75,6 +77,11 @@ class Reduction:
     observe: Callable[[Tensor, Tensor], dict[str, Tensor]] | None = None
     """Scalars to record, from two tensors (P,) over the network's P trained parameters: the squared norm of
     each before an update, and the number of nonzero components in its combined gradient."""
+
+    @property
+    def meaning(self) -> str:
+        """The meaning of batch normalisation: `batch_norm`, or the unit's default."""
+        return self.batch_norm or BATCH_NORM[self.unit]
 
 
 @torch.no_grad()
@@ -240,7 +247,7 @@ def _tapped(
                 output = Root.apply(output, trained[0])
             pending.update(trained)
             hooked: Any = output
-            precision = trained[0].dtype  # of the gradients, whatever autocast runs the layer in
+            precision = trained[0].dtype  # of the gradients, also under autocast
             hooked.register_hook(lambda cotangent: collect(pullback(cotangent.to(precision))))
         return output
 
@@ -292,3 +299,38 @@ def _say_fallback(what: str) -> None:
         "oodbench.gradients.layers",
         stacklevel=3,
     )
+
+
+def micro_batched(
+    network: nn.Module, function: Callable[..., Tensor], count: int, *inputs: Tensor
+) -> Tensor:
+    """Outputs (N, ...) of `function`, which runs the network on inputs (N, ...) in `count` micro-batches.
+
+    Gradients are those of the whole batch (arXiv:2101.06983). Only one micro-batch's activations are in
+    memory: the backward pass recomputes them, so that it is exact, at the price of a second forward pass.
+    Batch normalisation takes the statistics of a micro-batch, and counts it once.
+    """
+    if count == 1:
+        return function(*inputs)
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _statistics_kept(network)
+
+    outputs = [
+        checkpoint(function, *each, use_reentrant=False, context_fn=contexts)
+        for each in zip(*(x.chunk(count) for x in inputs), strict=True)
+    ]
+    return torch.cat(outputs)
+
+
+@contextmanager
+def _statistics_kept(network: nn.Module) -> Iterator[None]:
+    layers = [m for m in network.modules() if isinstance(m, _BatchNorm)]
+    before = [(m, m.momentum, m.num_batches_tracked) for m in layers]
+    try:
+        for m in layers:
+            m.momentum, m.num_batches_tracked = 0.0, None
+        yield
+    finally:
+        for m, momentum, tracked in before:
+            m.momentum, m.num_batches_tracked = momentum, tracked

@@ -1,16 +1,19 @@
-"""Critical samples: inputs near which the predicted class changes (arXiv:1706.05394, section 3.4.1).
+"""Critical samples and loss sensitivity: two measures of how networks memorize (arXiv:1706.05394).
 
-Their share of a data set, the critical sample ratio, says how densely decision boundaries cross the data:
-how complex the learned hypothesis is.
+Near a critical sample the predicted class changes (section 3.4.1). The share of critical samples says how
+densely decision boundaries cross the data: how complex the learned hypothesis is. Loss sensitivity says how
+strongly a training example steers the loss that follows.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad
 
 from oodbench.errors import UserError
+from oodbench.gradients.twice import twice_differentiable
 
 RADIUS, ALPHA, BETA = 0.3, 0.25, 0.2
 """The half-width of the box, the step and the noise of the paper, on pixels from 0 to 255."""
@@ -122,3 +125,56 @@ def _logits(predict: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         form = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise UserError(f"critical samples need logits ({len(x)}, C) of classes, not {form}")
     return outputs if outputs.shape[1] > 1 else torch.cat([-outputs / 2, outputs / 2], 1)
+
+
+def loss_sensitivity(
+    network: nn.Module,
+    losses: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    batches: Sequence[Tensor],
+    *,
+    lr: float,
+    every: int = 1,
+    parts: Tensor | None = None,
+) -> Tensor:
+    """|| dL_t / dx_i ||_1 after t updates of SGD, through the updates: (T // every, P, N).
+
+    Each of the T `batches` holds positions (B,) in the inputs x (N, ...) and targets y, and makes one
+    update of the parameters as they are in `network`, which stays as it was. L_t, after each `every`-th
+    of them, is the mean of `losses`, (N,), over all examples, or P sums weighted by the rows of `parts`,
+    (P, N). It depends on x_i by the updates alone. All T updates are in memory, unrolled. The paper's
+    measure is the mean over t.
+    """
+    weights = torch.full((1, len(x)), 1 / len(x)).to(x) if parts is None else parts
+    steering = x.detach().clone().requires_grad_()
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return losses(functional_call(network, parameters, (x,)), y).mean()
+
+    parameters: dict[str, Tensor] = {n: p.detach() for n, p in network.named_parameters()}
+    found = []
+    with twice_differentiable():
+        for t, batch in enumerate(batches, 1):
+            slopes = grad(loss)(parameters, steering[batch], y[batch])
+            parameters = {n: p - lr * slopes[n] for n, p in parameters.items()}
+            if t % every == 0:
+                each = losses(functional_call(network, parameters, (x.detach(),)), y)
+                found.append([_size(of_part, steering) for of_part in weights @ each])
+    return torch.stack([torch.stack(of_step) for of_step in found])
+
+
+def _size(loss: Tensor, x: Tensor) -> Tensor:
+    (slope,) = torch.autograd.grad(loss, x, retain_graph=True)
+    return slope.abs().flatten(1).sum(1)
+
+
+def gini(values: Tensor) -> Tensor:
+    """The Gini coefficient of values (..., N), at least 0: 0 if all are equal, towards 1 if one has all.
+
+    It is the mean |a - b| over all pairs, divided by twice the mean.
+    """
+    n = values.shape[-1]
+    ranks = torch.arange(1, n + 1).to(values)
+    ordered = values.sort(-1).values
+    return ((2 * ranks - n - 1) * ordered).sum(-1) / (n * ordered.sum(-1))

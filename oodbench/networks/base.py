@@ -28,11 +28,7 @@ ACTIVATIONS: tuple[type[nn.Module], ...] = (
 
 def register(name: str) -> Callable[[type["Network"]], type["Network"]]:
     """Register a network under `name`."""
-
-    def decorate(cls: type["Network"]) -> type["Network"]:
-        return networks.add(name)(cls)
-
-    return decorate
+    return networks.add(name)
 
 
 class Network(nn.Module):
@@ -50,7 +46,7 @@ class Network(nn.Module):
         """
 
         dropout: float = hparam(0.0, low=0.0, high=0.99, neutral=0.0)
-        """The share of the hidden units that are set to 0; a network that declares it anew applies it."""
+        """The share of the hidden units that are set to 0; a network that redeclares it applies it."""
         input_dropout: float = hparam(0.0, low=0.0, high=0.99, neutral=0.0)
         """The share of the inputs that are set to 0."""
         input_noise: float = hparam(0.0, low=0.0, neutral=0.0)

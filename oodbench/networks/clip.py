@@ -15,7 +15,7 @@ from oodbench.datasets import Dataset
 from oodbench.errors import UserError, missing_package
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network, register
-from oodbench.networks.timm import ModelInputs
+from oodbench.networks.timm import FILES, ModelInputs
 from oodbench.networks.vision import require_image
 from oodbench.networks.weights import REPLACED, Pretrained, require_sha256
 
@@ -25,7 +25,6 @@ PIXELS = {
     "interpolation": "bicubic",
 }
 """How CLIP standardises and resizes images (`clip.load` in its authors' code)."""
-FILES = ("model.safetensors", "pytorch_model.bin")
 ADAPTED = ["q_proj", "v_proj"]
 """The layers that LoRA changes: attention's queries and values (arXiv:2106.09685, section 4.2)."""
 
@@ -83,7 +82,10 @@ class CLIP(Pretrained):
         channels = require_image("CLIP", input_shape, 1)
         if channels not in (1, 3):
             raise UserError(f"the network CLIP takes images of 1 or 3 channels, not {channels}")
-        model = _model(hparams.weights)
+        if hparams.weights == "none":
+            model = transformers().CLIPModel(transformers().CLIPConfig())
+        else:
+            model = pretrained("CLIPModel", hparams.weights)
         require_sha256(self.weights_file(vars(hparams)), hparams.sha256)
         side = int(model.config.vision_config.image_size)
         inputs = ModelInputs(PIXELS, 3, side, bool(hparams.normalized))
@@ -136,12 +138,6 @@ class _Grey(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.expand(-1, 3, -1, -1)
-
-
-def _model(weights: str) -> Any:
-    if weights == "none":
-        return transformers().CLIPModel(transformers().CLIPConfig())
-    return pretrained("CLIPModel", weights)
 
 
 def _begin_at_texts(head: nn.Linear, hparams: CLIP.Hparams) -> None:

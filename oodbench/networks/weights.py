@@ -187,7 +187,7 @@ def without_prefix(
     """The entries under the prefix with which most `wanted` names are found, without the prefix.
 
     Prefixes count that give half of the wanted entries, by name and shape, or else by name. Without any,
-    all entries are returned. A removed prefix is told in a warning. Raises UserError if two prefixes fit
+    all entries are returned. A warning names a removed prefix. Raises UserError if two prefixes fit
     with different weights, such as a student's and its teacher's.
     """
     state = _without_chunks(state, wanted, file)

@@ -127,22 +127,22 @@ def _sentence(error: Exception, spec: RunSpec) -> str:
 def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
     """The seconds of a bundle, and the reason why its runs are trained one at a time if they are."""
     from oodbench import blame
-    from oodbench.train.loop import SingleProgram
+    from oodbench.train import vectorized
+    from oodbench.train.loop import Program
     from oodbench.train.run import Run
-    from oodbench.train.vectorized.bundles import explained, program_key, why_alone
-    from oodbench.train.vectorized.program import VectorizedProgram
 
     run = Run(bundle[0], settings)
-    reason = why_alone(run)
+    reason = vectorized.why_alone(run)
     if reason is None:
         try:
             several = [run, *(Run(spec, settings) for spec in bundle[1:SAMPLE])]
-            alike = [each for each in several if program_key(each) == program_key(run)]
-            return _seconds(VectorizedProgram(alike), alike, bundle), None
+            key = vectorized.program_key
+            alike = [each for each in several if key(each) == key(run)]
+            return _seconds(vectorized.VectorizedProgram(alike), alike, bundle), None
         except Exception as error:  # a launch trains these runs one at a time, too
-            reason = explained(error) or blame.described(error)
+            reason = vectorized.explained(error) or blame.described(error)
             run = Run(bundle[0], settings)
-    return _seconds(SingleProgram([run]), [run], bundle), reason
+    return _seconds(Program([run]), [run], bundle), reason
 
 
 def _seconds(program: "Program", runs: "Sequence[Run]", bundle: Sequence[RunSpec]) -> float:

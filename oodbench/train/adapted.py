@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.adaptations import Stream, adaptations, adapted
-from oodbench.adaptations.base import in_batches
+from oodbench.adaptations import Stream, adaptations, adapted, in_batches
 from oodbench.algorithms import Algorithm
 from oodbench.data.streams import ReadAhead, Stored
 from oodbench.datasets import Environment
@@ -112,9 +111,11 @@ def adapted_outputs(
     hparams = {key: value for key, value in spec.adapt.items() if key != "name"}
     name, transform = spec.adapt["name"], data.dataset.transform
     outputs: Outputs = {}
-    for environment, half in _streams(spec, data, scored):
+    every = ((name, half, i) for name in scored for half, i in data.splits[name].items())
+    for environment, half, index in every:
+        if not len(index) or (half == "in" and environment not in spec.held_out):
+            continue
         seed = derive("stream", spec.dataset, environment, half, spec.trial)
-        index = data.splits[environment][half]
         stream = stream_of(data.environments[environment], index, hparams, seed, workers)
         with kept_generators():
             seed_process(seed)
@@ -128,15 +129,6 @@ def adapted_outputs(
                 predict=lambda copied, x: copied.predict(transform(x, None)),
             )
     return outputs
-
-
-def _streams(
-    spec: RunSpec, data: Data, scored: Mapping[str, Environment]
-) -> Iterator[tuple[str, str]]:
-    for name in scored:
-        for half, index in data.splits[name].items():
-            if len(index) and (name in spec.held_out or half != "in"):
-                yield name, half
 
 
 def stream_of(

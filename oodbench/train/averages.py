@@ -303,12 +303,16 @@ def numbers(average: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UserError for an unknown name or number.
     """
-    given = dict(average)
-    name = given.pop("name", None)
+    name = average.get("name")
     if name not in AVERAGES:
         raise unknown("average", str(name), [*AVERAGES, "none"])
-    values = asdict(checked(AVERAGES[name].Hparams, given, f"the average {name}"))
+    values = asdict(_hparams(average))
     return {"name": name, **{key: value for key, value in values.items() if value is not None}}
+
+
+def _hparams(average: Mapping[str, Any]) -> Any:
+    given = {key: value for key, value in average.items() if key != "name"}
+    return checked(AVERAGES[average["name"]].Hparams, given, f"the average {average['name']}")
 
 
 def reason_against(
@@ -331,21 +335,14 @@ def make_average(
     """The average of a new run's weights; raises UserError for an average over several runs."""
     if average["name"] not in AVERAGES:
         raise UserError("an average of several runs is made by `python -m oodbench.train average`")
-    cls = AVERAGES[average["name"]]
-    given = {name: value for name, value in average.items() if name != "name"}
-    hparams = checked(cls.Hparams, given, f"the average {average['name']}")
-    return cls(averaged(algorithm), hparams, steps, evaluate_every)
-
-
-def averaged(algorithm: Algorithm) -> Weights:
-    """The tensors to average, by name: floating-point ones except the network's frozen parameters."""
+    # all floating-point tensors except the network's frozen parameters
     weights: Weights = {
         name: p
         for name, p in algorithm.named_parameters()
         if p.requires_grad or not name.startswith("network.")
     }
-    buffers = algorithm.named_buffers()
-    return weights | {name: b for name, b in buffers if b.is_floating_point()}
+    weights |= {name: b for name, b in algorithm.named_buffers() if b.is_floating_point()}
+    return AVERAGES[average["name"]](weights, _hparams(average), steps, evaluate_every)
 
 
 def _copy(weights: Weights) -> Weights:

@@ -3,8 +3,7 @@
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -34,18 +33,6 @@ Constants = dict[str, dict[str, dict[str, float | None]]]
 """metric -> environment -> split -> value; None where the metric of a constant is not defined."""
 
 
-@dataclass(frozen=True)
-class _Split:
-    """A split whose values are known: a mean for each metric, then the hits of each group."""
-
-    environment: str
-    split: str
-    metrics: Sequence[str]
-    count: int
-    groups: Sequence[Groups]
-    """The groups of each predictor's data; empty where there are none."""
-
-
 def evaluate(
     predict: Callable[[Tensor], Tensor],
     environments: Mapping[str, Environment],
@@ -70,18 +57,8 @@ def evaluate(
 
     collected = _collect(predict, environments, task, loader_workers, work, batches)
     outputs = {name: values.pop(OUTPUTS, torch.empty(0)) for name, values in collected.items()}
-    scored: list[_Split] = []
-    values: list[Tensor] = []
-    for name, metrics in collected.items():
-        for split, index in splits[name].items():
-            if not len(index):
-                continue
-            values_of_split = {metric: value[index].double() for metric, value in metrics.items()}
-            values.append(torch.stack([value.mean() for value in values_of_split.values()]))
-            of_split = [groups[name][split]] if groups and name in groups else []
-            values += [hits(g.keys, values_of_split["accuracy"], len(g.counts)) for g in of_split]
-            scored.append(_Split(name, split, [*values_of_split], len(index), of_split))
-    (evaluations,) = _evaluations(scored, [torch.cat(values).tolist()])
+    of_one = {name: {m: v[None] for m, v in of.items()} for name, of in collected.items()}
+    (evaluations,) = _evaluations(of_one, [splits], [groups] if groups else ())
     if whole is not None:
         for name, kept in outputs.items():
             for split, index in splits[name].items():
@@ -124,8 +101,7 @@ def evaluate_vectorized(
     The data of all predictors are in memory and have equal shapes. `predict` maps inputs (R, N, ...)
     and the indices of R predictors to their logits (R, N, C).
     """
-    scored: list[_Split] = []
-    values: list[Tensor] = []
+    collected: dict[str, dict[str, Tensor]] = {}
     for name, first in environments[0].items():
         data = [e[name] for e in environments]
         chunks, of_runs = [], [b[name] for b in batches] if batches else None
@@ -147,27 +123,8 @@ def evaluate_vectorized(
                 metric: value.new_empty(len(value), len(first.y)).scatter_(1, arrived, value)
                 for metric, value in metrics.items()
             }
-        for split, index in splits[0][name].items():
-            if not len(index):
-                continue
-            indices = torch.stack([s[name][split] for s in splits])
-            values_of_split = {m: value.gather(1, indices).double() for m, value in metrics.items()}
-            values.append(torch.stack([value.mean(1) for value in values_of_split.values()], 1))
-            of_split = [g[name][split] for g in groups or () if name in g]
-            if of_split:
-                keys = torch.stack([g.keys for g in of_split])
-                values.append(hits(keys, values_of_split["accuracy"], len(of_split[0].counts)))
-            scored.append(_Split(name, split, [*values_of_split], len(index), of_split))
-    return _evaluations(scored, torch.cat(values, 1).tolist())
-
-
-def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
-    """How many examples of each group are `right` (..., n): (..., groups), exact in float64.
-
-    `keys` (..., n) are the examples' groups.
-    """
-    counts = right.new_zeros(*right.shape[:-1], groups, dtype=torch.float64)
-    return counts.scatter_add_(-1, keys, right.double())
+        collected[name] = metrics
+    return _evaluations(collected, splits, groups or ())
 
 
 def shapes(
@@ -181,24 +138,38 @@ def shapes(
 
 
 def _evaluations(
-    scored: Sequence[_Split], values: Iterable[Sequence[float]]
+    collected: Mapping[str, Mapping[str, Tensor]],
+    splits: Sequence[Mapping[str, Mapping[str, Tensor]]],
+    groups: Sequence[OfGroups],
 ) -> list[list[Evaluation]]:
-    return [
-        [
-            Evaluation(split.environment, split.split, metric, value, count)
-            for split in scored
-            for metric, value, count in _of_split(split, k, rest)
-        ]
-        for k, rest in enumerate(map(iter, values))
-    ]
-
-
-def _of_split(split: _Split, k: int, rest: Iterator[float]) -> Iterator[tuple[str, float, int]]:
-    for metric in split.metrics:
-        yield metric, next(rest), split.count
-    if split.groups:
-        groups = split.groups[k]
-        yield from values_of_groups(groups, list(itertools.islice(rest, len(groups.counts))))
+    """The evaluations of K predictors from their examples' values (K, N), by environment and metric."""
+    scored: list[tuple[str, str, Sequence[str], int, list[Groups]]] = []
+    values: list[Tensor] = []
+    for name, metrics in collected.items():
+        for split, index in splits[0][name].items():
+            if not len(index):
+                continue
+            indices = torch.stack([s[name][split] for s in splits])
+            of_split = {m: value.gather(1, indices).double() for m, value in metrics.items()}
+            values.append(torch.stack([value.mean(1) for value in of_split.values()], 1))
+            of_groups = [g[name][split] for g in groups if name in g]
+            if of_groups:
+                keys = torch.stack([g.keys for g in of_groups])
+                right = of_split["accuracy"]  # float64, in which these sums are exact
+                hits = right.new_zeros(len(right), len(of_groups[0].counts))
+                values.append(hits.scatter_add_(1, keys, right))
+            scored.append((name, split, [*of_split], len(index), of_groups))
+    found: list[list[Evaluation]] = []
+    for k, row in enumerate(torch.cat(values, 1).tolist()):
+        rest, of_run = iter(row), list[Evaluation]()
+        for name, split, names, count, of_groups in scored:
+            of_run += [Evaluation(name, split, m, next(rest), count) for m in names]
+            if of_groups:
+                hit = list(itertools.islice(rest, len(of_groups[k].counts)))
+                further = values_of_groups(of_groups[k], hit)
+                of_run += [Evaluation(name, split, *each) for each in further]
+        found.append(of_run)
+    return found
 
 
 def logits(

@@ -24,12 +24,17 @@ from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile
 from oodbench.train.digests import digests_of
-from oodbench.train.loop import SingleProgram, Training, begin, train
+from oodbench.train.loop import Program, Training, begin, train
 from oodbench.train.process import clean_process, products_in
 from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
-from oodbench.train.vectorized.bundles import capacity, explained, program_key, why_alone
-from oodbench.train.vectorized.program import VectorizedProgram
+from oodbench.train.vectorized import (
+    VectorizedProgram,
+    capacity,
+    explained,
+    program_key,
+    why_alone,
+)
 
 Ended = Callable[[str, State, str], None]
 """Called with a run's id, its state and, for a failure, one sentence."""
@@ -79,45 +84,35 @@ def execute_bundle(
     ordered = sorted(runs, key=lambda run: (run[0].trial, run[0].draw))
     # absolute, as a method may change the working directory
     waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in ordered)
-    with Heartbeats() as heartbeats:
-        return _execute(waiting, settings, ended, progress, interrupts or Interrupts(), heartbeats)
-
-
-def _execute(
-    waiting: "deque[tuple[RunSpec, RunDirectory]]",
-    settings: TrainSettings,
-    ended: Ended,
-    progress: Steps,
-    interrupts: Interrupts,
-    heartbeats: "Heartbeats",
-) -> list[str]:
+    interrupts = interrupts or Interrupts()
     most, alone = settings.vectorize or MAX_VECTORIZED, set[str]()
-    while waiting and not interrupts.stop:
-        limit = 0 if waiting[0][0].id in alone else most
-        bundle = _Bundle(settings, ended, heartbeats)
-        try:
-            with clean_process(settings.threads):
-                bundle.acquire(waiting, limit)
-            with clean_process(settings.threads):  # undoes settings made in building
-                bundle.train(progress, interrupts)
-        except Exception as error:
-            if not bundle.held:
-                raise
-            left = [(item.spec, item.directory) for item in bundle.held]
-            reason = explained(error) if bundle.vectorized else None
-            if reason and not is_disk_full(error, left[0][1].path):
-                alone |= {spec.id for spec, _ in left}
-                _warn_one_at_a_time(left[0][0], reason)
-            elif bundle.vectorized and len(left) > 1 and not is_disk_full(error, left[0][1].path):
-                most = len(left) // 2
-            else:
-                left = []
-                bundle.fail(bundle.held[0], error)
-            waiting.extendleft(reversed(left))
-        finally:
-            bundle.release()
-        if limit > 1 and not bundle.vectorized:
-            return [spec.id for spec, _ in waiting]
+    with Heartbeats() as heartbeats:
+        while waiting and not interrupts.stop:
+            limit = 0 if waiting[0][0].id in alone else most
+            bundle = _Bundle(settings, ended, heartbeats)
+            try:
+                with clean_process(settings.threads):
+                    bundle.acquire(waiting, limit)
+                with clean_process(settings.threads):  # undoes settings made in building
+                    bundle.train(progress, interrupts)
+            except Exception as error:
+                if not bundle.held:
+                    raise
+                left = [(held.spec, held.directory) for held in bundle.held]
+                together = bundle.vectorized and not is_disk_full(error, left[0][1].path)
+                if together and (reason := explained(error)):
+                    alone |= {spec.id for spec, _ in left}
+                    _warn_one_at_a_time(left[0][0], reason)
+                elif together and len(left) > 1:
+                    most = len(left) // 2
+                else:
+                    left = []
+                    bundle.fail(bundle.held[0], error)
+                waiting.extendleft(reversed(left))
+            finally:
+                bundle.release()
+            if limit > 1 and not bundle.vectorized:
+                return [spec.id for spec, _ in waiting]
     for spec, _ in waiting:
         ended(spec.id, State.INTERRUPTED, "")
     return []
@@ -125,16 +120,20 @@ def _execute(
 
 @dataclass(eq=False)
 class _Held:
-    """A run whose lock this process holds."""
+    """A run that this process trains, with its lock."""
 
     spec: RunSpec
     directory: RunDirectory
-    lock: BaseFileLock
+    lock: BaseFileLock | None = None
     training: Training | None = None
 
     @property
     def step(self) -> int:
         return 0 if self.training is None else self.training.run.step
+
+    def unlock(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
 
 
 class _Bundle:
@@ -171,30 +170,24 @@ class _Bundle:
         waiting.extend(others)
 
     def _hold(self, spec: RunSpec, directory: RunDirectory) -> _Held | None:
-        if directory.is_in_tables:
-            self._ended(spec.id, directory.state(), "")
-            return None
+        """None, once `ended` is called, for a run that has ended or that another process trains."""
+        how: tuple[State, str] | None = None
+        held = _Held(spec, directory)
         try:
-            lock = directory.lock()
-            lock.acquire()
-        except Timeout:
-            self._ended(spec.id, State.ELSEWHERE, "")
-            return None
-        except OSError as error:  # the disk is full, or missing
-            self._ended(spec.id, *_state_after(error, directory))
-            return None
-        held = _Held(spec, directory, lock)
-        try:
-            end = directory.end()
-            if end is None:
+            if not directory.is_in_tables:
+                held.lock = directory.lock()
+                held.lock.acquire()
+            if (end := directory.end()) is not None:
+                how = end, ""
+            else:
                 self._heartbeats.start(directory, lambda: held.step)
-        except (OSError, DamagedFile) as error:
-            lock.release()
-            self._ended(spec.id, *_state_after(error, directory))
-            return None
-        if end is not None:
-            lock.release()
-            self._ended(spec.id, end, "")
+        except Timeout:
+            how = State.ELSEWHERE, ""
+        except (OSError, DamagedFile) as error:  # the disk is full, or missing
+            how = _state_after(error, directory)
+        if how is not None:
+            held.unlock()
+            self._ended(spec.id, *how)
             return None
         self.held.append(held)
         if len(self.held) == 1 and self.settings.run_timeout is not None:
@@ -232,7 +225,7 @@ class _Bundle:
 
         if trainings:
             first = next(iter(trainings)).run.spec
-            program = VectorizedProgram if self.vectorized else SingleProgram
+            program = VectorizedProgram if self.vectorized else Program
             with products_in(first.precision):
                 train(list(trainings), ended, progress, interrupts, program)
 
@@ -253,7 +246,7 @@ class _Bundle:
     def _release(self, held: _Held) -> None:
         self.held.remove(held)
         self._heartbeats.stop(held.directory)
-        held.lock.release()
+        held.unlock()
 
     def release(self) -> None:
         self._time_limit.close()

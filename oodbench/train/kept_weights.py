@@ -51,7 +51,7 @@ class Judge:
         }
         if not recorded:
             return None
-        found = [recorded.get(place, (None, 1)) for place in self.evidence]
+        found = [recorded.get(split, (None, 1)) for split in self.evidence]
         values = np.array([value for value, _ in found], dtype=float)  # None becomes NaN
         counts = np.array([count for _, count in found])
         return np.where(np.isfinite(values), values, np.nan), shares(counts, self._environments)

@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from zipfile import ZipFile
 
 import torch
@@ -18,7 +18,6 @@ from oodbench.train.kept_weights import KeptWeights
 from oodbench.train.observers import Observers
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
-from oodbench.train.vectorized.optimizers import rule_of
 
 CHECK_EVERY = 50
 """The steps between two looks at the losses: a run that diverges ends there."""
@@ -31,35 +30,22 @@ CHECKPOINT_SHARE = 0.05
 """The largest share of a run's time that repeated checkpoints may take."""
 
 
-class Program(Protocol):
-    """Runs at the same step that are trained together."""
+class Program:
+    """Runs at the same step that are trained together: here one after the other."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = list(runs)
 
     def run_steps(self, steps: int) -> list[int | None]:
-        """Do `steps` updates of every run; the first step of each whose loss was not finite."""
+        """Do `steps` updates of every run; returns each one's first step whose loss was not finite."""
+        return [run.run_steps(steps) for run in self.runs]
 
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """All metrics of some of the runs, by index."""
+        """All metrics of some of the runs, by index, with their evaluated weights."""
+        return [self.runs[k].evaluate() for k in which]
 
     def sync_to_runs(self) -> None:
         """Write what the program holds of the runs' states into the runs."""
-
-
-class SingleProgram:
-    """The program of a single run, which holds all of its state itself."""
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        (self._run,) = runs
-
-    def run_steps(self, steps: int) -> list[int | None]:
-        """Do `steps` updates of the run."""
-        return [self._run.run_steps(steps)]
-
-    def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """All metrics of the run."""
-        return [self._run.evaluate() for _ in which]
-
-    def sync_to_runs(self) -> None:
-        """Do nothing."""
 
 
 @dataclass(eq=False)
@@ -70,7 +56,7 @@ class Training:
     directory: RunDirectory
     saved: float = field(default_factory=time.monotonic)
     saving: float = 0.0
-    """Seconds that the last checkpoints took, its own and those of the runs beside it."""
+    """Seconds that the last checkpoints took, of this run and of those trained with it."""
     diverged: int | None = None
     """The first step whose loss was not finite."""
     divergence_recorded: bool = False
@@ -156,7 +142,7 @@ def train(
     ended: Callable[[Training, State], None],
     progress: Callable[[int], None] = lambda step: None,
     interrupts: Interrupts | None = None,
-    program: Callable[[Sequence[Run]], Program] = SingleProgram,
+    program: Callable[[Sequence[Run]], Program] = Program,
 ) -> None:
     """Train runs to their ends; runs at the same step are trained by one `program`.
 
@@ -257,51 +243,14 @@ def resume(run: Run, directory: RunDirectory) -> None:
             checkpoint = torch.load(file, map_location=run.settings.device, weights_only=True)
             if checkpoint["id"] != run.spec.id:
                 raise UnfitError("it is another run's")
-            state, records = checkpoint["run"], checkpoint["records"]
-            count, sha256 = records["records"], records["sha256"]
-            _check(state, run)
-            run.restore(state)
+            count, sha256 = (checkpoint["records"][key] for key in ("records", "sha256"))
+            run.restore(checkpoint["run"])
+            due = len(run.spec.due(run.step))
         except (UnfitError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # damaged bytes may raise anything
-            raise UnfitError(f"it cannot be read ({type(error).__name__})") from error
-    due = len(run.spec.due(run.step))
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:150]
+            what = "it cannot be read by this version of the method and of oodbench"
+            raise UnfitError(f"{what} ({reason})") from error
     if count != due or not directory.keep_records(count, sha256):
         raise UnfitError(f"the {due} records up to its step {run.step} are not all there")
-
-
-def _check(state: Any, run: Run) -> None:
-    wanted = run.state()
-    compared = wanted.keys() - {"sums", "optimizers", "average", "device_rng", "process_rng"}
-    if state.keys() != wanted.keys() or any(_form(state[k]) != _form(wanted[k]) for k in compared):
-        raise UnfitError("it has another form: of another version of the method or of oodbench")
-    if not 0 < state["step"] <= run.spec.steps:
-        raise UnfitError(f"its step is {state['step']}, which the run does not have")
-    if not all(isinstance(value, float) for value in state["sums"].values()):
-        raise UnfitError("its sums of metrics are no numbers")
-    if state["optimizers"].keys() != wanted["optimizers"].keys():
-        raise UnfitError("it has the states of other optimizers")
-    for name, optimizer in run.algorithm.optimizers.items():
-        _check_optimizer(state["optimizers"][name], optimizer)
-
-
-def _check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Check options and shapes; the state of an optimizer without an UpdateRule may have any shape."""
-    states = (state, optimizer.state_dict())
-    groups = [[(g.keys(), g["params"]) for g in s["param_groups"]] for s in states]
-    if groups[0] != groups[1]:
-        raise UnfitError("its optimizers have other options or parameters")
-    rule = rule_of(optimizer)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for index, kept in state["state"].items():
-        slots = rule.slots if rule is not None else ()
-        if any(_form(kept[slot]) != _form(parameters[index]) for slot in slots):
-            raise UnfitError("its optimizers' states have other shapes")
-
-
-def _form(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.shape, value.dtype
-    if isinstance(value, Mapping):
-        return {key: _form(item) for key, item in value.items()}
-    return type(value)

@@ -121,19 +121,15 @@ def load_model(
     else:
         run, file = _weights_of_cell(Directory(path), names, rule, trial)
     info = _info(run)
-    _require_known(info)
-    known = _data_dir(run) if data_dir is None else Path(data_dir)
-    settings = TrainSettings(data_dir=known, device=device)
-    with clean_process(torch.get_num_threads()), kept_generators():
-        return _built(info, file, settings)
-
-
-def _require_known(info: RunFile) -> None:
     plugins = ", ".join(info.provenance.get("plugins", []))
     hint = f" (import the run's plug-ins before: {plugins})" if plugins else ""
     algorithms.get(info.spec.algorithm, hint=hint)
     datasets.get(info.spec.dataset, hint=hint)
     networks.get(info.spec.network, hint=hint)
+    known = _data_dir(run) if data_dir is None else Path(data_dir)
+    settings = TrainSettings(data_dir=known, device=device)
+    with clean_process(torch.get_num_threads()), kept_generators():
+        return _built(info, file, settings)
 
 
 def _info(run: RunDirectory) -> RunFile:

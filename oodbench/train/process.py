@@ -3,11 +3,11 @@
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,75 +22,58 @@ AUTOCAST = {"bfloat16": torch.bfloat16}
 """The precision that the network is trained in, where it is not that of its parameters."""
 
 
-class _Setting(NamedTuple):
-    """A setting of the whole process."""
-
-    read: Callable[[], Any]
-    write: Callable[[Any], object]
-    clean: Any = None
-    """The setting's value where runs are trained; None leaves it unchanged."""
-
-
 def _enter(directory: Path | None) -> None:
     if directory is not None:
         os.chdir(directory)
 
 
-def _deterministic() -> tuple[bool, bool]:
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    return torch.are_deterministic_algorithms_enabled(), warn_only
-
-
-def _flushes_subnormals() -> bool:
-    """Half of the smallest number with full precision is taken for 0."""
-    return sys.float_info.min / 2 == 0
-
-
-_SETTINGS = (
-    _Setting(working_directory, _enter),
-    _Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Any], ...] = (
+    (working_directory, _enter, None),
+    (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     # None and not the CPU, which torch would keep as a mode that slows every call
-    _Setting(
+    (
         lambda: torch.empty(0).device,  # get_default_device of torch 2.4 knows no None
         lambda device: torch.set_default_device(None if device.type == "cpu" else device),
         torch.device("cpu"),
     ),
-    _Setting(torch.is_grad_enabled, torch.set_grad_enabled, True),
-    _Setting(
-        _deterministic,
+    (torch.is_grad_enabled, torch.set_grad_enabled, True),
+    (
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
         lambda mode: torch.use_deterministic_algorithms(mode[0], warn_only=mode[1]),
         (False, False),
     ),
-    _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
     *(
-        _Setting(partial(getattr, cudnn, flag), partial(setattr, cudnn, flag), False)
+        (partial(getattr, cudnn, flag), partial(setattr, cudnn, flag), False)
         for flag in ("deterministic", "benchmark")
     ),
-    # a product with such a number takes a hundred times as long, as in the moments of components that a
-    # mask has kept from moving
-    _Setting(_flushes_subnormals, torch.set_flush_denormal, True),
-    _Setting(torch.get_num_threads, torch.set_num_threads),
+    # a product with a subnormal number takes a hundred times as long, as in the moments of components that
+    # a mask has kept from moving; where they are flushed, half of the smallest normal number is 0
+    (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal, True),
+    (torch.get_num_threads, torch.set_num_threads, None),
 )
-
-
-def _write(setting: _Setting, value: Any) -> None:
-    if setting.read() != value:
-        setting.write(value)
+"""How each setting of the process is read and written, and its value where runs are trained (None: any)."""
 
 
 @contextmanager
 def clean_process(threads: int) -> Iterator[None]:
     """Give the process torch's default settings and a number of threads; afterwards restore its own."""
-    before = [(setting, setting.read()) for setting in _SETTINGS]
-    for setting in _SETTINGS:
-        if setting.clean is not None:
-            _write(setting, setting.clean)
+    before = [read() for read, _, _ in _SETTINGS]
+    _write([clean for _, _, clean in _SETTINGS])
     torch.set_num_threads(threads)
     try:
         yield
     finally:
-        for setting, value in before:
-            _write(setting, value)
+        _write(before)
+
+
+def _write(values: Sequence[Any]) -> None:
+    for (read, write, _), value in zip(_SETTINGS, values, strict=True):
+        if value is not None and read() != value:
+            write(value)
 
 
 @contextmanager

@@ -25,6 +25,8 @@ from oodbench.seeds import derive
 from oodbench.train.adapted import adapted_outputs, drawn_batches, with_adaptation
 from oodbench.train.averages import make_average
 from oodbench.train.evaluate import (
+    OfGroups,
+    SplitMetrics,
     constant_answer,
     evaluate,
     logits,
@@ -221,15 +223,11 @@ class Run:
     def evaluate(self) -> list[Evaluation]:
         """All metrics of the predictor with the evaluated weights."""
         self.algorithm.eval()
-        data, task, workers = self.data, self.problem.task, self.loader_workers
-        whole = whole_metrics(data.dataset)
         self.validate()
         with self.evaluated_weights():
-            drawn = drawn_batches(self.spec, self.algorithm, data.splits)
-            splits = data.with_mislabeled()
-            evaluations = evaluate(
-                self.predict, self.scored, splits, task, workers, whole, data.groups, drawn
-            )
+            scored = (self.scored, self.data.with_mislabeled())
+            whole = whole_metrics(self.data.dataset)
+            evaluations = self._scores(scored, whole, self.data.groups)
         return self.adapted(with_memorized(evaluations)) + self.own_metrics()
 
     def adapted(self, evaluations: list[Evaluation]) -> list[Evaluation]:
@@ -249,14 +247,16 @@ class Run:
         method = self.algorithm
         method.eval()
         if self.average is not None and self.average.by_validation:
-            self.average.validated(self._loss(self.validated_on))
+            self.average.validated(mean_loss(self._scores(self.validated_on), self.problem.task))
         if self.set_aside[0] and method.drawing_at(self.step - 1).held_out:
-            method.validated(self._loss(self.set_aside), self.step)
+            loss = mean_loss(self._scores(self.set_aside), self.problem.task)
+            method.validated(loss, self.step)
 
-    def _loss(self, data: Scored) -> float:
+    def _scores(
+        self, data: Scored, whole: SplitMetrics | None = None, groups: OfGroups | None = None
+    ) -> list[Evaluation]:
         task, drawn = self.problem.task, drawn_batches(self.spec, self.algorithm, data[1])
-        workers = self.loader_workers
-        return mean_loss(evaluate(self.predict, *data, task, workers, batches=drawn), task)
+        return evaluate(self.predict, *data, task, self.loader_workers, whole, groups, drawn)
 
     def _set_aside(self) -> Scored:
         method, indices = self.algorithm, dict[str, Tensor]()

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import oodbench
-from oodbench.adaptations import Stream
-from oodbench.adaptations.base import in_batches
+from oodbench.adaptations import Stream, in_batches
 
 COUNT, CLASSES, SIZE = 53, 4, 11
 

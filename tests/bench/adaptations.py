@@ -4,8 +4,7 @@ from pathlib import Path
 
 import torch
 
-from oodbench.adaptations import Stream, adaptations, adapted
-from oodbench.adaptations.base import in_batches
+from oodbench.adaptations import Stream, adaptations, adapted, in_batches
 from oodbench.networks.base import build
 from tests.bench import Row, paired
 from tests.bench.steps import SLACK, products

@@ -15,7 +15,7 @@ from oodbench.train.averages import AVERAGES
 from oodbench.train.execute import execute_bundle
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.train.vectorized.bundles import why_not
+from oodbench.train.vectorized import why_not
 from tests.bench import Row
 
 ROUNDS, STEPS = 3, 600

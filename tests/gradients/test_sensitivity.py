@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.gradients.sensitivity import by_class, gini, loss_sensitivity
+from oodbench.gradients.critical import gini, loss_sensitivity
 
 N, CLASSES, LR = 12, 3, 0.3
 
@@ -60,13 +60,6 @@ def test_sensitivity_is_that_of_finite_differences(norm: tuple[nn.Module, ...]) 
     torch.testing.assert_close(whole[:, 0], wanted.sum(1).abs().sum(-1)[1::2], rtol=0, atol=1e-6)
     never = [i for i in range(N) if not any(i in batch for batch in p.batches)]
     assert never and (whole[..., never] == 0).all()
-
-
-def test_the_matrix_of_classes_averages_over_examples_and_steps() -> None:
-    p = Problem()
-    found = loss_sensitivity(p.network, p.losses, p.x, p.y, p.batches, lr=LR, parts=p.parts)
-    matrix = by_class(found, p.y, CLASSES)
-    assert matrix[2, 1].item() == pytest.approx(found[:, 2, p.y == 1].mean().item())
 
 
 def test_gini_is_its_definition() -> None:

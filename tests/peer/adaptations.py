@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 import oodbench
-from oodbench.adaptations import Stream
-from oodbench.adaptations.base import in_batches
+from oodbench.adaptations import Stream, in_batches
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.networks import build
 from oodbench.tasks import Task

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oodbench.adaptations.base import in_batches
+from oodbench.adaptations import in_batches
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan

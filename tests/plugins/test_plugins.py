@@ -14,7 +14,7 @@ from oodbench.conformance.updates import resumes_exactly
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.train.vectorized.bundles import why_not
+from oodbench.train.vectorized import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.paths import ROOT

@@ -16,7 +16,7 @@ from oodbench.train.averages import AVERAGES, valley
 from oodbench.train.evaluate import evaluate, mean_loss
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.train.vectorized.bundles import why_not
+from oodbench.train.vectorized import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed

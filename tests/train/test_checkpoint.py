@@ -126,18 +126,10 @@ def forms() -> dict[str, Callable[[dict[str, Any]], Any]]:
     def without(key: str) -> Callable[[dict[str, Any]], Any]:
         return lambda state: {**state, "run": {k: v for k, v in state["run"].items() if k != key}}
 
-    def other_type(state: dict[str, Any]) -> Any:
-        own = state["run"]["algorithm"]
-        state["run"]["algorithm"] = {k: v.double() for k, v in own.items()}
-        return state
-
     keys = ("step", "seconds", "sums", "counted", "algorithm", "optimizers", "rng", "device_rng")
     return {
         "a list": lambda state: [state],
         "records of other keys": at("records", value={"records": 2, "sha1": ""}),
-        "moments of another shape": at(
-            *("run", "optimizers", "main", "state", 0, "exp_avg"), value=torch.zeros(3, 5, 7)
-        ),
         "other optimizers": at("run", "optimizers", value={"second": {}}),
         "a step in words": at("run", "step", value="ninety"),
         "a random state of another size": at("run", "rng", value=torch.zeros(3, dtype=torch.uint8)),

@@ -19,8 +19,7 @@ import torch
 
 from oodbench.errors import MissingError
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.train.observers import Observer, observers, register
-from oodbench.train.trackers import curves
+from oodbench.train.observers import Observer, curves, observers, register
 from tests.helpers.commands import python, run
 from tests.helpers.kills import Killed, checkpoint_every, killed_at
 from tests.helpers.paths import ROOT

@@ -11,7 +11,7 @@ from torch import Tensor
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.train.vectorized.bundles import why_not
+from oodbench.train.vectorized import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed

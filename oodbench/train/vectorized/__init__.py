@@ -1,11 +1,200 @@
 """Many runs trained as one program; a run's numbers do not depend on the other runs in it.
 
-Runs of a bundle differ in numbers alone: trial, draw, and hyperparameters that fix no shape. `bundles` says
-which runs are vectorized, by the run alone. A row's bits depend on no other row: operations over runs are
-elementwise in them or batched products; a program of one run holds it twice, because batched kernels round
-a batch of one differently, and as often as it takes for no tensor to have a remainder
-(`program.Remainders`); hyperparameters that can be drawn are tensors in every program, because a Python
+Runs of a bundle differ in numbers alone: trial, draw, and hyperparameters that fix no shape. `why_alone`
+says which runs are vectorized, by the run alone. A row's bits depend on no other row: operations over runs
+are elementwise in them or batched products; a program of one run holds it twice, because batched kernels
+round a batch of one differently, and as often as it takes for no tensor to have a remainder
+(`arithmetic.Remainders`); hyperparameters that can be drawn are tensors in every program, because a Python
 number is folded into the arithmetic in another way. Runs that are behind catch up first, and each stops at
 the steps at which it would by itself, so that any program goes on from its checkpoint. On a GPU the kernels
 that are chosen depend on the sizes, and the same runs agree up to round-off.
 """
+
+import math
+import traceback
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from oodbench.networks.base import Network, Perturbation
+from oodbench.train.evaluate import whole_metrics
+from oodbench.train.run import Run
+from oodbench.train.vectorized.optimizers import shared_options
+from oodbench.train.vectorized.program import VectorizedProgram as VectorizedProgram
+
+CPU_PRODUCTS = 2**22
+"""The most multiplications of a forward pass for which a run is vectorized on a CPU: above, arithmetic
+outweighs the overhead of a step, and batched products are no faster."""
+CPU_BYTES = 2**29
+"""The most bytes that a vectorized program may need on a CPU."""
+LAYERS = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+"""Layers that may use a weight several times for one input."""
+DEVICE_SHARE = 0.8
+"""The share of a device's free memory that all vectorized programs on it may need together."""
+HOOKS = ("prepare", "next_buffers", "objective", "combine", "predict")
+"""The functions of a method that are called once for many runs."""
+LEAF = (
+    "takes a gradient by `torch.autograd` with respect to a tensor of its own, which many runs at once "
+    "cannot: of a scale of the logits it is `out.task.scale_gradients(out.logits, out.targets)`"
+)
+IN_PLACE = "changes a tensor in place: return a buffer's next value from `next_buffers`"
+ADVICE = {
+    "cannot be empty": "takes gradients by `torch.autograd`, for which the parameters of many runs are "
+    "none: call `self.risk_gradients(out)`",
+    "requires_grad_()": LEAF,
+    "does not require grad": LEAF,
+    "data-dependent control flow": "branches in Python on a tensor (`if`, `or`, `max`): write arithmetic "
+    "or `torch.where`",
+    ".item()": "makes a Python number of a tensor (`.item()`, `float`, functions of `math`): stay with "
+    "tensors and torch's functions, and give metrics detached",
+    "random operation": "draws random numbers: make them in `noise`, with its generator, and take them "
+    "from `batch.noise`",
+    "dynamic shape": "picks by values, so that the shape depends on them (a mask as an index, `nonzero`, "
+    "`unique`): multiply by the mask or write `torch.where`",
+    "data pointer": "leaves torch (`.numpy()`, `.tolist()`): stay with tensors",
+    "inplace": IN_PLACE,
+    "doesn't match the broadcast shape": IN_PLACE,
+}
+"""Words of torch's message -> what a function did, and what to write instead."""
+
+
+def why_alone(run: Run) -> str | None:
+    """The reason why a run is trained separately, or None if it is vectorized.
+
+    It depends on the run and its device alone, so that a run has the same bits with any other runs.
+    """
+    reason = why_not(run)
+    if reason is not None or run.settings.device != "cpu":
+        return reason
+    weights = sum(p.numel() for p in run.algorithm.parameters() if p.dim() > 1)
+    most = CPU_PRODUCTS // _inputs(run)
+    if weights > most or _products(run) > most:
+        return "its steps are long enough that several at once are no faster"
+    return None
+
+
+def capacity(run: Run) -> int:
+    """How many such runs fit into the memory that one program may take, at least one.
+
+    On a GPU it is measured, by the gradients of one step.
+    """
+    settings = run.settings
+    if settings.device == "cpu":
+        return max(1, CPU_BYTES // _bytes(run))
+    torch.cuda.reset_peak_memory_stats(settings.device)
+    before = torch.cuda.memory_allocated(settings.device)
+    VectorizedProgram([run]).gradients(run.step)
+    need = torch.cuda.max_memory_allocated(settings.device) - before
+    free, _ = torch.cuda.mem_get_info(settings.device)
+    return max(1, int(DEVICE_SHARE * settings.device_share * free / max(1, need)))
+
+
+def _inputs(run: Run) -> int:
+    return len(run.names) * run.batches.batch_size * (1 + run.algorithm.needs.views)
+
+
+@torch.no_grad()
+def _products(run: Run) -> int:
+    """Multiplications that predict an input: a convolution uses a weight many times."""
+    found = [0]
+    layers = [m for m in run.algorithm.modules() if isinstance(m, LAYERS)]
+    hooks = [
+        layer.register_forward_hook(
+            lambda m, x, out: found.append(m.weight[0].numel() * out.numel())
+        )
+        for layer in layers
+    ]
+    run.algorithm.predict(run.batches[run.step].x[0, :1])
+    for hook in hooks:
+        hook.remove()
+    return sum(found)
+
+
+def _bytes(run: Run) -> int:
+    trained = sum(p.numel() for p in run.algorithm.parameters())
+    combines = run.algorithm.reduction is not None
+    copies = 6 + (3 * len(run.names) if combines else 0)
+    copies += 0 if run.average is None else run.average.copies
+    examples = _inputs(run)
+    widths = math.prod(run.problem.input_shape)
+    widths += sum(m.out_features for m in run.algorithm.modules() if isinstance(m, nn.Linear))
+    return 4 * (copies * trained + 6 * examples * widths)
+
+
+def why_not(run: Run) -> str | None:
+    """The reason why a run cannot be vectorized under any settings, or None."""
+    algorithm, cls = run.algorithm, type(run.algorithm)
+    reduction = algorithm.reduction
+    modules = list(algorithm.modules())
+    draws_environments = 0 < algorithm.hparams.environments_per_step < len(run.names)
+    if cls.overrides("update"):
+        return "it has an update of its own"
+    if (
+        set(algorithm.optimizers) != {"main"}
+        or shared_options(algorithm.optimizers["main"]) is None
+    ):
+        return "it has an optimizer of its own"
+    if draws_environments and cls.overrides("objective"):
+        return "its objective is of environments that every run draws for itself"
+    if algorithm.problem.autocast is not None:
+        return f"its network runs in {run.spec.precision}"
+    if algorithm.hparams.accumulation > 1:
+        return "its batches go through the network in micro-batches"
+    if cls.overrides("drawing_at", "trains_head_only"):
+        return "it has a stage of other batches or of its head alone"
+    if algorithm.hparams.head_only:
+        return "its head alone is trained at first"
+    if run.batches.stored:
+        return "its data are read from disk while it trains"
+    if type(algorithm.network).losses is not Network.losses:
+        return "its network works out its own losses"
+    if any(isinstance(m, Perturbation) or (isinstance(m, nn.Dropout) and m.p) for m in modules):
+        return "dropout or noise draws random numbers for every run"
+    if any("." in name for name, _ in algorithm.named_buffers()):
+        return (
+            "its network keeps more than parameters, such as the statistics of batch normalisation"
+        )
+    if whole_metrics(run.data.dataset) is not None:
+        return "its data come with metrics of their own"
+    if reduction is not None and reduction.unit == "example":
+        return "it combines the gradients of single examples"
+    if reduction is not None and not _linear_only(algorithm.network):
+        return "it combines gradients of other layers than linear ones"
+    return None
+
+
+def _linear_only(network: nn.Module) -> bool:
+    owners = [m for m in network.modules() if any(p.requires_grad for p in m.parameters(False))]
+    return all(type(m) is nn.Linear for m in owners)
+
+
+def program_key(run: Run) -> tuple[object, ...]:
+    """The properties that the runs of one program share beyond `RunSpec.bundle_key`.
+
+    These are the shapes of parameters and buffers, the batch's size and the optimizer's options.
+    """
+    shapes = tuple((n, p.shape, p.requires_grad) for n, p in run.algorithm.named_parameters())
+    shapes += tuple((n, b.shape, False) for n, b in run.algorithm.named_buffers())
+    optimizer = shared_options(run.algorithm.optimizers["main"]) or {}
+    h = run.algorithm.hparams
+    batch = (len(run.names), run.batches.batch_size, h.accumulation > 1, h.head_only > 0)
+    return shapes, batch, tuple(map(str, optimizer.items()))
+
+
+def explained(error: BaseException) -> str | None:
+    """Say in a sentence which function `vmap` cannot take, where, and what to write instead.
+
+    None for an error that is not known to be `vmap`'s.
+    """
+    text = str(error)
+    advice = next((advice for words, advice in ADVICE.items() if words in text), None)
+    if advice is None:
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    hooks = [i for i, frame in enumerate(frames) if frame.name in HOOKS]
+    if not hooks:
+        return f"the method {advice}"
+    file = frames[hooks[-1]].filename
+    last = [frame for frame in frames[hooks[-1] :] if frame.filename == file][-1]
+    return f"`{frames[hooks[-1]].name}` ({Path(file).name}, line {last.lineno}) {advice}"

@@ -134,10 +134,10 @@ class VectorizedOptimizer:
         `restarted` has, for each update, the rows whose optimizer is reset before it.
         """
         counts, rows = list(self._counts), []
-        for of_step, anew in zip(rates, restarted, strict=True):
+        for of_step, reset in zip(rates, restarted, strict=True):
             for k, (group, given) in enumerate(zip(self._groups, of_step, strict=True)):
                 group["lr"], group["weight_decay"] = given.lr, given.weight_decay
-                counts[k] = 1 if k in anew else counts[k] + 1
+                counts[k] = 1 if k in reset else counts[k] + 1
                 rows.append(self._rule.numbers(group, counts[k]))
         like = self._parameters[0][0]
         values = torch.tensor([[*row.values()] for row in rows], dtype=like.dtype)

@@ -6,7 +6,6 @@ else that is done with a run (checkpoints, metrics of its own, predictions) sees
 """
 
 import copy
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -16,80 +15,21 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.data.streams import to_device
 from oodbench.results.run_spec import Evaluation
 from oodbench.train.adapted import drawn_batches
 from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes, with_memorized
+from oodbench.train.loop import Program
 from oodbench.train.run import Run, Scored, on_host
-from oodbench.train.vectorized.linear import Collector, vectorized_linear
+from oodbench.train.vectorized.arithmetic import Collector, Remainders, vectorized_linear
 from oodbench.train.vectorized.optimizers import VectorizedOptimizer
 
 T = TypeVar("T")
-FUNCTIONS = frozenset(
-    {"sigmoid", "softplus", "softplus_backward", "silu", "silu_backward", "elu", "elu_backward"}
-    | {"mish", "mish_backward", "exp2", "pow", "atan2", "logaddexp"}
-)
-"""The functions of single elements that round the last ones of a tensor differently (torch 2.4 to 2.9)."""
-EXACT_POWERS = (0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0)
-"""The exponents for which `pow` is another function, which rounds all elements alike."""
-ELEMENTS = 16
-"""The elements that such a function computes at once: two vectors of eight."""
-SUMS = frozenset({"sum", "mean"})
-COLUMNS = 32
-"""The columns that a sum over rows computes at once: four vectors of eight."""
 
 
-class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks, within its block, at the operations of a program of `runs` runs.
-
-    On a CPU torch computes most of a tensor with vector instructions and the last few elements without. A
-    few functions round differently there, as do sums over rows for the last columns. Which elements are the
-    last depends on how many runs share the tensor; a program whose tensors leave no remainder has none.
-    """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """A hook of torch: nothing is compiled here, and its compiler takes a second to import."""
-        return False
-
-    def __init__(self, runs: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._runs = runs
-        self.multiple = 1
-        """A program with a multiple of this many runs leaves no remainders."""
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, Tensor) and out.numel() % self._runs == 0:
-            width = _at_once(func.overloadpacket.__name__.removesuffix("_"), args)
-            of_run = out.numel() // self._runs
-            self.multiple = math.lcm(self.multiple, width // math.gcd(width, of_run))
-        return out
-
-
-def _at_once(name: str, args: Sequence[Any]) -> int:
-    """How many elements an operation computes at once if the last ones differ, else 1."""
-    if name in FUNCTIONS:
-        power = args[1] if name == "pow" and args[1:] else None
-        return 1 if isinstance(power, int | float) and power in EXACT_POWERS else ELEMENTS
-    if name not in SUMS or len(args) < 2:
-        return 1
-    x, dims = args[0], {d % args[0].dim() for d in args[1] or ()}
-    long = {d: x.stride(d) for d in range(x.dim()) if x.shape[d] > 1 and x.stride(d) > 0}
-    outermost = max(long, key=lambda d: long[d], default=None)
-    return COLUMNS if outermost in dims and len(long) > len(dims & long.keys()) else 1
-
-
-class VectorizedProgram:
+class VectorizedProgram(Program):
     """K runs at one step, trained as one program."""
 
     def __init__(self, runs: Sequence[Run], multiple: int | None = None) -> None:
@@ -98,8 +38,11 @@ class VectorizedProgram:
         The program has a `multiple` of rows, by default so many that no tensor leaves a remainder (see
         `Remainders`); surplus rows repeat the last run.
         """
-        self.runs = list(runs)
-        members = _filled(self.runs, _multiple(self.runs[0]) if multiple is None else multiple)
+        super().__init__(runs)
+        if multiple is None:
+            on_cpu = runs[0].settings.device == "cpu"
+            multiple = VectorizedProgram(runs[:1], 1).remainders().multiple if on_cpu else 1
+        members = _filled(self.runs, multiple)
         self._algorithms = [run.algorithm for run in members]
         first = runs[0].algorithm
         parameters = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
@@ -181,7 +124,7 @@ class VectorizedProgram:
         numbers: dict[str, Tensor],
         *values: Any,
     ) -> Any:
-        """`function(algorithm, *values)` of every run; all but integers are stacked along dimension 0."""
+        # `function(algorithm, *values)` of every run; all but integers are stacked along dimension 0
         plain: Any = self._template.hparams
         slots = [self._slots[name] for name in parameters]
         of_template = [holder[key] for holder, key in slots]
@@ -217,7 +160,6 @@ class VectorizedProgram:
         ]
 
     def _numbers_of(self, steps: range) -> list[tuple[dict[str, Tensor], Tensor | None]]:
-        """Values that depend on steps alone, (K, 1), copied to the device before the first step."""
         algorithms = self._algorithms
         every = [[a.rates(i) for a in algorithms] for i in steps]
         restarted = [[k for k, of_run in enumerate(row) if of_run.restart] for row in every]
@@ -246,7 +188,9 @@ class VectorizedProgram:
                 metrics |= self._observed(gradients, reduction.observe)
             flat = torch.cat([gradients[name].flatten(1) for name in self._shapes], 1)
             if any(algorithm.hparams.clip_norm for algorithm in self._algorithms):
-                flat = flat * self._clipping(flat)
+                largest, norm = self._largest, torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+                share = (largest / (norm + 1e-6)).clamp(max=1.0)
+                flat = flat * torch.where(largest > 0, share, 1.0)
             self._optimizer.step(self._matrix, flat, numbers)
             if shares is not None:
                 self._averaged.lerp_(self._matrix, shares)
@@ -262,11 +206,6 @@ class VectorizedProgram:
             algorithm.start_stage(step)
         for rows in (self._matrix, *self._buffers.values()):
             rows[last:-1] = rows[-1:]  # of its rows the last run has the last one
-
-    def _clipping(self, gradients: Tensor) -> Tensor:
-        largest = self._largest
-        norm = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
-        return torch.where(largest > 0, (largest / (norm + 1e-6)).clamp(max=1.0), 1.0)
 
     def gradients(
         self, step: int
@@ -404,7 +343,7 @@ class VectorizedProgram:
         return predict
 
     def sync_to_runs(self) -> None:
-        """Write the states of the program's optimizer into the runs' own."""
+        """Write the optimizer's state; the runs' weights are views of the program's."""
         self._optimizer.sync_to_runs()
 
 
@@ -416,13 +355,6 @@ def _filled(items: list[T], multiple: int = 1) -> list[T]:
     """
     count = max(2, -(-len(items) // multiple) * multiple)
     return items + items[-1:] * (count - len(items))
-
-
-def _multiple(run: Run) -> int:
-    """Pad the program to a multiple of this many runs."""
-    if run.settings.device != "cpu":
-        return 1
-    return VectorizedProgram([run], 1).remainders().multiple
 
 
 def _risks(

@@ -21,7 +21,7 @@ from oodbench.conformance.tiny_problems import (
 from oodbench.hparams import defaults
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.train.vectorized.bundles import why_not
+from oodbench.train.vectorized import why_not
 from tests.helpers.algorithms.methods import descend, require_same_weights
 from tests.helpers.results.sweeps import DIGITS, ended, first
 

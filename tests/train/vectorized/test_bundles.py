@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from oodbench.results.run_spec import RunSpec
+from oodbench.train import vectorized
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.train.vectorized import bundles
-from oodbench.train.vectorized.bundles import DEVICE_SHARE, capacity, why_alone
+from oodbench.train.vectorized import DEVICE_SHARE, capacity, why_alone
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.methods import OURS
 from tests.helpers.results.sweeps import DIGITS, tiny
@@ -64,7 +64,7 @@ def test_the_capacity_on_a_cpu_is_by_size_and_never_none(monkeypatch: pytest.Mon
         for n in (200, 2000)
     )
     assert capacity(small) > 5 * capacity(large) > 5
-    monkeypatch.setattr(bundles, "CPU_BYTES", 1)
+    monkeypatch.setattr(vectorized, "CPU_BYTES", 1)
     assert capacity(large) == 1
 
 

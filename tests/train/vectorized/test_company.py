@@ -14,7 +14,7 @@ from oodbench.results.run_spec import State
 from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import launchers
 from oodbench.sweep.plan import Plan, make_plan
-from oodbench.train.vectorized.program import Remainders
+from oodbench.train.vectorized.arithmetic import Remainders
 from tests.helpers.results.sweeps import DIGITS, SPIRALS, job, outcome, records_of
 
 MLP = {"name": "MLP", "hparams": {"width": 10, "depth": 1}}

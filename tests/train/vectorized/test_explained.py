@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from oodbench.train.vectorized.bundles import explained
+from oodbench.train.vectorized import explained
 
 KEPT = torch.zeros(4)
 

@@ -15,7 +15,7 @@ from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.train.vectorized.bundles import program_key, why_not
+from oodbench.train.vectorized import program_key, why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.algorithms.float64 import in_float64
 from tests.helpers.algorithms.methods import OURS

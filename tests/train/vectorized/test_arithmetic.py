@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from oodbench.train.vectorized.linear import vectorized_linear
+from oodbench.train.vectorized.arithmetic import vectorized_linear
 
 RUNS = 3
 

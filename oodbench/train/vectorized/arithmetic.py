@@ -1,21 +1,35 @@
-"""Linear layers of K runs as one product, and the gradients of their environments' risks.
+"""Linear layers of K runs as one product, the gradients of their environments' risks, and remainders.
 
 Where a network runs under `vmap` over the parameters of many runs, a linear layer is a batched
 matrix product. Here it is one on columns, an input's examples side by side in memory: several times
 as fast on a CPU for narrow layers as the product on rows that `torch` makes of it.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from oodbench.gradients.backward import Root
 
 Combine = Callable[[Tensor], Tensor]
+FUNCTIONS = frozenset(
+    {"sigmoid", "softplus", "softplus_backward", "silu", "silu_backward", "elu", "elu_backward"}
+    | {"mish", "mish_backward", "exp2", "pow", "atan2", "logaddexp"}
+)
+"""The functions of single elements that round the last ones of a tensor differently (torch 2.4 to 2.9)."""
+EXACT_POWERS = (0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0)
+"""The exponents for which `pow` is another function, which rounds all elements alike."""
+ELEMENTS = 16
+"""The elements that such a function computes at once: two vectors of eight."""
+SUMS = frozenset({"sum", "mean"})
+COLUMNS = 32
+"""The columns that a sum over rows computes at once: four vectors of eight."""
 
 
 class Collector:
@@ -130,3 +144,49 @@ def _forward(module: nn.Linear, collector: Collector | None) -> Callable[[Tensor
 
     trained = collector is not None and any(p.requires_grad for p in module.parameters())
     return tapped if trained else plain
+
+
+class Remainders(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Looks, within its block, at the operations of a program of `runs` runs.
+
+    On a CPU torch computes most of a tensor with vector instructions and the last few elements without. A
+    few functions round differently there, as do sums over rows for the last columns. Which elements are the
+    last depends on how many runs share the tensor; a program whose tensors leave no remainder has none.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and torch's compiler takes a second to import
+
+    def __init__(self, runs: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._runs = runs
+        self.multiple = 1
+        """A program with a multiple of this many runs leaves no remainders."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and out.numel() % self._runs == 0:
+            width = _at_once(func.overloadpacket.__name__.removesuffix("_"), args)
+            of_run = out.numel() // self._runs
+            self.multiple = math.lcm(self.multiple, width // math.gcd(width, of_run))
+        return out
+
+
+def _at_once(name: str, args: Sequence[Any]) -> int:
+    """How many elements an operation computes at once if the last ones differ, else 1."""
+    if name in FUNCTIONS:
+        power = args[1] if name == "pow" and args[1:] else None
+        return 1 if isinstance(power, int | float) and power in EXACT_POWERS else ELEMENTS
+    if name not in SUMS or len(args) < 2:
+        return 1
+    x, dims = args[0], {d % args[0].dim() for d in args[1] or ()}
+    long = {d: x.stride(d) for d in range(x.dim()) if x.shape[d] > 1 and x.stride(d) > 0}
+    outermost = max(long, key=lambda d: long[d], default=None)
+    return COLUMNS if outermost in dims and len(long) > len(dims & long.keys()) else 1
