@@ -189,7 +189,7 @@ def on_device() -> Iterator[Watch]:
     for kept in (augment._corners, datasets._on):
         kept.cache_clear()
     whole = mock.patch(
-        "oodbench.gradients.micro_batches.checkpoint", lambda f, *inputs, **_: f(*inputs)
+        "oodbench.gradients.backward.checkpoint", lambda f, *inputs, **_: f(*inputs)
     )
     plain = mock.patch("oodbench.gradients.backward.Tensor", FakeTensor)  # whose type is asked for
 
