@@ -20,25 +20,25 @@ def diagnose() -> None:
 @app.command()
 def dataset(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")],
+    results: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DIR]...", help="Judge the dataset of that label in these results."
+        ),
+    ] = None,
     data_dir: DataDir = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps of a run; at most 600 by default.")
-    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The directory that keeps the runs; by default none.")
     ] = None,
-    results: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Train nothing: judge the dataset of that label in results, or on a board."
-        ),
-    ] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Train ERM and references: how far is it from the ceiling, and may a board have the dataset?"""
+    """Train ERM and references: how far is it from the ceiling, and may a board have the dataset?
+
+    With results directories, or a board, nothing is trained: it judges by their runs.
+    """
     from oodbench.diagnose.admission import figures_of_results
     from oodbench.diagnose.head_room import head_room, show, show_checks
     from oodbench.registry import load_plugins
@@ -53,7 +53,7 @@ def dataset(
         options = LaunchOptions(
             out=out or Path(scratch), data_dir=data_dir, plugins=tuple(plugin or ())
         )
-        show(head_room(name, settings, options, steps=steps), terminal())
+        show(head_room(name, settings, options), terminal())
 
 
 @app.command()

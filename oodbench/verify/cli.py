@@ -17,15 +17,13 @@ from oodbench.verify.targets import Experiment, experiment_names, load_experimen
 from oodbench.verify.verdicts import compare_targets, verdict_sheet
 
 app = commands(__doc__)
+CHEAP = "cheap"
+"""The name of all experiments that take minutes."""
 
 
 @app.command()
 def verify(
     name: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
-    only: Annotated[
-        str | None, typer.Option(help="cheap: experiments that take minutes on two cores.")
-    ] = None,
     trials: Annotated[
         int | None, typer.Option(min=1, help="Instead of the experiment's number.")
     ] = None,
@@ -37,32 +35,26 @@ def verify(
     format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "terminal",
     launcher: Annotated[str, typer.Option(help="As for `sweep launch`.")] = "local",
     workers: Workers = None,
-    devices: Annotated[str, typer.Option(help="As for `sweep launch`.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="As for `sweep launch`.")] = None,
 ) -> None:
     """Run papers' experiments and compare the numbers; with the same OUT it continues an earlier call.
 
-    Without names, `--list`, `--read` and `--only` apply to all experiments. `--only` skips experiments
-    without data or package. The exit code is 1 if a run failed, or if a target that is marked as
-    reproducible has no value, a diverged trial, or a difference of more than 3 standard errors.
+    Without names it lists the experiments, or with `--read` compares all of them. The name `cheap` means
+    those that take minutes on two cores, except those without data or package here. The exit code is 1 if
+    a run failed, or if a target that is marked as reproducible has no value, a diverged trial, or a
+    difference of more than 3 standard errors.
     """
-    if only not in (None, "cheap"):
-        raise unknown("value", only, ("cheap",), "--only")
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    if not (name or only or list_ or read):
-        raise UserError("name experiments (--list shows them), or give --only cheap")
-    wanted = [
-        e for e in map(load_experiment, name or experiment_names()) if e.cheap or only is None
-    ]
-    if list_:
-        _list(wanted)
-        return
-    options = LaunchOptions(
-        out=out, launcher=launcher, workers=workers, devices=devices, data_dir=data_dir
-    )
-    if not read:
-        wanted = _possible(wanted, data_dir, leave_out=only is not None)
+    is_cheap = name == [CHEAP]
+    names = experiment_names() if is_cheap or not name else name
+    wanted = [e for e in map(load_experiment, names) if e.cheap or not is_cheap]
+    if not (name or read):
+        return _list(wanted)
+    options = LaunchOptions(out=out, launcher=launcher, workers=workers, data_dir=data_dir)
+    wanted = [e for e in wanted if read or _is_possible(e, data_dir, leave_out=is_cheap)]
+    if not wanted:
+        raise UserError("no experiment is left")
     missed = False
     for experiment in wanted:
         if not read:
@@ -77,23 +69,16 @@ def verify(
         raise SystemExit(1)
 
 
-def _possible(
-    experiments: Sequence[Experiment], data_dir: Path | None, *, leave_out: bool
-) -> list[Experiment]:
-    possible = []
-    for experiment in experiments:
-        try:
-            for name in experiment.sweeps:
-                check_requirements(read_sweep(find_sweep(name)), data_dir)
-        except MissingError as error:
-            if not leave_out:
-                raise
-            terminal(stderr=True).say(f"{experiment.name} is left out: it needs `{error.command}`")
-        else:
-            possible.append(experiment)
-    if not possible:
-        raise UserError("no experiment is left")
-    return possible
+def _is_possible(experiment: Experiment, data_dir: Path | None, *, leave_out: bool) -> bool:
+    try:
+        for name in experiment.sweeps:
+            check_requirements(read_sweep(find_sweep(name)), data_dir)
+    except MissingError as error:
+        if not leave_out:
+            raise
+        terminal(stderr=True).say(f"{experiment.name} is left out: it needs `{error.command}`")
+        return False
+    return True
 
 
 def _list(experiments: Sequence[Experiment]) -> None:

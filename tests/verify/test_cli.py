@@ -67,7 +67,7 @@ def test_it_trains_compares_saves_and_resumes(folders: Path) -> None:
     first = {i: results.run(i).made_by()["started"] for i in results.specs()}
     assert len(first) == 2
 
-    code, _ = run(folders, "--only=cheap", "--trials=2", f"--save={folders / 'saved'}")
+    code, _ = run(folders, "cheap", "--trials=2", f"--save={folders / 'saved'}")
     assert code == 0
     assert {i: results.run(i).made_by()["started"] for i in first} == first
     assert [results.run(i).state() for i in results.specs()] == ["done"] * 4
@@ -112,7 +112,7 @@ def test_what_lacks_data_or_a_package_is_named_first_and_left_out(
 ) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
     add_what_lacks(folders)
-    code, text = run(folders, "--only=cheap", "--trials=1")
+    code, text = run(folders, "cheap", "--trials=1")
     assert code == 0, text
     assert "pictures is left out: it needs `python -m oodbench.data download ColoredMNIST" in text
     assert "compiled is left out: it needs `pip install oodbench[linear]`" in text
