@@ -12,9 +12,8 @@ import scipy
 import torch
 from torch import Tensor, nn
 
-from oodbench.blame import blaming
 from oodbench.data.streams import to_device as to_device
-from oodbench.errors import UserError, unknown, wrong_result
+from oodbench.errors import UserError, blaming, unknown, wrong_result
 from oodbench.gradients.backward import Reduction, Units, combined_backward, micro_batched, observed
 from oodbench.gradients.twice import risk_gradients
 from oodbench.hparams import choice, defaults, hparam, log_uniform, log_uniform_int, neutral_values

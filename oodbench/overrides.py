@@ -8,8 +8,7 @@ from itertools import takewhile
 from types import FunctionType
 from typing import Any
 
-from oodbench.blame import is_engine
-from oodbench.errors import UserError
+from oodbench.errors import UserError, is_engine
 
 NEAR = 0.8
 """The similarity (`difflib`'s ratio) from which a name of about the same length is a misspelt one."""

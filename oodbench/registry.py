@@ -14,9 +14,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from oodbench import blame
 from oodbench.arithmetic import settle
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError, described, unknown, user_packages
 from oodbench.overrides import check_overrides
 
 T = TypeVar("T", bound=type)
@@ -165,7 +164,7 @@ def load_plugins(modules: Iterable[str]) -> None:
 
 @contextmanager
 def _imported(noun: str, name: str) -> Iterator[None]:
-    blame.plugins.add(re.split("[.:]", name)[0])
+    user_packages.add(re.split("[.:]", name)[0])
     try:
         yield
     except UserError as error:
@@ -183,7 +182,7 @@ def _problem(error: BaseException) -> str:
         return f"is not Python: {error.msg}, {error.filename}:{error.lineno}"
     if isinstance(error, SystemExit):
         return "asks to exit when it is imported"
-    return f"cannot be imported: {blame.described(error)}"
+    return f"cannot be imported: {described(error)}"
 
 
 @contextmanager

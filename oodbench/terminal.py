@@ -24,8 +24,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from oodbench import blame
-from oodbench.errors import MOST_THREADS, UserError
+from oodbench.errors import MOST_THREADS, UserError, described, users_line
 from oodbench.errors import counted as counted
 
 P = ParamSpec("P")
@@ -149,9 +148,9 @@ def _sentence(error: Exception) -> str | None:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError) or "failed to map segment" in str(error):
         return f"there is too little memory here (`ulimit -v`, a job's limit): {error}"
-    if blame.place(error, outer=2) is None:  # below a command and what wraps it
+    if users_line(error, outer=2) is None:  # below a command and what wraps it
         return None
-    return blame.described(error)
+    return described(error)
 
 
 CONTROLS = re.compile(
@@ -165,11 +164,9 @@ def printable(text: str, keep: str = "") -> str:
     r"""The text with every control character but those in `keep` as an escape such as `\x1b`."""
     if text.isprintable():  # as nearly every cell of a table, in a tenth of the time
         return text
-    return CONTROLS.sub(lambda m: m[0] if m[0] in keep else _escape(m[0]), text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return CONTROLS.sub(
+        lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), text
+    )
 
 
 def printable_json(text: str) -> str:

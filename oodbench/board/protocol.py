@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from oodbench.errors import MissingError, UserError, explained, unknown
 from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE, columns_of, frozen_datasets
-from oodbench.results.pretraining import weights_of
+from oodbench.results.tables import weights_of
 from oodbench.selection import sees_test
 from oodbench.sweep.file import Row, Sweep, training_of, validate
 from oodbench.sweep.sources import absent_data, indices, trials_of

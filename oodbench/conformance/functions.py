@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from oodbench.algorithms import Algorithm, Batch
-from oodbench.blame import described
 from oodbench.conformance.requirement import DoesNotApply, on_one_task, require_close, requirement
 from oodbench.conformance.tiny_problems import (
     ENVIRONMENTS,
@@ -20,6 +19,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
+from oodbench.errors import described
 from oodbench.hparams import distributions, draw
 from oodbench.tasks import Task
 from oodbench.terminal import VMAP_IS_SLOW

@@ -10,9 +10,8 @@ from functools import wraps
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, algorithms, why_skipped
-from oodbench.blame import described
 from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
-from oodbench.errors import UserError
+from oodbench.errors import UserError, described
 from oodbench.tasks import Task
 
 FLOAT32 = 1e-6

@@ -13,7 +13,7 @@ from oodbench.metrics import is_proportion
 from oodbench.notes import AnyNote, Note
 from oodbench.report.statistics import BAND
 from oodbench.results.provenance import made_by
-from oodbench.results.tables import Tables, frozen_scores, only, records_of, subset
+from oodbench.results.tables import Tables, only, records_of, subset
 from oodbench.selection.judge import judge
 from oodbench.terminal import counted
 
@@ -71,8 +71,7 @@ def _values(board: Tables, here: Tables) -> pd.DataFrame:
 
 def _scores(board: Tables, here: Tables) -> pd.DataFrame:
     tables = []
-    frozen = frozen_scores(board)
-    assert frozen is not None
+    frozen: pd.DataFrame = board.scores
     here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
     for dataset in here.runs["dataset_label"].unique():
         for rule in frozen["rule"].unique():

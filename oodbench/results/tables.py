@@ -2,6 +2,9 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -10,8 +13,11 @@ from pandas.api.types import is_numeric_dtype, union_categoricals
 
 from oodbench.errors import unknown
 from oodbench.notes import AnyNote
-from oodbench.results.pretraining import seen_by, weights_of
 from oodbench.results.run_spec import SCORE
+from oodbench.yaml_values import read_yaml
+
+PRETRAINING = Path(__file__).with_name("pretraining.yaml")
+"""Which datasets' pictures published weights have been trained on, with sources."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +54,6 @@ KINDS = ("ceiling", "transductive", "reference")
 """The columns that mark the runs of rows which are no plain methods."""
 CELL = ["dataset_label", "label", "test_environments", "trial"]
 """The columns of a run that make its cell."""
-
-
-def frozen_scores(tables: Tables) -> "pd.DataFrame | None":
-    """The validation scores of frozen runs: `id`, `rule`, `step`, `score`; None without such runs."""
-    scores: pd.DataFrame | None = tables.scores
-    return scores
 
 
 def plugins_of(frames: Tables) -> list[str]:
@@ -98,6 +98,38 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
         str(label): ", ".join(place for place, labels in places.items() if label in labels)
         for label in runs["label"].unique()
     }
+
+
+@cache
+def _pretraining() -> Mapping[str, Any]:
+    values: Mapping[str, Any] = read_yaml(PRETRAINING)
+    return values
+
+
+def weights_of(values: object, dataset: str = "") -> str:
+    """The weights in a network's hyperparameters, with what they have seen of a dataset; empty if random.
+
+    Files are given by name and a prefix of their SHA-256, published weights by name.
+    """
+    if not isinstance(values, Mapping) or values.get("weights", "none") == "none":
+        return ""
+    model, weights = values.get("model"), str(values.get("file") or values["weights"])
+    name = str(model) if weights == "cached" and model else PurePath(weights).name
+    checksum = str(values.get("sha256") or "")
+    text = f"{name} ({checksum[:8]})" if checksum else name
+    seen, _ = seen_by(values, dataset)
+    return f"{text}: {seen}" if seen else text
+
+
+def seen_by(values: Mapping[str, Any], dataset: str) -> tuple[str, str]:
+    """Whether weights have `seen` a dataset, and a sentence with the source; empty if it is not listed."""
+    names = [str(values.get(key) or "") for key in ("weights", "model")]
+    names += [str(values.get("sha256") or "")[:8]]
+    for data, patterns in _pretraining()["weights"].items():
+        if any(fnmatch(name, str(pattern)) for name in names for pattern in patterns):
+            seen, source = _pretraining()["seen"].get(data, {}).get(dataset, ("", ""))
+            return seen, f"{data} on {dataset}: {seen}; {source}." if seen else ""
+    return "", ""
 
 
 def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from oodbench.blame import described
-from oodbench.errors import UserError, plugin_hint, unknown, wrong_result
+from oodbench.errors import UserError, described, plugin_hint, unknown, wrong_result
 from oodbench.metrics import sees_attributes
 from oodbench.registry import Registry
 from oodbench.results.run_spec import RunSpec

@@ -21,7 +21,7 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import known_direction
 from oodbench.results.run_spec import COMPLETE, SCORE
-from oodbench.results.tables import CELL, KINDS, Tables, frozen_scores, plugins_of, subset
+from oodbench.results.tables import CELL, KINDS, Tables, plugins_of, subset
 from oodbench.selection import (
     EVIDENCE,
     Numbers,
@@ -158,7 +158,7 @@ def _higher_is_better(runs: pd.DataFrame) -> Booleans:
 
 def _frozen(tables: Tables, rule: str, runs: pd.DataFrame) -> tuple[Booleans, pd.DataFrame]:
     """Whether each run has records of its own to be judged by; the frozen scores of the others."""
-    scores = frozen_scores(tables)
+    scores = tables.scores
     if scores is None:
         empty = pd.DataFrame({"run": np.empty(0, np.int64), "step": 0, "score": 0.0})
         return np.ones(len(runs), dtype=bool), empty

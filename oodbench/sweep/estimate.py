@@ -115,18 +115,18 @@ def _turns(rows: Mapping[str, list[list[RunSpec]]]) -> list[tuple[str, list[RunS
 
 
 def _sentence(error: Exception, spec: RunSpec) -> str:
-    from oodbench import blame
     from oodbench.algorithms import algorithms
+    from oodbench.errors import definition, described
 
     if isinstance(error, UserError):
         return str(error)
-    method = blame.definition(algorithms.get(spec.algorithm))
-    return blame.described(error, f"a step of {method}")
+    method = definition(algorithms.get(spec.algorithm))
+    return described(error, f"a step of {method}")
 
 
 def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
     """The seconds of a bundle, and the reason why its runs are trained one at a time if they are."""
-    from oodbench import blame
+    from oodbench.errors import described
     from oodbench.train import vectorized
     from oodbench.train.loop import Program
     from oodbench.train.run import Run
@@ -140,7 +140,7 @@ def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float,
             alike = [each for each in several if key(each) == key(run)]
             return _seconds(vectorized.VectorizedProgram(alike), alike, bundle), None
         except Exception as error:  # a launch trains these runs one at a time, too
-            reason = vectorized.explained(error) or blame.described(error)
+            reason = vectorized.explained(error) or described(error)
             run = Run(bundle[0], settings)
     return _seconds(Program([run]), [run], bundle), reason
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from oodbench.blame import ORIGIN
-from oodbench.errors import UserError
+from oodbench.errors import ORIGIN, UserError
 from oodbench.files import write_whole
 from oodbench.results.directory import Directory
 

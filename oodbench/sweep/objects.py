@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oodbench.algorithms import Algorithm, algorithms
-from oodbench.blame import definition
 from oodbench.datasets import PLAIN, Dataset, datasets, register
-from oodbench.errors import LONGEST_LIST, UserError
+from oodbench.errors import LONGEST_LIST, UserError, definition
 from oodbench.files import whole_file
 from oodbench.networks.base import Network, networks
 from oodbench.registry import Registry

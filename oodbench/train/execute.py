@@ -14,9 +14,8 @@ from pathlib import Path
 
 from filelock import BaseFileLock, Timeout
 
-from oodbench import blame
 from oodbench.arithmetic import warn_unless
-from oodbench.errors import UserError
+from oodbench.errors import UserError, definition, described
 from oodbench.files import is_disk_full
 from oodbench.results.directory import Directory
 from oodbench.results.provenance import begun_by, provenance
@@ -313,8 +312,8 @@ def _state_after(
                 return State.INTERRUPTED, f"{path} was moved or deleted while its runs were trained"
     if isinstance(error, UserError):
         return State.FAILED, str(error)
-    step = None if method is None else f"a step of {blame.definition(method)}"
-    return State.FAILED, blame.described(error, step)
+    step = None if method is None else f"a step of {definition(method)}"
+    return State.FAILED, described(error, step)
 
 
 @contextlib.contextmanager

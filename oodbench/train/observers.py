@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 
 from filelock import FileLock
 
-from oodbench import blame
-from oodbench.errors import MissingError
+from oodbench.errors import MissingError, described
 from oodbench.registry import Registry
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.train.process import kept_generators
@@ -80,7 +79,7 @@ class Observers:
                     warnings.warn(f"{error}; the runs go on without it", stacklevel=2)
                 except Exception as error:
                     del self._makers[name]
-                    what = blame.described(error)
+                    what = described(error)
                     warnings.warn(f"{self._run} is no longer told to {name}: {what}", stacklevel=2)
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from oodbench.board.protocol import find_tier, overview, protocol_of
 from oodbench.results.boards import find_board
-from oodbench.results.pretraining import FILE
+from oodbench.results.tables import PRETRAINING
 from tests.helpers.paths import ROOT
 from tests.helpers.results.boards import invoke
 
@@ -42,7 +42,7 @@ def test_the_hours_follow_from_the_measured_steps() -> None:
 
 
 def test_the_table_of_pretraining_is_that_of_its_file() -> None:
-    seen = yaml.safe_load(FILE.read_text())["seen"]
+    seen = yaml.safe_load(PRETRAINING.read_text())["seen"]
     for weights, of_weights in seen.items():
         verdicts, sources = zip(*of_weights.values(), strict=True)
         assert all(sources) and f"| {weights} | {' | '.join(verdicts)} |" in PAGE

@@ -31,7 +31,7 @@ from oodbench.report.tables.leaderboard import Leaderboard, is_mean
 from oodbench.report.tables.remarks import number_of_trials
 from oodbench.report.tables.sheet import value_cell
 from oodbench.results.run_spec import COMPLETE, CONSTANT, State
-from oodbench.results.tables import CELL, Tables, frozen_scores, plugins_of, subset
+from oodbench.results.tables import CELL, Tables, plugins_of, subset
 from oodbench.selection import find_rule, rule_names, sees_test, usual
 from oodbench.selection.judge import judge, served
 from oodbench.terminal import counted
@@ -97,7 +97,7 @@ class Numbers:
 
     def __init__(self, frames: Tables, rule: str, baseline: str, metric: str | None) -> None:
         """Raises UserError if no dataset serves the rule."""
-        scored, runs = frozen_scores(frames), frames.runs
+        scored, runs = frames.scores, frames.runs
         if scored is not None:
             ids = scored.loc[scored["rule"] == rule, "id"]
             kept = runs["dataset_label"].isin(runs.loc[runs["id"].isin(ids), "dataset_label"])
