@@ -93,18 +93,6 @@ class Found:
     done: bool
     spec: RunSpec
 
-    @property
-    def identity(self) -> str:
-        """Key that is equal for runs with equal arguments, whatever their number of records."""
-        steps = self.records[0].args.steps or 1
-        return replace(self.spec, evaluate_every=1, steps=steps).id
-
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """Sort key of runs."""
-        args = self.records[0].args
-        return args.dataset, args.algorithm, args.test_envs, args.trial_seed, args.hparams_seed
-
 
 @dataclass(frozen=True)
 class Imported:
@@ -142,17 +130,24 @@ def import_sweep(folder: Path, out: Path) -> Imported:
         more = f": {'; '.join(left_out)}" if left_out else " (no */results.jsonl with a record)"
         raise UserError(f"{folder} holds no results of DomainBed{more}")
     runs: dict[str, Found] = {}
-    for run in sorted(found, key=lambda run: run.order):
-        kept = runs.setdefault(run.identity, run)
+    for run in sorted(found, key=_order):
+        # equal for runs with equal arguments, however many records they have
+        key = replace(run.spec, evaluate_every=1, steps=run.records[0].args.steps or 1).id
+        kept = runs.setdefault(key, run)
         if kept is not run:
-            runs[run.identity], other = sorted((kept, run), key=lambda r: -len(r.records))
-            left_out.append(f"{other.place} holds the run of {runs[run.identity].place} again")
+            runs[key], other = sorted((kept, run), key=lambda r: -len(r.records))
+            left_out.append(f"{other.place} holds the run of {runs[key].place} again")
     results = Directory(out)
     for run in runs.values():
         _write(results, run)
     specs = {run.spec.id: run.spec for run in runs.values()}
     results.write_plan(folder.resolve().name, {"imported": "DomainBed"}, [*specs.values()])
     return Imported(len(specs), left_out)
+
+
+def _order(run: Found) -> tuple[Any, ...]:
+    args = run.records[0].args
+    return args.dataset, args.algorithm, args.test_envs, args.trial_seed, args.hparams_seed
 
 
 def _records(file: Path) -> list[Record]:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from oodbench.files import whole_file
 from oodbench.results.records import COSTS
 from oodbench.results.run_spec import RunSpec
-from oodbench.results.schemas import UNREADABLE, DamagedFile, read_bytes
+from oodbench.results.schemas import UNREADABLE, DamagedFile, brief, read_bytes
 
 FIELDS = fields(RunSpec)
 NAMES = pa.list_(pa.string())
@@ -153,8 +153,7 @@ def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
     except DamagedFile:
         raise
     except UNREADABLE as error:
-        reason = " ".join(str(error).split())[:160]
-        raise DamagedFile(f"{place} is torn or no table of results: {reason}") from None
+        raise DamagedFile(f"{place} is torn or no table of results: {brief(error)}") from None
 
 
 def runs_frame(table: pa.Table) -> pd.DataFrame:

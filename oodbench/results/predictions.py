@@ -21,7 +21,7 @@ import numpy.typing as npt
 from oodbench.errors import UserError
 from oodbench.files import open_regular, whole_file
 from oodbench.results.run_directory import RunDirectory
-from oodbench.results.schemas import UNREADABLE
+from oodbench.results.schemas import UNREADABLE, brief
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +83,6 @@ def write_predictions(run: RunDirectory, step: int, logits: Mapping[str, Array])
 
 
 def _save(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write a file so that it is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
         np.savez(file, allow_pickle=False, **dict(arrays))
@@ -144,8 +143,7 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
             f"{folder} keeps no predictions of step {step}; `sweep launch --keep-predictions` does"
         ) from None
     except UNREADABLE as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{folder} cannot be read at step {step}: {reason}") from None
+        raise UserError(f"{folder} cannot be read at step {step}: {brief(error)}") from None
 
 
 PLACE = ["id", "step", "environment"]
@@ -184,8 +182,7 @@ def freeze_predictions(
             known += [_table_of(run.id, step, name, found[name]) for name in environments]
         _write(pa.concat_tables(known), file)
     except pa.ArrowInvalid as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{file} is not of these predictions; remove it: {reason}") from None
+        raise UserError(f"{file} is not of these predictions; remove it: {brief(error)}") from None
 
 
 def _write(table: "pa.Table", file: Path) -> None:
@@ -257,8 +254,7 @@ def frozen_predictions(board: Path, dataset: str) -> Callable[[str, int], dict[s
         for (run_id, step, name), own in rows.items():
             parts.setdefault((run_id, step), {})[name] = own
     except UNREADABLE as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{file} is torn or no file of predictions: {reason}") from None
+        raise UserError(f"{file} is torn or no file of predictions: {brief(error)}") from None
 
     def predictions_of(run_id: str, step: int) -> dict[str, Predictions]:
         return {

@@ -152,6 +152,11 @@ class SweepFile(_File):
     settings: LaunchSettings
 
 
+def brief(error: Exception) -> str:
+    """What a library says of a file, on one line."""
+    return " ".join(str(error).split())[:LONGEST_REASON]
+
+
 def read_file(path: Path, schema: type[T] | TypeAdapter[T]) -> T | None:
     """The content of a JSON file, or None if it is not there; raises DamagedFile."""
     data = read_bytes(path)
