@@ -188,9 +188,7 @@ def on_device() -> Iterator[Watch]:
     watch = Watch()
     for kept in (augment._corners, datasets._on):
         kept.cache_clear()
-    whole = mock.patch(
-        "oodbench.gradients.backward.checkpoint", lambda f, *inputs, **_: f(*inputs)
-    )
+    whole = mock.patch("oodbench.gradients.backward.checkpoint", lambda f, *inputs, **_: f(*inputs))
     plain = mock.patch("oodbench.gradients.backward.Tensor", FakeTensor)  # whose type is asked for
 
     def read(tensor: Tensor) -> Any:
