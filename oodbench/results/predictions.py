@@ -160,10 +160,11 @@ def freeze_predictions(
 ) -> None:
     """Write the predictions of chosen steps on the named environments; other runs in the file stay.
 
-    The columns are PLACE, `index` (of the example in its environment), `split` (`in` or `out`), `kind`
+    The columns are PLACE, `index` (of the example in its environment), `split` (`in`), `kind`
     (that of the `Task`), `target` and `output_0`, `output_1` and so on: logits, or values in the task's
-    units. Half precision is stored as float32, which more readers support. Targets with several numbers are
-    `target_0` and so on. Raises UserError if no predictions are kept.
+    units. Half precision is stored as float32, which more readers support, or as float64 beside rows that
+    have it, such as scikit-learn's. Targets with several numbers are `target_0` and so on. Raises UserError
+    if no predictions are kept.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -180,7 +181,7 @@ def freeze_predictions(
         for run, step, environments in steps:
             found = read_predictions(run, step)
             known += [_table_of(run.id, step, name, found[name]) for name in environments]
-        _write(pa.concat_tables(known), file)
+        _write(pa.concat_tables(known, promote_options="permissive"), file)
     except pa.ArrowInvalid as error:
         raise UserError(f"{file} is not of these predictions; remove it: {brief(error)}") from None
 
@@ -204,18 +205,20 @@ def _write(table: "pa.Table", file: Path) -> None:
 
 
 def _table_of(run_id: str, step: int, environment: str, p: Predictions) -> "pa.Table":
+    """The rows of an environment's `in` split, on which a board's records are, too."""
     import pyarrow as pa
 
-    count = len(p.logits)
+    (index,) = np.nonzero(~p.out)
     columns: dict[str, Any] = {
-        "id": pa.array([run_id] * count),
-        "step": np.full(count, step, "int32"),
-        "environment": pa.array([environment] * count),
-        "index": np.arange(count, dtype="int32"),
-        "split": pa.array(np.where(p.out, "out", "in")),
-        "kind": pa.array([p.kind] * count),
+        "id": pa.array([run_id] * len(index)),
+        "step": np.full(len(index), step, "int32"),
+        "environment": pa.array([environment] * len(index)),
+        "index": index.astype("int32"),
+        "split": pa.array(["in"] * len(index)),
+        "kind": pa.array([p.kind] * len(index)),
     }
-    columns |= _columns("target", p.targets) | _columns("output", p.logits.reshape(count, -1))
+    outputs = p.logits.reshape(len(p.logits), -1)[index]
+    columns |= _columns("target", p.targets[index]) | _columns("output", outputs)
     return pa.table(columns)
 
 
