@@ -15,10 +15,7 @@ from functools import wraps
 from itertools import accumulate
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,14 +62,6 @@ def missing_package(who: str, package: str, extra: str) -> MissingError:
     """
     command = f"pip install 'oodbench[{extra}]'"
     return MissingError(f"{who} needs the package {package}: `{command}`", command)
-
-
-def explained(error: "ValidationError") -> str:
-    """The first problem that pydantic found: the key, what is wrong with it, and its value."""
-    first = error.errors(include_url=False)[0]
-    message = first["msg"].removeprefix("Value error, ")
-    key = ".".join(map(str, first["loc"]))
-    return f"{key + ': ' if key else ''}{message[:1].lower()}{message[1:]}, not {first['input']!r}"
 
 
 PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from oodbench.errors import MissingError, UserError, explained, unknown
+from oodbench.errors import MissingError, UserError, unknown
 from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE, columns_of, frozen_datasets
 from oodbench.results.tables import weights_of
 from oodbench.selection import sees_test
 from oodbench.sweep.file import Row, Sweep, training_of, validate
 from oodbench.sweep.sources import absent_data, indices, trials_of
 from oodbench.terminal import terminal
+from oodbench.validation import parse
 from oodbench.yaml_values import read_yaml
 
 FEATURES = "FrozenFeatures"
@@ -130,10 +131,9 @@ def tiers(board: Path) -> dict[str, Tier]:
     """The tiers of a board by name; raises UserError for a file of something else."""
     file = board / TIERS_FILE
     values = read_yaml(file) if file.is_file() else {}
-    try:
-        return TypeAdapter(dict[str, Tier]).validate_python(values)
-    except ValidationError as error:
-        raise UserError(f"{file}: {explained(error)}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{file} must hold tiers by name")
+    return {name: parse(Tier, tier, f"{file}: {name}") for name, tier in values.items()}
 
 
 def find_tier(board: Path, name: str) -> Tier:

@@ -58,28 +58,10 @@ def sweep(
 
     Raises UserError for what cannot be launched, and KeyboardInterrupt when it is interrupted.
     """
+    arguments = locals()
     from oodbench.sweep import python
 
-    values = {
-        "datasets": datasets,
-        "algorithms": algorithms,
-        "trials": trials,
-        "plugins": plugins,
-        "keep_weights": keep_weights,
-        **keys,
-    }
-    options = {
-        "launcher": launcher,
-        "workers": workers,
-        "devices": devices,
-        "threads": threads,
-        "keep_predictions": keep_predictions,
-        "observers": observers,
-        "failed": failed,
-        "retries": retries,
-        "stale": stale,
-    }
-    return python.sweep(values, name, out, data_dir, options)
+    return python.sweep({**arguments.pop("keys"), **arguments})
 
 
 class _Callable(ModuleType):

@@ -14,7 +14,7 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep, several
+from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep
 from oodbench.sweep.launchers import LaunchOptions, Resources, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
 from oodbench.sweep.stored import weights_files
@@ -34,6 +34,7 @@ from oodbench.terminal import (
     terminal,
 )
 from oodbench.train.settings import TrainSettings
+from oodbench.validation import several
 
 app = commands(__doc__, no_args_is_help=True)
 

@@ -2,10 +2,7 @@
 
 import copy
 import inspect
-import reprlib
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar
 
@@ -14,13 +11,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from oodbench.errors import PLUGIN_HINT, UserError, names_arguments, unknown
 from oodbench.registry import Registry, folder, load_plugins
+from oodbench.validation import explain, parse, several, short
 from oodbench.yaml_values import assignments, read_yaml
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MAX_PROBLEMS = 20
-"""The most problems of a file that are listed at once."""
 FREE_KEYS = ("name", "protocol", "algorithms", "trials", "plugins", "resources")
 """The keys that a sweep under a protocol may set itself."""
 MAX_INDEX = 2**31 - 1
@@ -34,14 +30,6 @@ def _plain_name(name: str) -> str:
     if not name.isprintable() or any(p.strip() != p or p in ("", ".", "..") for p in parts):
         raise ValueError("not a name")
     return name
-
-
-def _from_text(value: Any) -> Any:
-    """YAML 1.1 takes 1e-3 for text. What training takes for 0 is 0."""
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = float(value)
-    return 0.0 if isinstance(value, float) and abs(value) < sys.float_info.min else value
 
 
 def _whole(value: Any) -> Any:
@@ -65,11 +53,9 @@ def _chosen(value: Any) -> Any:
 
 KIND = "kind: "
 """The beginning of a text that stands for all methods of a kind, see `oodbench.registry.CHANGES`."""
-Place = tuple[str | int, ...]
-"""The keys and indices that lead to a value of a file."""
 Index = Annotated[int, Field(ge=0, le=MAX_INDEX), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1, le=MAX_INDEX), BeforeValidator(_whole)]
-Share = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_from_text)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 Names = list[str | int | float]
 COUNTED = "a whole number from 1 on, or a list of different numbers from 0 on"
 TestSets = Literal["default", "each", "pairs"] | Annotated[list[Names], MinLen(1)]
@@ -264,11 +250,6 @@ def takes_keys(function: Callable[P, R]) -> Callable[P, R]:
     return names_arguments(function)
 
 
-Models = Mapping[str, type[BaseModel]]
-"""The model of a mapping (under "") and those of the values of some keys, or of their lists' items."""
-MODELS: Models = {"": Sweep, "network": Component, "algorithms": Row}
-
-
 def find_sweep(sweep: str) -> Path:
     """The file of a sweep given as a path or as a name in sweeps/; raises UserError."""
     path = Path(sweep)
@@ -393,12 +374,7 @@ def training_of(values: object, place: str) -> DatasetSettings:
     """Parse a dataset's key `training`; raises UserError with all its mistakes."""
     if not isinstance(values, dict):
         raise UserError(f"{place} must be names with values, not {short(values)}")
-    models: Models = {"": DatasetSettings, "network": Component}
-    try:
-        return DatasetSettings.model_validate(values)
-    except ValidationError as error:
-        problems = _problems(error, values, models)
-        raise UserError(several(place, problems)) from error
+    return parse(DatasetSettings, values, place)
 
 
 def validate(
@@ -417,7 +393,7 @@ def validate(
     try:
         sweep = Sweep.model_validate(values)
     except ValidationError as error:
-        problems = _problems(error, values, MODELS)
+        problems = explain(error, values, Sweep)
         named = values.get("plugins")
         modules = [m for m in named if isinstance(m, str)] if isinstance(named, list) else []
         try:
@@ -440,53 +416,6 @@ def validate(
     return sweep
 
 
-def _problems(error: ValidationError, values: Any, models: Models) -> list[str]:
-    """The description of a field completes the sentence "KEY must be"."""
-    sentences: dict[Place, str] = {}
-    for problem in error.errors(include_url=False, include_context=False, include_input=False):
-        place = _place(problem["loc"], values, models)
-        sentences.setdefault(place, _sentence(problem["type"], place, values, models))
-    return [
-        text
-        for place, text in sentences.items()
-        if not any(other[: len(place)] == place and other != place for other in sentences)
-    ]
-
-
-def _place(location: Place, values: Any, models: Models) -> Place:
-    key, *rest = location
-    place: Place = (key,)
-    if key not in models:
-        return place
-    value = values.get(key) if isinstance(values, Mapping) else None
-    if isinstance(value, list):
-        if not rest or not isinstance(rest[0], int):
-            return place
-        place, value = (*place, rest[0]), value[rest[0]]
-    if isinstance(value, Mapping):
-        fields = models[str(key)].model_fields
-        inner = [k for k in rest if isinstance(k, str) and (k in fields or k in value)]
-        place = (*place, *inner[:1])
-    return place
-
-
-def _sentence(error: str, place: Place, values: Any, models: Models) -> str:
-    where = ".".join(map(str, place))
-    is_inner = len(place) > 1 and isinstance(place[-1], str)
-    fields = models[str(place[0]) if is_inner else ""].model_fields
-    if error == "extra_forbidden" and str(place[-1]) not in fields:
-        outer = ".".join(map(str, place[:-1]))
-        return str(unknown("key", short(place[-1])[1:-1], fields, outer))
-    if error == "missing":
-        return f"{where} is missing"
-    value = values
-    for key in place:
-        value = value[key]
-    if len(place) == 2 and not is_inner:
-        return f"{where} must be a name or a mapping, not {short(value)}"
-    return f"{where} must be {fields[str(place[-1])].description}, not {short(value)}"
-
-
 def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:
     from oodbench.algorithms import algorithms
     from oodbench.datasets import datasets
@@ -505,23 +434,3 @@ def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:
                     registry.get(name)
                 except UserError as error:
                     yield str(error) + PLUGIN_HINT
-
-
-def several(place: str, problems: Sequence[str]) -> str:
-    """Join the problems of a place: a single one on the same line, several as a list below it."""
-    different = list(dict.fromkeys(problems))
-    if len(different) == 1:
-        return f"{place}: {different[0]}"
-    more = len(different) - MAX_PROBLEMS
-    items = different[:MAX_PROBLEMS] + ([f"and {more} more"] if more > 0 else [])
-    return "\n- ".join([f"{place} has {len(different)} problems:", *items])
-
-
-def short(value: object) -> str:
-    """A value of a file in a few characters."""
-    return _SHORT.repr(value)
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict = 2, 4, 4
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60

@@ -1,11 +1,22 @@
-"""Resolves objects that scripts pass in place of names: classes, dataset objects and data frames."""
+"""Objects that scripts and notebooks pass where files have names: classes, datasets and data frames.
 
+A worker is another process, and does not run the script again. So the source of a script's class is written
+into OUT/plugins/saved_NAME.py, with the imports and constants that it uses; other objects that it uses
+become such modules, too. saved_NAME.origin has the script's lines, which errors name. Digests are
+taken of these files: editing a class makes its runs stale, editing the rest of the script does not.
+"""
+
+import ast
+import json
+import symtable
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from os import PathLike, fspath
 from pathlib import Path
 from textwrap import shorten
+from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
@@ -15,13 +26,16 @@ import pyarrow.parquet as pq
 
 from oodbench.algorithms import Algorithm, algorithms
 from oodbench.datasets import PLAIN, Dataset, datasets, register
-from oodbench.errors import LONGEST_LIST, UserError, definition
-from oodbench.files import whole_file
+from oodbench.errors import LONGEST_LIST, ORIGIN, UserError, definition
+from oodbench.files import whole_file, write_whole
 from oodbench.networks.base import Network, networks
 from oodbench.registry import Registry
 from oodbench.results.data_files import DATA
-from oodbench.sweep.notebook import MAIN, as_modules, made_folder, saved_file
+from oodbench.results.directory import Directory
 
+MAIN = "__main__"
+FOLDER, PREFIX = "plugins", "saved_"
+ELSE = "write it into a file of its own, and import that"
 KINDS: Mapping[str, tuple[Registry[Any], type]] = {
     "datasets": (datasets, Dataset),
     "algorithms": (algorithms, Algorithm),
@@ -113,7 +127,7 @@ def _table(entry: dict[str, Any], out: Path | None, data_dir: Path | None) -> di
         )
     if out is None:
         raise UserError("a data frame is written into a results directory, which `out` names")
-    file = made_folder(out, DATA) / f"{quote(str(label), safe=' ')}.parquet"
+    file = _folder(out, DATA) / f"{quote(str(label), safe=' ')}.parquet"
     kinds = {name: getattr(kind, "categories", kind) for name, kind in frame.dtypes.items()}
     spans = [
         name for name, kind in kinds.items() if isinstance(getattr(kind, "dtype", kind), SPANS)
@@ -131,30 +145,137 @@ def _table(entry: dict[str, Any], out: Path | None, data_dir: Path | None) -> di
     return {"name": "Table", "file": str(file if data_dir is None else file.absolute()), **entry}
 
 
+def _folder(out: Path, name: str) -> Path:
+    Directory(out).plan_lock()  # or a UserError, if it is a folder of something else
+    (out / name).mkdir(exist_ok=True)
+    return out / name
+
+
 @contextmanager
 def imported(values: Mapping[str, Any], out: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Have workers find the user's classes that the values of a sweep file name.
 
-    Yields the modules that define them, and the names of the classes of `__main__`, which are written into
-    modules for the time being; see `oodbench.sweep.notebook`. Raises UserError as `as_modules` does.
+    Yields the modules that define them, and the names of the classes of `__main__`, which are of saved
+    modules in the block. Raises UserError for a class whose source is not known.
     """
-    own, modules = dict[type, str](), dict[str, None]()
+    footers, others = dict[type, str](), dict[str, None]()
     for key, (registry, base) in KINDS.items():
         entries = values.get(key, ())
         names = {_named(entry) for entry in (entries if isinstance(entries, list) else [entries])}
         for name, cls in registry.items():
-            if cls.__module__ == MAIN and (name in names or saved_file(out, cls).exists()):
+            if cls.__module__ == MAIN and (name in names or _saved_file(out, cls).exists()):
                 adds = "register" if _is_plain(cls) else f"{registry.noun}s.add"
-                own[cls] = (
+                footers[cls] = (
                     f"from {base.__module__} import {adds.partition('.')[0]}\n\n"
                     f"{adds}({name!r})({cls.__name__})"
                 )
             elif name in names and not cls.__module__.startswith("oodbench."):
-                modules[cls.__module__] = None
-    with as_modules(own, out) as saved:
-        yield [*modules, *saved], [cls.__name__ for cls in own]
+                others[cls.__module__] = None
+    path = [*sys.path]
+    saved = {cls: ModuleType(f"{PREFIX}{cls.__name__}") for cls in footers}
+    written: set[str] = set()
+    for cls in saved:
+        _write(cls, out, footers, written)
+    for cls, module in saved.items():
+        module.__file__ = str(_saved_file(out, cls))
+        setattr(module, cls.__name__, cls)
+        sys.modules[module.__name__] = module
+        cls.__module__ = module.__name__
+    if (out / FOLDER).is_dir():
+        sys.path.append(str((out / FOLDER).absolute()))
+    try:
+        yield [*others, *(m.__name__ for m in saved.values())], [cls.__name__ for cls in saved]
+    finally:
+        sys.path[:] = path
+        for cls, module in saved.items():
+            cls.__module__ = MAIN
+            sys.modules.pop(module.__name__)
+
+
+def _saved_file(out: Path, cls: type) -> Path:
+    return out / FOLDER / f"{PREFIX}{cls.__name__}.py"
 
 
 def _named(entry: Any) -> Any:
     name = entry.get("name") if isinstance(entry, dict) else entry
     return name if isinstance(name, str) else None
+
+
+def _write(value: Any, out: Path, footers: Mapping[type, str], written: set[str]) -> None:
+    if value.__name__ in written:
+        return
+    written.add(value.__name__)
+    node, source = _definition(value.__name__)
+    text, names = ast.unparse(node), vars(sys.modules[MAIN])
+    lines = []
+    for name in sorted(_global_names(text) & names.keys() - {value.__name__}):
+        if _is_of_main(used := names[name]):
+            _write(used, out, footers, written)
+            lines.append(f"from {PREFIX}{used.__name__} import {used.__name__} as {name}")
+        elif not name.startswith("__"):
+            lines.append(_imported(name, used) or _constant(name, used, value.__name__))
+    _folder(out, FOLDER)
+    file = _saved_file(out, value)
+    write_whole(file, "\n".join([*lines, "", "", text, "", footers.get(value, ""), ""]))
+    origin = {"file": source, "lines": _origins(node, text, len(lines) + 2)}
+    write_whole(file.with_suffix(ORIGIN), json.dumps(origin))
+
+
+def _origins(node: ast.stmt, text: str, before: int) -> dict[int, int]:
+    """The script's line for each line of `text`, the same syntax tree, which follows `before` lines."""
+    found: dict[int, int] = {}
+    for ours, copied in zip(ast.walk(node), ast.walk(ast.parse(text).body[0]), strict=False):
+        if isinstance(copied, ast.stmt | ast.expr) and isinstance(ours, ast.stmt | ast.expr):
+            found.setdefault(copied.lineno + before, ours.lineno)
+    return found
+
+
+def _is_of_main(value: Any) -> bool:
+    return getattr(value, "__module__", None) == MAIN and hasattr(value, "__name__")
+
+
+def _definition(name: str) -> tuple[ast.stmt, str]:
+    """The last definition of a class or function in the script or the notebook, and its file or cell."""
+    main = vars(sys.modules[MAIN])
+    texts: dict[str, str] = {}
+    if "In" in main and "get_ipython" in main:
+        shell = main["get_ipython"]()
+        texts = {f"In[{i}]": shell.transform_cell(cell) for i, cell in enumerate(main["In"])}
+    elif file := main.get("__file__"):
+        texts = {str(Path(file).absolute()): Path(file).read_text(encoding="utf-8")}
+    for source, text in reversed(texts.items()):
+        with suppress(SyntaxError):
+            for node in reversed(ast.parse(text).body):
+                if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+                    return node, source
+    raise UserError(f"the source of {name}, which {MAIN} defines, is not known here: {ELSE}")
+
+
+def _global_names(text: str) -> set[str]:
+    tables, names = [symtable.symtable(text, MAIN, "exec")], set[str]()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        used = (s for s in table.get_symbols() if s.is_global() and s.is_referenced())
+        names.update(symbol.get_name() for symbol in used)
+    return names
+
+
+def _imported(name: str, value: Any) -> str | None:
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__} as {name}"
+    home = getattr(value, "__module__", None)
+    for there in (name, getattr(value, "__name__", name)):
+        if home and getattr(sys.modules.get(home), there, None) is value:
+            return f"from {home} import {there} as {name}"
+    return None
+
+
+def _constant(name: str, value: Any, user: str) -> str:
+    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        if bool(ast.literal_eval(repr(value)) == value):
+            return f"{name} = {value!r}"
+    raise UserError(
+        f"{user} uses `{name}`, which is neither imported nor a plain constant, and cannot be given to "
+        f"other processes: {ELSE}"
+    )

@@ -24,6 +24,7 @@ from oodbench.sweep.stored import (
     RETRAIN,
     check_rules,
     reasons,
+    settled,
     specs_in,
     store_plan,
     stored_plan,
@@ -40,36 +41,36 @@ if TYPE_CHECKING:
 SWEEP, RUN = "oodbench.sweep", "oodbench.run"
 ON_THIS_MACHINE = ("local", "debug")
 """The launchers that find classes of a script or a notebook."""
+OPTIONS = (
+    *("launcher", "workers", "devices", "threads", "keep_predictions", "observers"),
+    *("failed", "retries", "stale"),
+)
+"""The arguments of `oodbench.sweep` that are options of a launch, and no keys of a sweep file."""
 
 
-def sweep(
-    values: Mapping[str, Any],
-    name: str,
-    out: str | PathLike[str] | None,
-    data_dir: str | PathLike[str] | None,
-    options: Mapping[str, Any],
-) -> Results:
-    """Launch the sweep of these values; see `oodbench.sweep`."""
-    launcher = str(options["launcher"])
+def sweep(arguments: dict[str, Any]) -> Results:
+    """Launch the sweep of the arguments of `oodbench.sweep`, which this takes apart."""
+    options = {key: arguments.pop(key) for key in OPTIONS}
+    name, out, data_dir = (arguments.pop(key) for key in ("name", "out", "data_dir"))
     if out is None and not name:
         raise UserError(f"{SWEEP}: `out` says where results go, such as out='results/mine'")
     path = Path("results") / name if out is None else Path(out)
     data = None if data_dir is None else Path(data_dir)
     if options["stale"] not in ("", RETRAIN, KEEP):
         raise UserError(f"{SWEEP}: `stale` is {RETRAIN} or {KEEP}, not {options['stale']!r}")
-    threads = whole_number(options["threads"], "threads", 1, MOST_THREADS)
+    options["threads"] = whole_number(options["threads"], "threads", 1, MOST_THREADS)
+    options["observers"] = tuple(options["observers"])
     whole_number(options["retries"], "retries")
     if options["workers"] is not None:
         whole_number(options["workers"], "workers", 1, MOST_THREADS)
-    values = {"name": name or path.resolve().name, **values}
+    values = {"name": name or path.resolve().name, **arguments}
     with kept_generators(), _made(values, SWEEP, path, path, data) as (made, classes):
-        if classes and launcher not in ON_THIS_MACHINE:
+        if classes and options["launcher"] not in ON_THIS_MACHINE:
             raise UserError(
                 f"{SWEEP}: this script or notebook defines {', '.join(classes)}, where the launcher "
-                f"{launcher} does not look: write a file of it, and import that"
+                f"{options['launcher']} does not look: write a file of it, and import that"
             )
-        more = {**options, "threads": threads, "observers": tuple(options["observers"])}
-        launch(made, LaunchOptions(out=path, data_dir=data, table=False, **more))
+        launch(made, LaunchOptions(out=path, data_dir=data, table=False, **options))
     return Results(path)
 
 
@@ -140,8 +141,9 @@ def run(
                 plugins=tuple(made.plugins),
                 keep_weights=check_rules(keep_weights, [spec]),
                 scratch=kept is None,
+                stale=stale,
             )
-            return _records(plan, spec, options, stale)
+            return _records(plan, spec, options)
 
 
 def _only_run(plan: Plan) -> RunSpec:
@@ -153,14 +155,19 @@ def _only_run(plan: Plan) -> RunSpec:
     return spec
 
 
-def _records(plan: Plan, spec: RunSpec, options: LaunchOptions, stale: str) -> "pd.DataFrame":
+def _records(plan: Plan, spec: RunSpec, options: LaunchOptions) -> "pd.DataFrame":
     """Train the run of a plan unless it has ended, and return its records."""
     results = Directory(options.out)
     known = {s.id for s in specs_in(stored_plan(results))}
     if spec.id not in known:  # a run's id does not depend on the sweep's name
         store_plan(results, plan, options)
     directory = results.run(spec.id)
-    _check_stale(results, spec, options.data_dir, stale)
+    specs, statuses = {spec.id: spec}, statuses_on_disk(results, [spec.id])
+    if statuses[spec.id].provenance:
+        here = digests_now(specs, options.data_dir, results.path)
+        old = settled(reasons(results, specs, statuses, here), options.stale)
+        if options.stale == RETRAIN:
+            results.start_anew([*old])
     state, message = execute(spec, directory, options)
     if state is State.ELSEWHERE:
         raise UserError(f"another process trains the run in {directory.path}")
@@ -169,17 +176,3 @@ def _records(plan: Plan, spec: RunSpec, options: LaunchOptions, stale: str) -> "
         trace = "" if failure is None else f"\n{failure.traceback}"
         raise RuntimeError(f"the run is {state}: {message}{trace}")
     return tidy(read_results(results, {spec.id: spec}))
-
-
-def _check_stale(results: Directory, spec: RunSpec, data_dir: Path | None, wish: str) -> None:
-    specs, statuses = {spec.id: spec}, statuses_on_disk(results, [spec.id])
-    if not statuses[spec.id].provenance:
-        return
-    known = reasons(results, specs, statuses, digests_now(specs, data_dir, results.path))
-    sentences = [reason.sentence for reason in known if reason.is_known]
-    if sentences and not wish:
-        raise UserError(
-            f"{RUN}: {'; '.join(sentences)}: stale='retrain' trains it again, stale='keep' keeps it"
-        )
-    if sentences and wish == RETRAIN:
-        results.start_anew([spec.id])

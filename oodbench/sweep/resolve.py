@@ -25,9 +25,10 @@ from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.results.tables import Tables, plugins_of
 from oodbench.selection import find_rule, sees_test, usual
 from oodbench.selection.judge import judge
-from oodbench.sweep.file import KIND, Row, Sweep, short
+from oodbench.sweep.file import KIND, Row, Sweep
 from oodbench.sweep.launchers import check_resources
 from oodbench.sweep.sources import Problems, Source, ceiling_of, indices, measured, sources_of
+from oodbench.validation import short
 
 if TYPE_CHECKING:
     from oodbench.algorithms import Algorithm

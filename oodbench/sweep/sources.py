@@ -17,11 +17,10 @@ from oodbench.sweep.file import (
     Row,
     Sweep,
     TestSets,
-    several,
-    short,
     training_of,
 )
 from oodbench.terminal import printable
+from oodbench.validation import several, short
 
 MAX_EVALUATIONS = 100_000
 """The most evaluations of one run."""

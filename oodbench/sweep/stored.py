@@ -121,7 +121,10 @@ def decide(
     both = {**replaced, **specs}
     statuses = statuses_on_disk(results, both)
     here = digests_now(specs, options.data_dir, results.path) if stored else {}
-    old = _settled(reasons(results, both, statuses, here), options.stale, console)
+    found = reasons(results, both, statuses, here)
+    old = settled(found, options.stale)
+    for reason in found:
+        console.say(f"{reason.sentence}{'; ' + OUTCOME[options.stale] if reason.is_known else ''}.")
     again, dropped = old & specs.keys(), old & replaced.keys()
     if options.stale == KEEP:
         kept = {_place(replaced[i]): replaced[i] for i in dropped}
@@ -152,18 +155,14 @@ def _has_begun(results: Directory, run_id: str, state: State) -> bool:
     return state.complete or (state.at_rest and results.run(run_id).checkpoint.exists())
 
 
-def _settled(known: Sequence[Stale], wish: str, console: Terminal) -> frozenset[str]:
-    for reason in known:
-        if not reason.is_known:
-            console.say(f"{reason.sentence}.")
-    known = [reason for reason in known if reason.is_known]
+def settled(found: Sequence[Stale], wish: str) -> frozenset[str]:
+    """The ids of stale runs; raises UserError if there are any and no wish says what to do with them."""
+    known = [reason for reason in found if reason.is_known]
     if known and not wish:
         raise UserError(
             f"{'; '.join(reason.sentence for reason in known)}: `--stale retrain` trains them again, "
             "`--stale keep` keeps them (in Python `stale='retrain'` and `stale='keep'`)"
         )
-    for reason in known:
-        console.say(f"{reason.sentence}; {OUTCOME[wish]}.")
     return frozenset(i for reason in known for i in reason.ids)
 
 

@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from oodbench.errors import UserError, explained, unknown
+from oodbench.errors import UserError, unknown
 from oodbench.selection import rule_names
+from oodbench.validation import parse
 from oodbench.yaml_values import read_yaml
 
 FOLDER = Path(__file__).parent / "papers"
@@ -172,10 +173,7 @@ def load_experiment(name: str) -> Experiment:
     values["targets"] = [
         _named({**usual, **target}, values.get("datasets", {})) for target in values["targets"]
     ]
-    try:
-        experiment = Experiment(name=name, **values)
-    except ValidationError as error:
-        raise UserError(f"{path}: {explained(error)}") from error
+    experiment = parse(Experiment, {"name": name, **values}, str(path))
     for target in experiment.targets:
         if target.sweep and target.sweep not in experiment.sweeps:
             raise unknown("sweep", target.sweep, experiment.sweeps, str(path))

@@ -28,9 +28,9 @@ def test_a_tier_is_trained_and_shown_beside_as_much_of_the_board(
     ("text", "message"),
     [
         (LITE, "unknown tier 'light' in the board tiny.v1; did you mean lite?"),
-        ("lite: {draws: 0}", "lite.draws: input should be greater than or equal to 1"),
-        ("lite: {steps: 5}", "lite.steps: extra inputs are not permitted"),
-        ("[lite]", "input should be a valid dictionary"),
+        ("lite: {draws: 0}", "lite: draws: input should be greater than or equal to 1"),
+        ("lite: {steps: 5}", "lite: unknown key 'steps'; known: datasets"),
+        ("[lite]", "must hold tiers by name"),
     ],
 )
 def test_a_mistake_in_a_tier_is_one_sentence(copy: Path, text: str, message: str) -> None:

@@ -289,7 +289,7 @@ def test_a_run_in_python_is_refused_if_it_is_stale() -> None:
     first_value = trained_again()
     CHANGES["base"][0]()
     with pytest.raises(
-        UserError, match=r"of its 1 runs were trained \(my_base.py\): stale='retrain'"
+        UserError, match=r"of its 1 runs were trained \(my_base.py\): `--stale retrain`"
     ):
         trained_again()
     assert trained_again(stale="keep") == first_value

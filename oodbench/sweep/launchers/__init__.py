@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from oodbench.errors import MOST_THREADS, UserError, explained, plugin_hint, unknown, wrong_result
+from oodbench.errors import MOST_THREADS, UserError, plugin_hint, unknown, wrong_result
 from oodbench.registry import Registry
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
@@ -24,6 +24,7 @@ from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import Heartbeat, Provenance
 from oodbench.terminal import Terminal
 from oodbench.train.settings import TrainSettings
+from oodbench.validation import parse
 
 launchers: Registry[type["Launcher"]] = Registry(
     "launcher", "oodbench.launchers", "oodbench.sweep.launchers"
@@ -229,7 +230,4 @@ def check_resources(sweep: str, resources: Mapping[str, Any]) -> None:
         if key not in keys:
             raise unknown("resource", key, keys, place)
     for cls in known:
-        try:
-            cls.of(resources)
-        except ValidationError as error:
-            raise UserError(f"{place}: {explained(error)}") from error
+        parse(cls, {k: v for k, v in resources.items() if k in cls.model_fields}, place)
