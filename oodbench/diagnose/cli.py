@@ -20,12 +20,6 @@ def diagnose() -> None:
 @app.command()
 def dataset(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")],
-    results: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[DIR]...", help="Judge the dataset of that label in these results."
-        ),
-    ] = None,
     data_dir: DataDir = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")
@@ -33,12 +27,15 @@ def dataset(
     out: Annotated[
         Path | None, typer.Option(help="The directory that keeps the runs; by default none.")
     ] = None,
+    results: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Train nothing: judge the dataset of that label in results, or on a board."
+        ),
+    ] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Train ERM and references: how far is it from the ceiling, and may a board have the dataset?
-
-    With results directories, or a board, nothing is trained: it judges by their runs.
-    """
+    """Train ERM and references: how far is it from the ceiling, and may a board have the dataset?"""
     from oodbench.diagnose.admission import figures_of_results
     from oodbench.diagnose.head_room import head_room, show, show_checks
     from oodbench.registry import load_plugins

@@ -29,7 +29,7 @@ def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> N
 
 @pytest.mark.nightly
 def test_a_dataset_is_judged_by_the_runs_of_a_board() -> None:
-    result = call("dataset", "city weather", "small.v3")
+    result = call("dataset", "city weather", "--results", "small.v3")
     assert result.exit_code == 0 and "rows equal to ERM" in result.stdout
-    result = call("dataset", "city wether", "small.v3")
+    result = call("dataset", "city wether", "--results", "small.v3")
     assert result.exit_code == 2 and "did you mean city weather" in result.stderr
