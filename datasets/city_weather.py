@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from oodbench.data.tables.columns import Columns
+from oodbench.columns import Columns
 from oodbench.data.tables.packaged import RTable, TableRows
 from oodbench.datasets import Metadata, register
 from oodbench.tasks import Task

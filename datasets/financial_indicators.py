@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data.tables.columns import Columns
+from oodbench.columns import Columns
 from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data.tables.columns import Columns
+from oodbench.columns import Columns
 from oodbench.data.tables.packaged import PackagedTable, TableRows
 from oodbench.datasets import Environment, Metadata, register
 from oodbench.hparams import hparam

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
+from oodbench.columns import Reading
 from oodbench.data.pictures.folders import Listing, OwnImages, image_metadata
-from oodbench.data.tables.readings import Reading
 from oodbench.datasets import Environment, register
 from oodbench.errors import UserError
 

@@ -15,16 +15,15 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from oodbench.columns import EMPTY, IMPUTATIONS, Columns, Reading
 from oodbench.data.audit import FEW_EXAMPLES
 from oodbench.data.tables.cells import Cells
-from oodbench.data.tables.columns import EMPTY, IMPUTATIONS, Columns
 from oodbench.data.tables.readings import (
     MARKS,
     MOST,
     NAMELESS,
     Numbers,
     Reader,
-    Reading,
     counts_rows,
     look_alikes,
     one_spelling,

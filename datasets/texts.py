@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from oodbench.columns import Reading
 from oodbench.data.encodings import hashed_words, word_pieces
-from oodbench.data.tables.readings import Reading
 from oodbench.datasets import Environment, Metadata, register
 from oodbench.hparams import hparam
 

@@ -9,11 +9,12 @@ from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from oodbench.columns import Columns, Reading
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import checked, defaults
 from oodbench.identity import md5 as md5  # for datasets of files
@@ -21,10 +22,6 @@ from oodbench.metrics import known_direction
 from oodbench.registry import Registry, folder
 from oodbench.seeds import derive
 from oodbench.tasks import Task
-
-if TYPE_CHECKING:
-    from oodbench.data.tables.columns import Columns
-    from oodbench.data.tables.readings import Reading
 
 __path__ = [str(folder("datasets"))]
 
@@ -206,12 +203,12 @@ class Dataset(ABC):
         return None
 
     @cached_property
-    def columns(self) -> "Columns | None":
+    def columns(self) -> Columns | None:
         """The columns of a table that inputs are made of; None for other data."""
         return None
 
     @cached_property
-    def readings(self) -> "Sequence[Reading]":
+    def readings(self) -> Sequence[Reading]:
         """What each column of a table is read as, and why; empty for other data."""
         return ()
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from oodbench.columns import EMPTY
 from oodbench.data.pictures.folders import Images
 from oodbench.data.preparation import Contents, class_names, group_names, hashes_of
 from oodbench.data.streams import Stored
-from oodbench.data.tables.columns import EMPTY
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError, counted
 from oodbench.notes import Finding

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from oodbench.data.tables.columns import Columns
+from oodbench.columns import Columns
 from oodbench.datasets import Environment, FileDataset
 from oodbench.errors import missing_package
 from oodbench.hparams import hparam

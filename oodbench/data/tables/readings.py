@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from oodbench.columns import Reading
 from oodbench.data.tables.cells import Cells
 from oodbench.errors import UserError
 
@@ -92,20 +93,6 @@ FORMS = {
     ",": (COMMA, Form(",", r"\.", "numbers with a decimal comma and a point between thousands")),
 }
 BLANKS = {d: Form(d, GROUPED, "numbers with a blank or ' between thousands") for d in FORMS}
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a column is read as."""
-
-    column: str
-    kind: str
-    """`number`, `category`, `date`, `index`, `left out`, or an option's name such as `target`."""
-    why: str
-    values: str = ""
-    empty: int = 0
-    unusual: bool = False
-    """Whether a plan says it."""
 
 
 class Reader:

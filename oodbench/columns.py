@@ -1,4 +1,4 @@
-"""The columns of a table as inputs of a network: numbers with gaps, and categories."""
+"""The columns of a table: what each is read as, and those that are inputs of a network."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +15,20 @@ IMPUTATIONS = ("median", "mean")
 """The statistic of the rows that a run trains on with which gaps in a column of numbers are filled."""
 EMPTY = "(empty)"
 """The category of an empty cell."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a column is read as."""
+
+    column: str
+    kind: str
+    """`number`, `category`, `date`, `index`, `left out`, or an option's name such as `target`."""
+    why: str
+    values: str = ""
+    empty: int = 0
+    unusual: bool = False
+    """Whether a plan says it."""
 
 
 @dataclass(frozen=True)
