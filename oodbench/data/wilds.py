@@ -5,6 +5,7 @@ whether a newer version exists: here they do not. And its mean by group, for whi
 without declaring it, is replaced by `group_means`, which uses torch's own scatter_reduce.
 """
 
+import csv
 import importlib
 import re
 import sys
@@ -27,6 +28,8 @@ from oodbench.errors import MissingError, UserError, missing_package
 Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 """The predictions that a set's evaluation expects: class numbers, a 0 or 1 for each label, the network's
 outputs for labels, real numbers, a class number for each token, or boxes with scores."""
+LONGEST_ROW = 2**16
+"""The last row of a table is searched in this many bytes at its end."""
 EXTRAS = {"transformers": "text", "torch_geometric": "graphs"}
 """Optional packages that some sets need, with the extra of ours that installs them."""
 
@@ -64,6 +67,19 @@ def check_folder(folder: Path, name: str, version: str, files: tuple[str, ...]) 
     for file in files:
         if not (folder / file).exists():
             raise UserError(f"{folder / file} is missing")
+        if file.endswith(".csv"):
+            _check_end(folder / file)
+
+
+def _check_end(table: Path) -> None:
+    """Refuse a CSV file that breaks off in its last row, which pandas would fill with NaN."""
+    with table.open("rb") as file:
+        header = next(csv.reader([file.readline().decode(errors="replace")]), [])
+        file.seek(max(0, table.stat().st_size - LONGEST_ROW))
+        *_, last = file.read().decode(errors="replace").split("\n")
+    cells = next(csv.reader([last]), [])
+    if last.count('"') % 2 == 0 and cells and (len(cells) < len(header) or not cells[-1]):
+        raise UserError(f"{table} breaks off in its last row, '{last[:60]}'")
 
 
 @lru_cache(maxsize=4)

@@ -132,6 +132,19 @@ def damaged(tmp_path: Path) -> tuple[Path, Any]:
     return tmp_path / "camelyon17_v1.0", make("Camelyon17", {}, tmp_path)
 
 
+def test_a_table_that_breaks_off(tmp_path: Path) -> None:
+    folder, dataset = damaged(tmp_path)
+    table = folder / "metadata.csv"
+    text = table.read_text().rstrip("\n")
+    table.write_text(text)
+    dataset.check()  # a table need not end in a new line
+    official.read.cache_clear()
+    for end in ("", ","):
+        table.write_text(text.rpartition(",")[0] + end)
+        with pytest.raises(UserError, match=r"metadata\.csv breaks off in its last row, '59,"):
+            make("Camelyon17", {}, tmp_path).check()
+
+
 @pytest.mark.filterwarnings("ignore:Exception ignored in")  # Pillow leaves a broken file open
 @pytest.mark.parametrize("harm", ["missing", "truncated", "foreign"])
 def test_a_picture_that_cannot_be_read(harm: str, tmp_path: Path) -> None:
