@@ -47,12 +47,11 @@ NARROWER = {
     "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"),
     "float": re.compile(
         r"(?:[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-        r"|[-+]?[0-9]+[eE][-+]?[0-9]+"
         r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
     ),
     "timestamp": re.compile(r"(?!)"),
 }
-"""What plain texts are of a kind, where that differs from YAML 1.1, which takes 1e-3 for a text."""
+"""What plain texts are of a kind, where it is less than in YAML 1.1."""
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, NARROWER.get(tag.rpartition(":")[2], pattern)) for tag, pattern in resolvers]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()

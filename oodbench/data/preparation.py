@@ -21,11 +21,16 @@ CHUNK = 4096
 def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
     """The environments of a trial, as `Dataset.load` returns them.
 
-    Raises UserError, with the dataset, the environment and the mistake, unless the names are the
-    dataset's, each class has one name, every input has a target, inputs in memory are finite, targets fit
-    the task, and clusters, attributes and the flags `out` and `unseen` fit the examples.
+    Raises UserError, with the dataset, the environment and the mistake, unless the data fit into memory,
+    the names are the dataset's, each class has one name, every input has a target, inputs in memory are
+    finite, targets fit the task, and clusters, attributes, `out` and `unseen` fit the examples.
     """
-    environments: Any = dataset.load(trial)
+    try:
+        environments: Any = dataset.load(trial)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        raise UserError(f"{dataset.label}: its data need more memory than there is here") from error
     if not isinstance(environments, Mapping):
         raise wrong_result("load", dataset.label, "the environments by name", environments)
     if set(environments) != set(dataset.environments):

@@ -2,7 +2,9 @@
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar
 
@@ -32,6 +34,14 @@ def _plain_name(name: str) -> str:
     return name
 
 
+def _from_text(value: Any) -> Any:
+    """YAML takes 1e-3 for text. What training takes for 0 is 0."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
+    return 0.0 if isinstance(value, float) and abs(value) < sys.float_info.min else value
+
+
 def _whole(value: Any) -> Any:
     """An integer for a whole number such as 500.0 or 5.0e2."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -55,7 +65,7 @@ KIND = "kind: "
 """The beginning of a text that stands for all methods of a kind, see `oodbench.registry.CHANGES`."""
 Index = Annotated[int, Field(ge=0, le=MAX_INDEX), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1, le=MAX_INDEX), BeforeValidator(_whole)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_from_text)]
 Names = list[str | int | float]
 COUNTED = "a whole number from 1 on, or a list of different numbers from 0 on"
 TestSets = Literal["default", "each", "pairs"] | Annotated[list[Names], MinLen(1)]

@@ -13,6 +13,8 @@ KIND_ITEM = {
     "required": ["kind"],
     "additionalProperties": False,
 }
+NUMBER_AS_TEXT = {"type": "string", "pattern": r"^[0-9.]+([eE]-?[0-9]+)?$"}
+"""Such as 1e-1, which YAML 1.1 takes for text."""
 FOLDER = r"(?!\.\.?(/|$))[^\s/\x00-\x1f]([^/\x00-\x1f]*[^\s/\x00-\x1f])?"
 NAME = f"^{FOLDER}(/{FOLDER})*$"
 """A path inside results/ without `.` and `..`."""
@@ -59,6 +61,8 @@ def schema() -> dict[str, Any]:
     keys["network"]["anyOf"][0] = _proposed(["default", *networks])
     keys["name"]["pattern"] = NAME
     keys["keep_weights"] = {**keys["keep_weights"], "type": ["array", "string"]}
+    for of in (keys, models["DatasetSettings"]["properties"]):
+        of["holdout"] = {"anyOf": [of["holdout"], NUMBER_AS_TEXT]}
     required = root.pop("required")
     root["anyOf"] = [{"required": required}, {"required": ["name", "protocol"]}]
     return {

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from oodbench.data.preparation import fitted
-from oodbench.datasets import Dataset, Environment, datasets
+from oodbench.data.preparation import fitted, load_checked
+from oodbench.datasets import Dataset, Environment, datasets, make
 from oodbench.errors import UserError
 from oodbench.results.run_directory import RunDirectory
 from oodbench.sweep.plan import single
@@ -87,6 +87,13 @@ class Centred(Plain):
         seen = [e.x.read(torch.arange(len(e.x))) for e in training.values()]
         mean = torch.cat(seen).mean(0)
         return lambda x: x - mean
+
+
+def test_data_larger_than_the_memory_are_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"LinearSEM.*: its data need more memory than there is here"
+    ):
+        load_checked(make("LinearSEM", {"dim": 1_000_000}), 0)
 
 
 def test_what_is_fitted_sees_the_training_examples_alone_and_changes_all() -> None:

@@ -121,12 +121,14 @@ def test_assignments_are_keys_and_values() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["NO", "no", "on", "Off", "y", "10_3", "1_000.5", "2020-01-31", "1:30", "01", "0x1F"],
+    ["NO", "no", "on", "Off", "y", "1e3", "10_3", "1_000.5", "2020-01-31", "1:30", "01", "0x1F"],
 )
 def test_names_stay_texts(name: str) -> None:
     assert parse_yaml(f"[{name}]", "file.yaml") == [name]
 
 
-@pytest.mark.parametrize(("text", "value"), [("1.0e3", 1000.0), ("1e-3", 0.001), ("-.5E+2", -50.0)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("1.0e3", 1000.0), ("1.e-3", 0.001), ("-.5E+2", -50.0)]
+)
 def test_numbers_are_those_of_yaml_1_2(text: str, value: float) -> None:
     assert parse_yaml(text, "file.yaml") == value

@@ -37,10 +37,11 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_our_words() -> None:
 
 def test_a_count_may_be_written_as_a_float_that_is_whole(tmp_path: Path) -> None:
     file = tiny_file(tmp_path)
-    sweep = read_sweep(file, ["steps=5e2", "trials=10.0", "hparam_draws=[0, 1.0]"])
+    sweep = read_sweep(file, ["steps=5.0e2", "trials=10.0", "hparam_draws=[0, 1.0]"])
     assert (sweep.steps, sweep.trials, sweep.hparam_draws) == (500, 10, [0, 1])
-    with pytest.raises(UserError, match=r"default or a whole number from 1 on, not 5\.5$"):
-        read_sweep(file, ["steps=5.5"])
+    for value, shown in {"5.5": "5.5", "5e2": "'5e2'"}.items():
+        with pytest.raises(UserError, match=rf"default or a whole number from 1 on, not {shown}$"):
+            read_sweep(file, [f"steps={value}"])
 
 
 def test_a_setting_reaches_into_lists_and_mappings(tmp_path: Path) -> None:
@@ -84,6 +85,6 @@ def test_the_holdout_is_that_of_the_dataset_its_training_or_the_sweep() -> None:
     assert run.holdout == 0
     with pytest.raises(UserError, match="no example to train on: hold it out, too, or"):
         make_plan(validate(values | {"holdout": 0.2}, "here"))
-    values["datasets"] = ["Spirals", {"name": "LinearSEM", "training": {"holdout": 0.4}}]
+    values["datasets"] = ["Spirals", {"name": "LinearSEM", "training": {"holdout": "4e-1"}}]
     runs = make_plan(validate(values | {"holdout": 0.1}, "here")).runs.values()
     assert {run.dataset: run.holdout for run in runs} == {"Spirals": 0.1, "LinearSEM": 0.4}
