@@ -81,7 +81,7 @@ def expand(resolved: Resolved) -> Plan:
         cells = [(pair, _specs(sweep, pair, tests)) for tests in source.tests for pair in pairs]
         for pair, specs in cells:
             first = specs[0]
-            if reason := _reason_against(pair, specs, source.discrete, sweep.attributes):
+            if reason := _reason_against(pair, specs, source, sweep.attributes):
                 tests = first.test_environments
                 plan.impossible.append(Impossible(source.label, first.label, tests, reason))
                 continue
@@ -248,25 +248,26 @@ def _check_sizes(source: Source, names: Sequence[str]) -> None:
 
 
 def _reason_against(
-    pair: Pair, specs: Sequence[RunSpec], discrete: bool, attributes: str
+    pair: Pair, specs: Sequence[RunSpec], source: Source, attributes: str
 ) -> str | None:
     from oodbench.algorithms import Problem, why_skipped
     from oodbench.train import adapted, averages
 
     first, dataset, method = specs[0], pair.source.dataset, pair.method.algorithm
     of_draws = {id(spec.hparams): spec for spec in specs}.values()  # trials may share them
-    network = pair.source.network_class
+    network, names = pair.source.network_class, _training_environments(pair.source, first)
     problem = Problem(
         dataset.input_shape,
         dataset.task,
-        _training_environments(pair.source, first),
+        names,
         first.steps,
+        counts=tuple(source.counts[n] for n in names if n in source.counts),
         attributes=len(dataset.attributes),
         pretrained=all(network.is_pretrained(spec.network_hparams) for spec in of_draws),
         zero_shot=all(network.is_zero_shot(spec.network_hparams) for spec in of_draws),
-        discrete=discrete,
+        discrete=source.discrete,
     )
-    unseen = replace(problem, attributes=0) if attributes != "training" else problem
+    unseen = replace(problem, attributes=0, counts=()) if attributes != "training" else problem
     for spec in of_draws:
         if reason := why_skipped(method, problem, spec.hparams):
             return reason

@@ -88,6 +88,8 @@ class Source:
     """Whether the inputs have few values, see `oodbench.data.preparation.is_discrete`."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """The number of examples to train on in each environment in the first trial."""
+    counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The numbers of them in each group, where the task has classes, see `Problem.counts`."""
     findings: Sequence[Finding] = ()
     """What an audit finds in the data of the first trial."""
 
@@ -301,10 +303,10 @@ def trials_of(sweep: Sweep, training: DatasetSettings) -> Sequence[int]:
 
 
 def measured(source: Source) -> Source:
-    """The dataset with `discrete`, `sizes` and `findings`, which its examples say."""
+    """The dataset with `discrete`, `sizes`, `counts` and `findings`, which its examples say."""
     from oodbench.data.audit import audit
     from oodbench.data.preparation import is_discrete, load_checked
-    from oodbench.train.loading import split
+    from oodbench.train.loading import groups_of, split
 
     dataset, trial = source.dataset, source.trials[0]
     environments = load_checked(dataset, trial)
@@ -313,13 +315,17 @@ def measured(source: Source) -> Source:
         name: {t: split(environment, source.holdout, dataset.name, name, t) for t in known}
         for name, environment in environments.items()
     }
-    sizes = {name: len(of_trials[trial]["in"]) for name, of_trials in splits.items()}
+    first = {name: of_trials[trial] for name, of_trials in splits.items()}
+    known_labels = {name: dataset.task.known(e.y) for name, e in environments.items()}
+    labelled = {n: {h: i[known_labels[n][i]] for h, i in of.items()} for n, of in first.items()}
+    groups = groups_of(dataset, environments, labelled)
     outs = {n: {t: s["out"] for t, s in each.items() if "out" in s} for n, each in splits.items()}
     never = () if isinstance(source.validation, int) else source.validation
     roles = [(t, tuple(n for n in source.trainable if n not in (*t, *never))) for t in source.tests]
     return replace(
         source,
         discrete=is_discrete(dataset, environments),
-        sizes=sizes,
+        sizes={name: len(halves["in"]) for name, halves in first.items()},
+        counts={name: tuple(of["in"].counts) for name, of in groups.items() if "in" in of},
         findings=audit(dataset, environments, roles, outs=outs),
     )

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from torch.nn.utils import parameters_to_vector
 
 from oodbench.algorithms import Algorithm, Batch, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
 from tests.helpers.algorithms.methods import BINARY, tiny
 
@@ -197,6 +200,22 @@ def test_it_finds_the_examples_that_contradict_a_shortcut() -> None:
         algorithm.train_step(Batch(x, y.float(), index=index), step)
     found = algorithm.mistaken.bool()
     assert found[minority].float().mean() > 0.9 and found[~minority].float().mean() < 0.1
+
+
+def test_a_class_of_one_example_is_impossible_in_the_plan(tmp_path: Path) -> None:
+    lines = [f"{i % 7},{'pq'[i % 2]},{'abc'[i // 40]}" for i in range(120)]
+    text = "\n".join(["x,target,environment", *lines, "0.5,r,a"])
+    (tmp_path / "data.csv").write_text(text)
+    table = {"name": "Table", "file": str(tmp_path / "data.csv"), "test_environments": ["c"]}
+    sweep = {
+        "name": "s",
+        "datasets": [table],
+        "algorithms": ["ERM", "XRM"],
+        "holdout": 0,
+        "steps": 4,
+    }
+    (cell,) = make_plan(validate(sweep, "here")).impossible
+    assert cell.reason == "each twin needs examples of every class, and class 2 has only one"
 
 
 def test_each_class_needs_two_examples_and_targets_are_classes() -> None:
