@@ -20,7 +20,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
-from .table import class_notes
+from .listed import class_notes
 
 SPLIT = re.compile(
     r"(train|val|test|dev|eval)(ing|id|idation|uation)?([-_ ]?(set|split|data|images))?([-_ ]?\d{4})?",

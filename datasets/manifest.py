@@ -11,7 +11,7 @@ from oodbench.data.pictures.folders import Listing, OwnImages, image_metadata
 from oodbench.datasets import Environment, register
 from oodbench.errors import UserError
 
-from .table import Listed
+from .listed import Listed
 
 
 @register(

@@ -11,7 +11,7 @@ from oodbench.data.encodings import hashed_words, word_pieces
 from oodbench.datasets import Environment, Metadata, register
 from oodbench.hparams import hparam
 
-from .table import Listed
+from .listed import Listed
 
 
 @register(

@@ -9,9 +9,6 @@ from oodbench.results.predictions import predictions_file
 
 BOARD = find_board("small.v3")
 TWO = ("SEM, FOU", "desert rodents")
-pytestmark = pytest.mark.skipif(
-    not (BOARD / "predictions").is_dir(), reason="a wheel has no predictions"
-)
 
 
 @pytest.mark.slow

@@ -1,0 +1,298 @@
+"""What tables, manifests and texts share: a file that lists examples, a row each."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+from oodbench.columns import Reading
+from oodbench.data.audit import FEW_EXAMPLES
+from oodbench.data.tables.cells import Cells
+from oodbench.data.tables.readings import (
+    MARKS,
+    MOST,
+    Reader,
+    look_alikes,
+    one_spelling,
+    shown,
+)
+from oodbench.data.tables.typed import table_files
+from oodbench.datasets import Dataset, Environment, in_order, labelled, md5
+from oodbench.errors import UserError, unknown
+from oodbench.files import refuse_pointer
+from oodbench.hparams import hparam
+from oodbench.tasks import Task
+
+SPLITS = ("in", "out")
+SEVERAL = 10
+"""More classes that are fractions are rather real targets."""
+
+
+class Listed(Dataset):
+    """Examples that a file lists, one a row, with a target and an environment.
+
+    The file is CSV, JSON, Parquet or Arrow, or a folder: Parquet's, or of `Dataset.save_to_disk`.
+
+    A column `split` (`in` or `out`) replaces the drawn split. Environments are in the order in which
+    people count. All trials have the same data. Real targets are standardised for training, and scored in
+    their own units.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Dataset.Options):
+        """The file and what its columns mean."""
+
+        file: str = hparam("")
+        """The file's or the folder's path under the data directory, or else under the working directory."""
+        md5: str = hparam("")
+        """The md5 of the file, so that other contents make other runs; it is taken from the file if not
+        given."""
+        encoding: str = hparam("", neutral="")
+        """The file's encoding; found unless it is given."""
+        separator: str = hparam("", neutral="")
+        """What separates the columns: a character, `comma`, `semicolon`, `tab`, `bar` or `blank`; found
+        unless it is given."""
+        decimal: str = hparam("", options=("", ".", ","), neutral="")
+        """The decimal sign of numbers; found unless it is given."""
+        target: str = hparam(
+            "target", no_list="several labels an example need a dataset with the task `multilabel`"
+        )
+        """The column of targets."""
+        kind: str = hparam("class", options=("class", "real"))
+        """Whether targets are names of classes or real numbers."""
+        environment: str = hparam("environment")
+        """The column of the environments' names."""
+        attribute: str = hparam("", neutral="")
+        """The column of the examples' attribute, if there is one."""
+        group: str = hparam("", neutral="")
+        """The column whose equal values (a patient, a day) stay on one side of a drawn split, if there is
+        one."""
+        group_across: str = hparam("keep", options=("keep", "drop"), neutral="keep")
+        """What becomes of examples of training environments whose group a held-out environment has, too:
+        `keep` trains on them, `drop` leaves them out."""
+        test_environments: tuple[str, ...] = hparam(())
+        """The default test environments; the last one with at least 30 examples if none are given."""
+
+    options: Any
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        """Read the file's rows. Raises UserError, with the line, for what cannot be used."""
+        if not options.file:
+            raise UserError(f"{self.name} needs a file: give the dataset's option `file`")
+        self.path = (data_dir or Path()) / options.file
+        for file in table_files(self.path):
+            refuse_pointer(file)
+        sums = [md5(file) for file in table_files(self.path)]
+        checksum = sums[0] if len(sums) == 1 else hashlib.md5("".join(sums).encode()).hexdigest()
+        if options.md5 not in ("", checksum):
+            raise UserError(
+                f"{self.path} has changed since these runs were planned (its md5 was {options.md5} "
+                f"and is {checksum}); use another file name, or plan anew with another --out"
+            )
+        super().__init__(replace(options, md5=checksum), data_dir)
+        self.rows = _cells(self.path, checksum, options.encoding, options.separator)
+        self.reader = Reader(self.rows, options.decimal)
+        self._roles: dict[str, Reading] = {}
+        """The readings of the columns that are no inputs, by their names."""
+        self._refuse_a_second_header()
+        names = self._words("environment", options.environment)
+        self.places = {
+            name: torch.from_numpy(np.flatnonzero(names == name)) for name in in_order(set(names))
+        }
+        """The rows of each environment, in the order of the file."""
+        self.environments = tuple(self.places)
+        self.test_environments = self._test_environments()
+        self.standardises_targets = options.kind == "real"
+        self.task, self.targets, self.classes = self._targets()
+        self.split = self._split()
+        self.attribute_of_rows: Tensor | None = None
+        if options.attribute:
+            texts = self._words("attribute", options.attribute)
+            self.attributes = tuple(sorted(set(texts)))
+            self.attribute_of_rows = _numbered(texts)
+        self.clusters: Tensor | None = None
+        self.separates_clusters = options.group_across == "drop"
+        if options.group:
+            texts = self._words("group", options.group)
+            self.cluster_names = sorted(set(texts))
+            self.clusters = _numbered(texts)
+        elif self.separates_clusters:
+            raise UserError(f"{self.path}: `group_across: drop` needs the option `group`, a column")
+
+    @property
+    def files_read(self) -> Collection[Path]:
+        """The file, or those of the folder."""
+        return table_files(self.path)
+
+    @property
+    def label(self) -> str:
+        """The file's name and what else is not usual."""
+        unsaid = ("file", "md5", "test_environments", "encoding", "separator", "decimal")
+        changed = {k: v for k, v in self.changed_options.items() if k not in unsaid}
+        said = {k: f"[{', '.join(v)}]" if isinstance(v, tuple) else v for k, v in changed.items()}
+        return labelled(Path(self.options.file).stem, said)
+
+    @property
+    def readings(self) -> Sequence[Reading]:
+        """What each column is read as, in the order of the file."""
+        unused = Reading("", "left out", "no option names it")
+        return [self._roles.get(n, replace(unused, column=n)) for n in self.rows.columns]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences on how the file was read and what environments differ in, where that is unusual."""
+        read: dict[tuple[str, str], list[str]] = {}
+        for r in self.readings:
+            if r.unusual:
+                read.setdefault((r.kind, r.why), []).append(f"'{r.column}'")
+        said = [f"{', '.join(names)} read as {kind}: {why}" for (kind, why), names in read.items()]
+        counts: dict[str, dict[str, int]] = {}
+        if self.classes:
+            for name, places in self.places.items():
+                found = Counter(self.targets[places].long().tolist())
+                counts[name] = {self.classes[c]: found[c] for c in sorted(found)}
+        of_classes = class_notes(counts, self.test_environments)
+        others = super().notes
+        return [*of_classes, *self.rows.notes, *said, *others]
+
+    def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
+        """The environments, given the inputs of each."""
+        return {
+            name: Environment(
+                inputs[name],
+                self.targets[index],
+                None if self.clusters is None else self.clusters[index],
+                None if self.split is None else self.split[index],
+                None if self.attribute_of_rows is None else self.attribute_of_rows[index],
+            )
+            for name, index in self.places.items()
+        }
+
+    def _words(self, role: str, column: str) -> npt.NDArray[np.object_]:
+        """The texts of the rows in the column of a role; raises UserError for an empty one."""
+        words, note = one_spelling(self.rows.texts(column))
+        distinct = set(words)
+        names = [f"{mark} is a name here, not a gap" for mark in MARKS if mark in distinct]
+        odd = [f"{note} and count as one" if note else "", look_alikes(distinct), *names]
+        why = "; ".join([f"the option `{role}`", *filter(None, odd)])
+        values = shown(in_order(distinct))
+        self._roles[column] = Reading(column, role, why, values, unusual=any(odd))
+        return words
+
+    def _refuse_a_second_header(self) -> None:
+        """Raise UserError for a row that is the header again, as in files that were joined."""
+        names = self.options.environment, self.options.target
+        environment, target = (pc.equal(self.rows.cells(name), name) for name in names)
+        row = pc.index(pc.and_(environment, target), True).as_py()
+        if row >= 0:
+            raise UserError(f"{self.rows.place(row)} is the header again; leave it out")
+
+    def _test_environments(self) -> tuple[str, ...]:
+        if not self.options.test_environments:
+            large = tuple(
+                name for name, places in self.places.items() if len(places) >= FEW_EXAMPLES
+            )
+            return (large or self.environments)[-1:]
+        names = [name.strip() for name in self.options.test_environments]
+        for name in names:
+            if name not in self.environments:
+                place = f"test_environments, {self.path}"
+                raise unknown("environment", name, self.environments, place)
+        return tuple(names)
+
+    def _targets(self) -> tuple[Task, Tensor, tuple[str, ...]]:
+        column = self.options.target
+        if column in self._roles:
+            raise UserError(
+                f"{self.path}: '{column}' is both the option `environment` and `target`"
+            )
+        if self.options.kind == "real":
+            numbers, reading = self.reader.required_numbers(column, gaps=False)
+            self._roles[column] = replace(reading, kind="target")
+            return Task("regression"), torch.from_numpy(numbers.copy()).unsqueeze(1), ()
+        words = self._words("target", column)
+        classes, names = _numbered(words), tuple(sorted(set(words)))
+        self._check_classes(names)
+        if len(names) == 2:
+            return Task("binary"), classes.float(), names
+        return Task("multiclass", len(names)), classes, names
+
+    def _check_classes(self, names: Sequence[str]) -> None:
+        """Raise UserError for one class, and for classes that are rather real numbers."""
+        where = f"{self.path}: the target '{self.options.target}'"
+        if len(names) == 1:
+            raise UserError(f"{where} has one class only, '{names[0]}'")
+        found = self.reader.numbers(self.options.target)
+        if found is not None and len(names) > SEVERAL:
+            numbers, _ = found
+            if (numbers != numbers.round()).any() or len(names) > MOST:
+                raise UserError(
+                    f"{where} has {len(names)} different numbers, which would be classes; for a "
+                    "regression give the option `kind: real`"
+                )
+
+    def _split(self) -> Tensor | None:
+        if "split" not in self.rows.columns:
+            return None
+        texts = self.rows.texts("split")
+        for row, text in enumerate(texts):
+            if text not in SPLITS:
+                hint = " (rename the column if it means something else)"
+                raise unknown("split", text, SPLITS, self.rows.place(row), hint)
+        self._roles["split"] = Reading("split", "split", "it replaces the drawn split", "in, out")
+        return torch.tensor([text == "out" for text in texts])
+
+
+@lru_cache(maxsize=2)
+def _cells(path: Path, md5: str, encoding: str, separator: str) -> Cells:
+    return Cells(path, encoding, separator)  # other contents have another md5
+
+
+def class_notes(
+    classes: Mapping[str, Mapping[str, int]], test_environments: Sequence[str]
+) -> list[str]:
+    """Sentences on the classes that not all environments have.
+
+    `classes` has the number of examples of each class by environment and class.
+    """
+    notes = []
+    for name, of_here in classes.items():
+        size = sum(of_here.values())
+        elsewhere = {c for other, them in classes.items() if other != name for c in them}
+        only = [c for c in of_here if c not in elsewhere]
+        if only and len(classes) > 1:
+            count = sum(of_here[c] for c in only)
+            notes.append(
+                f"only environment '{name}' has the class{'es' * (len(only) > 1)} "
+                f"{', '.join(map(repr, only[:5]))}: where it is held out, {count} of its {size} examples "
+                "can't be right, as no training environment has them"
+            )
+        if len(of_here) == 1:
+            (one,) = of_here
+            notes.append(f"environment '{name}' has one class only, '{one}'")
+    held_out = [n for n in test_environments if n in classes]
+    trained = {c for name, them in classes.items() if name not in held_out for c in them}
+    if len(held_out) > 1:
+        for name in held_out:
+            lost = {c: n for c, n in classes[name].items() if c not in trained}
+            if lost:
+                which = ", ".join(map(repr, lost))
+                notes.append(
+                    f"with {', '.join(held_out)} held out, no training environment has {which}: "
+                    f"{sum(lost.values())} examples of '{name}' can't be right"
+                )
+    return notes
+
+
+def _numbered(texts: Sequence[str] | npt.NDArray[Any]) -> Tensor:
+    """The index of each text among the sorted ones, (N,)."""
+    return torch.from_numpy(np.unique(np.asarray(texts, dtype=object), return_inverse=True)[1])

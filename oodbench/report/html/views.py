@@ -1,0 +1,288 @@
+"""The views of a page by one selection rule: tables with pictures of datasets together and alone."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from oodbench.errors import UserError
+from oodbench.metrics import is_proportion
+from oodbench.report.cells import CEILING, METHOD, TRANSDUCTIVE, scores
+from oodbench.report.comparison import (
+    OVERALL,
+    gain_cell,
+    gains,
+    left_by_holm,
+)
+from oodbench.report.gaps import ALL, BASELINE, GROUPS, Gaps, gaps_of, share_cells
+from oodbench.report.numbers import count, gain, scale, unit_of_gains
+from oodbench.report.statistics import Difference, block_table, estimate, mean_ranks, significant
+from oodbench.report.tables.leaderboard import Leaderboard, is_mean
+from oodbench.results.run_spec import CONSTANT
+from oodbench.results.tables import Tables, subset
+from oodbench.selection.judge import judge
+from oodbench.terminal import counted
+
+BY = "by a 95 % interval"
+"""How rows are compared over several datasets."""
+SHOWN = 10
+"""The number of best rows whose intervals the picture's axis spans."""
+TICKS = 5
+"""About how many ticks an axis has."""
+
+
+class Numbers:
+    """The numbers of a page by one selection rule, on the datasets that serve it."""
+
+    def __init__(self, frames: Tables, rule: str, baseline: str, metric: str | None) -> None:
+        """Raises UserError if no dataset serves the rule."""
+        scored, runs = frames.scores, frames.runs
+        if scored is not None:
+            ids = scored.loc[scored["rule"] == rule, "id"]
+            kept = runs["dataset_label"].isin(runs.loc[runs["id"].isin(ids), "dataset_label"])
+            frames = frames if kept.all() else subset(frames, runs[kept])
+        if frames.runs.empty:
+            raise UserError(f"no dataset serves the rule {rule}")
+        self.board, self.baseline = Leaderboard(judge(frames, rule), metric, alone=True), baseline
+        self.scores = scores(self.board.cells)
+        self.gaps = gaps_of(self.board.chosen, self.board.cells) if baseline == BASELINE else None
+        means = self.board.frame[is_mean(self.board.frame)]
+        self.means = {
+            str(dataset): rows.set_index("label")
+            for dataset, rows in means.groupby("dataset", sort=False)
+        }
+        firsts = {dataset: str(rows["metric"].iloc[0]) for dataset, rows in self.means.items()}
+        self.metrics = firsts | {OVERALL: "accuracy"}
+        self.gains = gains(self.scores, baseline)
+        tests = {
+            (dataset, d.label): d
+            for dataset, rows in self.gains.items()
+            if dataset != OVERALL
+            for d in rows.values()
+        }
+        self.signs = dict(zip(tests, significant([*tests.values()]), strict=True))
+        """1 for a gain and -1 for a loss after Holm's correction over all datasets and rows, else 0."""
+
+    def higher(self, dataset: str) -> bool:
+        """Whether a higher value is better."""
+        return self.board.higher.get(self.metrics[dataset], True)
+
+
+class Row(NamedTuple):
+    """A row of a view: its number in the picture with an interval (NaN without), and its texts."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+    texts: list[str]
+    ranked: bool
+
+
+def _view(
+    name: str,
+    datasets: Sequence[str],
+    picture: str,
+    finding: str,
+    head: Sequence[str],
+    rows: Sequence[Row],
+    marks: Mapping[str, float],
+    note: str = "",
+) -> dict[str, Any]:
+    """A table and a picture of some datasets as plain values.
+
+    `finding` is the sentence above, `note` those below; `head` titles the texts, the first being the number
+    of the picture; `marks` are lines in the picture, such as the baseline at 0.
+    """
+    drawn = [row for row in rows if row.ranked][:SHOWN]
+    ends = [v for row in drawn for v in (row.low, row.mean, row.high)]
+    return {
+        "name": name,
+        "datasets": datasets,
+        "picture": picture,
+        "finding": finding,
+        "note": note,
+        "head": head,
+        "axis": _axis(v for v in (*ends, *marks.values()) if math.isfinite(v)),
+        "marks": [[mark, v] for mark, v in marks.items() if math.isfinite(v)],
+        "rows": [
+            [x, *map(short_number, ends), texts, int(ranked)] for x, *ends, texts, ranked in rows
+        ],
+    }
+
+
+def views(one: Numbers, others: Sequence[Gaps] = ()) -> list[dict[str, Any]]:
+    """The presets of a page: all datasets, groups of them, and each dataset alone.
+
+    Further columns show the mean shares by `others`, the gaps under other rules.
+    """
+    datasets, several = list(one.means), list[dict[str, Any]]()
+    if len(datasets) > 1 and one.gaps is not None:
+        groups = [ALL, *(g for g in GROUPS if 0 < len(one.gaps.subsets.get(g, ())) < len(datasets))]
+        several = [_of_gaps(one, one.gaps, others, group) for group in groups]
+    elif len(datasets) > 1:
+        several = [_of_ranks(one, datasets)]
+    return [*several, *(_of_dataset(one, dataset) for dataset in datasets)]
+
+
+def _of_gaps(one: Numbers, gaps: Gaps, others: Sequence[Gaps], group: str) -> dict[str, Any]:
+    members, means = gaps.subsets[group], [other.means_over(group) for other in others]
+    rows = list[Row]()
+    named: Any = gaps.over[group].itertuples()
+    for row in named:
+        label, (mean, place, better) = str(row.Index), map(str, share_cells(row))
+        texts = [mean, *(str(known.get(label, "-")) for known in means), place, better]
+        rows.append(Row(label, row.mean, row.low, row.high, texts, not math.isnan(row.place)))
+    finding = _finding_of_gaps([row for row in rows if row.ranked], len(members))
+    head = ["mean share of the gap", *(f"by {g.rule}" for g in others), "place", "P(better)"]
+    labels = one.board.frame["label"].unique()
+    rows += [
+        Row(label, math.nan, math.nan, math.nan, ["-"] * len(head), False)
+        for label in labels[~np.isin(labels, gaps.over[group].index)]
+    ]
+    over = f"{counted(len(members), 'dataset')}{'' if group == ALL else ', ' + group}"
+    picture = f"Share of the gap closed: 0 is {BASELINE}, 1 the ceiling; a mean over {over}, 95 % intervals"
+    note = left_by_holm([d for m in one.gains if m in members for d in one.gains[m].values()])
+    if gaps.unclear and group == ALL:
+        note += f" No share is given where the head-room is not clear: {', '.join(gaps.unclear)}."
+    return _view(
+        group, members, picture, finding, head, rows, {BASELINE: 0.0, "ceiling": 1.0}, note
+    )
+
+
+def _finding_of_gaps(rows: Sequence[Row], datasets: int) -> str:
+    others = [row for row in rows if row.label != BASELINE]
+    if not others:
+        return "No method has all datasets yet."
+    best = others[0]
+    first = f"the first, {best.label}, closes {best.texts[0]} of the gap to the ceiling"
+    if math.isnan(best.low):
+        few = "datasets" if datasets > 1 else "trials"
+        return f"Of {counted(len(others), 'row')} {first}; two {few} give no interval."
+    above = sum(round(row.low, 2) > 0 for row in others)  # as tables print it
+    below = sum(round(row.high, 2) < 0 for row in others)
+    verdict = _verdict(above, below, len(others), BASELINE, BY)
+    return f"{verdict}; {first}, and its place is {best.texts[-2]}."
+
+
+def _verdict(up: int, down: int, of: int, than: str, how: str) -> str:
+    better, worse = (f"{n or 'none'} {'are' if n > 1 else 'is'}" for n in (up, down))
+    return f"Of {counted(of, 'row')}, {better} better than {than} {how} and {worse} worse"
+
+
+def _of_ranks(one: Numbers, datasets: list[str]) -> dict[str, Any]:
+    """The view of mean ranks, and of mean gains over the datasets that are measured in proportions."""
+    ranks = mean_ranks(block_table(one.scores))
+    overall, rows = OVERALL in one.gains, []
+    for label in dict.fromkeys([*map(str, ranks.index), *one.board.frame["label"]]):
+        rank = f"{ranks[label]:.2f}" if label in ranks else "-"
+        rows.append(_row_of_gain(one, OVERALL, label, rank)._replace(ranked=label in ranks))
+    over = f"over {counted(sum(is_proportion(one.metrics[d]) for d in datasets), 'dataset')}"
+    picture = f"Mean gain over {one.baseline} in points, {over}; 95 % intervals" if overall else ""
+    finding = _finding_of_gains(one, OVERALL, over)
+    if not overall and len(ranks):
+        first = f"{ranks.index[0]} has the best mean rank"
+        finding = f"{first} of {counted(len(ranks), 'row')}: {ranks.iloc[0]:.2f}."
+    marks = {one.baseline: 0.0} if overall else {}
+    return _view(ALL, datasets, picture, finding, ["gain", "mean rank"], rows, marks)
+
+
+def _of_dataset(one: Numbers, dataset: str) -> dict[str, Any]:
+    """The view of a dataset: gains over the baseline, or values where there is none."""
+    metric, means, has_gains = one.metrics[dataset], one.means[dataset], dataset in one.gains
+    made, rows = _row_of_gain if has_gains else _row_of_value, []
+    for label in _order(means, one.higher(dataset)):
+        of_row = means.loc[label].to_dict()
+        row = made(one, dataset, label, str(count(of_row["n"], of_row["planned"])))
+        whole = of_row["kind"] == METHOD and 0 < of_row["n"] == of_row["planned"]
+        rows.append(row._replace(ranked=whole))
+    if has_gains:
+        what, unit = f"gain over {one.baseline}", unit_of_gains(metric)
+        finding, marks = _finding_of_gains(one, dataset, f"on {dataset}"), _marks(one, dataset)
+    else:
+        ranked = [row.label for row in rows if row.ranked]
+        what, unit, marks = metric, "%" if is_proportion(metric) else metric, {}
+        best = f"{''.join(ranked[:1])} has the best {metric} of {counted(len(ranked), 'row')}."
+        finding = best if ranked else ""
+    picture = f"{dataset}: {what} ({unit}); 95 % intervals over trials"
+    head = ["gain" if has_gains else "value", "trials"]
+    return _view(dataset, [dataset], picture, finding, head, rows, marks)
+
+
+def _order(means: pd.DataFrame, up: bool) -> list[str]:
+    """The labels of a dataset: methods, then transductive ones, then others; the best of each first."""
+    kind = means["kind"].map({METHOD: 0, TRANSDUCTIVE: 1}).fillna(2)
+    value = means["mean"] * (-1 if up else 1)
+    table = pd.DataFrame({"k": kind, "few": means["n"] < means["planned"], "v": value})
+    return [str(x) for x in table.sort_values(["k", "few", "v"], kind="stable").index]
+
+
+def _marks(one: Numbers, dataset: str) -> dict[str, float]:
+    """Where the baseline, the constant answer and the ceiling stand among the gains on a dataset."""
+    means = one.means[dataset].query("n > 0")
+    sign = scale(one.metrics[dataset]) * (1 if one.higher(dataset) else -1)
+    marks = {one.baseline: 0.0}
+    for kind in (CONSTANT, CEILING):
+        of_kind = sign * means.loc[means["kind"] == kind, "mean"]
+        if len(of_kind) and one.baseline in means.index:
+            marks[kind] = float(of_kind.max() - sign * means["mean"][one.baseline])
+    return marks
+
+
+def _row_of_gain(one: Numbers, dataset: str, label: str, extra: str) -> Row:
+    d = one.gains.get(dataset, {}).get(label)
+    if d is None:
+        is_zero = label == one.baseline
+        texts = ["0" if is_zero else "-", extra]
+        return Row(label, 0.0 if is_zero else math.nan, math.nan, math.nan, texts, is_zero)
+    mean, low, high = (scale(d.metric) * v for v in (d.gain.mean, d.gain.low, d.gain.high))
+    return Row(label, mean, low, high, [str(gain_cell(d)), extra], d.pairs == d.planned)
+
+
+def _row_of_value(one: Numbers, dataset: str, label: str, extra: str) -> Row:
+    values = one.scores.query("dataset == @dataset and label == @label")
+    found = estimate(values.groupby("trial")["value"].mean())
+    text = gain(found.mean, one.metrics[dataset], "") if found.n else "-"
+    mean, low, high = (scale(one.metrics[dataset]) * v for v in (found.mean, found.low, found.high))
+    return Row(label, mean, low, high, [text, extra], True)
+
+
+def _finding_of_gains(one: Numbers, dataset: str, where: str) -> str:
+    own = one.gains.get(dataset, {})
+    whole = [d for d in own.values() if d.pairs == d.planned]
+    finite = [d for d in whole if math.isfinite(d.gain.mean)]
+    if not finite:
+        return f"No other row is complete {where} yet." if own else ""
+    best = max(finite, key=lambda d: d.gain.mean)
+    text = f"the first, {best.label}, gains {gain_cell(best)} {unit_of_gains(best.metric)}"
+    if math.isnan(best.gain.low):
+        over = "dataset" if dataset == OVERALL else "trial"
+        several = f"two {over}s give" if best.gain.n > 1 else f"one {over} gives"
+        return f"Of {counted(len(whole), 'row')} {text}; {several} no interval."
+    signs = [one.signs.get((dataset, d.label), _sign(d)) for d in whole]
+    how = BY if dataset == OVERALL else "after Holm's correction"
+    up, down = signs.count(1), signs.count(-1)
+    return f"{_verdict(up, down, len(whole), f'{one.baseline} {where}', how)}; {text}."
+
+
+def _sign(d: Difference) -> int:
+    return 0 if d.equal else int(d.gain.low > 0) - int(d.gain.high < 0)
+
+
+def _axis(values: Iterable[float]) -> list[Any]:
+    known = [*values] or [0.0, 1.0]
+    low, high = min(known), max(known)
+    room = 0.04 * ((high - low) or abs(high) or 1.0)
+    low, high = low - room, high + room
+    rough = (high - low) / TICKS
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(s * unit for s in (1, 2, 5, 10) if s * unit >= rough)
+    ticks = np.arange(math.ceil(low / step), math.floor(high / step) + 1) * step
+    return [short_number(low), short_number(high), [short_number(t) for t in ticks]]
+
+
+def short_number(value: float) -> float | None:
+    """Four digits of a number, for the page's file; None if it is not finite."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
