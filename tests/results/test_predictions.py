@@ -9,7 +9,14 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Directory
-from oodbench.results.predictions import read_predictions, write_examples, write_predictions
+from oodbench.results.predictions import (
+    freeze_predictions,
+    frozen_predictions,
+    predictions_file,
+    read_predictions,
+    write_examples,
+    write_predictions,
+)
 
 
 def test_what_is_kept_is_read(tmp_path: Path) -> None:
@@ -27,6 +34,24 @@ def test_what_is_kept_is_read(tmp_path: Path) -> None:
     (tmp_path / "kept" / "r" / "predictions" / "5.npz").write_bytes(b"\x80\x04pickle")
     with pytest.raises(UserError, match="cannot be read"):
         read_predictions(run, 5)
+
+
+def test_doubles_are_frozen_beside_half_precision(tmp_path: Path) -> None:
+    """Rows of scikit-learn keep doubles, and all rows of a dataset share a file; `out` is left out."""
+    given = {"half": np.array([[0.1], [0.2]], np.float32), "double": np.array([[0.1], [0.2]])}
+    for name, logits in given.items():
+        run = Directory(tmp_path).run(name)
+        run.path.mkdir(parents=True)
+        targets = np.array([[1.0], [2.0]], np.float32)
+        write_examples(run, "regression", {"a": (targets, np.array([True, False]))})
+        write_predictions(run, 5, {"a": logits})
+    chosen = [(Directory(tmp_path).run(name), 5, ["a"]) for name in given]
+    freeze_predictions(predictions_file(tmp_path, "d"), chosen)
+    read = frozen_predictions(tmp_path, "d")
+    for name, logits in given.items():
+        found = read(name, 5)["a"]
+        kept = logits.astype(np.float16) if name == "half" else logits
+        assert found.logits.tolist() == kept[1:].tolist() and found.targets.tolist() == [[2.0]]
 
 
 class Evil:
