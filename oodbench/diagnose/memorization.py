@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
@@ -17,7 +18,7 @@ from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from oodbench.gradients.critical import gini, loss_sensitivity
 from oodbench.networks.base import build
-from oodbench.report.figures import PAPER, WIDTHS, plain, save
+from oodbench.report.figures import COLOURS, PAPER, WIDTHS, plain, save
 from oodbench.report.numbers import number
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.predictions import predictions_of_runs
@@ -35,6 +36,9 @@ HEADER = (
     *("dataset", "method", TRAIN, f"best {TEST}", "CSR, first", "CSR, last"),
     *("spread / binomial", "Gini"),
 )
+
+LEGEND = 1.3
+"""Inches of the legend beside the panels."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -118,7 +122,9 @@ def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
     for (name, label), of in curves.groupby(["dataset_label", "label"], sort=False):
         runs = of.sort_values("step").groupby("trial")
         numbers = [runs[TRAIN].last(), runs[TEST].max(), runs[CSR].first(), runs[CSR].last()]
-        texts = [number(*mean_and_error(v), "accuracy") for v in numbers]
+        texts = [
+            number(*mean_and_error(v), "accuracy") if v.notna().all() else "-" for v in numbers
+        ]
         wrong = errors.get(str(name), errors.get(f"{name}, {label}"))
         of_data: list[npt.ArrayLike] = [
             [] if wrong is None else spread(wrong),
@@ -136,24 +142,28 @@ def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
 def _figures(
     curves: pd.DataFrame, ginis: dict[str, Numbers], errors: dict[str, Numbers]
 ) -> dict[str, Figure]:
-    draw: dict[str, tuple[Callable[..., None], Any]] = {"gini": (_draw_gini, ginis)}
-    draw |= {"easy-examples": (_draw_errors, errors)} if errors else {}
-    families = curves["label"].map(_family).nunique()
+    draw: dict[str, tuple[Callable[..., None], Any, int]] = {"gini": (_draw_gini, ginis, 1)}
+    draw |= {"easy-examples": (_draw_errors, errors, 1)} if errors else {}
     if curves["label"].nunique() == 1:
-        draw["over-training"] = (_draw_curves, curves)
-    elif families == 1:
-        draw["capacity"] = (_draw_capacity, curves)
+        draw["over-training"] = (_draw_curves, curves, 1 + bool(curves[CSR].notna().any()))
+    elif curves["label"].map(_family).nunique() == 1:
+        draw["capacity"] = (_draw_capacity, curves, 2)
     else:
-        draw["regularizers"] = (_draw_regularizers, curves)
+        draw["regularizers"] = (_draw_regularizers, curves, 1)
     found = {}
-    with matplotlib.rc_context(PAPER):
-        for name, (function, numbers) in draw.items():
-            panels = 2 if function is _draw_curves else 1
-            found[name] = Figure((WIDTHS[panels], 2.6), layout="constrained")
+    with matplotlib.rc_context(PAPER | {"axes.prop_cycle": _colours(len(ginis))}):
+        for name, (function, numbers, panels) in draw.items():
+            found[name] = Figure((WIDTHS[panels] + LEGEND, 2.6), layout="constrained")
             axes = found[name].subplots(1, panels, squeeze=False)[0]
             function(*axes, numbers)
-            axes[0].legend()
+            found[name].legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return found
+
+
+def _colours(names: int) -> Any:
+    """The usual colours, or as many shades as there are names."""
+    few = names <= len(COLOURS)
+    return cycler(color=COLOURS if few else matplotlib.colormaps["turbo"](np.linspace(0, 1, names)))
 
 
 def _family(label: str) -> str:
@@ -180,24 +190,40 @@ def _draw_gini(axes: Axes, ginis: dict[str, Numbers]) -> None:
     axes.set(xlabel="update", ylabel="Gini coefficient of loss sensitivity")
 
 
-def _draw_curves(left: Axes, right: Axes, curves: pd.DataFrame) -> None:
-    """Figures 3.7 and 3.9: accuracy (dotted on test data) and critical sample ratio over training."""
+def _draw_curves(left: Axes, *rest: Any) -> None:
+    """Figures 3.7 and 3.9: accuracy (dotted on test data) over training, and critical sample ratio
+    where it is recorded.
+    """
+    *right, curves = rest
     for name, of in curves.groupby("dataset_label", sort=False):
         mean = of.groupby("step")[[TRAIN, TEST, CSR]].mean()
         (line,) = left.plot(mean.index, mean[TRAIN], label=plain(str(name)))
         left.plot(mean.index, mean[TEST], ":", color=line.get_color())
-        right.plot(mean.index, mean[CSR], color=line.get_color())
+        for axes in right:
+            axes.plot(mean.index, mean[CSR], color=line.get_color())
+            axes.set(xlabel="step", ylabel="critical sample ratio")
     left.set(xlabel="step", ylabel="accuracy")
-    right.set(xlabel="step", ylabel="critical sample ratio")
 
 
-def _draw_capacity(axes: Axes, curves: pd.DataFrame) -> None:
-    """Figure 3.5: the best test accuracy by the number in the row's label, such as `64 units`."""
-    best = curves.groupby(KEYS, sort=False)[TEST].max().reset_index()
-    number = best["label"].str.extract(r"([0-9.]+)", expand=False).astype(float)
+def _draw_capacity(left: Axes, right: Axes, curves: pd.DataFrame) -> None:
+    """Figures 3.5 and 3.6: the best test accuracy, and the steps until all training examples are right
+    in every trial, by the number in the row's label, such as `64 units`.
+    """
+    fitted = curves["step"].where(curves[TRAIN] == 1)
+    runs = curves.assign(fitted=fitted).groupby(KEYS, sort=False)
+    best = runs.agg(best=(TEST, "max"), fitted=("fitted", "min")).reset_index()
+    best["number"] = best["label"].str.extract(r"([0-9.]+)", expand=False).astype(float)
     for name, of in best.groupby("dataset_label", sort=False):
-        axes.plot(of.groupby(number)[TEST].mean(), "o-", label=plain(str(name)))
-    axes.set(xlabel=plain(_family(best["label"][0])), ylabel=f"best {TEST}", xscale="log")
+        of_number = of.groupby("number")
+        left.plot(of_number["best"].mean(), "o-", ms=3, label=plain(str(name)))
+        right.plot(of_number["fitted"].agg(lambda steps: steps.mean(skipna=False)), "o-", ms=3)
+    numbers = sorted(best["number"].unique())
+    for axes in (left, right):
+        axes.set(xlabel=plain(_family(best["label"][0])), xscale="log")
+        axes.set_xticks(numbers, [f"{n:g}" for n in numbers])
+        axes.minorticks_off()
+    left.set(ylabel=f"best {TEST}")
+    right.set(ylabel="steps until fitted", yscale="symlog")  # a log of nothing fitted fails
 
 
 def _draw_regularizers(axes: Axes, curves: pd.DataFrame) -> None:
@@ -207,5 +233,5 @@ def _draw_regularizers(axes: Axes, curves: pd.DataFrame) -> None:
     y = curves[curves["dataset_label"] == "real"].groupby(["label", "trial"])[TEST].max()
     both = pd.DataFrame({"x": x, "y": y.groupby("label").mean()}).dropna().sort_values("x")
     for name, of in both.groupby(both.index.map(_family), sort=False):
-        axes.plot(of["x"], of["y"], "o-", label=plain(str(name)))
+        axes.plot(of["x"], of["y"], "o-", ms=3, label=plain(str(name)))
     axes.set(xlabel=f"{TRAIN} on randY", ylabel=f"best {TEST} on real")
