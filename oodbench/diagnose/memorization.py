@@ -223,7 +223,7 @@ def _draw_capacity(left: Axes, right: Axes, curves: pd.DataFrame) -> None:
         axes.set_xticks(numbers, [f"{n:g}" for n in numbers])
         axes.minorticks_off()
     left.set(ylabel=f"best {TEST}")
-    right.set(ylabel="steps until fitted", yscale="symlog")  # a log of nothing fitted fails
+    right.set(ylabel="steps until fitted")
 
 
 def _draw_regularizers(axes: Axes, curves: pd.DataFrame) -> None:
