@@ -7,6 +7,9 @@ import pandas as pd
 
 from oodbench.diagnose.memorization import (
     CSR,
+    KEYS,
+    TEST,
+    TRAIN,
     errors_of_examples,
     gini_over_training,
     over_training,
@@ -28,6 +31,10 @@ def orderings(trials: int, frames: Mapping[str, Tables]) -> Values:
         for name, of_runs in spreads.items():
             values[f"spread, {name} - binomial"] = [value - 1 for value in of_runs]
         values["spread, real - randX"] = [*np.subtract(spreads["real"], spreads["randX"])]
+    if (time := frames.get("memorization-over-time")) is not None:
+        values |= _of_time(over_training(time))
+    if (sizes := frames.get("memorization-capacity")) is not None:
+        values |= _of_capacity(over_training(sizes))
     return values
 
 
@@ -38,3 +45,45 @@ def _of_critical_samples(curves: pd.DataFrame) -> Values:
     for n in ("real", "randX", "randY"):
         frames[f"CSR, {n}: last - first"] = last.loc[n] - first.loc[n]
     return {name: [*map(float, of_trials)] for name, of_trials in frames.items()}
+
+
+def _of_time(curves: pd.DataFrame) -> Values:
+    """Whether patterns are learned before noise: on labels of which a share is random, the test accuracy
+    is highest before the training set is fitted, and falls from there.
+    """
+    values: Values = {}
+    noisy = curves[curves["dataset_label"].isin(["randY 0.4", "randY 0.8"])]
+    for name, of in noisy.sort_values("step").groupby("dataset_label"):
+        trials = [run.set_index("step") for _, run in of.groupby("trial")]
+        best = [float(run[TEST].idxmax()) for run in trials]
+        fitted = [float((run[TRAIN] == 1).idxmax()) for run in trials]
+        values[f"steps, {name}: fitted - best"] = [*map(float, np.subtract(fitted, best))]
+        values[f"accuracy, {name}: best - last"] = [
+            float(run[TEST].max() - run[TEST].iloc[-1]) for run in trials
+        ]
+    return values
+
+
+def _of_capacity(curves: pd.DataFrame) -> Values:
+    """What more units gain in best test accuracy, and how many times faster the training set is fitted
+    (logarithm to base 2; runs that never fit count as fitted at their end), on noise and on real data.
+    """
+    end = curves["step"].max()
+    curves = curves.assign(fitted=curves["step"].where(curves[TRAIN] == 1, end))
+    runs = curves.groupby(KEYS).agg(best=(TEST, "max"), fitted=("fitted", "min"))
+    best, steps = runs["best"], np.log2(runs["fitted"])
+
+    def gain(name: str) -> pd.Series:
+        return best.loc[f"{name}, 500", "units 256"] - best.loc[f"{name}, 500", "units 16"]
+
+    def faster(name: str) -> pd.Series:
+        return steps.loc[f"{name}, 500", "units 16"] - steps.loc[f"{name}, 500", "units 256"]
+
+    def slower(name: str) -> pd.Series:
+        return steps.loc[f"{name}, 1000", "units 256"] - steps.loc[f"{name}, 250", "units 256"]
+
+    return {
+        "accuracy by units, half randX - real": [*(gain("half randX") - gain("real"))],
+        "speed by units, half randX - real": [*(faster("half randX") - faster("real"))],
+        "time by images, randX - real": [*(slower("randX") - slower("real"))],
+    }
