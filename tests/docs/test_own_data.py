@@ -43,8 +43,8 @@ def test_its_sweep_of_images_in_folders_can_be_planned(
                 Image.new("RGB", (16, 16), (i * 90, k * 90, j)).save(folder / f"{j}.png")
     monkeypatch.chdir(tmp_path)
     plan = make_plan(validate(yaml.safe_load(blocks("yaml")[1]), "own_data.md"), None)
-    assert len(plan.runs) == 6
-    assert {r.test_environments for r in plan.runs.values()} == {("dim",)}
+    assert len(plan.runs) == 18
+    assert {r.test_environments for r in plan.runs.values()} == {("bright",), ("dark",), ("dim",)}
 
 
 @pytest.mark.slow
