@@ -14,10 +14,11 @@ from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep
+from oodbench.sweep.file import Sweep, find_sweep, from_commas, name_of, read_sweep
+from oodbench.sweep.launch import is_complete, weights_files
+from oodbench.sweep.launch import launch as launch_sweep
 from oodbench.sweep.launchers import LaunchOptions, Resources, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
-from oodbench.sweep.stored import weights_files
 from oodbench.terminal import (
     DataDir,
     Plugins,
@@ -197,8 +198,6 @@ def launch(
     observe: Observe = None,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
-    from oodbench.sweep import launch as way
-
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
     options = LaunchOptions(
         out=out or Path("results") / parsed.name,
@@ -218,7 +217,7 @@ def launch(
         vectorize=vectorize,
         observers=tuple(dict.fromkeys(observe or ())),
     )
-    if not way.is_complete(way.launch(parsed, options, terminal())):
+    if not is_complete(launch_sweep(parsed, options, terminal())):
         raise SystemExit(1)
 
 
@@ -229,14 +228,13 @@ def status(
         bool, typer.Option("--watch", help="Refresh until nothing is left to do.")
     ] = False,
     plugin: Plugins = None,
-    set_: Settings = None,
     format_: Format = "terminal",
 ) -> None:
     """Count the planned, queued, running, done, failed and lost runs, by the disk and Slurm."""
     from oodbench.sweep import status as view
 
     load_plugins(plugin or ())
-    results = _results(sweep, set_ or ())
+    results = _results(sweep)
     if format_ == "json":
         typer.echo(view.as_json(results))
     elif watch:
@@ -320,8 +318,7 @@ def schema(plugin: Plugins = None) -> None:
     typer.echo(json.dumps(module.schema(), indent=1))
 
 
-def _results(sweep: str, settings: Sequence[str] = ()) -> Directory:
+def _results(sweep: str) -> Directory:
     if (Path(sweep) / "sweep.json").is_file():
         return Directory(Path(sweep))
-    # its rule may be of a plug-in that only the launch named
-    return Directory(Path("results") / read_sweep(find_sweep(sweep), settings, any_rule=True).name)
+    return Directory(Path("results") / name_of(find_sweep(sweep)))

@@ -281,13 +281,7 @@ def named_sweeps() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder("sweeps").rglob("*.yaml"))}
 
 
-def read_sweep(
-    path: Path,
-    settings: Sequence[str] = (),
-    plugins: Sequence[str] = (),
-    *,
-    any_rule: bool = False,
-) -> Sweep:
+def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError as `validate`.
 
     A key with dots is a path into lists and mappings, such as `algorithms.0.hparams.lr`.
@@ -299,7 +293,15 @@ def read_sweep(
             _drop_own_trials(values)
     if values.get("protocol") is not None:
         values = under(_file(find_sweep(str(values["protocol"]))), values, str(path))
-    return validate(values, str(path), plugins, any_rule=any_rule)
+    return validate(values, str(path), plugins)
+
+
+def name_of(path: Path) -> str:
+    """The name of the sweep in a YAML file; raises UserError if it has none."""
+    name = _file(path).get("name")
+    if not isinstance(name, str):
+        raise UserError(f"{path}: name is missing")
+    return name
 
 
 def _file(path: Path) -> dict[str, Any]:
@@ -387,18 +389,11 @@ def training_of(values: object, place: str) -> DatasetSettings:
     return parse(DatasetSettings, values, place)
 
 
-def validate(
-    values: Mapping[str, Any],
-    place: str,
-    plugins: Sequence[str] = (),
-    *,
-    any_rule: bool = False,
-) -> Sweep:
+def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ()) -> Sweep:
     """Make a sweep of plain values; raises UserError with all that is wrong with them, by key.
 
     The file's plug-ins and further `plugins` are imported for a selection rule that is not known without
-    them, and where something is wrong: unknown names are then listed, too. With `any_rule` the rule may be
-    one that is not known.
+    them, and where something is wrong: unknown names are then listed, too.
     """
     try:
         sweep = Sweep.model_validate(values)
@@ -412,7 +407,7 @@ def validate(
         except UserError as failure:
             problems.append(str(failure))
         raise UserError(several(place, problems)) from error
-    if sweep.selection is not None and not any_rule:
+    if sweep.selection is not None:
         from oodbench.selection import find_rule, selection_rules
 
         if sweep.selection.partition(":")[0] not in selection_rules:

@@ -1,7 +1,7 @@
 """Launches all runs of a sweep, or some of them by id.
 
-A sweep goes through a launch in this order: `resolve` and `plan`, then what its results directory holds
-(`stored`), then a launcher, then the leaderboard.
+A sweep goes through a launch in this order: `resolve` and `plan`, then what its results directory holds,
+then a launcher, then the leaderboard.
 """
 
 import sys
@@ -11,109 +11,80 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import typer
 
 from oodbench.arithmetic import lost_here
 from oodbench.errors import PLUGIN_HINT, UserError, missing_package, wrong_result
+from oodbench.identity import Digests
 from oodbench.registry import load_plugins
 from oodbench.results.compact import compact
-from oodbench.results.directory import Directory
+from oodbench.results.directory import LAST, Directory
+from oodbench.results.ended import ended
+from oodbench.results.parquet import specs_of
+from oodbench.results.run_directory import kept_weights
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.stale import Stale, Trained, stale
 from oodbench.selection import find_rule
 from oodbench.sweep.file import Sweep
 from oodbench.sweep.launchers import (
     Job,
     Launcher,
     LaunchOptions,
+    RunStatus,
     launchers,
     statuses_on_disk,
 )
 from oodbench.sweep.plan import Plan, make_plan, show_plan
-from oodbench.sweep.stored import (
-    Decision,
-    check_rules,
-    continued,
-    decide,
-    lacking,
-    shared_keys,
-    store_plan,
-    stored_plan,
-)
 from oodbench.terminal import Terminal, counted, printable, terminal
 from oodbench.train.digests import digests_now
 
 __all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs"]
 COMPACT_SECONDS = 30.0
 """Seconds between two compactions while runs are trained."""
+SHARED_KEYS = {
+    "steps",
+    "evaluate_every",
+    "network",
+    "holdout",
+    "validation_environments",
+    "draws",
+    "shared_quantiles",
+}
+"""Keys of a sweep file in which all launches into one results directory agree."""
+RETRAIN, KEEP = "retrain", "keep"
+"""The values of `LaunchOptions.stale` with which a launch accepts stale runs."""
+OUTCOME = {RETRAIN: "they are trained again", KEEP: "they are kept"}
 
 
 def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None) -> Counter[State]:
     """Train the runs of a sweep that have not ended yet, and print its leaderboard.
 
     Returns the number of runs of the sweep by state, empty after a dry run. Repeating an interrupted
-    launch resumes it. Raises UserError for what cannot be
-    launched, and KeyboardInterrupt when it is interrupted.
+    launch resumes it. Raises UserError for what cannot be launched, and KeyboardInterrupt when it is
+    interrupted.
     """
     console = console or terminal()
     results = Directory(options.out)
     stored = stored_plan(results)
-    sweep = continued(sweep, stored)
+    sweep = _continued(sweep, stored)
     plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
     launcher = _launcher(options.launcher, plugins)
     plan = make_plan(sweep, options.data_dir)
-    results.check(sweep.name, {"sweep": shared_keys(plan)})
-    _check_predictions(sweep, options)
+    results.check(sweep.name, {"sweep": _shared_keys(plan)})
+    rule = None if sweep.selection is None else find_rule(sweep.selection)
+    if rule is not None and rule.reads_predictions and not options.keep_predictions:
+        raise UserError(f"selection {rule.name} reads predictions: add --keep-predictions")
     show_plan(plan, console)
     if sentence := lost_here():
         console.say(sentence)
     if not plan.runs:
         cells = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
         raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(cells))}")
-    options = _completed(options, plan, plugins)
-    decision = decide(plan, results, stored, options, console)
-    job = _job(decision, results, options)
-    if options.dry_run:
-        launcher.preview(job, console)
-        return Counter()
-    launcher.check(job)
-    if options.confirm and sys.stdin is not None and sys.stdin.isatty():
-        typer.confirm(printable(f"Launch into {results.path}?"), default=True, abort=True)
-    store_plan(results, decision.plan, options, replacing=True)
-    if not stored:  # so that no two workers read all data files
-        digests_now(job.specs, options.data_dir, results.path)
-    results.start_anew([i for i in job.ids if i in decision.again])
-    for run_id in job.ids:
-        if decision.states[run_id] is State.BROKEN:  # a worker would take it for ended
-            results.run(run_id).forget()
-    with compacting(results, console):
-        ended = _trained(job, launcher, console)
-    now = statuses_on_disk(results, job.ids)
-    states = {**decision.states, **{i: status.state for i, status in now.items()}}
-    if queued := sum(state is State.QUEUED for state in ended.values()):
-        console.say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
-        return Counter({**states, **ended}.values())
-    _report(job, ended, states, console)
-    return Counter(states.values())
-
-
-def _check_predictions(sweep: Sweep, options: LaunchOptions) -> None:
-    rule = None if sweep.selection is None else find_rule(sweep.selection)
-    if rule is not None and rule.reads_predictions and not options.keep_predictions:
-        raise UserError(f"selection {rule.name} reads predictions: add --keep-predictions")
-
-
-def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
-    load_plugins(plugins)
-    launcher = launchers.get(name)()
-    launcher.warm_up()
-    return launcher
-
-
-def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> LaunchOptions:
-    sweep = plan.sweep
     rules = options.keep_weights or tuple(sweep.keep_weights)
-    return replace(
+    options = replace(
         options,
         plugins=plugins,
         observers=tuple(_usable(options.observers)),
@@ -121,6 +92,41 @@ def _completed(options: LaunchOptions, plan: Plan, plugins: tuple[str, ...]) -> 
         run_timeout=options.run_timeout or sweep.run_timeout,
         resources=sweep.resources,
     )
+    plan, before, again = _with_stored(plan, results, stored, options, console)
+    left = {
+        i for i, s in before.items() if not s.final or (options.failed and not s.complete)
+    } | again
+    ids = tuple(i for i in plan.runs if i in left)
+    job = Job(name=sweep.name, results=results, specs=plan.runs, ids=ids, options=options)
+    if options.dry_run:
+        launcher.preview(job, console)
+        return Counter()
+    launcher.check(job)
+    if options.confirm and sys.stdin is not None and sys.stdin.isatty():
+        typer.confirm(printable(f"Launch into {results.path}?"), default=True, abort=True)
+    store_plan(results, plan, options, replacing=True)
+    if not stored:  # so that no two workers read all data files
+        digests_now(job.specs, options.data_dir, results.path)
+    results.start_anew(again)
+    for run_id in ids:
+        if before[run_id] is State.BROKEN:  # a worker would take it for ended
+            results.run(run_id).forget()
+    with compacting(results, console):
+        trained = _trained(job, launcher, console)
+    now = statuses_on_disk(results, ids)
+    states = {**before, **{i: status.state for i, status in now.items()}}
+    if queued := sum(state is State.QUEUED for state in trained.values()):
+        console.say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
+        return Counter({**states, **trained}.values())
+    _report(job, trained, states, console)
+    return Counter(states.values())
+
+
+def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
+    load_plugins(plugins)
+    launcher = launchers.get(name)()
+    launcher.warm_up()
+    return launcher
 
 
 def _usable(names: Iterable[str]) -> Iterator[str]:
@@ -137,27 +143,172 @@ def _usable(names: Iterable[str]) -> Iterator[str]:
             yield name
 
 
-def _job(decision: Decision, results: Directory, options: LaunchOptions) -> Job:
-    wanted = {
-        i
-        for i, s in decision.states.items()
-        if i in decision.again or not s.final or (options.failed and not s.complete)
+def stored_plan(results: Directory) -> dict[str, Any]:
+    """The plan of a results directory, see `Directory.plan`; empty before its first launch."""
+    return results.plan() if (results.path / "sweep.json").exists() else {}
+
+
+def specs_in(stored: Mapping[str, Any]) -> list[RunSpec]:
+    """The rows of a stored plan."""
+    return specs_of(stored["rows"]) if stored else []
+
+
+def _continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
+    """The sweep, with the plug-ins and the kind of draws that a stored plan, if any, has.
+
+    The plan's plug-ins come first; its draws are kept unless the file sets them.
+    """
+    settings = stored.get("settings", {})
+    kept = {
+        key: settings["sweep"][key]
+        for key in ("draws", "shared_quantiles")
+        if key in settings.get("sweep", {}) and key not in sweep.model_fields_set
     }
-    plan = decision.plan
-    ids = tuple(i for i in plan.runs if i in wanted)
-    return Job(name=plan.sweep.name, results=results, specs=plan.runs, ids=ids, options=options)
+    plugins = list(dict.fromkeys([*settings.get("plugins", ()), *sweep.plugins]))
+    return sweep.model_copy(update=kept | {"plugins": plugins})
+
+
+def _shared_keys(plan: Plan) -> dict[str, Any]:
+    """The values of a plan in which all launches into one results directory agree."""
+    shared = plan.sweep.model_dump(mode="json", include=SHARED_KEYS)
+    return shared | ({"hparams_from": dict(plan.chosen.about)} if plan.chosen else {})
+
+
+def store_plan(
+    results: Directory, plan: Plan, options: LaunchOptions, replacing: bool = False
+) -> None:
+    """Add a plan to a results directory; for `replacing` see `Directory.write_plan`.
+
+    Raises UserError if the directory holds anything but earlier launches of this sweep.
+    """
+    sweep, data_dir = plan.sweep, options.data_dir
+    launched = {
+        "sweep": _shared_keys(plan),
+        "selection": sweep.selection,
+        "protocol": sweep.protocol,
+        "data_dir": str(data_dir.absolute()) if data_dir else None,
+        "plugins": list(options.plugins),
+        "keep_predictions": options.keep_predictions,
+        "keep_weights": list(options.keep_weights),
+        "run_timeout": options.run_timeout,
+        "launcher": options.launcher,
+        "resources": dict(options.resources),
+    }
+    results.write_plan(sweep.name, launched, plan.rows, replacing=replacing)
+    results.keep_findings(plan.findings)
+
+
+def _with_stored(
+    plan: Plan,
+    results: Directory,
+    stored: Mapping[str, Any],
+    options: LaunchOptions,
+    console: Terminal,
+) -> tuple[Plan, dict[str, State], set[str]]:
+    """The plan with the stored runs that are kept, the state of each run, and the ids to train again.
+
+    Prints which runs are stale; raises UserError for them unless `options.stale` says what to do.
+    """
+    for sentence in ended(results.path).wrong:
+        console.say(f"{sentence}.")
+    places = {_place(spec): spec for spec in plan.rows}
+    replaced = {s.id: s for s in specs_in(stored) if s.id not in plan.runs and _place(s) in places}
+    both = {**replaced, **plan.runs}
+    statuses = statuses_on_disk(results, both)
+    here = digests_now(plan.runs, options.data_dir, results.path) if stored else {}
+    found = reasons(results, both, statuses, here)
+    old = settled(found, options.stale)
+    for reason in found:
+        console.say(f"{reason.sentence}{'; ' + OUTCOME[options.stale] if reason.is_known else ''}.")
+    again = old & plan.runs.keys()
+    if options.stale == KEEP:
+        places |= {_place(replaced[i]): replaced[i] for i in old & replaced.keys()}
+        plan, again = replace(plan, rows=[places[_place(spec)] for spec in plan.rows]), set()
+    return plan, {i: statuses[i].state for i in plan.runs}, again
+
+
+def reasons(
+    results: Directory,
+    specs: Mapping[str, RunSpec],
+    statuses: Mapping[str, RunStatus],
+    here: Mapping[str, Digests] | None = None,
+) -> list[Stale]:
+    """The reasons why runs with a result or a checkpoint are stale, see `stale`."""
+    trained = [
+        Trained(
+            *(i, spec.algorithm, spec.network, spec.dataset, spec.dataset_name),
+            *(statuses[i].provenance, str(results.path)),
+        )
+        for i, spec in specs.items()
+        if statuses[i].provenance and _has_begun(results, i, statuses[i].state)
+    ]
+    return stale(trained, here)
+
+
+def _has_begun(results: Directory, run_id: str, state: State) -> bool:
+    return state.complete or (state.at_rest and results.run(run_id).checkpoint.exists())
+
+
+def settled(found: Sequence[Stale], wish: str) -> frozenset[str]:
+    """The ids of stale runs; raises UserError if there are any and no wish says what to do with them."""
+    known = [reason for reason in found if reason.is_known]
+    if known and not wish:
+        raise UserError(
+            f"{'; '.join(reason.sentence for reason in known)}: `--stale retrain` trains them again, "
+            "`--stale keep` keeps them (in Python `stale='retrain'` and `stale='keep'`)"
+        )
+    return frozenset(i for reason in known for i in reason.ids)
+
+
+def _place(spec: RunSpec) -> tuple[Any, ...]:
+    return spec.dataset_name, spec.label, spec.test_environments, spec.draw, spec.trial
+
+
+def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ...]:
+    """The rules by which runs keep weights, each once; raises UserError for an impossible one."""
+    specs = list(specs)
+    for rule in [find_rule(name, "keep_weights") for name in rules if name != LAST]:
+        if not rule.judges_alone:
+            raise UserError(
+                f"weights cannot be kept by {rule.name}: it judges a run by others, which may end later"
+            )
+        if not rule.judged(specs):
+            raise UserError(f"weights cannot be kept by {rule.name}: it needs {rule.needs}")
+    return tuple(dict.fromkeys(rules))
+
+
+def lacking(
+    results: Directory, specs: Mapping[str, RunSpec], rules: Sequence[str]
+) -> dict[str, int]:
+    """How many of these complete runs lack the weights of each rule that could judge them."""
+    if not rules:
+        return {}
+    kept: dict[str, set[str]] = {run_id: set() for run_id in specs}
+    for run_id in results.with_kept(specs):
+        kept[run_id] = {rule for rule, _ in kept_weights(results.run(run_id))}
+    counts = {}
+    for rule in rules:
+        judged = set(specs) if rule == LAST else find_rule(rule).judged(list(specs.values()))
+        counts[rule] = sum(rule not in kept[run_id] for run_id in judged)
+    return {rule: count for rule, count in counts.items() if count}
+
+
+def weights_files(results: Directory, ids: Iterable[str]) -> list[Path]:
+    """The files of kept weights of some runs."""
+    runs = map(results.run, results.with_kept(ids))
+    return [path for run in runs for path in kept_weights(run).values()]
 
 
 def _trained(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:
     try:
-        ended: object = launcher.launch(job) if job.ids else {}
+        states: object = launcher.launch(job) if job.ids else {}
     except KeyboardInterrupt:
         console.say("Interrupted; the same launch goes on where it was.")
         raise
-    if not isinstance(ended, dict):
+    if not isinstance(states, dict):
         who = f"the launcher {type(launcher).__name__}"
-        raise wrong_result("launch", who, "the states of runs by their ids", ended)
-    return ended
+        raise wrong_result("launch", who, "the states of runs by their ids", states)
+    return states
 
 
 @contextmanager
@@ -184,12 +335,12 @@ def compacting(results: Directory, console: Terminal) -> Iterator[None]:
 
 
 def _report(
-    job: Job, ended: Mapping[str, State], states: Mapping[str, State], console: Terminal
+    job: Job, trained: Mapping[str, State], states: Mapping[str, State], console: Terminal
 ) -> None:
     counts = Counter(states.values())
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     console.say(f"{summary} of {counted(len(job.specs), 'run')} in {job.results.path}")
-    elsewhere = sum(state is State.ELSEWHERE for state in ended.values())
+    elsewhere = sum(state is State.ELSEWHERE for state in trained.values())
     if elsewhere:
         console.say(f"Another launch is training {counted(elsewhere, 'run')}.")
     complete = {i: job.specs[i] for i, state in states.items() if state.complete}

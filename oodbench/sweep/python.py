@@ -14,21 +14,21 @@ from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.tables import tidy
 from oodbench.sweep.file import Keys, Sweep, takes_keys, validate
-from oodbench.sweep.launch import launch
-from oodbench.sweep.launchers import LaunchOptions, statuses_on_disk
-from oodbench.sweep.objects import imported, named
-from oodbench.sweep.plan import Plan, make_plan
-from oodbench.sweep.results import Results
-from oodbench.sweep.stored import (
+from oodbench.sweep.launch import (
     KEEP,
     RETRAIN,
     check_rules,
+    launch,
     reasons,
     settled,
     specs_in,
     store_plan,
     stored_plan,
 )
+from oodbench.sweep.launchers import LaunchOptions, statuses_on_disk
+from oodbench.sweep.objects import imported, named
+from oodbench.sweep.plan import Plan, make_plan
+from oodbench.sweep.results import Results
 from oodbench.train.digests import digests_now
 from oodbench.train.execute import execute
 from oodbench.train.process import check_device, check_precision, kept_generators

@@ -13,10 +13,10 @@ from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.sweep.launch import reasons, specs_in, weights_files
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import progress, title
 from oodbench.sweep.plan import coordinates
-from oodbench.sweep.stored import reasons, specs_in, weights_files
 from oodbench.terminal import Terminal, counted
 
 PAUSED = "paused"

@@ -9,9 +9,8 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Directory
 from oodbench.results.read import joined
 from oodbench.sweep.file import validate
-from oodbench.sweep.launch import LaunchOptions, launch
+from oodbench.sweep.launch import LaunchOptions, launch, store_plan
 from oodbench.sweep.plan import Plan, make_plan
-from oodbench.sweep.stored import store_plan
 from tests.helpers.results.made import leaderboard, texts, write_run
 from tests.helpers.results.sweeps import TINY, tiny
 

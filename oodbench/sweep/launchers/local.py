@@ -8,7 +8,7 @@ import itertools
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 
@@ -132,31 +132,26 @@ def train_in_pool(job: Job) -> dict[str, State]:
 
 
 class _Pool:
-    """The workers of a job, its waiting runs, and the states of the others."""
+    """The workers of a job, the bundles of runs that wait for one, and the states of ended runs."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.queue = deque(job.ids)
+        self.workers = [start(job, i) for i in range(job.at_once)]
+        self.waiting = deque(_bundles(job))
         self.states: dict[str, State] = {}
         self.held: dict[str, float] = {}
         """When each run that another process holds was first asked for."""
         self.returned: Counter[str] = Counter()
-        self.bundle_keys: dict[str, tuple[str, ...]] = {}
-        self.alone: set[tuple[str, ...]] = set()
-        """The bundles whose runs turned out to be trained one at a time."""
-        self.limits: dict[str, int] = {}
-        """The number of runs that a worker gets together after one of them has ended its process."""
-        self.workers = [start(job, i) for i in range(job.at_once)]
 
     def train(self, display: Display) -> dict[str, State]:
-        while self.queue or any(w.busy for w in self.workers):
+        while self.waiting or any(w.busy for w in self.workers):
             for worker in self.workers:
-                if not worker.busy and self.queue:
-                    _hand_out(worker, self._take(worker.index), display)
+                if not worker.busy and self.waiting:
+                    _hand_out(worker, self.waiting.popleft(), display)
             self.job.check_plan()
-            waiting: dict[object, Worker] = {w.connection: w for w in self.workers}
+            connections: dict[object, Worker] = {w.connection: w for w in self.workers}
             for connection in wait([w.connection for w in self.workers]):
-                self._receive_message(waiting[connection], display)
+                self._receive_message(connections[connection], display)
         return self.states
 
     def _receive_message(self, worker: Worker, display: Display) -> None:
@@ -165,96 +160,74 @@ class _Pool:
             display.stepped(worker.index, int(value))
         elif event == "end":
             worker.run_ids.remove(run_id)
-            if not self._requeued(run_id, State(value), message):
-                self._run_ended(run_id, State(value), message, display)
-        elif event == "idle":
-            self.alone.update(map(self._bundle_key, worker.run_ids))
-            self.queue.extendleft(reversed(worker.run_ids))
-            worker.run_ids, worker.busy = [], False
-            display.idle(worker.index)
+            self._run_ended(run_id, State(value), message, display)
         else:
-            self.workers[worker.index] = start(self.job, worker.index)
             display.idle(worker.index)
-            late = self._fail_late_runs(worker, display)
-            left = [run_id for run_id in worker.run_ids if run_id not in late]
-            if late:
-                self.queue.extendleft(reversed(left))
-                return
-            for run_id in left:
-                self._worker_died(run_id, State(value), message, len(left), display)
-
-    def _fail_late_runs(self, worker: Worker, display: Display) -> list[str]:
-        """Ids of the runs that ran out of time; empty if the worker died for another reason."""
-        runs = [self.job.results.run(run_id) for run_id in worker.run_ids]
-        stack = "".join(run.take_stack() for run in runs)
-        if not stack:
-            return []
-        beats = [(run, run.heartbeat()) for run in runs]
-        late = [run for run, beat in beats if beat and beat.pid == worker.process.pid]
-        beside = (
-            f", with {counted(len(late) - 1, 'run')} vectorized beside it" if len(late) > 1 else ""
-        )
-        message = (
-            f"it took longer than the run timeout of {self.job.options.run_timeout:g} s{beside}"
-        )
-        for run in late:
-            run.fail(message, stack)
-            self._run_ended(run.id, State.FAILED, message, display)
-        return [run.id for run in late]
+            left, worker.run_ids, worker.busy = worker.run_ids, [], False
+            if event == "died":
+                self.workers[worker.index] = start(self.job, worker.index)
+                left = self._worker_died(worker, left, State(value), message, display)
+            self.waiting.extendleft([i] for i in reversed(left))  # they train one at a time
 
     def _worker_died(
-        self, run_id: str, state: State, message: str, together: int, display: Display
-    ) -> None:
-        if state is State.FAILED and together > 1:
-            self.limits[run_id] = together // 2
-            self.queue.append(run_id)
-        elif not self._requeued(run_id, state):
-            self.job.results.run(run_id).fail(message, "")
-            self._run_ended(run_id, State.FAILED, message, display)
+        self, worker: Worker, ids: list[str], state: State, message: str, display: Display
+    ) -> list[str]:
+        """The runs that are trained again at once; others have failed or wait at the end of the queue."""
+        runs = [self.job.results.run(run_id) for run_id in ids]
+        if stack := "".join(run.take_stack() for run in runs):
+            beats = [(run, run.heartbeat()) for run in runs]
+            late = [run for run, beat in beats if beat and beat.pid == worker.process.pid]
+            message = f"it took longer than the run timeout of {self.job.options.run_timeout:g} s"
+            if len(late) > 1:
+                message += f", with {counted(len(late) - 1, 'run')} vectorized beside it"
+            for run in late:
+                self._fail(run, message, stack, display)
+            return [run.id for run in runs if run not in late]
+        if state is State.FAILED and len(ids) > 1:
+            half = len(ids) // 2
+            self.waiting += [ids[:half], ids[half:]]
+            return []
+        for run in runs:
+            if not self._requeued(run.id, state):
+                self._fail(run, message, "", display)
+        return []
+
+    def _fail(self, run: RunDirectory, message: str, stack: str, display: Display) -> None:
+        run.fail(message, stack)
+        self._run_ended(run.id, State.FAILED, message, display)
 
     def _run_ended(self, run_id: str, state: State, message: str, display: Display) -> None:
-        display.ended(run_id, state, message)
-        self.states[run_id] = state
-
-    def _bundle_key(self, run_id: str) -> tuple[str, ...]:
-        if run_id not in self.bundle_keys:
-            self.bundle_keys[run_id] = self.job.specs[run_id].bundle_key
-        return self.bundle_keys[run_id]
-
-    def _take(self, worker: int) -> list[str]:
-        settings = self.job.settings_of(worker)
-        first, bundle = self.queue[0], self._bundle_key(self.queue[0])
-        limit = self.limits.get(first, settings.vectorize or MAX_VECTORIZED)
-        if limit == 1 or bundle in self.alone:
-            return [self.queue.popleft()]
-        alike = [
-            i
-            for i in self.queue
-            if self._bundle_key(i) == bundle and self.limits.get(i, limit) == limit
-        ]
-        taken = alike[: min(limit, -(-len(alike) // len(self.workers)))]
-        chosen = set(taken)
-        self.queue = deque(i for i in self.queue if i not in chosen)
-        return taken
+        if not self._requeued(run_id, state, message):
+            display.ended(run_id, state, message)
+            self.states[run_id] = state
 
     def _requeued(self, run_id: str, state: State, message: str = "") -> bool:
         """Raises UserError with the message of an interruption that would meet every other run, too."""
-        if state is State.INTERRUPTED and message:
-            raise UserError(f"{message}; once that is mended, the same launch goes on")
+        again = False
         if state is State.INTERRUPTED:
+            if message:
+                raise UserError(f"{message}; once that is mended, the same launch goes on")
             self.returned[run_id] += 1
             again = self.returned[run_id] <= MAX_REQUEUES
         elif state is State.ELSEWHERE:
             waited = time.monotonic() - self.held.setdefault(run_id, time.monotonic())
             patient = waited < LOCK_RETRY_SECONDS
             again = patient or _is_our_double(self.job.results.run(run_id))
-            if again and self.held.keys() >= set(self.queue):
+            if again and all(self.held.keys() >= {*bundle} for bundle in self.waiting):
                 time.sleep(0.2 if patient else 2.0)
-        else:
-            again = False
         if again:
-            self.queue.append(run_id)
+            self.waiting.append([run_id])
         return again
+
+
+def _bundles(job: Job) -> Iterator[list[str]]:
+    """Runs of one program, in groups such that every worker has a share."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for run_id in job.ids:
+        alike.setdefault(job.specs[run_id].bundle_key, []).append(run_id)
+    for ids in alike.values():
+        size = min(job.options.vectorize or MAX_VECTORIZED, -(-len(ids) // job.at_once))
+        yield from (ids[i : i + size] for i in range(0, len(ids), size))
 
 
 def _is_our_double(run: RunDirectory) -> bool:
