@@ -2,12 +2,12 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, definition, described
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.settings import TrainSettings
 
@@ -27,18 +27,18 @@ SAMPLE = 8
 
 @dataclass
 class Forecast:
-    """The expected time of some runs, and how they are trained."""
+    """The expected time of some runs, and how they are trained; a row is `LABEL on DATASET`."""
 
     seconds: float = 0.0
     """Seconds of training and evaluation of all runs on one thread."""
+    of_run: dict[str, float] = field(default_factory=dict)
+    """Seconds of a run of each row that was measured."""
     unmeasured: list[str] = field(default_factory=list)
     """The rows that were not measured in time; they are assumed to cost what the others do."""
     failing: dict[str, str] = field(default_factory=dict)
-    """Why the first steps of a row fail, by its name; its runs do not count."""
-    of_run: dict[str, float] = field(default_factory=dict)
-    """Seconds of a run of each row that was measured."""
+    """Why the first steps of a row fail; its runs do not count."""
     alone: dict[str, str] = field(default_factory=dict)
-    """The reason why runs are trained one at a time, by their row, `LABEL on DATASET`."""
+    """Why the runs of a row are trained one at a time."""
 
     def seconds_of(self, spec: RunSpec, otherwise: float) -> float:
         """Seconds of a run: its row's, or the mean of all rows, or `otherwise` if nothing was measured."""
@@ -62,12 +62,21 @@ def forecast(
     measured runs in their row, or in all rows if theirs has none. `progress` is called with the row that is
     measured next and the share of the work that is done.
     """
+    from oodbench.algorithms import algorithms
     from oodbench.train.process import clean_process
 
-    rows = _bundles(specs)
-    turns = _turns(rows)
+    rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
+    for spec in specs:
+        if spec.precision == "tf32":  # which no CPU has
+            spec = replace(spec, precision="float32")
+        rows.setdefault(row_of(spec), {}).setdefault(spec.bundle_key, []).append(spec)
+    rng = random.Random(0)
+    queues = [[(row, b) for b in rng.sample([*of.values()], len(of))] for row, of in rows.items()]
+    turns = [
+        turn for turns in zip_longest(*queues) for turn in turns if turn
+    ]  # a bundle of each row
     result = Forecast()
-    measured: dict[str, list[tuple[float, int]]] = {row: [] for row in rows}
+    seconds, runs = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, 0)
     start = time.perf_counter()
     for done, (row, bundle) in enumerate(turns):
         passed = time.perf_counter() - start
@@ -76,57 +85,28 @@ def forecast(
         progress(row, max(done / len(turns), passed / TOTAL))
         try:
             with clean_process(settings.threads):
-                seconds, reason = _measure(bundle, settings)
+                taken, reason = _measure(bundle, settings)
         except Exception as error:  # a method, a network or a dataset may raise anything
-            result.failing.setdefault(row, _sentence(error, bundle[0]))
+            method = definition(algorithms.get(bundle[0].algorithm))
+            is_known = isinstance(error, UserError)
+            why = str(error) if is_known else described(error, f"a step of {method}")
+            result.failing.setdefault(row, why)
             continue
-        measured[row].append((seconds, len(bundle)))
+        seconds[row] += taken
+        runs[row] += len(bundle)
         if reason is not None:
             result.alone[row] = reason
-    result.of_run = {row: _of_run(pairs) for row, pairs in measured.items() if pairs}
-    left = rows.keys() - result.failing.keys()
-    if everything := [pair for pairs in measured.values() for pair in pairs]:
-        usual = _of_run(everything)
-        runs = {row: sum(map(len, rows[row])) for row in rows if row in left}
-        result.seconds = sum(n * result.of_run.get(row, usual) for row, n in runs.items())
-    result.unmeasured = [row for row in rows if row in left and row not in result.of_run]
+    result.of_run = {row: seconds[row] / runs[row] for row in rows if runs[row]}
+    usual = sum(seconds.values()) / max(1, sum(runs.values()))
+    left = [row for row in rows if row not in result.failing]
+    for row in left:
+        result.seconds += sum(map(len, rows[row].values())) * result.of_run.get(row, usual)
+    result.unmeasured = [row for row in left if row not in result.of_run]
     return result
-
-
-def _of_run(pairs: Sequence[tuple[float, int]]) -> float:
-    return sum(seconds for seconds, _ in pairs) / sum(runs for _, runs in pairs)
-
-
-def _bundles(specs: Sequence[RunSpec]) -> dict[str, list[list[RunSpec]]]:
-    """The bundles of runs of each row, by its name."""
-    rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
-    for spec in specs:
-        if spec.precision == "tf32":  # which no CPU has
-            spec = replace(spec, precision="float32")
-        rows.setdefault(row_of(spec), {}).setdefault(spec.bundle_key, []).append(spec)
-    return {row: [*by_key.values()] for row, by_key in rows.items()}
-
-
-def _turns(rows: Mapping[str, list[list[RunSpec]]]) -> list[tuple[str, list[RunSpec]]]:
-    """Round-robin over rows: a random bundle of each, then the next."""
-    rng = random.Random(0)
-    queues = [[(row, b) for b in rng.sample(bs, len(bs))] for row, bs in rows.items()]
-    return [turn for turns in zip_longest(*queues) for turn in turns if turn]
-
-
-def _sentence(error: Exception, spec: RunSpec) -> str:
-    from oodbench.algorithms import algorithms
-    from oodbench.errors import definition, described
-
-    if isinstance(error, UserError):
-        return str(error)
-    method = definition(algorithms.get(spec.algorithm))
-    return described(error, f"a step of {method}")
 
 
 def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
     """The seconds of a bundle, and the reason why its runs are trained one at a time if they are."""
-    from oodbench.errors import described
     from oodbench.train import vectorized
     from oodbench.train.loop import Program
     from oodbench.train.run import Run

@@ -6,7 +6,6 @@ requeued it; submitit's pickles only say which runs a job is about.
 
 import contextlib
 import io
-import math
 import os
 import re
 import shlex
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field
 
 from oodbench.errors import UserError
 from oodbench.registry import checkout
@@ -30,14 +29,14 @@ from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import Job, Launcher, Resources, RunStatus, register
 from oodbench.sweep.launchers.local import train_in_pool, with_retries
 from oodbench.sweep.launchers.slurm_queue import (
+    ACTIVE,
     Pack,
     Submission,
-    cancel,
+    ask,
     check_slurm,
     queue,
     status_of,
     submissions,
-    submitted_runs,
 )
 from oodbench.sweep.launchers.worker import stop
 from oodbench.terminal import Terminal, counted, terminal
@@ -56,24 +55,31 @@ OURS = {"job-name", "array", "output", "error", "open-mode", "signal", "chdir", 
 """Options of sbatch that the launcher sets itself."""
 MAX_ARRAY_SIZE = 1001
 """Slurm's default for the most jobs of one array."""
-_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 
 
 class SlurmResources(Resources):
     """The resources of one Slurm job, and how runs are put into jobs."""
 
+    model_config = ConfigDict(regex_engine="python-re")
+
     partition: str | None = None
     """The partition; the cluster's default if not given."""
     account: str | None = None
     qos: str | None = None
-    gpus: str = "0"
-    """GPUs of a job: a number, or type:number."""
+    gpus: str = Field(
+        default="0", pattern=r"^([A-Za-z]\w*:)?\d+$", description="a number of GPUs or type:number"
+    )
+    """GPUs of a job."""
     cpus: int = Field(default=1, ge=1)
     """CPU cores of a job."""
     memory: str | None = None
     """Memory of a job, such as 8G."""
-    time: str = "1:00:00"
-    """Time limit of a job: minutes, H:M:S or D-H:M:S."""
+    time: str = Field(
+        default="1:00:00",
+        pattern=r"^(?=.*[1-9])(\d+-)?\d+(:\d+){0,2}$",
+        description="minutes, H:M:S or D-H:M:S",
+    )
+    """Time limit of a job."""
     constraint: str | None = None
     """Features that the node must have."""
     parallel: int | None = Field(default=None, ge=1)
@@ -82,20 +88,6 @@ class SlurmResources(Resources):
     """Runs that share a job; None is as many as take about ten minutes."""
     slurm: dict[str, Any] = Field(default={})
     """Any other option of sbatch, and `setup` and `signal_delay_s` of submitit."""
-
-    @field_validator("time")
-    @classmethod
-    def _check_time(cls, value: str) -> str:
-        if not minutes(value):
-            raise ValueError("must be minutes, H:M:S or D-H:M:S")
-        return value
-
-    @field_validator("gpus")
-    @classmethod
-    def _check_gpus(cls, value: str) -> str:
-        if not re.fullmatch(r"([A-Za-z]\w*:)?\d+", value):
-            raise ValueError("must be a number of GPUs or type:number")
-        return value
 
     @property
     def gpu_count(self) -> int:
@@ -107,19 +99,14 @@ class SlurmResources(Resources):
         return self.gpu_count * self.runs_per_gpu or max(1, self.cpus // threads)
 
 
-def minutes(text: str) -> float | None:
-    """The minutes of a time as Slurm spells it: `90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`.
-
-    None for `UNLIMITED`, `infinite` and text that is not a time.
-    """
-    match = _TIME.fullmatch(text.strip())
-    if match is None:
-        return None
-    numbers = [int(n) for n in match["rest"].split(":")]
-    if match["days"] is None and len(numbers) < 3:  # minutes first
+def minutes(text: str) -> int:
+    """The minutes, rounded up, of a time as Slurm spells it: `90`, `30:00`, `1:30:00`, `2-12:30:00`."""
+    days, _, rest = text.strip().rpartition("-")
+    numbers = [int(n) for n in rest.split(":")]
+    if not days and len(numbers) < 3:  # minutes first
         numbers = [0, *numbers]
-    hours, mins, seconds = numbers + [0] * (3 - len(numbers))
-    return int(match["days"] or 0) * 1440 + hours * 60 + mins + seconds / 60
+    hours, mins, seconds = [*numbers, 0, 0][:3]
+    return int(days or 0) * 1440 + hours * 60 + mins + -(-seconds // 60)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,16 +197,24 @@ class Slurm(Launcher):
             jobs, problem = queue(known), ""
         except UserError as error:
             jobs, problem = None, f"Slurm does not tell: {error}"
-        runs = submitted_runs(known)
+        runs = {
+            run_id: (submission, index)
+            for submission in known
+            if not submission.cancelled
+            for index, pack in enumerate(submission.packs)
+            for run_id in pack
+        }
         return {i: status_of(results, i, *runs[i], jobs, problem) for i in ids if i in runs}
 
     def cancel(self, results: Directory) -> int:
         """Cancel the sweep's jobs and no others; returns how many had not ended."""
         left = [s for s in submissions(results) if not s.cancelled]
-        count = cancel(left)
+        active = [array for (array, _), job in queue(left).items() if job.state in ACTIVE]
+        if active:
+            ask("scancel", *sorted(set(active)))
         for submission in left:
             replace(submission, cancelled=True).write(results)
-        return count
+        return len(active)
 
     def _states(self, job: Job) -> dict[str, State]:
         known = self.states(job.results, job.ids)
@@ -245,14 +240,28 @@ class Request:
             workers=asked.at_a_time(job.options.threads),
             devices=(device,),
         )
-        self.minutes = math.ceil(minutes(asked.time) or 1)
+        self.minutes = minutes(asked.time)
         given = {key.replace("_", "-"): value for key, value in asked.slurm.items()}
         for key in given.keys() & OURS:
             raise UserError(f"slurm: {key} is set by the launcher itself")
         self.delay = int(given.pop("signal-delay-s", min(120, 15 * self.minutes)))
         """Seconds between Slurm's signal and the end of a job's time."""
-        self.setup = _setup(given.pop("setup", []))
-        self.options = _sbatch_options(asked) | given
+        setup = given.pop("setup", [])
+        path = ":".join(shlex.quote(str(p)) for p in dict.fromkeys([checkout(), Path.cwd()]))
+        ours = f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"
+        self.setup = [*([setup] if isinstance(setup, str) else setup), ours]
+        """The user's commands, then one by which jobs import the project and what lies in this folder."""
+        options = {
+            "partition": asked.partition,
+            "account": asked.account,
+            "qos": asked.qos,
+            "constraint": asked.constraint,
+            "mem": asked.memory,
+            "gpus-per-node": asked.gpus if asked.gpu_count else None,
+            "cpus-per-task": asked.cpus,
+            "requeue": True,
+        }
+        self.options = {key: value for key, value in options.items() if value is not None} | given
 
     def arrays(self, states: Mapping[str, State]) -> dict[str, tuple[Pack, ...]]:
         """Job arrays by name, each a tuple of packs (one pack of runs a job), for runs nobody trains."""
@@ -322,8 +331,7 @@ def packed(
     if size is not None or len(ids) < 2:
         return [tuple(ids[i : i + (size or 1)]) for i in range(0, len(ids), size or 1)]
     expected = expected or forecast([*specs.values()], settings)
-    limit = 60 * min(JOB_MINUTES, (minutes(asked.time) or math.inf) / 2)
-    room = asked.at_a_time(settings.threads) * limit
+    room = asked.at_a_time(settings.threads) * 60 * min(JOB_MINUTES, minutes(asked.time) / 2)
     packs: list[list[str]] = []
     left = 0.0
     for run_id, spec in specs.items():
@@ -342,24 +350,3 @@ def described(packs: Sequence[Pack], asked: SlurmResources) -> str:
     if asked.runs_per_job is None and any(len(pack) > 1 for pack in packs):
         text += f": short runs share jobs of about {JOB_MINUTES} minutes, or runs_per_job of them"
     return f"{text}."
-
-
-def _sbatch_options(asked: SlurmResources) -> dict[str, Any]:
-    options = {
-        "partition": asked.partition,
-        "account": asked.account,
-        "qos": asked.qos,
-        "constraint": asked.constraint,
-        "mem": asked.memory,
-        "gpus-per-node": asked.gpus if asked.gpu_count else None,
-        "cpus-per-task": asked.cpus,
-        "requeue": True,
-    }
-    return {key: value for key, value in options.items() if value is not None}
-
-
-def _setup(given: str | list[str]) -> list[str]:
-    """The user's commands, then one by which jobs import the project and what lies in this folder."""
-    path = ":".join(shlex.quote(str(p)) for p in dict.fromkeys([checkout(), Path.cwd()]))
-    ours = f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"
-    return [*([given] if isinstance(given, str) else given), ours]

@@ -73,17 +73,6 @@ def submissions(results: Directory) -> list[Submission]:
     return sorted((s for s in found if s is not None), key=lambda s: s.time)
 
 
-def submitted_runs(known: Iterable[Submission]) -> dict[str, tuple[Submission, int]]:
-    """Each run's last submission and the index of its job in the array, unless that was cancelled."""
-    return {
-        run_id: (submission, index)
-        for submission in known
-        if not submission.cancelled
-        for index, pack in enumerate(submission.packs)
-        for run_id in pack
-    }
-
-
 class QueuedJob(NamedTuple):
     """A job in Slurm's queue."""
 
@@ -152,14 +141,6 @@ def _active(job: QueuedJob, beat: Heartbeat | None) -> tuple[State, str]:
     if beat is None or begins or beat.job not in (None, job.id):
         return State.QUEUED, f"waits in job {job.id} on {job.node}"
     return State.RUNNING, progress_note(beat)
-
-
-def cancel(known: Iterable[Submission]) -> int:
-    """Cancel the jobs of some submissions; returns how many had not ended. Raises UserError."""
-    active = [array for (array, _), job in queue(known).items() if job.state in ACTIVE]
-    if active:
-        ask("scancel", *sorted(set(active)))
-    return len(active)
 
 
 def check_slurm(command: str = "sbatch") -> None:

@@ -97,9 +97,14 @@ def test_flags_go_over_the_file(tmp_path: Path) -> None:
         ("2-12", 3600),
         ("2-12:30:00", 3630),
         ("infinite", None),
-        ("UNLIMITED", None),
+        ("0:00", None),
         ("soon", None),
     ],
 )
-def test_times_are_read_as_slurm_reads_them(text: str, expected: float | None) -> None:
-    assert minutes(text) == expected
+def test_times_are_read_as_slurm_reads_them(text: str, expected: int | None) -> None:
+    if expected is None:
+        with pytest.raises(UserError, match="time must be minutes, H:M:S or D-H:M:S, not"):
+            check_resources("tiny", {"time": text})
+    else:
+        check_resources("tiny", {"time": text})
+        assert minutes(text) == expected
