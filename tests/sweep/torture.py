@@ -16,9 +16,6 @@ import math
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -28,7 +25,6 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import psutil
 import torch
 
 from oodbench.report.tables import FORMATS
@@ -45,14 +41,11 @@ from oodbench.train.execute import execute
 from oodbench.train.loop import begin
 from oodbench.train.settings import TrainSettings
 from tests.helpers.disks import mounted, remount
-from tests.helpers.paths import ROOT
 from tests.helpers.results.made import leaderboard
 from tests.helpers.results.sweeps import outcome, records_of, tiny, tiny_file
 
 CHANGES = {"steps": 600, "evaluate_every": 50, "trials": 3}
 """The sweep that is disturbed: six runs of twelve records each."""
-BY_COMMAND = 4
-"""One of so many rounds is a launch as a user types it, with workers; others are forked from here."""
 PATIENCE = 300.0
 """Seconds after which a launch that has not ended is wrong."""
 TAIL = 4096
@@ -86,73 +79,24 @@ def launch_hastily(sweep: Path, out: Path) -> None:
     launch(read_sweep(sweep), LaunchOptions(out=out, launcher="debug"))
 
 
-def commanded(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":
-    """Launch a sweep as a user does, in a session of its own."""
-    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", str(out)]
-    return subprocess.Popen(
-        [*command, "--workers", "2", "--yes"],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def kill_forked(sweep: Path, out: Path, rng: random.Random) -> Counter[str]:
-    """Kill launches at random moments until one comes to its end."""
-    dealt: Counter[str] = Counter()
-    while True:
-        process = forked(sweep, out)
-        process.join(rng.uniform(0.1, 1.5) * (1 + dealt["launch in one process"]))
-        if process.exitcode is not None:
-            assert process.exitcode == 0
-            return dealt
-        process.kill()
-        process.join()
-        dealt["launch in one process"] += 1
-
-
-def kill_commanded(sweep: Path, out: Path, rng: random.Random) -> Counter[str]:
-    """Kill a launch, one of its processes or all of them, once it has records; then launch again."""
-    dealt: Counter[str] = Counter()
-    while True:
-        process = commanded(sweep, out)
-        while process.poll() is None and not list(out.glob("[re]*/*")):
-            time.sleep(0.05)
-        time.sleep(rng.uniform(0, 0.5))
-        if process.poll() is None and not dealt:
-            kind = rng.choice(["launcher", "one of its processes", "all"])
-            dealt[kind] += 1
-            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, IndexError):
-                if kind == "all":
-                    os.killpg(process.pid, signal.SIGKILL)
-                elif kind == "launcher":
-                    process.kill()
-                else:
-                    rng.choice(psutil.Process(process.pid).children(recursive=True)).kill()
-        code = process.wait(timeout=PATIENCE)
-        results = Directory(out)
-        if (
-            code == 1
-        ):  # a worker was killed: `launch --failed` would forget its failure and train its run
-            for run_id, (state, _) in outcome(results).items():
-                if state is State.FAILED:
-                    results.run(run_id).forget()
-        elif code == 0:
-            return dealt
-
-
 def kills(folder: Path, expected: Directory, rounds: int, seed: int) -> int:
-    """Rounds of launches that are killed and launched again; returns how many ended wrong."""
-    sweep, wrong = tiny_file(folder, **CHANGES), 0
-    dealt: Counter[str] = Counter()
+    """Rounds of launches that are killed at random moments until one ends; returns how many ended wrong."""
+    sweep, wrong, total = tiny_file(folder, **CHANGES), 0, 0
     for number in range(rounds):
-        rng, out = random.Random(seed + number), folder / f"killed{number}"
-        by_command = number % BY_COMMAND == BY_COMMAND - 1
-        dealt += (kill_commanded if by_command else kill_forked)(sweep, out, rng)
+        rng, out, dealt = random.Random(seed + number), folder / f"killed{number}", 0
+        process = forked(sweep, out)
+        process.join(rng.uniform(0.1, 1.5))
+        while process.exitcode is None:
+            process.kill()
+            process.join()
+            dealt += 1
+            process = forked(sweep, out)
+            process.join(rng.uniform(0.1, 1.5) * (1 + dealt))
+        wrong += bool(process.exitcode)
         wrong += differs(Directory(out), expected, f"kill round {number}")
         shutil.rmtree(out)
-    print(f"{rounds} kill rounds, {dict(dealt)}: {wrong} wrong", flush=True)
+        total += dealt
+    print(f"{rounds} kill rounds, {total} kills: {wrong} wrong", flush=True)
     return wrong
 
 
@@ -161,13 +105,9 @@ def doubles(folder: Path, expected: Directory, rounds: int, seed: int) -> int:
     sweep, wrong = tiny_file(folder, **CHANGES), 0
     for number in range(rounds):
         rng, out = random.Random(seed + number), folder / f"double{number}"
-        if number % BY_COMMAND == BY_COMMAND - 1:
-            both = [commanded(sweep, out) for _ in range(2)]
-            codes = [process.wait(timeout=PATIENCE) for process in both]
-        else:
-            first = forked(sweep, out)
-            time.sleep(rng.uniform(0, 1))
-            codes = [ended(process) for process in (first, forked(sweep, out))]
+        first = forked(sweep, out)
+        time.sleep(rng.uniform(0, 1))
+        codes = [ended(process) for process in (first, forked(sweep, out))]
         wrong += bool(any(codes)) or differs(Directory(out), expected, f"double launch {number}")
         shutil.rmtree(out)
     print(f"{rounds} double launches: {wrong} wrong", flush=True)
