@@ -171,7 +171,7 @@ def _continued(sweep: Sweep, stored: Mapping[str, Any]) -> Sweep:
 def _shared_keys(plan: Plan) -> dict[str, Any]:
     """The values of a plan in which all launches into one results directory agree."""
     shared = plan.sweep.model_dump(mode="json", include=SHARED_KEYS)
-    return shared | ({"hparams_from": dict(plan.chosen.about)} if plan.chosen else {})
+    return shared | ({"hparams_from": dict(plan.chosen)} if plan.chosen else {})
 
 
 def store_plan(
@@ -204,7 +204,7 @@ def _with_stored(
     stored: Mapping[str, Any],
     options: LaunchOptions,
     console: Terminal,
-) -> tuple[Plan, dict[str, State], set[str]]:
+) -> tuple[Plan, dict[str, State], frozenset[str]]:
     """The plan with the stored runs that are kept, the state of each run, and the ids to train again.
 
     Prints which runs are stale; raises UserError for them unless `options.stale` says what to do.
@@ -223,7 +223,7 @@ def _with_stored(
     again = old & plan.runs.keys()
     if options.stale == KEEP:
         places |= {_place(replaced[i]): replaced[i] for i in old & replaced.keys()}
-        plan, again = replace(plan, rows=[places[_place(spec)] for spec in plan.rows]), set()
+        plan, again = replace(plan, rows=[places[_place(spec)] for spec in plan.rows]), frozenset()
     return plan, {i: statuses[i].state for i in plan.runs}, again
 
 

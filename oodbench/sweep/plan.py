@@ -17,7 +17,7 @@ from oodbench.results.tables import chosen_once
 from oodbench.seeds import derive
 from oodbench.selection import find_rule, require_evidence
 from oodbench.sweep.file import Sweep, validate
-from oodbench.sweep.resolve import Chosen, Pair, Resolved, resolve
+from oodbench.sweep.resolve import Pair, resolve
 from oodbench.sweep.sources import Source
 from oodbench.terminal import Terminal, counted
 
@@ -40,8 +40,8 @@ class Plan:
     rows: list[RunSpec]
     """The runs in the order of the sweep. One that stands in several rows is there once for each."""
     impossible: list[Impossible]
-    chosen: Chosen | None = None
-    """The hyperparameters that an earlier sweep has chosen, if the file names one."""
+    chosen: Mapping[str, Any] | None = None
+    """How an earlier sweep has chosen the hyperparameters, if the file names one."""
     notes: tuple[str, ...] = ()
     """What is unusual in the data, see `Dataset.notes` and `Finding`, and in files of weights."""
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
@@ -57,27 +57,22 @@ class Plan:
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
-    """Every run of a sweep; raises UserError as `resolve` and `expand` do."""
-    return expand(resolve(sweep, data_dir, to_train=to_train))
-
-
-def expand(resolved: Resolved) -> Plan:
     """The runs of a sweep and its impossible cells, by dataset, test environments, then row.
 
-    Looks up no names and reads no files. Raises UserError for runs without an environment or example left
-    to train on, for duplicates, and for runs that the sweep's selection rule cannot judge.
+    Raises UserError as `resolve`, for runs without an environment or example left to train on, for
+    duplicates, and for runs that the sweep's selection rule cannot judge.
     """
-    sweep = resolved.sweep
+    datasets, chosen, of_weights = resolve(sweep, data_dir, to_train=to_train)
     trained_on: list[tuple[str, ...]] = []
-    notes = [f"{s.label}: {note}" for s, _ in resolved.datasets for note in s.dataset.notes]
     known: set[tuple[str, str, str]] = set()
-    findings = {source.label: source.findings for source, _ in resolved.datasets}
+    findings = {source.label: source.findings for source, _ in datasets}
+    notes = [f"{source.label}: {note}" for source, _ in datasets for note in source.dataset.notes]
     notes += [
         f"{label}: {f.sentence}" for label, fs in findings.items() for f in fs if f.changes_meaning
     ]
-    notes = list(dict.fromkeys([*notes, *resolved.notes]))
-    plan = Plan(sweep, [], [], resolved.chosen, tuple(notes), findings)
-    for source, pairs in resolved.datasets:
+    notes = [*dict.fromkeys([*notes, *of_weights])]
+    plan = Plan(sweep, [], [], chosen[0] if chosen else None, tuple(notes), findings)
+    for source, pairs in datasets:
         cells = [(pair, _specs(sweep, pair, tests)) for tests in source.tests for pair in pairs]
         for pair, specs in cells:
             first = specs[0]
@@ -98,7 +93,7 @@ def expand(resolved: Resolved) -> Plan:
                 plan.rows.append(spec)
     if sweep.selection is not None and plan.rows:
         require_evidence(sweep.selection, plan.rows, trained_on)
-        for source, _ in resolved.datasets:
+        for source, _ in datasets:
             _check_metric(sweep.selection, source)
     return plan
 
@@ -134,7 +129,7 @@ def show_plan(plan: Plan, console: Terminal) -> None:
     for note in plan.notes:
         console.say(note)
     if plan.chosen:
-        console.say(f"Hyperparameters: {chosen_once(plan.chosen.about)}.")
+        console.say(f"Hyperparameters: {chosen_once(plan.chosen)}.")
     for cell in plan.impossible:
         console.say(
             f"impossible: {cell.algorithm} on {cell.dataset} "

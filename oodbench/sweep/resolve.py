@@ -39,6 +39,9 @@ Draw = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]
 """The hyperparameters of a method, those of its network, and its adaptation, if it has one."""
 Draws = Mapping[tuple[int, int], Draw]
 """Hyperparameters by draw and trial."""
+Chosen = tuple[dict[str, Any], Mapping[tuple[str, str, tuple[str, ...]], RunSpec]]
+"""The choice of an earlier sweep: its `results` directory, its selection `rule`, its number of `draws` and
+its `trials`; and a run with the hyperparameters for each dataset, row and set of test environments."""
 CHOSEN_FOR = ["dataset_label", "label", "test_environments"]
 """The columns of a run that name the place of a choice."""
 
@@ -54,26 +57,6 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The choice of an earlier sweep."""
-
-    about: Mapping[str, Any]
-    """Its `results` directory, the selection `rule`, the number of `draws` and the `trials`."""
-    specs: Mapping[tuple[str, str, tuple[str, ...]], RunSpec]
-    """A run with the chosen hyperparameters for each dataset, row and set of test environments."""
-
-    def spec(self, dataset: str, label: str, tests: tuple[str, ...]) -> RunSpec:
-        """The run whose hyperparameters are taken; raises UserError."""
-        known = self.specs.get((dataset, label, tests))
-        if known is None:
-            raise UserError(
-                f"{self.about['results']} has no choice of hyperparameters for {label} on {dataset} (test "
-                f"{'+'.join(tests)}): it plans no such row, or not all runs of it have ended"
-            )
-        return known
-
-
-@dataclass(frozen=True)
 class Pair:
     """A method on a dataset, with the hyperparameters of its runs."""
 
@@ -84,21 +67,13 @@ class Pair:
     """By set of test environments."""
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """A sweep with all names resolved."""
-
-    sweep: Sweep
-    datasets: Sequence[tuple[Source, Sequence[Pair]]]
-    """Each dataset, with the methods on it in the order of the file."""
-    chosen: Chosen | None
-    """The hyperparameters that an earlier sweep has chosen, if the file names one."""
-    notes: Sequence[str]
-    """What is unusual in files of weights, such as prefixes of names."""
-
-
-def resolve(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Resolved:
+def resolve(
+    sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True
+) -> tuple[list[tuple[Source, list[Pair]]], Chosen | None, list[str]]:
     """Look up all names of a sweep, load its data and draw its hyperparameters.
+
+    Returns each dataset with the methods on it in the order of the file, the choice of an earlier sweep if
+    the file names one, and what is unusual in files of weights, such as prefixes of names.
 
     Raises one UserError for all unknown names, impossible values of algorithms and networks, wrong
     environments and missing data; and, if the runs are to be trained, MissingError for an optional
@@ -132,7 +107,7 @@ def resolve(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True
         else:  # another package's, shown or not as the process would
             place = warning.category, warning.filename, warning.lineno
             warnings.warn_explicit(warning.message, *place)
-    return Resolved(sweep, list(zip(map(measured, sources), pairs, strict=True)), chosen, notes)
+    return list(zip(map(measured, sources), pairs, strict=True)), chosen, notes
 
 
 def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
@@ -270,13 +245,19 @@ def _draws(sweep: Sweep, method: Method, source: Source) -> Draws:
 
 
 def _chosen_draws(row: Row, source: Source, tests: tuple[str, ...], chosen: Chosen) -> Draws:
-    spec = chosen.spec(source.label, str(row.label), tests)
+    about, specs = chosen
+    spec = specs.get((source.label, str(row.label), tests))
+    if spec is None:
+        raise UserError(
+            f"{about['results']} has no choice of hyperparameters for {row.label} on {source.label} (test "
+            f"{'+'.join(tests)}): it plans no such row, or not all runs of it have ended"
+        )
     network = source.network.name
     here = row.name, network, *(_name(part) for part in (row.average, row.adapt))
     there = spec.algorithm, spec.network, *(_name(part) for part in (spec.average, spec.adapt))
     if here != there:
         raise UserError(
-            f"{chosen.about['results']} has chosen hyperparameters for {' '.join(there)} in the row "
+            f"{about['results']} has chosen hyperparameters for {' '.join(there)} in the row "
             f"{short(row.label)} on {source.label}, which is {' '.join(here)} here"
         )
     values = spec.hparams, spec.network_hparams, spec.adapt
@@ -355,7 +336,7 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
     about = {"results": str(directory), "rule": rule, "draws": int(runs["draw"].nunique())}
     stored = Directory(directory).specs()
     specs = {p: stored[i.partition("@")[0]] for p, i in _best_runs(frames, runs, rule).items()}
-    return Chosen(about | {"trials": before}, specs)
+    return about | {"trials": before}, specs
 
 
 def _best_runs(frames: Tables, runs: pd.DataFrame, rule: str) -> dict[Any, str]:

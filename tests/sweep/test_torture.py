@@ -16,10 +16,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     return torture.undisturbed(tmp_path_factory.mktemp("undisturbed"))
 
 
-def test_power_cuts_lose_no_number_unseen(tmp_path: Path) -> None:
-    assert not torture.cuts(tmp_path, 1, tail=700)
-
-
 @pytest.mark.parametrize(
     "rounds",
     [

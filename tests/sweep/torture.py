@@ -1,6 +1,6 @@
-"""Kill launches, start two at once, fill disks and cut the power: each sweep ends as if undisturbed.
+"""Kill launches, start two at once, and fill disks: each sweep ends as if undisturbed.
 
-    python -m tests.sweep.torture [--kills 60] [--doubles 10] [--disks 5] [--cuts 5] [--seed 0]
+    python -m tests.sweep.torture [--kills 60] [--doubles 10] [--disks 5] [--seed 0]
 
 A table that is left must be that of the undisturbed sweep, bit for bit, or name what is lost.
 Leaves with 1 if one is not. What goes wrong on a cluster is `tests.slurm.chaos`.
@@ -11,14 +11,12 @@ from oodbench.arithmetic import prepare
 prepare()  # before numpy and torch are loaded, as commands do
 
 import argparse
-import contextlib
 import math
 import os
 import random
 import shutil
 import tempfile
 import time
-import warnings
 from collections import Counter
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -31,27 +29,19 @@ from oodbench.report.tables import FORMATS
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
-from oodbench.results.run_directory import RunDirectory
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import State
 from oodbench.sweep import launch as launches
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.train import loop
-from oodbench.train.execute import execute
-from oodbench.train.loop import begin
-from oodbench.train.settings import TrainSettings
 from tests.helpers.disks import mounted, remount
 from tests.helpers.results.made import leaderboard
-from tests.helpers.results.sweeps import outcome, records_of, tiny, tiny_file
+from tests.helpers.results.sweeps import outcome, tiny_file
 
 CHANGES = {"steps": 600, "evaluate_every": 50, "trials": 3}
 """The sweep that is disturbed: six runs of twelve records each."""
 PATIENCE = 300.0
 """Seconds after which a launch that has not ended is wrong."""
-TAIL = 4096
-"""Bytes at the end of the records that a power cut may lose."""
-TRAINED = 512
-"""One of so many cuts is trained to its end."""
 DISKS = range(60, 104, 4)
 """Sizes of file systems in KiB, on which the sweep finds no room sooner or later: pages are of 4."""
 
@@ -138,70 +128,6 @@ def disks(folder: Path, expected: Directory, rounds: int) -> int:
     return wrong
 
 
-class PowerCut(BaseException):
-    """Ends a run as a power cut does."""
-
-
-def cuts(folder: Path, count: int, tail: int = TAIL) -> int:
-    """Power cuts at `count` moments of a run, each losing every number of bytes up to `tail`.
-
-    The checkpoint is newer than what is left of the records. What is lost is cut off, or NULs stand
-    for it. A run that goes on must start anew, and one that has ended is broken.
-    """
-    spec = next(iter(tiny(steps=36, evaluate_every=2, trials=1).runs.values()))
-    settings, wrong, tried = TrainSettings(), 0, 0
-    whole = RunDirectory(folder / spec.id)
-    execute(spec, whole, settings)
-    text = (whole.path / "metrics.jsonl").read_bytes()
-    for lost in range(1, min(tail, len(text)) + 1):
-        for damage in (b"", b"\0" * lost):
-            (whole.path / "metrics.jsonl").write_bytes(text[:-lost] + damage)
-            state, reason = whole.state_and_reason()
-            wrong += not (state is State.BROKEN and "metrics.jsonl" in reason)
-            tried += 1
-    (whole.path / "metrics.jsonl").write_bytes(text)
-    records = records_of(whole)
-    for number in range(count):
-        directory = RunDirectory(folder / f"cut{number}" / spec.id)
-        interrupted(spec, directory, settings, at=34 - 2 * number)
-        text = (directory.path / "metrics.jsonl").read_bytes()
-        checkpoint = directory.checkpoint.read_bytes()
-        for lost in range(1, min(tail, len(text)) + 1):
-            directory.checkpoint.write_bytes(checkpoint)
-            damage = b"\0" * lost if lost % 2 else b""
-            (directory.path / "metrics.jsonl").write_bytes(text[:-lost] + damage)
-            with warnings.catch_warnings(record=True) as told:
-                warnings.simplefilter("always")
-                if lost % TRAINED:
-                    step = begin(spec, directory, settings).run.step
-                    right = step == 0 and not directory.records()
-                else:
-                    execute(spec, directory, settings)
-                    right = directory.state() is State.DONE and records_of(directory) == records
-                    directory.forget()
-            right &= any("starts anew" in str(w.message) for w in told)
-            wrong += not right
-            tried += 1
-    print(f"{count} power cuts, {tried} losses of some bytes: {wrong} wrong", flush=True)
-    return wrong
-
-
-def interrupted(spec: RunSpec, directory: RunDirectory, settings: TrainSettings, at: int) -> None:
-    """Train a run until the checkpoint of a step is there."""
-
-    def progress(step: int) -> None:
-        if step >= at:
-            raise PowerCut
-
-    before = loop.EVALUATION_CHECKPOINT_SECONDS, loop.CHECKPOINT_SHARE
-    loop.EVALUATION_CHECKPOINT_SECONDS, loop.CHECKPOINT_SHARE = -1.0, math.inf
-    try:
-        with contextlib.suppress(PowerCut):
-            execute(spec, directory, settings, progress)
-    finally:
-        loop.EVALUATION_CHECKPOINT_SECONDS, loop.CHECKPOINT_SHARE = before
-
-
 def differs(results: Directory, expected: Directory, case: str) -> bool:
     """Whether a sweep's records or its table are not the undisturbed sweep's; says so."""
     if outcome(results) == outcome(expected) and table(results) == table(expected):
@@ -220,15 +146,14 @@ def undisturbed(folder: Path) -> Directory:
 def main() -> int:
     """Run all rounds; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, value in (("kills", 60), ("doubles", 10), ("disks", 5), ("cuts", 5), ("seed", 0)):
+    for name, value in (("kills", 60), ("doubles", 10), ("disks", 5), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="torture-") as name:
         folder = Path(name)
         expected = undisturbed(folder)
-        wrong = cuts(folder, options.cuts)
-        wrong += disks(folder, expected, options.disks)
+        wrong = disks(folder, expected, options.disks)
         wrong += doubles(folder, expected, options.doubles, options.seed)
         wrong += kills(folder, expected, options.kills, options.seed)
     return 1 if wrong else 0

@@ -66,15 +66,9 @@ def start(job: Job, index: int) -> Worker:
     Raises UserError if servers keep dying.
     """
     for _ in range(MAX_SERVERS):
-        try:
+        with contextlib.suppress(EOFError, OSError):  # our end of a connection to a dead server
             return _forked(job, index)
-        except (EOFError, OSError) as error:  # our end of a connection to a server that is dead
-            print(
-                f"The server that workers are forked from died ({type(error).__name__}); another "
-                "one is started.",
-                file=sys.stderr,
-            )
-            time.sleep(SERVER_SECONDS)
+        time.sleep(SERVER_SECONDS)
     raise UserError(
         f"no worker could be started: the server that workers are forked from died {MAX_SERVERS} times, "
         "as when the memory is used up"
