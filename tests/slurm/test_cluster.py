@@ -54,8 +54,7 @@ def test_a_dry_run_shows_what_is_then_submitted(cluster: Cluster, tmp_path: Path
     asked |= {"slurm__comment": "mine", "slurm__setup": "[date]"}
     shown = launch(sweep, out, "--devices", "cpu", "--dry-run", **asked)
     assert shown.exit_code == 0, shown.output
-    first = "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0"
-    assert not out.exists() and first in shown.output
+    assert not out.exists()
     assert "2 runs queued" in launch(sweep, out, "--devices", "cpu", **asked).output
     (script,) = out.glob("jobs/*/*_submission.sh")
     text = script.read_text()
