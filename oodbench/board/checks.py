@@ -11,10 +11,18 @@ import numpy as np
 import pandas as pd
 
 from oodbench.algorithms import algorithms
-from oodbench.board.protocol import entry_of, label_of, name_of, protocol_of, restricted
-from oodbench.errors import UserError
+from oodbench.board.protocol import (
+    Entry,
+    entry_of,
+    label_of,
+    name_of,
+    options_of,
+    protocol_of,
+    restricted,
+    training,
+)
 from oodbench.hparams import neutral_values
-from oodbench.results.boards import ENTRIES_FILE, RECORDS_FILE, RUNS_FILE
+from oodbench.results.boards import ENTRIES_FILE
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.provenance import code, method_digest
@@ -23,27 +31,25 @@ from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import DamagedFile
 from oodbench.results.stale import stale_runs
 from oodbench.results.tables import Tables
-from oodbench.selection import sees_test
-from oodbench.sweep.file import Component, DatasetSettings, Row, Sweep, training_of
+from oodbench.sweep.file import Component, Row, Sweep
 from oodbench.sweep.plan import make_plan
 from oodbench.sweep.sources import indices, trials_of
 
-LARGEST = 10 * 2**20
-"""The most bytes of a board's two tables."""
 ROW = ["dataset_label", "label"]
 """The columns of a run that say which row it is of."""
-ENTRY = ("row", "author", "date", "paper", "pretraining")
+CELL = ["trial", "draw", "test_environments"]
+"""The columns of a run that differ within a row."""
+ENTRY = ["row", "author", "date", "paper", "pretraining"]
 """The columns of a board's entries.csv."""
 ALIKE = (
     *("dataset", "options", "network", "steps", "evaluate_every", "holdout"),
     *("noise", "precision", "channels_last", "arithmetic"),
+    *("metric", "higher_is_better", "classes", "family", "shift"),
 )
-"""The fields of specs that all rows of a dataset share, ceilings apart."""
-ABOUT_DATA = ("metric", "higher_is_better", "classes", "family", "shift")
-"""What all rows of a dataset know of it."""
+"""The columns in which the rows of a dataset are alike, ceilings apart."""
 
 Cell = tuple[int, int, tuple[str, ...]]
-"""A trial, a draw and a test set."""
+"""The values of `CELL`."""
 
 
 def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
@@ -59,26 +65,22 @@ def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list
         planned[spec.dataset_name, spec.label][spec.id] = spec
     wrong = []
     for (dataset, label), row in runs.groupby(ROW, sort=False):
-        specs = planned.get((str(dataset), str(label)))
         unlike = ["the protocol plans no such row"]
-        if specs is not None:
-            unlike = _unplanned(row, specs) or _missing(
-                row[row["state"].isin(COMPLETE)],
-                [(s.trial, s.draw, s.test_environments) for s in specs.values()],
-            )
+        if specs := planned.get((str(dataset), str(label))):
+            cells = [(s.trial, s.draw, s.test_environments) for s in specs.values()]
+            ended = row[row["state"].isin(COMPLETE)]
+            unlike = _unplanned(row, specs) or _missing(ended, cells)
+            unlike += _several_codes(row["provenance"])
         wrong += [f"{label} on {dataset}: {text}" for text in unlike]
-        if specs is not None:
-            wrong += _several_codes(f"{label} on {dataset}", row["provenance"])
     return wrong + [reason.sentence for reason in stale_runs(runs) if reason.is_known]
 
 
-def _several_codes(row: str, provenances: Iterable[Any]) -> list[str]:
-    made = [provenance for provenance in provenances if provenance]
-    if len(several := {code(p) for p in made}) > 1:
-        return [f"{row} was trained by several codes: {', '.join(sorted(several))}"]
-    if len({digest for p in made if (digest := method_digest(p))}) > 1:
-        return [f"{row} was trained by several versions of the method"]
-    return []
+def _several_codes(provenances: Iterable[Any]) -> list[str]:
+    made = [p for p in provenances if p]
+    if len(codes := {code(p) for p in made}) > 1:
+        return [f"its runs were trained by several codes: {', '.join(sorted(codes))}"]
+    digests = {method_digest(p) for p in made} - {None}
+    return ["its runs were trained by several versions of the method"] * (len(digests) > 1)
 
 
 def _unplanned(runs: pd.DataFrame, planned: Mapping[str, RunSpec]) -> list[str]:
@@ -93,21 +95,23 @@ def _unplanned(runs: pd.DataFrame, planned: Mapping[str, RunSpec]) -> list[str]:
         return [f"{n} is {run[n]}, not {value}" for n, value in values if run[n] != value]
 
     closest = min(map(unlike, planned.values()), key=len)
-    return [
-        f"{len(others)} of {len(runs)} runs are under another protocol, first run {run['id']}: "
-        f"{', '.join(closest)}"
-    ]
+    return [_of_another_protocol(others, runs) + f": {', '.join(closest)}"]
+
+
+def _of_another_protocol(others: pd.DataFrame, runs: pd.DataFrame) -> str:
+    first = others["id"].iloc[0]
+    return f"{len(others)} of {len(runs)} runs are under another protocol, first run {first}"
 
 
 def _missing(runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
     """The trials, draws and test sets in which a row lacks runs."""
     wrong = []
-    columns = {"trial": "trial", "draw": "draw", "test_environments": "test set"}
-    for (column, noun), values in zip(columns.items(), zip(*planned, strict=True), strict=True):
+    for column, values in zip(CELL, zip(*planned, strict=True), strict=True):
         each = list(dict.fromkeys(values))
         missing = [value for value in each if value not in set(runs[column])]
-        texts = ["+".join(v) if isinstance(v, tuple) else str(v) for v in missing]
         if missing:
+            texts = ["+".join(v) if isinstance(v, tuple) else str(v) for v in missing]
+            noun = column.replace("_environments", " set")
             wrong.append(f"{noun} {', '.join(texts)} missing ({len(each)} are planned)")
     if not wrong and len(runs) < len(planned):
         wrong.append(f"{len(runs)} of {len(planned)} runs have results")
@@ -124,38 +128,31 @@ def wrong_board(board: Path) -> list[str]:
         tables = read_board(board)
     except DamagedFile as error:
         return [str(error)]
-    runs, protocol = tables.runs, protocol_of(board)
-    wrong: list[str] = []
-    size = sum((board / name).stat().st_size for name in (RUNS_FILE, RECORDS_FILE))
-    if size > LARGEST:
-        most = f"a board has at most {LARGEST / 2**20:.0f}"
-        wrong.append(f"the tables have {size / 2**20:.1f} MB; {most}")
-    off = _off(tables)
+    runs, protocol, wrong = tables.runs, protocol_of(board), list[str]()
+    off, entries = _off(tables), {name_of(entry): entry for entry in protocol.datasets}
     scored = tables.scores.merge(runs[["id", *ROW]], on="id")
-    rules = scored.groupby(ROW)["rule"].agg(set).to_dict()
-    entries = {name_of(entry): entry for entry in protocol.datasets}
-    sets = {
-        name: list(t.unique()) for name, t in runs.groupby("dataset_label")["test_environments"]
-    }
-    firsts: dict[tuple[str, bool], pd.DataFrame] = {}
+    rules = scored.groupby(ROW)["rule"].agg(lambda names: sorted(set(names))).to_dict()
+    sets = runs.groupby("dataset_label")["test_environments"].unique()
+    firsts: dict[tuple[str, bool], tuple[str, pd.DataFrame]] = {}
     for (dataset, label), row in runs.groupby(ROW, sort=False):
-        first = firsts.setdefault((dataset, bool(row["ceiling"].iloc[0])), row)
+        name, first = firsts.setdefault((dataset, bool(row["ceiling"].iloc[0])), (label, row))
         unlike = _wrong_ids(row)
         unlike += [
             f"{text}, first run {row['id'].iloc[int(np.argmax(flags[row.index]))]}"
             for text, flags in off.items()
             if flags[row.index].any()
         ]
-        unlike += _unlike_first(row, first)
-        of_row, of_first = (rules.get((*t[ROW].iloc[0],), set()) for t in (row, first))
-        unlike += _wrong_rules(of_row, of_first, first["label"].iloc[0])
+        unlike += [f"{text} {name}" for text in _unlike_first(row, first)]
+        of_row, of_first = (rules.get((dataset, each), []) for each in (label, name))
+        if of_row != of_first:
+            unlike.append(f"has the rules {of_row}, and {name} has {of_first}")
         if dataset in entries:
             unlike += _unlike_protocol(row, protocol, entries[dataset])
-            unlike += _wrong_cells(row, _cells(protocol, entries[dataset], sets[dataset]))
+            unlike += _wrong_cells(row, protocol, entries[dataset], sets[dataset])
         else:
             unlike.append("the protocol has no such dataset")
         wrong += [f"{label} on {dataset}: {text}" for text in unlike]
-    return wrong + _wrong_entries(board, set(runs["label"]))
+    return wrong + _wrong_entries(board / ENTRIES_FILE, set(runs["label"]))
 
 
 def _wrong_ids(row: pd.DataFrame) -> list[str]:
@@ -188,136 +185,94 @@ def _off(tables: Tables) -> dict[str, "pd.Series[bool]"]:
     pairs = zip(ids, runs["test_environments"], strict=True)
     missing = [any((run_id, name) not in there for name in tests) for run_id, tests in pairs]
     off["has runs without a value on each test environment"] = pd.Series(missing, runs.index)
-    seconds = runs["training_seconds"]
-    off["has seconds that cannot be"] = ~(np.isfinite(seconds) & (seconds >= 0))
     return off
 
 
-def _wrong_rules(rules: set[str], of_first: set[str], label: str) -> list[str]:
-    if rules != of_first:
-        return [f"has the rules {sorted(rules)}, and {label} has {sorted(of_first)}"]
-    if rules and all(map(sees_test, rules)):
-        seeing = " and ".join(sorted(rules))
-        return [f"has no rule but {seeing}, which sees the test environments"]
-    return []
-
-
 def _unlike_first(row: pd.DataFrame, first: pd.DataFrame) -> list[str]:
-    """Where a row's settings, environments or data differ from its dataset's first row."""
-    label = first["label"].iloc[0]
+    """Where a row's settings, environments or data differ from those of its dataset's first row."""
+    values, known = row.iloc[0], first.iloc[0]
     wrong = [
-        f"{name.replace('_', ' ')} is not that of {label}"
-        for name in (*ALIKE, *ABOUT_DATA)
-        if repr(row[name].iloc[0]) != repr(first[name].iloc[0])
+        f"{name.replace('_', ' ')} is not that of"
+        for name in ALIKE
+        if repr(values[name]) != repr(known[name])
     ]
     names = ["trial", *(f"{kind}_environments" for kind in ("test", "validation", "training"))]
-    places, known = (set(zip(*(t[name] for name in names), strict=True)) for t in (row, first))
-    if strange := places - known:
-        wrong.append(f"has other environments than {label} in trial {min(strange)[0]}")
-    names = ["trial", "test_environments", "constant"]
-    constants, answers = (
-        {(trial, tests): repr(c) for trial, tests, c in zip(*(t[n] for n in names), strict=True)}
-        for t in (row, first)
-    )
-    if any(answers.get(place, text) != text for place, text in constants.items()):
-        wrong.append(f"has not the constant answers of {label}")
-    data, of_data = (set(t["provenance"].iloc[0].get("data", ())) for t in (row, first))
-    if of_data - data:
-        wrong.append("has no digest of its data")
+    given, usual = (set(t[names].itertuples(index=False, name=None)) for t in (row, first))
+    if strange := given - usual:
+        wrong.append(f"in trial {min(strange)[0]} it has other environments than")
+    if values["provenance"].get("data") != known["provenance"].get("data"):
+        wrong.append("its data have not the digests of those of")
     return wrong
 
 
-def _wrong_entries(board: Path, labels: set[str]) -> list[str]:
-    """What is wrong with the lines of `entries.csv`, each of which is on a row of the board."""
-    file = board / ENTRIES_FILE
+def _wrong_entries(file: Path, labels: set[str]) -> list[str]:
+    """What is wrong with `entries.csv`, each line of which is on a row of the board."""
     if not file.is_file():
         return []
     try:
         entries = pd.read_csv(file, dtype=str, keep_default_na=False)
     except (ValueError, OSError) as error:
         return [f"{file} is no table: {error}"]
-    if tuple(entries) != ENTRY:
+    if list(entries) != ENTRY:
         return [f"{file} must have the columns {', '.join(ENTRY)}"]
     strange = [row for row in entries["row"] if row not in labels]
     return [f"{file} names rows that the board has not: {', '.join(strange)}"] * bool(strange)
 
 
-def _cells(
-    protocol: Sweep, entry: str | dict[str, Any], sets: Sequence[tuple[str, ...]]
-) -> list[Cell]:
-    trials = trials_of(protocol, _training(entry))
-    draws = indices(protocol.hparam_draws, "hparam_draws")
-    return list(itertools.product(trials, draws, sets))
-
-
-def _wrong_cells(runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
+def _wrong_cells(
+    runs: pd.DataFrame, protocol: Sweep, entry: Entry, sets: Iterable[tuple[str, ...]]
+) -> list[str]:
     """The mistakes of a row, which must have exactly one run for each trial, draw and test set."""
-    known = runs[["trial", "draw", "test_environments"]].apply(tuple, axis=1).isin(planned)
-    if not known.all():
-        strange = f"{(~known).sum()} of {len(runs)} runs are under another protocol, first run"
-        return [f"{strange} {runs.loc[~known, 'id'].iloc[0]}"]
+    draws = indices(protocol.hparam_draws, "hparam_draws")
+    trials = trials_of(protocol, training(entry))
+    planned = list(itertools.product(trials, draws, sets))
+    others = runs[~runs[CELL].apply(tuple, axis=1).isin(planned)]
+    if len(others):
+        return [_of_another_protocol(others, runs)]
     if len(runs) > len(planned):
         return [f"{len(runs)} runs, and {len(planned)} are planned"]
     return _missing(runs, planned)
 
 
-def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: str | dict[str, Any]) -> list[str]:
+def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: Entry) -> list[str]:
     """Where a row's specs differ from what the protocol's file declares."""
-    spec = {str(name): value for name, value in runs.iloc[0].items()}
+    spec = runs.iloc[0]
     rows = {label_of(row): row for row in protocol.algorithms}
     if spec["label"] not in (*rows, spec["algorithm"]):
         return ["the protocol plans no such row"]
-    row = rows.get(spec["label"], spec["label"])
-    row = Row(name=row) if isinstance(row, str) else row
-    training = _training(entry)
-    network = protocol.network if training.network is None else training.network
-    network = Component(name=network) if isinstance(network, str) else network
-    options = dict(entry_of(entry))
-    ceiling = {**options.pop("ceiling", {}), **row.options} if row.ceiling else {}
-    not_options = ("name", "label", "training")
-    options = {k: v for k, v in options.items() if k not in not_options} | ceiling
-    declared = {"algorithm": row.name, "ceiling": row.ceiling, "network": network.name}
-    for name in ("steps", "evaluate_every"):
-        declared[name] = getattr(training, name, None) or getattr(protocol, name)
-    declared["adapt"], spec["adapt"] = _adaptation(row.adapt), _adaptation(spec["adapt"] or "none")
-    of_row = _unlike(declared, spec) + _unlike(options, spec["options"])
-    of_row += _unlike(_average(row.average), _average(spec["average"] or "none"))
-    first = dict.fromkeys(of_row, "")
-    hparams = {**training.hparams, **row.hparams}
+    declared = rows.get(spec["label"], str(spec["label"]))
+    row = Row(name=declared) if isinstance(declared, str) else declared
+    settings = training(entry)
+    named = protocol.network if settings.network is None else settings.network
+    network = Component(name=named) if isinstance(named, str) else named
+    options = options_of(entry)
+    if row.ceiling:
+        options |= entry_of(entry).get("ceiling", {}) | row.options
+    about = {
+        **{"algorithm": row.name, "ceiling": row.ceiling, "network": network.name},
+        "steps": settings.steps or protocol.steps,
+        "evaluate_every": settings.evaluate_every or protocol.evaluate_every,
+        "adapt": _named(row.adapt, "adapt")["adapt"],
+    }
+    found = {**spec, "adapt": _named(spec["adapt"] or "none", "adapt")["adapt"]}
+    of_row = _unlike(about, found) + _unlike(options, spec["options"])
+    averages = (_named(each, "average") for each in (row.average, spec["average"] or "none"))
+    first = dict.fromkeys(of_row + _unlike(*averages), "")
+    hparams = {**settings.hparams, **row.hparams}
     hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
     neutral = neutral_values(algorithms.get(row.name).Hparams) if row.name in algorithms else {}
     of_network = {**network.hparams, **row.network}
-    names = ("id", "hparams", "network_hparams")
-    for run_id, own, own_network in zip(*(runs[name] for name in names), strict=True):
+    for run_id, own, own_network in runs[["id", "hparams", "network_hparams"]].to_numpy():
         for name in _unlike(hparams, {**neutral, **own}) + _unlike(of_network, own_network):
             first.setdefault(name, f", first in run {run_id}")
     return [f"{name.replace('_', ' ')} is not the protocol's{run}" for name, run in first.items()]
 
 
-def _average(value: Any) -> dict[str, Any]:
-    """An average of a row or run as `average`, its name, and its numbers."""
-    if isinstance(value, dict):
-        return {"average": value.get("name"), **value}
-    return {"average": value}
-
-
-def _training(dataset: str | dict[str, Any]) -> DatasetSettings:
-    """The settings of the training on a dataset of a protocol."""
-    values = entry_of(dataset).get("training", {})
-    return training_of(values, f"the training on {name_of(dataset)}")
-
-
-def _adaptation(adapt: str | Mapping[str, Any]) -> str:
-    return adapt if isinstance(adapt, str) else str(adapt.get("name"))
+def _named(value: Any, what: str) -> dict[str, Any]:
+    """An average or adaptation, given by its name or with numbers, as a mapping from `what` to its name."""
+    return {what: value["name"], **value} if isinstance(value, dict) else {what: value}
 
 
 def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
     """The declared names with another value; `default` and names without a value pass."""
     return [n for n, value in declared.items() if value not in ("default", values.get(n, value))]
-
-
-def refuse(wrong: Sequence[str], what: str) -> None:
-    """Raise UserError with the first few of these sentences, if there are any."""
-    if wrong:
-        more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
-        raise UserError(f"{what}: {'; '.join(wrong[:3])}{more}")

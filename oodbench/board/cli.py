@@ -1,4 +1,4 @@
-"""Boards on the command line: frozen results of many methods, and yours beside them."""
+"""Boards on the command line: frozen results of many methods, and yours with them."""
 
 import json
 import tempfile
@@ -25,7 +25,6 @@ from oodbench.terminal import (
     DataDir,
     Plugins,
     Stale,
-    StepsPerSecond,
     Workers,
     commands,
     counted,
@@ -34,11 +33,12 @@ from oodbench.terminal import (
 
 app = commands(__doc__, no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
-Only = Annotated[
+Board = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
+Dataset = Annotated[
     list[str] | None,
     typer.Option(help="Only this dataset, by its label; several times. All frozen by default."),
 ]
+TierName = Annotated[str | None, typer.Option(help="A tier of the board, such as lite.")]
 
 
 @app.command("list")
@@ -70,7 +70,7 @@ def list_() -> None:
 
 
 @app.command()
-def show(name: Name) -> None:
+def show(name: Board) -> None:
     """Show a board's protocol: its datasets with tiers, test sets, runs, frozen rows, and pretraining."""
     from oodbench.board.protocol import overview
 
@@ -83,11 +83,9 @@ def show(name: Name) -> None:
 
 @app.command()
 def cache(
-    name: Name,
+    name: Board,
     data_dir: Annotated[Path, typer.Option(help="Where pictures and weights are.")],
-    dataset: Only = None,
-    tier: Annotated[str | None, typer.Option(help="A tier of the board, such as lite.")] = None,
-    workers: Workers = None,
+    tier: TierName = None,
 ) -> None:
     """Extract the features of a board's datasets once, on the GPU if there is one.
 
@@ -96,13 +94,13 @@ def cache(
     from oodbench.board.protocol import cache_features, find_tier, protocol_of, restricted
 
     board = find_board(name)
-    labels = dataset or (find_tier(board, tier).datasets if tier else [])
-    cache_features(restricted(protocol_of(board), ["all"], datasets=labels), data_dir, workers)
+    labels = find_tier(board, tier).datasets
+    cache_features(restricted(protocol_of(board), ["all"], datasets=labels), data_dir)
 
 
 @app.command()
 def run(
-    name: Name,
+    name: Board,
     algorithms: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,8 +116,8 @@ def run(
     plugin: Plugins = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
     draws: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
-    dataset: Only = None,
-    tier: Annotated[str | None, typer.Option(help="A tier of the board, such as lite.")] = None,
+    dataset: Dataset = None,
+    tier: TierName = None,
     features: Annotated[
         Path | None,
         typer.Option(help="Features by a model of your own in place of those of --dataset."),
@@ -127,7 +125,6 @@ def run(
     plan: Annotated[
         bool, typer.Option("--plan", help="Train nothing: show the runs, and how long they take.")
     ] = False,
-    steps_per_second: StepsPerSecond = None,
     workers: Workers = None,
     data_dir: DataDir = None,
     stale: Stale = None,
@@ -154,29 +151,31 @@ def run(
     from oodbench.sweep.plan import make_plan, show_plan
 
     board = find_board(name)
-    given = ["all"] if algorithms is None else algorithms
-    labels = [label.strip() for text in given for label in text.split(",") if label.strip()]
-    if not labels:
+    labels = [label.strip() for text in algorithms or ["all"] for label in text.split(",")]
+    if not any(labels):
         raise UserError("--algorithm names no method")
-    named = dataset
-    if tier:
-        trials, draws, dataset = find_tier(board, tier).narrowed(trials, draws, dataset)
+    part = find_tier(board, tier)
     load_plugins(plugin or ())
-    frozen = frozen_datasets(board)
-    sweep = restricted(protocol_of(board), labels, trials, draws, dataset or frozen)
+    chosen, frozen = dataset or part.datasets, frozen_datasets(board)
+    sweep = restricted(
+        protocol_of(board),
+        list(filter(None, labels)),
+        trials or part.trials,
+        draws or part.draws,
+        chosen or frozen,
+    )
     if features:
         sweep = with_features(sweep, features)
-    if not dataset and frozen and (coming := datasets_to_come(board)):
+    if not chosen and frozen and (coming := datasets_to_come(board)):
         terminal(stderr=True).say(f"{to_come(coming)}; they are left out")
-    if not named:
+    if not dataset:
         sweep = possible(sweep, data_dir)
     if plan:
         made = make_plan(sweep, data_dir)
         show_plan(made, terminal())
-        show_time(sweep, [*made.runs.values()], data_dir, workers, steps_per_second, terminal())
-        return
+        return show_time(sweep, [*made.runs.values()], data_dir, workers, None, terminal())
     out = out or Path("results") / (f"{board.name}-{tier}" if tier else board.name)
-    among = bool(frozen) and not features and set(dataset or ()) <= set(frozen)
+    among = bool(frozen) and not features and set(chosen) <= set(frozen)
     if among:
         check_planned(make_plan(sweep, data_dir).rows, read_board(board).runs, board.name)
     options = LaunchOptions(
@@ -198,14 +197,12 @@ def run(
 
 @app.command()
 def rerun(
-    name: Name,
+    name: Board,
     count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
     seed: Annotated[int, typer.Option(help="The seed of that choice.")] = 0,
     algorithms: Rows = None,
-    dataset: Only = None,
-    out: Annotated[Path | None, typer.Option(help="Keep the results here.")] = None,
+    dataset: Dataset = None,
     plugin: Plugins = None,
-    workers: Workers = None,
     data_dir: DataDir = None,
 ) -> None:
     """Train random frozen runs again, as they were, and say how many equal the board's.
@@ -218,23 +215,19 @@ def rerun(
 
     rows = [row.strip() for text in algorithms or () for row in text.split(",")]
     with tempfile.TemporaryDirectory() as scratch:
-        options = LaunchOptions(
-            out=out or Path(scratch) / "rerun",
-            plugins=tuple(plugin or ()),
-            workers=workers,
-            data_dir=data_dir,
-        )
-        reruns = train_again(find_board(name), count, seed, options, rows, dataset or ())
-    for sentence in reruns.sentences:
+        out = Path(scratch) / "rerun"
+        options = LaunchOptions(out=out, plugins=tuple(plugin or ()), data_dir=data_dir)
+        sentences, agree = train_again(find_board(name), count, seed, options, rows, dataset or ())
+    for sentence in sentences:
         terminal().say(str(sentence))
-    if not reruns.agree:
+    if not agree:
         raise SystemExit(1)
 
 
 @app.command()
 def freeze(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results directory.")],
-    name: Name,
+    name: Board,
     predictions: Annotated[
         bool,
         typer.Option("--predictions", help="Freeze the kept predictions of chosen steps, too."),
@@ -251,11 +244,9 @@ def freeze(
 
     load_plugins(plugin or [])
     board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name
-    frozen = freeze_results(results, board, data_dir, predictions)
-    terminal().say(
-        f"New in {name}: {counted(len(frozen.added), 'row')} of datasets; already there: "
-        f"{len(frozen.there)}."
-    )
+    added, there = freeze_results(results, board, data_dir, predictions)
+    new = counted(len(added), "row")
+    terminal().say(f"New in {name}: {new} of datasets; already there: {len(there)}.")
 
 
 @app.command()
@@ -266,7 +257,6 @@ def validate(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="The board of a results directory.")
     ] = None,
-    plugin: Plugins = None,
     data_dir: DataDir = None,
 ) -> None:
     """Say what is wrong with a board, or why results cannot be frozen.
@@ -275,10 +265,8 @@ def validate(
     """
     from oodbench.board.checks import wrong_board, wrong_results
     from oodbench.board.protocol import protocol_of
-    from oodbench.registry import load_plugins
     from oodbench.results.directory import Directory
 
-    load_plugins(plugin or [])
     if (Path(what) / "sweep.json").exists():
         results = Directory(Path(what))
         board = name or results.plan()["settings"].get("protocol")
@@ -296,16 +284,10 @@ def validate(
 
 
 @app.command()
-def quickstart(
-    out: Annotated[Path, typer.Option(help="The results directory.")] = Path(
-        "results/board-quickstart"
-    ),
-    workers: Workers = None,
-    stale: Stale = None,
-) -> None:
+def quickstart() -> None:
     """Train four methods again, in about a minute, and print them among the board's rows."""
     from oodbench.board.protocol import protocol_of, restricted
-    from oodbench.board.quickstart import BOARD, DATASET, ROWS, TRIALS, next_lines, quickstart_sheet
+    from oodbench.board.rerun import BOARD, DATASET, ROWS, TRIALS, next_lines, quickstart_sheet
     from oodbench.report.html import write
     from oodbench.report.sources import beside_board
     from oodbench.report.tables import print_sheet
@@ -313,7 +295,8 @@ def quickstart(
 
     protocol = protocol_of(find_board(BOARD))
     sweep = restricted(protocol, ROWS, TRIALS, datasets=[DATASET])
-    options = LaunchOptions(out=out, workers=workers, table=False, failed=True, stale=stale or "")
+    out = Path("results/board-quickstart")
+    options = LaunchOptions(out=out, table=False, failed=True, stale="retrain")
     counts = launch(sweep, options, terminal())
     frames = beside_board(BOARD, [out])
     print_sheet(quickstart_sheet(frames), more="")

@@ -1,15 +1,15 @@
 """Freeze results: a board has the runs of its protocol, and of their records those that rules choose."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from oodbench.board.checks import ROW, refuse, wrong_results
+from oodbench.board.checks import ROW, wrong_results
 from oodbench.board.protocol import label_of, name_of, protocol_of
 from oodbench.errors import UserError
 from oodbench.results.boards import PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE, lock
@@ -51,33 +51,28 @@ def frozen_rules() -> list[str]:
     return [*(rule.name for rule in rules), *by_group]
 
 
-@dataclass(frozen=True)
-class Frozen:
-    """The rows that freezing added or left alone."""
-
-    added: tuple[Row, ...]
-    there: tuple[Row, ...]
-    """The rows that were there, with the same numbers."""
-
-
 def freeze(
     results: Path, board: Path, data_dir: Path | None = None, predictions: bool = False
-) -> Frozen:
+) -> tuple[list[Row], list[Row]]:
     """Add all rows of a results directory to a board, whose protocol must be there.
 
-    With `predictions`, those of the steps that rules choose are frozen, too. Raises UserError, and
-    writes nothing, if a run is missing, stale or under another protocol, a row was trained by several
-    codes, or a row is frozen already with other numbers.
+    Returns the rows that are new, and those that were there with the same numbers. With `predictions`,
+    those of the steps that rules choose are frozen, too. Raises UserError, and writes nothing, if a run is
+    missing, stale or under another protocol, a row was trained by several codes, or a row is frozen already
+    with other numbers.
     """
     if not (board / PROTOCOL_FILE).is_file():
         raise UserError(f"{board} is no board yet: copy its sweep to {board / PROTOCOL_FILE}")
     protocol = protocol_of(board)
-    refuse(wrong_results(results, protocol, data_dir), f"{results} cannot be frozen")
+    if wrong := wrong_results(results, protocol, data_dir):
+        more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
+        raise UserError(f"{results} cannot be frozen: {'; '.join(wrong[:3])}{more}")
     runs, records = frozen_tables(read_results(Directory(results)))
     rows = _rows(runs)
     with lock(board):
         known, known_records = tables_of(board)
-        there = [row for row in rows if row in _rows(known)]
+        known_rows = _rows(known)
+        there = [row for row in rows if row in known_rows]
         for row in rows:
             ids = runs.loc[(runs[ROW] == list(row)).all(axis=1), "id"]
             ids = ids if row in there else ids[ids.isin(known["id"])]
@@ -86,15 +81,16 @@ def freeze(
                     f"{row[1]} on {row[0]} is frozen with other numbers: what changes a row is a new "
                     "version of the board, under a new name"
                 )
-        new = runs[[row not in there for row in runs[ROW].itertuples(index=False, name=None)]]
+        added = [row for row in rows if row not in there]
+        new = runs[[row in added for row in runs[ROW].itertuples(index=False, name=None)]]
         if len(new):
-            both = stacked_runs([known, _with_data(new, data_dir)])
+            new = new.assign(provenance=_provenances(new, data_dir))
             of_new = records["id"].isin(new["id"]) & ~records["id"].isin(known["id"])
             values = pd.concat([known_records.astype(TEXTS), records[of_new]])
-            _write(board, _in_order(both, protocol), values)
+            _write(board, _in_order(stacked_runs([known, new]), protocol), values)
         if predictions:
             _freeze_predictions(Directory(results), board, set(runs["id"]))
-    return Frozen(tuple(row for row in rows if row not in there), tuple(there))
+    return added, there
 
 
 def _write(board: Path, runs: pd.DataFrame, records: pd.DataFrame) -> None:
@@ -109,10 +105,12 @@ def _freeze_predictions(results: Directory, board: Path, ids: set[str]) -> None:
     tables = read_board(board)
     tables = subset(tables, tables.runs[_bare(tables.runs["id"]).isin(ids)])
     tests = dict(zip(_bare(tables.runs["id"]), tables.runs["test_environments"], strict=True))
-    for dataset, by_rule in _judged_by_rule(tables).items():
-        tied = pd.concat([one.tied[["id", "step"]] for one in by_rule.values()])
-        steps = sorted(set(zip(_bare(tied["id"]), map(int, tied["step"]), strict=True)))
-        chosen = [(results.run(run_id), step, tests[run_id]) for run_id, step in steps]
+    by_dataset: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for dataset, _, by_rule in _judged(tables):
+        tied = by_rule.tied
+        by_dataset[dataset] |= set(zip(_bare(tied["id"]), map(int, tied["step"]), strict=True))
+    for dataset, steps in by_dataset.items():
+        chosen = [(results.run(run_id), step, tests[run_id]) for run_id, step in sorted(steps)]
         freeze_predictions(predictions_file(board, dataset), chosen)
 
 
@@ -168,18 +166,28 @@ def frozen_tables(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
         ["id", "step"], key=lambda c: c.map(order) if c.name == "id" else c, kind="stable"
     )
     contexts = runs[list(FURTHER[:3])].to_dict(orient="records")
+    answers = zip(runs["constant"], runs["test_environments"], strict=True)
     frozen = runs.assign(
         id=_bare(runs["id"]),
         state=runs["state"].astype(str),
         training_seconds=runs[["training_seconds", "evaluation_seconds"]].astype(float).sum(axis=1),
         **dict.fromkeys(("waiting_seconds", "evaluation_seconds", "memory_mb")),
         records=runs["id"].map(records.groupby("id").size()),
-        constant=_constants(runs),
+        constant=[_constant(answer, tests) for answer, tests in answers],
         context=[{k: v for k, v in each.items() if v is not None} for each in contexts],
-        provenance=_provenances(runs),
     )
     records = records.assign(id=_bare(records["id"])).drop_duplicates(RECORDS.names[:5])
     return frozen.reindex(columns=RUNS.names), records
+
+
+def _constant(answer: Any, tests: tuple[str, ...]) -> dict[str, Any] | None:
+    """A constant answer on the `in` splits of the test environments."""
+    if not isinstance(answer, Mapping):
+        return None
+    return {
+        metric: {e: {"in": values["in"]} for e, values in of_metric.items() if e in tests}
+        for metric, of_metric in answer.items()
+    }
 
 
 def _kept(tables: Tables, chosen: pd.DataFrame) -> pd.DataFrame:
@@ -199,35 +207,40 @@ def _chosen(tables: Tables) -> pd.DataFrame:
     """The `id`, `rule`, `step` and `score` of each run's candidate by each rule that its dataset serves."""
     found = [
         by_rule.candidates.drop_duplicates("id")[["id", "step", "score"]].assign(rule=rule)
-        for of_dataset in _judged_by_rule(tables).values()
-        for rule, by_rule in of_dataset.items()
+        for _, rule, by_rule in _judged(tables)
     ]
     if not found:
         raise UserError("the runs serve no selection rule: nothing can be chosen")
     return pd.concat(found, ignore_index=True)
 
 
-def _judged_by_rule(tables: Tables) -> dict[str, dict[str, Chosen]]:
+def _judged(tables: Tables) -> Iterator[tuple[str, str, Chosen]]:
     """The choices on each dataset by the rules that it serves."""
-    found: dict[str, dict[str, Chosen]] = {}
     for dataset in map(str, tables.runs["dataset_label"].unique()):
         of_dataset = only(tables, [dataset])
         for rule in frozen_rules():
             with suppress(UserError):
                 by_rule = judge(of_dataset, rule)
                 if len(by_rule.candidates):
-                    found.setdefault(dataset, {})[rule] = by_rule
-    return found
+                    yield dataset, rule, by_rule
 
 
-def _provenances(runs: pd.DataFrame) -> "pd.Series[Any]":
-    """The provenance of each run: that of its row, which one code has trained."""
-    made = pd.Series([{}] * len(runs), runs.index, dtype=object)
-    for _, row in runs.groupby(ROW, sort=False):
-        of_row = _provenance(row["provenance"])
-        shared = {v: of_row | {"vectorized": v} for v in (False, True)}
-        made[row.index] = [shared[bool(p.get("vectorized", False))] for p in row["provenance"]]
-    return made
+def _provenances(runs: pd.DataFrame, data_dir: Path | None) -> list[dict[str, Any]]:
+    """The provenance of each run: that of its row, which one code has trained, with its data's digests."""
+    made: dict[Row, dict[str, Any]] = {}
+    digests: dict[str, dict[str, str]] = {}
+    for row, of_row in runs.groupby(ROW, sort=False):
+        name, options = of_row["dataset"].iloc[0], of_row["options"].iloc[0]
+        trials = sorted(set(map(int, of_row["trial"])))
+        key = repr((name, sorted(options.items()), trials))
+        if key not in digests:
+            digests[key] = data_digests(name, options, trials, data_dir)
+        made[row] = _provenance(of_row["provenance"]) | {"vectorized": False, "data": digests[key]}
+    keys = runs[ROW].itertuples(index=False, name=None)
+    return [
+        made[row] | {"vectorized": bool(own.get("vectorized", False))}
+        for row, own in zip(keys, runs["provenance"], strict=True)
+    ]
 
 
 def _provenance(provenances: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -241,33 +254,6 @@ def _provenance(provenances: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
     known["dates"] = [days[0], days[-1]] if days else []
     return known | ({"source": sources.pop()} if sources else {})
-
-
-def _constants(runs: pd.DataFrame) -> "pd.Series[Any]":
-    """The constant answers of the runs, on the `in` splits of their test environments."""
-    known: dict[tuple[int, tuple[str, ...]], Any] = {}  # runs that share an answer go on sharing it
-    keys = [(id(a), tests) for a, tests in runs[["constant", "test_environments"]].to_numpy()]
-    for key, answer in zip(keys, runs["constant"], strict=True):
-        if isinstance(answer, Mapping) and key not in known:
-            known[key] = {
-                metric: {e: {"in": v["in"]} for e, v in of_metric.items() if e in key[1]}
-                for metric, of_metric in answer.items()
-            }
-    return pd.Series([known.get(key) for key in keys], runs.index, dtype=object)
-
-
-def _with_data(runs: pd.DataFrame, data_dir: Path | None) -> pd.DataFrame:
-    """Put digests of the data of each row into the provenance of its runs."""
-    known: dict[str, dict[str, str]] = {}
-    for _, row in runs.groupby(ROW, sort=False):
-        name, options = row["dataset"].iloc[0], row["options"].iloc[0]
-        trials = sorted(set(map(int, row["trial"])))
-        key = repr((name, sorted(options.items()), trials))
-        if key not in known:
-            known[key] = data_digests(name, options, trials, data_dir)
-        for made in row["provenance"]:
-            made["data"] = known[key]
-    return runs
 
 
 def data_digests(

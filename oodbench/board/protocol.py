@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from oodbench.errors import MissingError, UserError, unknown
 from oodbench.results.boards import PROTOCOL_FILE, TIERS_FILE, columns_of, frozen_datasets
 from oodbench.results.tables import weights_of
 from oodbench.selection import sees_test
-from oodbench.sweep.file import Row, Sweep, training_of, validate
+from oodbench.sweep.file import DatasetSettings, Row, Sweep, training_of, validate
 from oodbench.sweep.sources import absent_data, indices, trials_of
 from oodbench.terminal import terminal
 from oodbench.validation import parse
@@ -20,8 +20,8 @@ from oodbench.yaml_values import read_yaml
 
 FEATURES = "FrozenFeatures"
 """The dataset whose features may come from a file."""
-Numbers = int | list[int]
-"""Trials or draws: how many, or which."""
+Entry = str | dict[str, Any]
+"""A dataset of a protocol: its name, or its keys and options."""
 
 
 def protocol_of(board: Path) -> Sweep:
@@ -41,7 +41,7 @@ def protocol_of(board: Path) -> Sweep:
         raise UserError(f"{file} has `hparams_from`: every trial of a board chooses for itself")
     entries = [entry_of(entry) for entry in sweep.datasets]
     for entry in entries:
-        if not entry.get("label") and entry.keys() - {"name", "label", "training", "ceiling"}:
+        if options_of(entry) and not entry.get("label"):
             raise UserError(f"{file} gives {entry.get('name')} options: give it a `label`, too")
     of_datasets = [entry.get("training", {}).get("test_environments") for entry in entries]
     if "pairs" in (sweep.test_environments, *of_datasets):
@@ -80,18 +80,33 @@ def restricted(
         if name not in entries:
             raise unknown("dataset", name, entries, f"the protocol {protocol.name}")
     chosen = [entries[name] for name in dict.fromkeys(datasets or entries)]
-    _check_number(draws, [protocol.hparam_draws], "draws", protocol.name)
-    own = [_own_trials(entry) for entry in chosen]
-    planned = [protocol.trials if numbers is None else numbers for numbers in own]
-    _check_number(trials, planned, "trials", protocol.name)
-    update = {
-        "datasets": [_cut(entry, trials) for entry in chosen],
+    planned = {
+        "draws": (draws, [indices(protocol.hparam_draws, "hparam_draws")]),
+        "trials": (trials, [trials_of(protocol, training(entry)) for entry in chosen]),
+    }
+    for what, (wanted, known) in planned.items():
+        if wanted is not None and wanted > (most := max(map(len, known))):
+            raise UserError(f"the protocol {protocol.name} has {most} {what}, not {wanted}")
+    update: dict[str, Any] = {
+        "datasets": chosen,
         "algorithms": [listed.get(name, name) for name in dict.fromkeys(named)],
-        "trials": _first(protocol.trials, trials),
-        "hparam_draws": _first(protocol.hparam_draws, draws),
         "protocol": protocol.name,
     }
+    if draws is not None:
+        update["hparam_draws"] = list(indices(protocol.hparam_draws, "hparam_draws"))[:draws]
+    if trials is not None:
+        update["trials"] = list(indices(protocol.trials, "trials"))[:trials]
+        update["datasets"] = [_cut(entry, trials) for entry in chosen]
     return protocol.model_copy(update=update)
+
+
+def _cut(entry: Entry, trials: int) -> Entry:
+    """The dataset with the first of its own trials, if it has any."""
+    own = training(entry).trials
+    if own is None:
+        return entry
+    settings = entry_of(entry)["training"] | {"trials": list(indices(own, "trials"))[:trials]}
+    return entry_of(entry) | {"training": settings}
 
 
 def with_features(sweep: Sweep, file: Path) -> Sweep:
@@ -120,12 +135,6 @@ class Tier(BaseModel):
     trials: int | None = Field(default=None, ge=1)
     """As for `draws`, the number of first ones; None means all."""
 
-    def narrowed(
-        self, trials: int | None, draws: int | None, datasets: list[str] | None
-    ) -> tuple[int | None, int | None, list[str] | None]:
-        """Replace what is not asked for by the trials, draws and datasets of the tier."""
-        return trials or self.trials, draws or self.draws, datasets or self.datasets or None
-
 
 def tiers(board: Path) -> dict[str, Tier]:
     """The tiers of a board by name; raises UserError for a file of something else."""
@@ -136,8 +145,10 @@ def tiers(board: Path) -> dict[str, Tier]:
     return {name: parse(Tier, tier, f"{file}: {name}") for name, tier in values.items()}
 
 
-def find_tier(board: Path, name: str) -> Tier:
-    """A tier of a board; raises UserError."""
+def find_tier(board: Path, name: str | None) -> Tier:
+    """A tier of a board, the whole protocol without a name; raises UserError for an unknown one."""
+    if name is None:
+        return Tier()
     known = tiers(board)
     if name not in known:
         raise unknown("tier", name, known, f"the board {board.name}")
@@ -149,7 +160,10 @@ def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
 
     Raises MissingError if none is left.
     """
-    absent = absent_data(sweep, data_dir)
+    return _without(sweep, absent_data(sweep, data_dir))
+
+
+def _without(sweep: Sweep, absent: Mapping[str, MissingError]) -> Sweep:
     left = [entry for entry in sweep.datasets if name_of(entry) not in absent]
     if len(absent) == 1 and not left:
         raise next(iter(absent.values()))
@@ -164,6 +178,24 @@ def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
     return sweep.model_copy(update={"datasets": left})
 
 
+def cache_features(sweep: Sweep, data_dir: Path) -> None:
+    """Extract the features of a sweep's datasets; prints those whose pictures or weights are missing.
+
+    Raises MissingError if nothing can be extracted.
+    """
+    from oodbench.datasets import make, require_files
+
+    entries = [entry for entry in sweep.datasets if entry_of(entry)["name"] == FEATURES]
+    missing: dict[str, MissingError] = {}
+    for entry in entries:
+        try:
+            dataset = require_files(make(FEATURES, options_of(entry), data_dir))
+            dataset.cache(os.cpu_count() or 1)
+        except MissingError as error:
+            missing[name_of(entry)] = error
+    _without(sweep.model_copy(update={"datasets": entries}), missing)
+
+
 def overview(board: Path) -> list[tuple[str, ...]]:
     """The datasets of a board: label, tier, test sets, runs, frozen rows, and what pretraining has seen."""
     from oodbench.datasets import make
@@ -173,41 +205,18 @@ def overview(board: Path) -> list[tuple[str, ...]]:
     draws = len(indices(sweep.hparam_draws, "hparam_draws"))
     rows: list[tuple[str, ...]] = []
     for entry in map(entry_of, sweep.datasets):
-        label, training = name_of(entry), training_of(entry.get("training", {}), name_of(entry))
-        sets: Any = training.test_environments or sweep.test_environments
+        label, settings = name_of(entry), training(entry)
+        sets: Any = settings.test_environments or sweep.test_environments
         if sets == "each":
             sets = [[n] for n in make(str(entry.get("of", entry["name"])), {}).environments]
         count = sum(isinstance(each, list) for each in sets) or 1
-        runs = count * draws * len(trials_of(sweep, training)) * len(sweep.algorithms)
+        runs = count * draws * len(trials_of(sweep, settings)) * len(sweep.algorithms)
         of_tiers = [n for n, tier in known.items() if not tier.datasets or label in tier.datasets]
         there = len({row for dataset, row in frozen if dataset == label})
-        network = {} if isinstance(training.network, str | None) else training.network.hparams
+        network = {} if isinstance(settings.network, str | None) else settings.network.hparams
         seen = weights_of(network | entry, str(entry.get("of", entry["name"])))
         rows.append((label, ", ".join(of_tiers), str(count), f"{runs:,}", str(there), seen))
     return rows
-
-
-def cache_features(sweep: Sweep, data_dir: Path, workers: int | None) -> None:
-    """Extract the features of a sweep's datasets; prints those whose pictures or weights are missing.
-
-    Raises MissingError if nothing can be extracted.
-    """
-    from oodbench.datasets import make, require_files
-
-    entries = [e for e in map(entry_of, sweep.datasets) if e["name"] == FEATURES]
-    missing: dict[str, MissingError] = {}
-    for entry in entries:
-        options = {
-            k: v for k, v in entry.items() if k not in ("name", "label", "training", "ceiling")
-        }
-        try:
-            require_files(make(FEATURES, options, data_dir)).cache(workers or os.cpu_count() or 1)
-        except MissingError as error:
-            missing[name_of(entry)] = error
-    if missing and len(missing) == len(entries):
-        raise next(iter(missing.values()))
-    for label, reason in missing.items():
-        terminal(stderr=True).say(f"{label} is left out: {reason}")
 
 
 def label_of(row: str | Row) -> str:
@@ -217,34 +226,24 @@ def label_of(row: str | Row) -> str:
     return row if isinstance(row, str) else str(completed_row(row).label)
 
 
-def entry_of(dataset: str | dict[str, Any]) -> dict[str, Any]:
+def entry_of(entry: Entry) -> dict[str, Any]:
     """The keys of a dataset in a protocol, which may be a name alone."""
-    return {"name": dataset} if isinstance(dataset, str) else dataset
+    return {"name": entry} if isinstance(entry, str) else entry
 
 
-def name_of(dataset: str | dict[str, Any]) -> str:
+def options_of(entry: Entry) -> dict[str, Any]:
+    """The options that a protocol gives a dataset."""
+    keys = ("name", "label", "training", "ceiling")
+    return {name: value for name, value in entry_of(entry).items() if name not in keys}
+
+
+def name_of(entry: Entry) -> str:
     """The name of a dataset in a protocol: its label if it has one, else its registered name."""
-    entry = entry_of(dataset)
-    return str(entry.get("label") or entry.get("name"))
+    keys = entry_of(entry)
+    return str(keys.get("label") or keys.get("name"))
 
 
-def _own_trials(dataset: str | dict[str, Any]) -> Numbers | None:
-    trials: Numbers | None = entry_of(dataset).get("training", {}).get("trials")
-    return trials
-
-
-def _cut(dataset: str | dict[str, Any], wanted: int | None) -> str | dict[str, Any]:
-    own, entry = _own_trials(dataset), entry_of(dataset)
-    if own is None:
-        return dataset
-    return entry | {"training": entry["training"] | {"trials": _first(own, wanted)}}
-
-
-def _first(planned: Numbers, wanted: int | None) -> Numbers:
-    return planned if wanted is None else list(indices(planned, "numbers"))[:wanted]
-
-
-def _check_number(wanted: int | None, planned: Sequence[Numbers], what: str, name: str) -> None:
-    most = max(len(indices(numbers, what)) for numbers in planned)
-    if wanted is not None and wanted > most:
-        raise UserError(f"the protocol {name} has {most} {what}, not {wanted}")
+def training(entry: Entry) -> DatasetSettings:
+    """The settings of the training on a dataset of a protocol."""
+    values = entry_of(entry).get("training", {})
+    return training_of(values, f"the training on {name_of(entry)}")

@@ -1,9 +1,9 @@
-"""Train frozen runs again, and check whether they equal the board's."""
+"""Train frozen runs again, and compare them with the board's; the quickstart trains four of its rows."""
 
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,40 +15,42 @@ from oodbench.board.freeze import data_digests
 from oodbench.datasets import make
 from oodbench.errors import MissingError, UserError, counted
 from oodbench.notes import AnyNote
+from oodbench.report.cells import METHOD
+from oodbench.report.comparison import board_sheet
 from oodbench.report.differences import Agreement, compared, distance, named, origin, outcome
+from oodbench.report.numbers import number
+from oodbench.report.tables import Sheet
+from oodbench.report.tables.leaderboard import is_mean, leaderboard
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.read import read_board, read_results
-from oodbench.results.run_spec import RunSpec
-from oodbench.results.tables import only, subset
+from oodbench.results.run_spec import CONSTANT, RunSpec
+from oodbench.results.tables import Tables, only, origins, subset
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.sweep.resolve import check_packages
 
-Labels = Sequence[str]
-Check = Callable[[pd.DataFrame], None]
-
-
-@dataclass(frozen=True)
-class Rerun:
-    """The comparison of runs that were trained again with the frozen ones."""
-
-    table: pd.DataFrame
-    """The runs, as `compared` has them."""
-    sentences: list[AnyNote]
-    agree: bool
-    """Whether every run has a result, and none is off."""
+BOARD, DATASET, TRIALS = "small.v3", "SEM, FOU", 8
+"""What the quickstart trains."""
+ROWS = ("ERM", "VREx", "GroupDRO", "CVaR")
+"""Rows that differ on DATASET, and are trained many runs at once."""
 
 
 def rerun(
-    board: Path, count: int, seed: int, options: LaunchOptions, rows: Labels, datasets: Labels
-) -> Rerun:
+    board: Path,
+    count: int,
+    seed: int,
+    options: LaunchOptions,
+    rows: Sequence[str],
+    datasets: Sequence[str],
+) -> tuple[list[AnyNote], bool]:
     """Train random frozen runs again, of `rows` and `datasets` or all, and compare.
 
-    Runs that lack data or a package are left out. A run has the same bits whichever runs are trained
-    with it: here the others of the sample. Raises UserError for an unknown row or dataset, for a method
-    that is not registered, and where no run is left.
+    Returns what was found, in sentences, and whether every run has a result and none is off. Runs that
+    lack data or a package are left out. A run has the same bits whichever runs are trained with it: here
+    the others of the sample. Raises UserError for an unknown row or dataset, for a method that is not
+    registered, and where no run is left.
     """
-    tables, changed, left_out = read_board(board), list[str](), Counter[str]()
+    tables, left_out = read_board(board), Counter[str]()
     runs = only(tables, datasets, rows, place=f"the board {board.name}").runs
     runs = runs[runs["label"].isin(rows)] if rows else runs
 
@@ -59,42 +61,46 @@ def rerun(
         if algorithm := algorithms.find(name := of["algorithm"].iloc[0]):
             check_packages({name: algorithm})
 
-    def check_digests(of: pd.DataFrame) -> None:
-        changed.extend(changed_data(of, tables.runs, options.data_dir))
-
-    runs = _possible(runs, "dataset_label", check_data, left_out)
-    runs = _possible(runs, "algorithm", check_method, left_out)
+    runs, _ = _possible(runs, "dataset_label", check_data, left_out)
+    runs, _ = _possible(runs, "algorithm", check_method, left_out)
     chosen = random.Random(seed).sample(list(runs["id"]), min(count, len(runs)))
-    runs = _possible(runs[runs["id"].isin(chosen)], ROW, check_digests, left_out)
+    runs = runs[runs["id"].isin(chosen)]
+
+    def check_digests(of: pd.DataFrame) -> str:
+        return changed_data(of, tables.runs, options.data_dir)
+
+    runs, changed = _possible(runs, ROW, check_digests, left_out)
     absent = [f"{counted(n, 'run')} left out: {reason}" for reason, n in left_out.items()]
     if runs.empty:
         raise UserError(f"{board.name} has no such run to train here; {'; '.join(absent)}")
-    specs = specs_of(runs)
-    again = read_results(train_frozen(board, specs, options))
-    frozen = subset(tables, runs)
-    table = compared(frozen, again)
+    again = read_results(train_frozen(board, specs_of(runs), options))
+    table = compared(subset(tables, runs), again)
     failed = table[table["agreement"].isin((Agreement.MISSING, Agreement.OFF))]
     errors = again.runs.set_index("id")["error"]
     sentences: list[AnyNote] = [
         *(_failure(run, str(errors.get(run["id"], ""))) for _, run in failed.iterrows()),
         *(f"{text}." for text in [*changed, *absent]),
         f"Of {len(table)} runs of {board.name} that were trained again: {outcome(table)}.",
-        origin(frozen.runs, again.runs),
+        origin(runs, again.runs),
     ]
-    return Rerun(table, sentences, failed.empty)
+    return sentences, failed.empty
 
 
 def _possible(
-    runs: pd.DataFrame, by: str | list[str], check: Check, left_out: Counter[str]
-) -> pd.DataFrame:
-    """The runs without groups for which `check` raises MissingError, which are counted by reason."""
+    runs: pd.DataFrame,
+    by: str | list[str],
+    check: Callable[[pd.DataFrame], str | None],
+    left_out: Counter[str],
+) -> tuple[pd.DataFrame, list[str]]:
+    """The runs without groups for which `check` raises MissingError, counted by reason; what it says."""
+    said = []
     for _, of in runs.groupby(by, sort=False, observed=True):
         try:
-            check(of)
+            said.append(check(of))
         except MissingError as error:
             left_out[str(error)] += len(of)
             runs = runs[~runs["id"].isin(of["id"])]
-    return runs
+    return runs, [text for text in said if text]
 
 
 def _failure(run: "pd.Series[Any]", error: str) -> str:
@@ -114,20 +120,54 @@ def train_frozen(board: Path, specs: Sequence[RunSpec], options: LaunchOptions) 
     return results
 
 
-def changed_data(chosen: pd.DataFrame, runs: pd.DataFrame, data_dir: Path | None) -> list[str]:
-    """A sentence on each row of the chosen runs, among all `runs`, whose data are no longer the same."""
-    changed = []
-    of_rows = dict(iter(runs.groupby(ROW, sort=False)))
-    for dataset, label in chosen[ROW].drop_duplicates().itertuples(index=False, name=None):
-        of_row = of_rows[dataset, label]
-        first = of_row.iloc[0]
-        known = first["provenance"].get("data", {})
-        trials = sorted(set(map(int, of_row["trial"])))
-        now = known and data_digests(first["dataset"], first["options"], trials, data_dir)
-        unlike = [name for name, digest in known.items() if now.get(name) != digest]
-        if unlike:
-            changed.append(
-                f"the data of {dataset} are not those that {label} was trained on: "
-                f"environment {', '.join(unlike)} has another digest"
-            )
-    return changed
+def changed_data(row: pd.DataFrame, runs: pd.DataFrame, data_dir: Path | None) -> str:
+    """A sentence on the row of some runs, among all `runs`, if its data are no longer the same."""
+    dataset, label = row[ROW].iloc[0]
+    of_row = runs[(runs[ROW] == [dataset, label]).all(axis=1)]
+    first, trials = of_row.iloc[0], sorted(set(map(int, of_row["trial"])))
+    known = first["provenance"].get("data", {})
+    now = known and data_digests(first["dataset"], first["options"], trials, data_dir)
+    unlike = [name for name, digest in known.items() if now.get(name) != digest]
+    if not unlike:
+        return ""
+    return (
+        f"the data of {dataset} are not those that {label} was trained on: "
+        f"environment {', '.join(unlike)} has another digest"
+    )
+
+
+def quickstart_sheet(frames: Tables) -> Sheet:
+    """The tables of the quickstart, with three notes alone where all runs equal the board's."""
+    tables = board_sheet(frames, short=True)
+    places = origins(frames.runs)
+    if "here" in places.values():
+        return tables
+    again = [label for label, place in places.items() if "here" in place]
+    count = frames.runs["label"].isin(again).sum()
+    equal = f"All {count} runs here are equal to the board's, bit for bit."
+    return replace(tables, notes=(*tables.notes[:2], equal))
+
+
+def next_lines(frames: Tables, page: Path) -> list[str]:
+    """The quickstart's last lines: what its runs show, where the page is, what to type next."""
+    return [
+        f"What this shows: {_best_by_rules(frames)}",
+        f"The page: open {page}",
+        "Next: a method of your own, one class in one file: docs/tutorials/your_method.md",
+    ]
+
+
+def _best_by_rules(frames: Tables) -> str:
+    clauses = []
+    for rule in ("train_val", "val_env"):
+        board = leaderboard(frames, rule)
+        averages = board.frame[is_mean(board.frame)].set_index("label")
+        texts = {
+            str(label): number(float(mean), float(error), str(metric))
+            for label, mean, error, metric in averages[["mean", "stderr", "metric"]].itertuples()
+        }
+        means = averages.loc[averages["kind"] == METHOD, "mean"]
+        is_higher = board.higher[str(averages["metric"].iloc[0])]
+        best = str(means.idxmax() if is_higher else means.idxmin())
+        clauses.append(f"by {rule} {best} has {texts[best]}, ERM {texts['ERM']}")
+    return f"{'; '.join(clauses)}; the constant answer {texts[CONSTANT]}."

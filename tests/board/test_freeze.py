@@ -97,14 +97,14 @@ def test_a_row_that_adapts_keeps_the_draws_of_its_adaptation(tmp_path: Path) -> 
 
 
 def test_freezing_again_adds_nothing(board: Path, half: Path, copy: Path) -> None:
-    found = freeze(half, copy)
-    assert (len(found.added), len(found.there)) == (0, 4)
+    added, there = freeze(half, copy)
+    assert (len(added), len(there)) == (0, 4)
     assert contents(copy) == contents(board)
 
 
 def test_rows_are_added_and_others_left_alone(copy: Path, mine: Path) -> None:
     before = stored(copy)
-    assert freeze(mine, copy).added == (("SEM", "VREx"), ("digits", "VREx"))
+    assert freeze(mine, copy)[0] == [("SEM", "VREx"), ("digits", "VREx")]
     after = stored(copy)
     kept = after.runs["label"] != "VREx"
     assert kept.sum() == len(before.runs) == len(after.runs) * 2 / 3
@@ -129,10 +129,10 @@ def test_a_run_that_stands_in_two_rows_is_frozen_once(tmp_path: Path) -> None:
     small = {"datasets": [SEM], "trials": 1, "hparam_draws": 2}
     board = new_board(tmp_path, "twice.v1", algorithms=[first, second], **small)
     results = trained(tmp_path, "first", algorithms=[first], keep_predictions=True, **small)
-    assert freeze(results, board, predictions=True).added == (("SEM", "ERM"),)
+    assert freeze(results, board, predictions=True)[0] == [("SEM", "ERM")]
     both = trained(tmp_path, "both", algorithms=[first, second], keep_predictions=True, **small)
     before = stored(board).records
-    assert freeze(both, board, predictions=True).added == (("SEM", "again"),)
+    assert freeze(both, board, predictions=True)[0] == [("SEM", "again")]
     assert list(stored(board).runs["id"].value_counts()) == [2, 2]
     assert stored(board).records.equals(before)
     assert "is as it must be" in invoke("validate", board)
@@ -191,7 +191,7 @@ def test_a_row_of_several_codes_is_refused(half: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="several codes"):
         freeze(copy, board)
     text = invoke("validate", copy, board, code=1)
-    assert "on SEM was trained by several codes" in " ".join(text.split())
+    assert "on SEM: its runs were trained by several codes" in " ".join(text.split())
 
 
 def test_the_predictions_of_a_board_give_what_those_of_the_directory_give(

@@ -52,15 +52,18 @@ def test_without_rows_every_command_says_so_in_a_sentence(tmp_path: Path) -> Non
 def test_what_is_missing_is_said_with_its_place(tmp_path: Path) -> None:
     board, data = small_board(tmp_path), tmp_path / "data"
     data.mkdir()
+    (board / "tiers.yaml").write_text(
+        "".join(f"{n}: {{datasets: ['PACS, {n}']}}\n" for n in NETWORKS[2:])
+    )
     for command in ("run", "cache"):
-        text = one_sentence(command, board, "--data-dir", data, "--dataset", "PACS, CLIP")
+        text = one_sentence(command, board, "--data-dir", data, "--tier", "CLIP")
         assert f"there is no folder {data / 'PACS'}; get it from https://" in text
         assert f"data download PACS --from FOLDER --data-dir {data}" in text
     suite_folder("PACS", data, 0.001)
-    text = one_sentence("run", board, "--data-dir", data, "--dataset", "PACS, DINOv2")
+    text = one_sentence("run", board, "--data-dir", data, "--tier", "DINOv2")
     assert f"data cache FrozenFeatures --data-dir {data}" in text
     assert "--set weights=dinov2_vitb14_pretrain.pth" in text
-    text = one_sentence("cache", board, "--data-dir", data, "--dataset", "PACS, DINOv2")
+    text = one_sentence("cache", board, "--data-dir", data, "--tier", "DINOv2")
     assert "put it there, with SHA-256 0b8b82f8" in text
     assert f"there is no file of weights {data / 'dinov2_vitb14_pretrain.pth'}" in text
 
@@ -78,8 +81,7 @@ def test_the_tier_of_features_is_trained_and_frozen(
         if label in ("PACS, CLIP", "PACS, DINOv2"):
             write_features(dataset)
     command = ("run", "./small", "--tier", "features", "--data-dir", data)
-    text = invoke(*command, "--plan", "--steps-per-second", 100)
-    assert "16 runs in sweep 'photographs'" in text and "3,200 steps, 100 a second" in text
+    assert "16 runs in sweep 'photographs'" in invoke(*command, "--plan")
     assert not (tmp_path / "results").exists()
     text = " ".join(invoke(*command, "--workers", 1).split())
     assert "VLCS, DINOv2: `python -m oodbench.data download VLCS --from FOLDER" in text

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.board.protocol import protocol_of, restricted
-from oodbench.board.quickstart import next_lines, quickstart_sheet
+from oodbench.board.rerun import next_lines, quickstart_sheet
 from oodbench.report.comparison import board_sheet
 from oodbench.report.sources import beside_board
 from oodbench.report.tables import FORMATS

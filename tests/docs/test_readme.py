@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oodbench.board.quickstart import BOARD, DATASET, ROWS, TRIALS
+from oodbench.board.rerun import BOARD, DATASET, ROWS, TRIALS
 from oodbench.report.cells import scores
 from oodbench.report.comparison import gains, left_by_holm
 from oodbench.report.gaps import BASELINE, HALVES, gaps_of
