@@ -59,12 +59,9 @@ def memorization(
     figures: Annotated[
         Path | None, typer.Option(help="The folder that gets the figures; by default none.")
     ] = None,
-    plugin: Plugins = None,
 ) -> None:
     """How do networks memorize: critical samples, easy examples and loss sensitivity of a sweep's runs."""
     from oodbench.diagnose.memorization import show
-    from oodbench.registry import load_plugins
     from oodbench.report.sources import frames_of
 
-    load_plugins(plugin or [])
     show(frames_of(results), figures, terminal())

@@ -1,8 +1,8 @@
 """How networks memorize: the measures of arXiv:1706.05394 on the runs of finished sweeps."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 from cycler import cycler
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -36,7 +35,6 @@ HEADER = (
     *("dataset", "method", TRAIN, f"best {TEST}", "CSR, first", "CSR, last"),
     *("spread / binomial", "Gini"),
 )
-
 LEGEND = 1.3
 """Inches of the legend beside the panels."""
 
@@ -126,112 +124,114 @@ def show(frames: Tables, folder: Path | None, console: Terminal) -> None:
             number(*mean_and_error(v), "accuracy") if v.notna().all() else "-" for v in numbers
         ]
         wrong = errors.get(str(name), errors.get(f"{name}, {label}"))
-        of_data: list[npt.ArrayLike] = [
-            [] if wrong is None else spread(wrong),
-            ginis[str(name)][:, -1],
-        ]
+        spreads = [] if wrong is None else spread(wrong)
+        of_data: list[npt.ArrayLike] = [spreads, ginis[str(name)][:, -1]]
         texts += [number(*mean_and_error(v), "") if np.size(v) else "-" for v in of_data]
         rows.append([str(name), str(label), *texts])
     console.print(console.tables(HEADER, rows, keys=2))
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        for file, figure in _figures(curves, ginis, errors).items():
-            save(figure, folder / f"{file}.png")
+        for file, panels in _figures(curves, ginis, errors).items():
+            save(_drawn(panels), folder / f"{file}.png")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A line for each column, over the index; dotted in the same colour where there are further columns."""
+
+    xlabel: str
+    ylabel: str
+    lines: pd.DataFrame
+    dotted: pd.DataFrame | None = None
+    style: str = "-"
+    sizes: bool = False
+    """Whether the index has sizes, which stand under the axis as they are, on a logarithmic scale."""
+
+
+def _drawn(panels: Sequence[Panel]) -> Figure:
+    names = panels[0].lines.shape[1]
+    shades = matplotlib.colormaps["turbo"](np.linspace(0, 1, names))
+    colours = cycler(color=COLOURS if names <= len(COLOURS) else shades)
+    with matplotlib.rc_context(PAPER | {"axes.prop_cycle": colours}):
+        figure = Figure((WIDTHS[len(panels)] + LEGEND, 2.6), layout="constrained")
+        every = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, panel in zip(every, panels, strict=True):
+            for name in panel.lines:
+                line = panel.lines[name].dropna()
+                (drawn,) = axes.plot(line.index, line, panel.style, ms=3, label=plain(str(name)))
+                if panel.dotted is not None:
+                    axes.plot(panel.dotted[name], ":", color=drawn.get_color())
+            axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+            if panel.sizes:
+                axes.set_xscale("log")
+                axes.set_xticks(panel.lines.index, [f"{n:g}" for n in panel.lines.index])
+                axes.minorticks_off()
+        figure.legend(*every[0].get_legend_handles_labels(), loc="outside right upper")
+    return figure
 
 
 def _figures(
-    curves: pd.DataFrame, ginis: dict[str, Numbers], errors: dict[str, Numbers]
-) -> dict[str, Figure]:
-    draw: dict[str, tuple[Callable[..., None], Any, int]] = {"gini": (_draw_gini, ginis, 1)}
-    draw |= {"easy-examples": (_draw_errors, errors, 1)} if errors else {}
+    curves: pd.DataFrame, ginis: Mapping[str, Numbers], errors: Mapping[str, Numbers]
+) -> dict[str, list[Panel]]:
+    """The figures that the runs have the numbers for, by name, as the thesis has them."""
+    steps = {n: EVERY * np.arange(1, 1 + of.shape[1]) for n, of in ginis.items()}
+    lines = pd.DataFrame({n: pd.Series(of.mean(0), steps[n]) for n, of in ginis.items()})
+    found = {"gini": [Panel("update", "Gini coefficient of loss sensitivity", lines)]}  # 3.3
+    if errors:  # 3.1
+        rates = {name: pd.Series(np.sort(wrong.mean(0))) for name, wrong in errors.items()}
+        equal = {name: pd.Series(_equally_hard(wrong)) for name, wrong in errors.items()}
+        names = "example, by error rate", "error rate after one epoch"
+        found["easy-examples"] = [Panel(*names, pd.DataFrame(rates), pd.DataFrame(equal))]
     if curves["label"].nunique() == 1:
-        draw["over-training"] = (_draw_curves, curves, 1 + bool(curves[CSR].notna().any()))
+        found["over-training"] = _over_steps(curves)
     elif curves["label"].map(_family).nunique() == 1:
-        draw["capacity"] = (_draw_capacity, curves, 2)
+        found["capacity"] = _over_sizes(curves)
     else:
-        draw["regularizers"] = (_draw_regularizers, curves, 1)
-    found = {}
-    with matplotlib.rc_context(PAPER | {"axes.prop_cycle": _colours(len(ginis))}):
-        for name, (function, numbers, panels) in draw.items():
-            found[name] = Figure((WIDTHS[panels] + LEGEND, 2.6), layout="constrained")
-            axes = found[name].subplots(1, panels, squeeze=False)[0]
-            function(*axes, numbers)
-            found[name].legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+        found["regularizers"] = _over_strengths(curves)
     return found
 
 
-def _colours(names: int) -> Any:
-    """The usual colours, or as many shades as there are names."""
-    few = names <= len(COLOURS)
-    return cycler(color=COLOURS if few else matplotlib.colormaps["turbo"](np.linspace(0, 1, names)))
+def _over_steps(curves: pd.DataFrame) -> list[Panel]:
+    """Figures 3.7 and 3.9: accuracy (dotted on test data) and critical sample ratio over training."""
+    order = curves["dataset_label"].unique()
+    mean = curves.groupby(["step", "dataset_label"])[[TRAIN, TEST, CSR]].mean().unstack()
+    panels = [Panel("step", "accuracy", mean[TRAIN][order], mean[TEST][order])]
+    is_recorded = curves[CSR].notna().any()
+    return panels + [Panel("step", "critical sample ratio", mean[CSR][order])] * int(is_recorded)
+
+
+def _over_sizes(curves: pd.DataFrame) -> list[Panel]:
+    """Figures 3.5 and 3.6: the best test accuracy, and the steps until all training examples are right in
+    every trial, by the number in the row's label, such as `64 units`.
+    """
+    fitted = curves["step"].where(curves[TRAIN] == 1)
+    sizes = curves["label"].str.extract(r"([0-9.]+)", expand=False).astype(float)
+    runs = curves.assign(fitted=fitted, size=sizes).groupby(["size", "dataset_label", "trial"])
+    best = runs.agg(best=(TEST, "max"), fitted=("fitted", "min")).unstack("trial")
+    xlabel, order = plain(_family(curves["label"].iloc[0])), curves["dataset_label"].unique()
+    ylabels = {"best": f"best {TEST}", "fitted": "steps until fitted"}
+    means = {name: best[name].mean(axis=1, skipna=name == "best") for name in ylabels}
+    tables = {ylabels[name]: mean.unstack()[order] for name, mean in means.items()}
+    return [Panel(xlabel, y, table, style="o-", sizes=True) for y, table in tables.items()]
+
+
+def _over_strengths(curves: pd.DataFrame) -> list[Panel]:
+    """Figure 3.10: the best test accuracy on `real` by the last training accuracy on `randY`."""
+    last = curves[(curves["step"] == curves["step"].max()) & (curves["dataset_label"] == "randY")]
+    best = curves[curves["dataset_label"] == "real"].groupby(["label", "trial"])[TEST].max()
+    both = pd.DataFrame({"x": last.groupby("label")[TRAIN].mean()})
+    both = both.assign(y=best.groupby("label").mean()).dropna()
+    table = both.assign(family=both.index.map(_family)).pivot_table("y", "x", "family", sort=False)
+    return [Panel(f"{TRAIN} on randY", f"best {TEST} on real", table.sort_index(), style="o-")]
+
+
+def _equally_hard(wrong: Numbers) -> Numbers:
+    """The sorted error rates of examples that are all equally hard."""
+    runs, examples = wrong.shape
+    quantiles = (np.arange(examples) + 0.5) / examples
+    return np.asarray(stats.binom.ppf(quantiles, runs, wrong.mean()) / runs, dtype=float)
 
 
 def _family(label: str) -> str:
     """A row's label without its numbers."""
     return " ".join(word for word in label.split() if not word[0].isdigit())
-
-
-def _draw_errors(axes: Axes, errors: dict[str, Numbers]) -> None:
-    """Figure 3.1: the sorted error rates of examples, dotted as if all were equally hard."""
-    for name, wrong in errors.items():
-        runs, examples = wrong.shape
-        (line,) = axes.plot(np.sort(wrong.mean(0)), label=plain(name))
-        binomial = stats.binom.ppf((np.arange(examples) + 0.5) / examples, runs, wrong.mean())
-        axes.plot(binomial / runs, ":", color=line.get_color())
-    axes.set(xlabel="example, by error rate", ylabel="error rate after one epoch")
-
-
-def _draw_gini(axes: Axes, ginis: dict[str, Numbers]) -> None:
-    """Figure 3.3: the Gini coefficient of loss sensitivity over training."""
-    for name, of_trials in ginis.items():
-        axes.plot(
-            EVERY * np.arange(1, 1 + of_trials.shape[1]), of_trials.mean(0), label=plain(name)
-        )
-    axes.set(xlabel="update", ylabel="Gini coefficient of loss sensitivity")
-
-
-def _draw_curves(left: Axes, *rest: Any) -> None:
-    """Figures 3.7 and 3.9: accuracy (dotted on test data) over training, and critical sample ratio
-    where it is recorded.
-    """
-    *right, curves = rest
-    for name, of in curves.groupby("dataset_label", sort=False):
-        mean = of.groupby("step")[[TRAIN, TEST, CSR]].mean()
-        (line,) = left.plot(mean.index, mean[TRAIN], label=plain(str(name)))
-        left.plot(mean.index, mean[TEST], ":", color=line.get_color())
-        for axes in right:
-            axes.plot(mean.index, mean[CSR], color=line.get_color())
-            axes.set(xlabel="step", ylabel="critical sample ratio")
-    left.set(xlabel="step", ylabel="accuracy")
-
-
-def _draw_capacity(left: Axes, right: Axes, curves: pd.DataFrame) -> None:
-    """Figures 3.5 and 3.6: the best test accuracy, and the steps until all training examples are right
-    in every trial, by the number in the row's label, such as `64 units`.
-    """
-    fitted = curves["step"].where(curves[TRAIN] == 1)
-    runs = curves.assign(fitted=fitted).groupby(KEYS, sort=False)
-    best = runs.agg(best=(TEST, "max"), fitted=("fitted", "min")).reset_index()
-    best["number"] = best["label"].str.extract(r"([0-9.]+)", expand=False).astype(float)
-    for name, of in best.groupby("dataset_label", sort=False):
-        of_number = of.groupby("number")
-        left.plot(of_number["best"].mean(), "o-", ms=3, label=plain(str(name)))
-        right.plot(of_number["fitted"].agg(lambda steps: steps.mean(skipna=False)), "o-", ms=3)
-    numbers = sorted(best["number"].unique())
-    for axes in (left, right):
-        axes.set(xlabel=plain(_family(best["label"][0])), xscale="log")
-        axes.set_xticks(numbers, [f"{n:g}" for n in numbers])
-        axes.minorticks_off()
-    left.set(ylabel=f"best {TEST}")
-    right.set(ylabel="steps until fitted")
-
-
-def _draw_regularizers(axes: Axes, curves: pd.DataFrame) -> None:
-    """Figure 3.10: the best test accuracy on `real` by the last training accuracy on `randY`."""
-    last = curves[curves["step"] == curves["step"].max()]
-    x = last[last["dataset_label"] == "randY"].groupby("label")[TRAIN].mean()
-    y = curves[curves["dataset_label"] == "real"].groupby(["label", "trial"])[TEST].max()
-    both = pd.DataFrame({"x": x, "y": y.groupby("label").mean()}).dropna().sort_values("x")
-    for name, of in both.groupby(both.index.map(_family), sort=False):
-        axes.plot(of["x"], of["y"], "o-", ms=3, label=plain(str(name)))
-    axes.set(xlabel=f"{TRAIN} on randY", ylabel=f"best {TEST} on real")

@@ -1,18 +1,19 @@
 """Papers' printed numbers compared with ours: python -m oodbench.verify [NAME...]."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from oodbench.errors import MissingError, UserError, unknown
+from oodbench.files import write_whole
 from oodbench.report.tables import FORMATS, print_sheet
 from oodbench.sweep.file import find_sweep, read_sweep
-from oodbench.sweep.launch import LaunchOptions
+from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.sweep.resolve import check_requirements
-from oodbench.terminal import Workers, commands, terminal
-from oodbench.verify.measure import results, train
+from oodbench.terminal import commands, terminal
+from oodbench.verify.measure import results
 from oodbench.verify.targets import Experiment, experiment_names, load_experiment
 from oodbench.verify.verdicts import compare_targets, verdict_sheet
 
@@ -30,11 +31,11 @@ def verify(
     read: Annotated[
         bool, typer.Option("--read", help="Train nothing; compare the results in OUT.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Holds the sweeps' results.")] = Path("results/verify"),
-    save: Annotated[Path | None, typer.Option(help="Write NAME.json here, for the pages.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="Holds the sweeps' results, and our numbers in NAME.json.")
+    ] = Path("results/verify"),
     format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "terminal",
     launcher: Annotated[str, typer.Option(help="As for `sweep launch`.")] = "local",
-    workers: Workers = None,
     data_dir: Annotated[Path | None, typer.Option(help="As for `sweep launch`.")] = None,
 ) -> None:
     """Run papers' experiments and compare the numbers; with the same OUT it continues an earlier call.
@@ -51,20 +52,20 @@ def verify(
     wanted = [e for e in map(load_experiment, names) if e.cheap or not is_cheap]
     if not (name or read):
         return _list(wanted)
-    options = LaunchOptions(out=out, launcher=launcher, workers=workers, data_dir=data_dir)
+    options = LaunchOptions(out=out, launcher=launcher, data_dir=data_dir, failed=True)
     wanted = [e for e in wanted if read or _is_possible(e, data_dir, leave_out=is_cheap)]
     if not wanted:
         raise UserError("no experiment is left")
     missed = False
     for experiment in wanted:
         if not read:
-            missed |= train(experiment, out, trials, options)
+            missed |= not _train(experiment, trials, options)
         measured = results(experiment, out, trials)
         print_sheet(verdict_sheet(experiment, measured), format_)
         missed |= any(c.missed for c in compare_targets(experiment, measured))
-        if save is not None:
-            save.mkdir(parents=True, exist_ok=True)
-            (save / f"{experiment.name}.json").write_text(measured.text())
+        if measured.values:
+            out.mkdir(parents=True, exist_ok=True)
+            write_whole(out / f"{experiment.name}.json", measured.text())
     if missed:
         raise SystemExit(1)
 
@@ -81,12 +82,22 @@ def _is_possible(experiment: Experiment, data_dir: Path | None, *, leave_out: bo
     return True
 
 
-def _list(experiments: Sequence[Experiment]) -> None:
+def _train(experiment: Experiment, trials: int | None, options: LaunchOptions) -> bool:
+    """Whether all runs of the experiment's sweeps have results now."""
+    settings = [] if trials is None else [f"trials={trials}"]
+    kept = replace(options, keep_predictions=experiment.keep_predictions)
+    counts = [
+        launch(read_sweep(find_sweep(name), settings), replace(kept, out=options.out / name))
+        for name in experiment.sweeps
+    ]
+    return all(map(is_complete, counts))
+
+
+def _list(experiments: list[Experiment]) -> None:
     header = ("experiment", "cost", "targets", "sweeps or computation", "title")
     rows = []
     for e in experiments:
-        how = ", ".join(dict.fromkeys([*e.sweeps, *([e.compute] if e.compute else [])]))
-        cost = "cheap" if e.cheap else "long"
-        rows.append((e.name, cost, str(len(e.targets)), how, e.title))
+        how = ", ".join(dict.fromkeys([*e.sweeps, *filter(None, [e.compute])]))
+        rows.append((e.name, "cheap" if e.cheap else "long", str(len(e.targets)), how, e.title))
     console = terminal()
     console.print(console.tables(header, rows, prose=(3, 4)), soft_wrap=True)

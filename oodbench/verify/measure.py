@@ -1,7 +1,6 @@
 """Our numbers for an experiment: from its trained sweeps, or from a function that computes them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,23 +10,9 @@ from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
 from oodbench.sweep.file import find_sweep, read_sweep
-from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.verify.measured import Measured, read_values
 from oodbench.verify.targets import Experiment, Values
 from oodbench.version import __version__
-
-
-def train(experiment: Experiment, out: Path, trials: int | None, options: LaunchOptions) -> bool:
-    """Train an experiment's sweeps, with errors as `launch` raises; returns whether a run has no result."""
-    incomplete = False
-    for name in experiment.sweeps:
-        settings = [] if trials is None else [f"trials={trials}"]
-        sweep = read_sweep(find_sweep(name), settings)
-        kept = experiment.keep_predictions
-        place = replace(options, out=out / name, failed=True, keep_predictions=kept)
-        counts = launch(sweep, place)
-        incomplete |= not is_complete(counts)
-    return incomplete
 
 
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
@@ -36,6 +21,28 @@ def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
     frames: Mapping[str, Tables] = {name: read_results(Directory(out / name)) for name in started}
     values = our_values(experiment, frames, trials or experiment.trials)
     return Measured(values=values, provenance=_provenance(experiment, frames))
+
+
+def our_values(experiment: Experiment, frames: Mapping[str, Tables], trials: int) -> Values:
+    """Our values by `Target.key`, from sweeps' results or a computation, for the targets that have any."""
+    computed: Values = {}
+    if experiment.compute is not None:
+        from oodbench.verify.computations import COMPUTATIONS  # imports torch
+
+        if experiment.compute not in COMPUTATIONS:
+            raise unknown("computation", experiment.compute, COMPUTATIONS)
+        computed = COMPUTATIONS[experiment.compute](trials, frames)
+    values: Values = {}
+    for target in experiment.targets:
+        if target.sweep in frames:
+            found = read_values(target, frames[target.sweep])
+        elif target.sweep or target.row not in computed:
+            continue
+        else:
+            found = computed[target.row]
+        # to 10 digits, as the last bits differ between machines
+        values[target.key] = [float(f"{target.scale * value:.10g}") for value in found]
+    return values
 
 
 def _provenance(experiment: Experiment, frames: Mapping[str, Tables]) -> dict[str, list[str]]:
@@ -54,23 +61,3 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Tables]) -> dict[st
         items["Code"].add(commit() or __version__)
         items["torch"].add(version("torch"))
     return {name: sorted(texts) for name, texts in items.items() if texts}
-
-
-def our_values(experiment: Experiment, frames: Mapping[str, Tables], trials: int) -> Values:
-    """Our values by `Target.key`, from sweeps' results or a computation, for the targets that have any."""
-    values: Values = {}
-    if experiment.compute is not None:
-        from oodbench.verify.computations import COMPUTATIONS  # imports torch
-
-        if experiment.compute not in COMPUTATIONS:
-            raise unknown("computation", experiment.compute, COMPUTATIONS)
-        computed = COMPUTATIONS[experiment.compute](trials, frames)
-        for target in experiment.targets:
-            if not target.sweep and target.row in computed:
-                values[target.key] = computed[target.row]
-    for target in experiment.targets:
-        if target.sweep in frames:
-            values[target.key] = read_values(target, frames[target.sweep])
-    scales = {key: target.scale for key, target in experiment.by_key.items()}
-    # to 10 digits, as the last bits differ between machines
-    return {k: [float(f"{scales[k] * v:.10g}") for v in of] for k, of in values.items()}

@@ -25,7 +25,7 @@ def write_pages(
 ) -> None:
     """Write a page for every experiment that has results, and the list of them."""
     if not (docs / "results").is_dir():
-        raise UserError(f"{docs / 'results'} is no folder; `verify --save` writes one")
+        raise UserError(f"{docs / 'results'} is no folder: it holds copies of what `verify` writes")
     for name in experiment_names():
         experiment, measured = load_experiment(name), committed_results(docs, name)
         (docs / f"{name}.md").write_text(experiment_page(experiment, measured))
@@ -51,7 +51,7 @@ def index_page(docs: Path) -> str:
         "# The papers' numbers, and ours",
         "",
         "Each page is written by `python -m tests.verify.pages` from the results that are committed in",
-        "`results/`, which `python -m oodbench.verify NAME --save docs/papers/results` makes.",
+        "`results/`: copies of what `python -m oodbench.verify NAME` writes, `results/verify/NAME.json`.",
         "Targets agree if ours is within three standard errors of the difference.",
         "",
         f"| experiment | cost | {' | '.join(_COUNTED)} |",

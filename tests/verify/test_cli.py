@@ -57,21 +57,21 @@ def run(folders: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_it_trains_compares_saves_and_resumes(folders: Path) -> None:
-    code, text = run(folders, "mine", "--trials=1", f"--save={folders / 'saved'}")
+    code, text = run(folders, "mine", "--trials=1")
     assert code == 0, text
     assert "tuned on test data" in text
     assert "Protocol: none (sweep tiny)" in text and "torch: " in text and "Code: " in text
-    saved = Measured.model_validate_json((folders / "saved" / "mine.json").read_text())
+    saved = Measured.model_validate_json((folders / "out" / "mine.json").read_text())
     assert [len(values) for values in saved.values.values()] == [1, 1]
     results = Directory(folders / "out" / "tiny")
     first = {i: results.run(i).made_by()["started"] for i in results.specs()}
     assert len(first) == 2
 
-    code, _ = run(folders, "cheap", "--trials=2", f"--save={folders / 'saved'}")
+    code, _ = run(folders, "cheap", "--trials=2")
     assert code == 0
     assert {i: results.run(i).made_by()["started"] for i in first} == first
     assert [results.run(i).state() for i in results.specs()] == ["done"] * 4
-    saved = Measured.model_validate_json((folders / "saved" / "mine.json").read_text())
+    saved = Measured.model_validate_json((folders / "out" / "mine.json").read_text())
     assert [len(values) for values in saved.values.values()] == [2, 2]
 
 
@@ -118,4 +118,4 @@ def test_what_lacks_data_or_a_package_is_named_first_and_left_out(
     assert "compiled is left out: it needs `pip install oodbench[linear]`" in text
     assert text.index("is left out") < text.index("runs in sweep")
     assert "agrees" in text
-    assert sorted(p.name for p in (folders / "out").iterdir()) == ["tiny"]
+    assert sorted(p.name for p in (folders / "out").iterdir()) == ["mine.json", "tiny"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from oodbench.results.tables import Tables
-from oodbench.verify.computations import and_mask, control, memorization, regularizers, rex
+from oodbench.verify.computations import and_mask, control, memorization, rex
 from oodbench.verify.targets import Values
 
 COMPUTATIONS: dict[str, Callable[[int, Mapping[str, Tables]], Values]] = {
@@ -14,7 +14,7 @@ COMPUTATIONS: dict[str, Callable[[int, Mapping[str, Tables]], Values]] = {
     "gradient-correlation": and_mask.gradient_correlation,
     "ilc-linear": and_mask.ilc_linear,
     "memorization": memorization.orderings,
-    "memorization-regularizers": regularizers.memorization_regularizers,
+    "memorization-regularizers": memorization.memorization_regularizers,
     "random-gradients": and_mask.random_gradients,
     "risk-fields": rex.risk_fields,
     "scalar-sem": rex.scalar_sem,

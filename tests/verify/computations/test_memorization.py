@@ -6,7 +6,7 @@ import pytest
 
 from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
-from oodbench.verify.computations.regularizers import PAIRS, memorization_regularizers
+from oodbench.verify.computations.memorization import PAIRS, memorization_regularizers
 from oodbench.verify.targets import load_experiment
 from tests.helpers.results.made import Curve, Made
 
