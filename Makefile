@@ -60,5 +60,5 @@ gpu: $(VENV)/tested
 
 # DOMAINBED: a checkout to race against; DOMAINBED_PYTHON: a Python that has what it imports
 race: $(VENV)/installed
-	$(BIN)/python -m tests.bench race $(if $(DOMAINBED),--domainbed $(DOMAINBED)) \
+	$(BIN)/python -m tests.bench.race $(if $(DOMAINBED),--domainbed $(DOMAINBED)) \
 	  $(if $(DOMAINBED_PYTHON),--python $(DOMAINBED_PYTHON))

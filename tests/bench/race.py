@@ -7,20 +7,25 @@ sweep script with the launcher `local`. Learning rates and penalties differ, as 
 cost. Linux only.
 """
 
+import itertools
 import json
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
+import psutil
 import typer
 import yaml
 from tabulate import tabulate
@@ -29,9 +34,12 @@ from oodbench.arithmetic import variables
 from oodbench.errors import UserError
 from oodbench.identity import commit
 from oodbench.results.directory import Directory
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
+from oodbench.terminal import commands
 from tests.bench import spirals_sweep
-from tests.bench.process_tree import Cost, cost_of
+
+app = commands(__doc__)
 
 ALGORITHMS = ("ERM", "IRM", "VREx", "ANDMask")
 DRAWS, TRIALS, EVALUATE_EVERY, WORKERS = 2, 2, 15, 2
@@ -41,7 +49,6 @@ NETWORK = {"name": "MLP", "hparams": {"width": WIDTH, "depth": DEPTH}}
 BATCHES = {"256": [256, 256], "12 and 29": [12, 29]}
 """Examples of an environment in a step, of the two draws: DomainBed's last default for this dataset,
 and the quartiles of its random ones, int(2^U(3, 5.5))."""
-COSTS = ("wall_seconds", "cpu_seconds", "memory_mb", "processes")
 PHASES = ("importing", "setting up", "loading", "stepping", "evaluating", "the rest")
 
 
@@ -71,12 +78,15 @@ ENTRANTS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """A checkout of DomainBed and a Python that has what it imports."""
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a command and its descendants."""
 
-    path: Path
-    python: Path
+    wall_seconds: float
+    cpu_seconds: float
+    """User and system time of all processes that somebody waited for."""
+    memory_mb: float
+    """The largest sum of their proportional set sizes that was seen: a shared page counts once."""
 
 
 @dataclass(frozen=True)
@@ -92,43 +102,59 @@ class Lap:
     """The machine's load average before the sweep."""
 
 
-def launched(
-    sweep: Mapping[str, Any], folder: Path, options: Sequence[str]
-) -> tuple[Cost, Directory]:
-    """A sweep of ours, launched by a process of its own; raises UserError unless all runs ended well."""
-    file, out = folder / "sweep.yaml", folder / "results"
-    file.write_text(yaml.safe_dump(dict(sweep)))
-    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(file), "--out", str(out)]
-    cost = cost_of([*command, "--yes", *options], folder, environment())
-    results = Directory(out)
-    runs = results.specs() if cost.code == 0 else {}
-    states = [results.run(i).state() for i in runs]
-    _check(states.count(State.DONE), max(1, len(runs)), folder)
-    return cost, results
+def cost_of(
+    command: Sequence[str], folder: Path, env: Mapping[str, str], cwd: Path | None = None
+) -> Cost:
+    """Run a command, whose output goes to `folder`/log.txt, and watch it and its descendants."""
+    before, start, memory = _cpu_seconds(), time.perf_counter(), 0.0
+    with (folder / "log.txt").open("w") as log:
+        process = psutil.Popen(command, stdout=log, stderr=log, env=env, cwd=cwd)
+        while process.poll() is None:
+            memory = max(memory, sum(map(_megabytes, [process, *_children(process)])))
+            time.sleep(0.5)
+    wall = time.perf_counter() - start
+    return Cost(wall, _cpu_seconds() - before, memory)
 
 
-def run_ours(
-    batch: str, steps: int, folder: Path, launch: Sequence[str]
-) -> tuple[Cost, dict[str, float]]:
-    """Our sweep, and where its seconds went."""
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.Error):  # it has ended
+        return list(process.children(recursive=True))
+    return []
+
+
+def _megabytes(process: psutil.Process) -> float:
+    with suppress(psutil.Error):
+        return float(process.memory_full_info().pss) / 2**20
+    return 0.0
+
+
+def run_ours(batch: str, steps: int, folder: Path) -> tuple[Cost, dict[str, float]]:
+    """Our sweep, and where its seconds went; raises UserError if a run has not ended well."""
     counts = {"hparam_draws": DRAWS, "trials": TRIALS}
     every = {"steps": steps, "evaluate_every": EVALUATE_EVERY}
     sweep = spirals_sweep(ALGORITHMS, BATCHES[batch], **counts, **every, network=NETWORK)
-    cost, results = launched(sweep, folder, ["--workers", str(WORKERS), *launch])
-    phases: defaultdict[str, float] = defaultdict(float)
-    for run_id in results.specs():
-        costs = [r["cost"] for r in results.run(run_id).records()]
-        phases["loading"] += costs[-1]["waiting_seconds"]
-        phases["stepping"] += costs[-1]["training_seconds"] - costs[-1]["waiting_seconds"]
-        phases["evaluating"] += sum(c["evaluation_seconds"] for c in costs)
-    phases["the rest"] = WORKERS * cost.wall_seconds - sum(phases.values())
-    return cost, phases
+    file, out = folder / "sweep.yaml", folder / "results"
+    file.write_text(yaml.safe_dump(sweep))
+    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(file), "--out", str(out)]
+    cost = cost_of([*command, "--yes", "--workers", str(WORKERS)], folder, environment())
+    _check((out / "sweep.json").is_file(), True, folder)
+    runs = read_results(Directory(out)).runs
+    _check(runs["state"].eq(State.DONE).sum(), RUNS, folder)
+    kinds = ("waiting_seconds", "training_seconds", "evaluation_seconds")
+    waiting, training, evaluation = (float(runs[kind].sum()) for kind in kinds)
+    phases = {"loading": waiting, "stepping": training - waiting, "evaluating": evaluation}
+    return cost, phases | {"the rest": WORKERS * cost.wall_seconds - training - evaluation}
 
 
 def run_peer(
-    peer: Peer, entrant: Entrant, batch: str, steps: int, folder: Path
+    peer: Path, python: Path, entrant: Entrant, batch: str, steps: int, folder: Path
 ) -> tuple[Cost, dict[str, float]]:
-    """The peer's sweep; raises UserError if a run has not ended well."""
+    """The sweep of a checkout of DomainBed; raises UserError if a run has not ended well."""
     folder = folder.resolve()  # its runs have another working directory
     times, out = folder / "times", folder / "results"
     times.mkdir()
@@ -143,8 +169,8 @@ def run_peer(
     (folder / "race.json").write_text(json.dumps(race))
     hook = Path(__file__).parent / "domainbed_probe"
     env = environment() | {
-        "PATH": f"{peer.python.parent}{os.pathsep}{os.environ['PATH']}",  # it calls `python`
-        "PYTHONPATH": f"{hook}{os.pathsep}{peer.path.resolve()}",
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",  # it calls `python`
+        "PYTHONPATH": f"{hook}{os.pathsep}{peer.resolve()}",
         "OODBENCH_RACE": str(folder / "race.json"),
     }
     if entrant.threads:
@@ -152,12 +178,12 @@ def run_peer(
     at_a_time = 1
     if entrant.launcher == "multi_gpu":  # two names, of no GPU, make it run two at a time
         env["CUDA_VISIBLE_DEVICES"], at_a_time = "-1,-2", 2
-    command = [str(peer.python), "-m", "domainbed.scripts.sweep", "launch", "--datasets", "Spirals"]
+    command = [str(python), "-m", "domainbed.scripts.sweep", "launch", "--datasets", "Spirals"]
     command += ["--algorithms", *ALGORITHMS, "--n_hparams", str(DRAWS), "--n_trials", str(TRIALS)]
     command += ["--steps", str(steps), "--single_test_envs", "--data_dir", str(folder)]
     command += ["--output_dir", str(out), "--command_launcher", entrant.launcher]
     command.append("--skip_confirmation")
-    cost = cost_of(command, folder, env, peer.path)
+    cost = cost_of(command, folder, env, peer)
     _check(len(list(out.glob("*/done"))), RUNS, folder)
     phases: defaultdict[str, float] = defaultdict(float)
     for path in times.glob("*.json"):
@@ -196,7 +222,7 @@ def _data_for_peer(folder: Path) -> Path:
     return path
 
 
-def machine(peer: Peer | None) -> dict[str, Any]:
+def machine(peer: Path | None) -> dict[str, Any]:
     """The machine that was measured, and the versions of the software."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
@@ -208,7 +234,7 @@ def machine(peer: Peer | None) -> dict[str, Any]:
         "oodbench": commit(),
     }
     if peer is not None:
-        git = ["git", "-C", str(peer.path), "rev-parse", "HEAD"]
+        git = ["git", "-C", str(peer), "rev-parse", "HEAD"]
         facts["DomainBed"] = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     return facts
 
@@ -218,73 +244,69 @@ def table(laps: Sequence[Lap]) -> str:
     laps_of: dict[tuple[str, str], list[Lap]] = {}
     for lap in laps:
         laps_of.setdefault((lap.batch, lap.entrant), []).append(lap)
-    medians = {
-        key: [median(getattr(lap.cost, name) for lap in rounds) for name in COSTS]
-        for key, rounds in laps_of.items()
-    }
     costs, phases = [], []
-    for (batch, entrant), (wall, cpu, memory, processes) in medians.items():
-        rounds = laps_of[batch, entrant]
-        our_wall, our_cpu, *_ = medians[batch, OURS.name]
-        cells = [f"{wall:.1f}", f"{wall / our_wall:.1f}", f"{cpu:.0f}", f"{cpu / our_cpu:.1f}"]
-        cells += [f"{3600 * RUNS / wall:.0f}", f"{memory:.0f}", f"{processes:.0f}"]
+    for (batch, entrant), rounds in laps_of.items():
+        ours = _medians(laps_of[batch, OURS.name])
+        wall, cpu, memory = _medians(rounds)
+        cells = [f"{wall:.1f}", f"{wall / ours[0]:.1f}", f"{cpu:.0f}", f"{cpu / ours[1]:.1f}"]
+        cells += [f"{3600 * RUNS / wall:.0f}", f"{memory:.0f}"]
         costs.append([batch, entrant, *cells, f"{max(lap.load for lap in rounds):.1f}"])
         spent = [[lap.phases[p] for lap in rounds if p in lap.phases] for p in PHASES]
         phases.append([batch, entrant, *(f"{median(s):.1f}" if s else "" for s in spent)])
     heads = ["batch", "sweep by", "wall s", "/ ours", "CPU s", "/ ours"]
-    heads += ["runs / h", "peak MB", "processes", "load before"]
+    heads += ["runs / h", "peak MB", "load before"]
     return "\n\n".join(
         tabulate(rows, header, tablefmt="github", disable_numparse=True)
         for rows, header in ((costs, heads), (phases, ["batch", "seconds of", *PHASES]))
     )
 
 
+def _medians(laps: Sequence[Lap]) -> list[float]:
+    costs = zip(*(astuple(lap.cost) for lap in laps), strict=True)
+    return [median(values) for values in costs]
+
+
+@app.command()
 def race(
     domainbed: Annotated[
         Path | None, typer.Option(help="A checkout of DomainBed; without it only our side runs.")
     ] = None,
     python: Annotated[
-        Path | None,
+        Path,
         typer.Option(
             help="A `python` with DomainBed's packages, timm and wilds; default: this one."
         ),
-    ] = None,
+    ] = Path(sys.executable),
     rounds: Annotated[int, typer.Option(min=1, help="How often each side runs, in turns.")] = 1,
     steps: Annotated[int, typer.Option(min=1)] = 300,
-    only: Annotated[
-        str | None, typer.Option(help=f"One batch setting: {', '.join(BATCHES)}.")
-    ] = None,
-    launch: Annotated[str, typer.Option(help="Further options of our `sweep launch`.")] = "",
     out: Annotated[
         Path, typer.Option(help="The folder for race.json, race.md and the runs.")
     ] = Path("results/race"),
 ) -> None:
     """Race; afterwards OUT/race.json holds every figure and OUT/race.md the table."""
-    if only is not None and only not in BATCHES:
-        raise UserError(f"there is no batch setting '{only}' ({', '.join(BATCHES)})")
-    peer = None
-    if domainbed is not None:
-        if not (domainbed / "domainbed" / "scripts" / "sweep.py").is_file():
-            raise UserError(f"{domainbed} is no checkout of DomainBed")
-        peer = Peer(path=domainbed, python=(python or Path(sys.executable)).absolute())
+    if domainbed and not (domainbed / "domainbed" / "scripts" / "sweep.py").is_file():
+        raise UserError(f"{domainbed} is no checkout of DomainBed")
     out.mkdir(parents=True, exist_ok=True)
-    facts = machine(peer)
+    facts = machine(domainbed)
     notes = "".join(f"\n{key}: {value}" for key, value in facts.items())
     laps: list[Lap] = []
-    for _ in range(rounds):
-        for batch in (only,) if only else BATCHES:
-            for entrant in ENTRANTS if peer else (OURS,):
-                folder = out / "lap"
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-                load = os.getloadavg()[0]
-                if peer is None or entrant is OURS:
-                    cost, phases = run_ours(batch, steps, folder, launch.split())
-                else:
-                    cost, phases = run_peer(peer, entrant, batch, steps, folder)
-                laps.append(Lap(entrant.name, batch, cost, dict(phases), load))
-                print(f"{entrant.name}, batch {batch}: {cost.wall_seconds:.1f} s", flush=True)
-                figures = {"machine": facts, "steps": steps, "laps": [asdict(lap) for lap in laps]}
-                (out / "race.json").write_text(json.dumps(figures, indent=1) + "\n")
-                (out / "race.md").write_text(f"{table(laps)}\n{notes}\n")
+    entrants = ENTRANTS if domainbed else (OURS,)
+    for _, batch, entrant in itertools.product(range(rounds), BATCHES, entrants):
+        folder = out / "lap"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        load = os.getloadavg()[0]
+        if domainbed is None or entrant is OURS:
+            cost, phases = run_ours(batch, steps, folder)
+        else:
+            cost, phases = run_peer(domainbed, python.absolute(), entrant, batch, steps, folder)
+        laps.append(Lap(entrant.name, batch, cost, dict(phases), load))
+        print(f"{entrant.name}, batch {batch}: {cost.wall_seconds:.1f} s", flush=True)
+        figures = {"machine": facts, "steps": steps, "laps": [asdict(lap) for lap in laps]}
+        (out / "race.json").write_text(json.dumps(figures, indent=1) + "\n")
+        (out / "race.md").write_text(f"{table(laps)}\n{notes}\n")
     print((out / "race.md").read_text())
+
+
+if __name__ == "__main__":
+    app()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from oodbench.adaptations import Stream, adaptations, adapted, in_batches
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms, why_skipped
 from oodbench.networks.base import build
 from oodbench.sweep.plan import single
@@ -36,6 +37,8 @@ CASES: tuple[tuple[str, tuple[str, tuple[int, ...]], tuple[int, int], float, str
 """Methods on a network and random examples (E, B): the ratio to reach, and DomainBed's."""
 
 ENVIRONMENTS, EXAMPLES, INPUTS = 16, 32, 18
+IMAGES, SHAPE, CLASSES, BATCH = 256, (3, 16, 16), 10, 64
+"""The inputs that adaptations adapt to."""
 METHODS: dict[str, tuple[float | None, float | None]] = {
     "ADRMX": (None, 141.0),
     "ANDMask": (None, 3.40),
@@ -206,4 +209,25 @@ def method_rows(folder: Path, repeat: int = 5, rounds: int = 15) -> list[Row]:
         most = f"{SLACK * products(works[name]) / of_erm:.2f}" if reach is None else reach
         texts = (f"<= {most}", f"{of_method / seconds['ERM']:.2f}")
         rows.append(Row(what, *texts, "-" if peer is None else f"{peer:.3g}"))
+    return rows
+
+
+def adaptation_rows(folder: Path, rounds: int = 5) -> list[Row]:
+    """The CPU time of each adaptation at its defaults, over that of a forward pass of the inputs."""
+    network = build("ConvNet", {"width": 16, "depth": 2}, SHAPE, CLASSES, 0).eval()
+    x = torch.randn(IMAGES, *SHAPE, generator=torch.Generator().manual_seed(0))
+    batches = in_batches(torch.arange(IMAGES), BATCH)
+    stream = Stream(batches, lambda places: (x[each] for each in places))
+
+    @torch.no_grad()
+    def forward() -> object:
+        return [network(x[each]) for each in batches]
+
+    works = {name: lambda name=name: adapted(name, {}, network, stream, 0) for name in adaptations}
+    alone, *times = paired([forward, *works.values()], 1, rounds=rounds)
+    rows = []
+    for (name, work), seconds in zip(works.items(), times, strict=True):
+        most = SLACK * products(work) / products(forward)
+        what = f"{name} / a forward pass, ConvNet at {IMAGES} inputs in batches of {BATCH}"
+        rows.append(Row(what, f"<= {most:.2f}", f"{seconds / alone:.2f}"))
     return rows

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.list.catalogue import own_entries
+from oodbench.list.catalogue import registries
 from oodbench.results.boards import board_names, find_board, frozen_datasets
 from oodbench.sweep.file import named_sweeps
 from oodbench.verify.targets import experiment_names
@@ -46,7 +46,8 @@ def python(site: Path, code: str) -> str:
 
 
 def own_names(kind: str) -> list[str]:
-    return [entry.name for entry in own_entries() if entry.kind == kind]
+    classes = registries()[kind].items()
+    return [name for name, cls in classes if cls.__module__.startswith("oodbench.")]
 
 
 def test_the_wheel_holds_every_algorithm_dataset_and_sweep(site: Path) -> None:
