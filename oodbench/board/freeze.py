@@ -3,7 +3,6 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from oodbench.results.read import FURTHER, read_board, read_results
 from oodbench.results.run_spec import BEFORE, SCORE
 from oodbench.results.tables import Tables, only, stacked_runs, subset
 from oodbench.selection import find_rule, rule_names
-from oodbench.selection.judge import Chosen, judge
+from oodbench.selection.judge import Chosen, judge_by_all
 from oodbench.sweep.file import Sweep
 
 WORST_GROUP = "worst_group_accuracy"
@@ -217,12 +216,9 @@ def _chosen(tables: Tables) -> pd.DataFrame:
 def _judged(tables: Tables) -> Iterator[tuple[str, str, Chosen]]:
     """The choices on each dataset by the rules that it serves."""
     for dataset in map(str, tables.runs["dataset_label"].unique()):
-        of_dataset = only(tables, [dataset])
-        for rule in frozen_rules():
-            with suppress(UserError):
-                by_rule = judge(of_dataset, rule)
-                if len(by_rule.candidates):
-                    yield dataset, rule, by_rule
+        for rule, by_rule in judge_by_all(only(tables, [dataset]), frozen_rules()).items():
+            if len(by_rule.candidates):
+                yield dataset, rule, by_rule
 
 
 def _provenances(runs: pd.DataFrame, data_dir: Path | None) -> list[dict[str, Any]]:

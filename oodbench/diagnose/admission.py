@@ -172,11 +172,11 @@ def least_room(metric: str, erm: float) -> float:
 
 def checks(f: Figures) -> list[Check]:
     """The conditions of admission, each with what was found."""
-    erm, proportion = f.outside[ERM][0], is_proportion(f.metric)
+    (erm, _), proportion = f.outside[ERM], is_proportion(f.metric)
     unit = 100.0 if proportion else 1.0
     found: list[Check] = []
     if f.inside:
-        own, best = f.inside[ERM][0], f.best(f.inside)
+        (own, _), best = f.inside[ERM], f.best(f.inside)
         slack = BEHIND if proportion else BEHIND_SHARE * abs(own)
         text = f"{unit * own:.3g}, {best} {unit * f.inside[best][0]:.3g}"
         wanted = "1 point behind" if proportion else "3 % behind"
@@ -184,20 +184,20 @@ def checks(f: Figures) -> list[Check]:
         found.append(Check("ERM in distribution", text, wanted, holds))
     if f.late_gain is not None:
         gain, error = f.late_gain
-        text = f"{unit * gain:+.3g} ± {unit * error:.2g}"
-        ended = not gain > max(NORMAL * error, slack / 2)
+        text, ended = (
+            f"{unit * gain:+.3g} ± {unit * error:.2g}",
+            gain <= max(NORMAL * error, slack / 2),
+        )
         found.append(Check("its gain at the end", text, "none", ended))
-    room, least = None, least_room(f.metric, erm)
-    if f.ceiling is not None:
-        room = f.better(f.ceiling[0], erm)
+    least, room = least_room(f.metric, erm), f.ceiling and f.better(f.ceiling[0], erm)
     text, wanted = "-" if room is None else f"{unit * room:.3g}", f"at least {unit * least:.3g}"
     found.append(Check("head-room", text, wanted, None if room is None else room >= least))
     if f.ceiling is not None:
         top = f.best(f.outside)
-        over = f.better(f.outside[top][0], f.ceiling[0])
-        error = float(np.hypot(f.outside[top][1], f.ceiling[1]))
-        text = f"{top} {unit * f.outside[top][0]:.3g}, ceiling {unit * f.ceiling[0]:.3g}"
-        found.append(Check("the best row", text, "not above", over <= NORMAL * error))
+        (value, of_top), (ceiling, of_ceiling) = f.outside[top], f.ceiling
+        text = f"{top} {unit * value:.3g}, ceiling {unit * ceiling:.3g}"
+        holds = f.better(value, ceiling) <= NORMAL * float(np.hypot(of_top, of_ceiling))
+        found.append(Check("the best row", text, "not above", holds))
     text, wanted = f"{100 * f.tied:.0f} % of trials", f"under {100 * TIES:.0f} %"
     found.append(Check("choices by ties", text, wanted, f.tied < TIES))
     if f.rows:

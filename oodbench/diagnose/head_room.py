@@ -123,12 +123,15 @@ def head_room(
         "trials": trials,
         "steps": steps or min(dataset.metadata.steps, MOST_STEPS),
     }
-    like_test = _like_test(dataset)
-    few, kept = -(-draws // 2), [dict[str, RunSpec](), dict[str, RunSpec]()]
-    for rows in ((ERM,), REFERENCES) if references else ((ERM,),):
+    trained, few = (ERM, *REFERENCES) if references else (ERM,), -(-draws // 2)
+    kept: list[dict[str, RunSpec]] = [
+        {},
+        {},
+    ]  # against the ceiling, and on the test environments alone
+    for rows in (trained[:1], trained[1:]):
         keys = budget if ERM in rows else {**budget, "steps": 1}  # references are fitted at once
-        sweeps = _against_ceiling(name, settings, like_test, rows), _alone(dataset, settings, rows)
-        for runs, sweep in zip(kept, sweeps, strict=True):
+        sweeps = _against_ceiling(dataset, settings, rows), _alone(dataset, settings, rows)
+        for runs, sweep in zip(kept, sweeps if rows else (), strict=False):
             planned = _planned({**keys, **sweep}, options, ERM in rows) if sweep else {}
             runs.update({i: s for i, s in planned.items() if s.draw < few or s.label in rows})
     results, specs = Directory(options.out), {i: s for each in kept for i, s in each.items()}
@@ -136,7 +139,6 @@ def head_room(
     launch_specs("head-room", specs, waiting, options)
     frames, own = (read_results(results, runs) if runs else None for runs in kept)
     assert frames is not None
-    trained = (ERM, *REFERENCES) if references else (ERM,)
     return _compared(dataset, budget, frames, own, trained)
 
 
@@ -201,13 +203,14 @@ def verdicts(room: HeadRoom) -> list[str]:
 
 
 def _against_ceiling(
-    name: str, settings: Mapping[str, Any], like_test: Mapping[str, Any], rows: Sequence[str]
+    dataset: Dataset, settings: Mapping[str, Any], rows: Sequence[str]
 ) -> dict[str, Any]:
-    if not like_test:
-        return {"datasets": [{"name": name, **settings}], "algorithms": [*rows]}
-    ceilings = [{"name": r, "label": _of(CEILING, r), "ceiling": True} for r in rows]
-    datasets = [{"name": name, **settings, "ceiling": like_test}]
-    return {"datasets": datasets, "algorithms": [*rows, *ceilings]}
+    entry: dict[str, Any] = {"name": dataset.name, **settings}
+    algorithms: list[Any] = [*rows]
+    if like_test := _like_test(dataset):
+        entry["ceiling"] = like_test
+        algorithms += [{"name": r, "label": _of(CEILING, r), "ceiling": True} for r in rows]
+    return {"datasets": [entry], "algorithms": algorithms}
 
 
 def _of(what: str, row: str) -> str:
@@ -251,19 +254,14 @@ def _compared(
     own: Tables | None,
     rows: Sequence[str],
 ) -> HeadRoom:
-    cell = why(frames, label=ERM)
-    higher, trained = dataset.higher_is_better, set(frames.runs["label"])
-    ceilings = {
-        label: value_of(why(frames, label=label))
-        for label in (_of(CEILING, row) for row in rows)
-        if label in trained
-    }
-    alone = {} if own is None else {r: _on_its_own(own, higher, _of(ALONE, r)) for r in rows}
-    both = ceilings | {_of(ALONE, row): value for row, value in alone.items() if value}
-    runs = frames.runs
+    runs, higher, labels = frames.runs, dataset.higher_is_better, set(frames.runs["label"])
     failed = runs[~runs["state"].isin(COMPLETE)]
     if len(failed):
         raise UserError(f"{counted(len(failed), 'run')} failed: {failed['error'].iloc[0]}")
+    cell, names = why(frames, label=ERM), [_of(CEILING, row) for row in rows]
+    ceilings = {name: value_of(why(frames, label=name)) for name in names if name in labels}
+    alone = {} if own is None else {r: _on_its_own(own, higher, _of(ALONE, r)) for r in rows}
+    both = ceilings | {_of(ALONE, row): value for row, value in alone.items() if value}
     reported = reported_metrics(frames)[0]
     constant = constant_values(judge(frames).places, reported).groupby("trial")["value"].mean()
     spent = runs["training_seconds"] + runs["evaluation_seconds"]

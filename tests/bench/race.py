@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
@@ -84,7 +83,7 @@ class Cost:
 
     wall_seconds: float
     cpu_seconds: float
-    """User and system time of all processes that somebody waited for."""
+    """User and system time of all processes, as it was seen last."""
     memory_mb: float
     """The largest sum of their proportional set sizes that was seen: a shared page counts once."""
 
@@ -106,31 +105,18 @@ def cost_of(
     command: Sequence[str], folder: Path, env: Mapping[str, str], cwd: Path | None = None
 ) -> Cost:
     """Run a command, whose output goes to `folder`/log.txt, and watch it and its descendants."""
-    before, start, memory = _cpu_seconds(), time.perf_counter(), 0.0
+    start, memory, cpu = time.perf_counter(), 0.0, dict[int, float]()
     with (folder / "log.txt").open("w") as log:
         process = psutil.Popen(command, stdout=log, stderr=log, env=env, cwd=cwd)
         while process.poll() is None:
-            memory = max(memory, sum(map(_megabytes, [process, *_children(process)])))
-            time.sleep(0.5)
-    wall = time.perf_counter() - start
-    return Cost(wall, _cpu_seconds() - before, memory)
-
-
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    with suppress(psutil.Error):  # it has ended
-        return list(process.children(recursive=True))
-    return []
-
-
-def _megabytes(process: psutil.Process) -> float:
-    with suppress(psutil.Error):
-        return float(process.memory_full_info().pss) / 2**20
-    return 0.0
+            sizes = []
+            with suppress(psutil.Error):  # one has ended
+                for each in (process, *process.children(recursive=True)):
+                    cpu[each.pid] = sum(each.cpu_times()[:2])
+                    sizes.append(each.memory_full_info().pss / 2**20)
+            memory = max(memory, sum(sizes))
+            time.sleep(0.2)
+    return Cost(time.perf_counter() - start, sum(cpu.values()), memory)
 
 
 def run_ours(batch: str, steps: int, folder: Path) -> tuple[Cost, dict[str, float]]:
