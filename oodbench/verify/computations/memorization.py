@@ -23,7 +23,6 @@ from oodbench.diagnose.memorization import (
 from oodbench.results.tables import Tables
 from oodbench.verify.targets import Values
 
-
 CAP = 0.5
 """The training accuracy on random labels at which regularizers are compared."""
 PAIRS = (("dropout", "weight decay"),)
