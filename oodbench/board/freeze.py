@@ -83,7 +83,7 @@ def freeze(
         added = [row for row in rows if row not in there]
         new = runs[[row in added for row in runs[ROW].itertuples(index=False, name=None)]]
         if len(new):
-            new = new.assign(provenance=_provenances(new, data_dir))
+            new = new.assign(provenance=pd.Series(_provenances(new, data_dir), new.index))
             of_new = records["id"].isin(new["id"]) & ~records["id"].isin(known["id"])
             values = pd.concat([known_records.astype(TEXTS), records[of_new]])
             _write(board, _in_order(stacked_runs([known, new]), protocol), values)
@@ -223,7 +223,7 @@ def _judged(tables: Tables) -> Iterator[tuple[str, str, Chosen]]:
 
 def _provenances(runs: pd.DataFrame, data_dir: Path | None) -> list[dict[str, Any]]:
     """The provenance of each run: that of its row, which one code has trained, with its data's digests."""
-    made: dict[Row, dict[str, Any]] = {}
+    made: dict[Any, dict[str, Any]] = {}
     digests: dict[str, dict[str, str]] = {}
     for row, of_row in runs.groupby(ROW, sort=False):
         name, options = of_row["dataset"].iloc[0], of_row["options"].iloc[0]

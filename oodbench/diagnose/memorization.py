@@ -194,10 +194,13 @@ def _figures(
 def _over_steps(curves: pd.DataFrame) -> list[Panel]:
     """Figures 3.7 and 3.9: accuracy (dotted on test data) and critical sample ratio over training."""
     order = curves["dataset_label"].unique()
-    mean = curves.groupby(["step", "dataset_label"])[[TRAIN, TEST, CSR]].mean().unstack()
-    panels = [Panel("step", "accuracy", mean[TRAIN][order], mean[TEST][order])]
+    train, test, ratio = (
+        curves.pivot_table(name, "step", "dataset_label", dropna=False)[order]
+        for name in (TRAIN, TEST, CSR)
+    )
+    panels = [Panel("step", "accuracy", train, test)]
     is_recorded = curves[CSR].notna().any()
-    return panels + [Panel("step", "critical sample ratio", mean[CSR][order])] * int(is_recorded)
+    return panels + [Panel("step", "critical sample ratio", ratio)] * int(is_recorded)
 
 
 def _over_sizes(curves: pd.DataFrame) -> list[Panel]:
@@ -207,11 +210,13 @@ def _over_sizes(curves: pd.DataFrame) -> list[Panel]:
     fitted = curves["step"].where(curves[TRAIN] == 1)
     sizes = curves["label"].str.extract(r"([0-9.]+)", expand=False).astype(float)
     runs = curves.assign(fitted=fitted, size=sizes).groupby(["size", "dataset_label", "trial"])
-    best = runs.agg(best=(TEST, "max"), fitted=("fitted", "min")).unstack("trial")
+    by_size = runs.agg(best=(TEST, "max"), fitted=("fitted", "min")).groupby(level=[0, 1])
+    means = {
+        f"best {TEST}": by_size["best"].mean(),
+        "steps until fitted": by_size["fitted"].agg(lambda steps: steps.mean(skipna=False)),
+    }
     xlabel, order = plain(_family(curves["label"].iloc[0])), curves["dataset_label"].unique()
-    ylabels = {"best": f"best {TEST}", "fitted": "steps until fitted"}
-    means = {name: best[name].mean(axis=1, skipna=name == "best") for name in ylabels}
-    tables = {ylabels[name]: mean.unstack()[order] for name, mean in means.items()}
+    tables = {y: pd.DataFrame(mean.unstack())[order] for y, mean in means.items()}
     return [Panel(xlabel, y, table, style="o-", sizes=True) for y, table in tables.items()]
 
 

@@ -6,6 +6,7 @@ best validation accuracy on real labels.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,8 +66,8 @@ def _of_time(curves: pd.DataFrame) -> Values:
     noisy = curves[curves["dataset_label"].isin(["randY 0.4", "randY 0.8"])]
     for name, of in noisy.sort_values("step").groupby("dataset_label"):
         trials = [run.set_index("step") for _, run in of.groupby("trial")]
-        best = [float(run[TEST].idxmax()) for run in trials]
-        fitted = [float((run[TRAIN] == 1).idxmax()) for run in trials]
+        best = [run.index[run[TEST].argmax()] for run in trials]
+        fitted = [run.index[(run[TRAIN] == 1).argmax()] for run in trials]
         values[f"steps, {name}: fitted - best"] = [*map(float, np.subtract(fitted, best))]
         values[f"accuracy, {name}: best - last"] = [
             float(run[TEST].max() - run[TEST].iloc[-1]) for run in trials
@@ -83,13 +84,13 @@ def _of_capacity(curves: pd.DataFrame) -> Values:
     runs = curves.groupby(KEYS).agg(best=(TEST, "max"), fitted=("fitted", "min"))
     best, steps = runs["best"], np.log2(runs["fitted"])
 
-    def gain(name: str) -> pd.Series:
+    def gain(name: str) -> Any:
         return best.loc[f"{name}, 500", "units 256"] - best.loc[f"{name}, 500", "units 16"]
 
-    def faster(name: str) -> pd.Series:
+    def faster(name: str) -> Any:
         return steps.loc[f"{name}, 500", "units 16"] - steps.loc[f"{name}, 500", "units 256"]
 
-    def slower(name: str) -> pd.Series:
+    def slower(name: str) -> Any:
         return steps.loc[f"{name}, 1000", "units 256"] - steps.loc[f"{name}, 250", "units 256"]
 
     return {
