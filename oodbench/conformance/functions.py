@@ -95,22 +95,20 @@ class _Objective(nn.Module):
 
     def __init__(self, algorithm: Algorithm) -> None:
         super().__init__()
-        self.algorithm = algorithm
-        self._hparams = algorithm.hparams
+        self.algorithm, self.usual = algorithm, algorithm.hparams
+
+    def at(self, values: dict[str, Any]) -> Algorithm:
+        """The method at these values."""
+        self.algorithm.hparams = replace(self.usual, **values)
+        return self.algorithm
 
     def forward(
         self, values: dict[str, Any], noise: dict[str, Tensor], batch: Batch, step: int
     ) -> Tensor:
-        self.algorithm.hparams = replace(self._hparams, **values)
-        batch = self.algorithm.prepare(replace(batch, noise=noise))
-        out = self.algorithm.outputs(batch, step)
-        out.buffers.update(self.algorithm.next_buffers(out))
-        return self.algorithm.minimised(out)
-
-    def noise(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:
-        """Noise at these values; drawn outside of `vmap`, as in training."""
-        self.algorithm.hparams = replace(self._hparams, **values)
-        return self.algorithm.noise_at(batch, step)
+        algorithm = self.at(values)
+        out = algorithm.outputs(algorithm.prepare(replace(batch, noise=noise)), step)
+        out.buffers.update(algorithm.next_buffers(out))
+        return algorithm.minimised(out)
 
 
 def _drawn_numbers(cls: type[Algorithm], count: int) -> list[dict[str, Any]]:
@@ -132,12 +130,6 @@ def _many(function: Callable[..., Any], *values: Any) -> Any:
             raise AssertionError(explained(error) or described(error)) from error
 
 
-def _gradients(total: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
-    parameters = list(leaves.values())
-    options: Any = {"allow_unused": True, "materialize_grads": True}
-    return dict(zip(leaves, torch.autograd.grad(total, parameters, **options), strict=True))
-
-
 @requirement
 def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
     """`objective` and `combine` take a drawn number as a tensor: `vmap` over runs changes nothing.
@@ -148,8 +140,8 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
     drawn, batch = _drawn_numbers(cls, 3), tiny_batch(task)
     numbers = {n: torch.tensor([v[n] for v in drawn], dtype=torch.float64) for n in drawn[0]}
     torch.manual_seed(2)
-    parameters = {
-        name: torch.stack([p.detach() + 0.1 * torch.randn_like(p) for _ in drawn])
+    leaves = {
+        name: torch.stack([p.detach() + 0.1 * torch.randn_like(p) for _ in drawn]).requires_grad_()
         for name, p in module.named_parameters()
     }
 
@@ -159,27 +151,23 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
             result: Tensor = functional_call(module, p, (values, noise, batch, step))
             return result
 
-        noise = [module.noise(values, batch, step) for values in drawn]
+        noise = [module.at(values).noise_at(batch, step) for values in drawn]  # outside of `vmap`
         every = {name: torch.stack([each[name] for each in noise]) for name in noise[0]}
-        leaves = {name: p.requires_grad_() for name, p in parameters.items()}
-        values_of_runs = _many(vmap(value), leaves, numbers, every)
-        gradients = _gradients(values_of_runs.sum(), leaves)
+        of_runs = _many(vmap(value), leaves, numbers, every)
+        options: Any = {"allow_unused": True, "materialize_grads": True}
+        found = torch.autograd.grad(of_runs.sum(), list(leaves.values()), **options)
         for k, values in enumerate(drawn):
-            alone = {name: p[k].detach() for name, p in parameters.items()}
+            alone = {name: p[k].detach() for name, p in leaves.items()}
             gradient, wanted = grad_and_value(value)(alone, values, noise[k])
-            require_close(
-                values_of_runs[k].detach(),
-                wanted,
-                f"the objective of run {k} differs at step {step}",
-            )
-            for name, g in gradient.items():
-                require_close(gradients[name][k], g, f"the gradient of '{name}' differs")
+            what = f"the objective of run {k} differs at step {step}"
+            require_close(of_runs[k].detach(), wanted, what)
+            for (name, g), ours in zip(gradient.items(), found, strict=True):
+                require_close(ours[k], g, f"the gradient of '{name}' differs")
 
     stacks = torch.randn(len(drawn), len(ENVIRONMENTS), 40, dtype=torch.float64)
 
     def combined(values: Any, stack: Tensor) -> Tensor:
-        module.algorithm.hparams = replace(module._hparams, **values)
-        return module.algorithm.combine(stack)
+        return module.at(values).combine(stack)
 
     combined_of_runs = _many(vmap(combined), numbers, stacks)
     for k, values in enumerate(drawn):

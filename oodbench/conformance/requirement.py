@@ -53,19 +53,15 @@ def requirement(function: Requirement) -> Requirement:
             function(cls, task)
         except (DoesNotApply, RoundOff):
             raise
+        except UserError as error:
+            raise Broken(str(error)) from error
         except Exception as error:
-            raise Broken(_reason(function, error)) from error
+            advice = " ".join((function.__doc__ or "").split()).partition(". ")[2]
+            reason = str(error) if isinstance(error, AssertionError) else described(error)
+            raise Broken(f"{reason}. {advice}" if advice else reason) from error
 
     requirements.append(check)
     return check
-
-
-def _reason(requirement: Requirement, error: Exception) -> str:
-    if isinstance(error, UserError):
-        return f"{error}"
-    advice = " ".join((requirement.__doc__ or "").split()).partition(". ")[2]
-    reason = str(error) if isinstance(error, AssertionError) else described(error)
-    return f"{reason}. {advice}" if advice else reason
 
 
 def on_one_task(function: Requirement) -> Requirement:
@@ -98,11 +94,9 @@ def check_algorithm(algorithm: str | type[Algorithm], say: Callable[[str], objec
     tasks, broken = tasks_of(cls), dict[str, list[str]]()
     for each in requirements:
         say(_outcome(cls, each, tasks, broken))
-    for task in TASKS.values():
-        if task not in tasks:
-            say(
-                f"not tried: {task.kind} tasks, {why_skipped(cls, tiny_problem(suited(cls, task)))}"
-            )
+    for task in (task for task in TASKS.values() if task not in tasks):
+        reason = why_skipped(cls, tiny_problem(suited(cls, task)))
+        say(f"not tried: {task.kind} tasks, {reason}")
     sentences = []
     for reason, (first, *others) in broken.items():  # one mistake often breaks several requirements
         more = f" and {len(others)} more" if others else ""

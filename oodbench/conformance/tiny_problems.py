@@ -116,9 +116,7 @@ def tiny_algorithm(
     built = build(network, small, *sizes, seed=0)
     torch.manual_seed(1)
     algorithm = cls(built, problem, hparams)
-    usual = (
-        torch.get_default_dtype()
-    )  # a parameter that the method makes in another precision keeps it
+    usual = torch.get_default_dtype()  # what the method makes in another precision keeps it
     for holder in (*algorithm.parameters(), *algorithm.buffers()):
         holder.data = holder.data.to(dtype) if holder.dtype == usual else holder.data
     algorithm.network.to(memory_format=memory_format)
@@ -126,13 +124,17 @@ def tiny_algorithm(
     return algorithm
 
 
+def weights_of(algorithm: Algorithm) -> Tensor:
+    """A copy of the network's parameters, (P,)."""
+    return parameters_to_vector(algorithm.network.parameters()).detach().clone()
+
+
 def network_step(algorithm: Algorithm, batch: Batch, step: int) -> Tensor:
     """Run an update; the change of the network's P parameters divided by minus the learning rate, (P,).
 
     With the hyperparameters `PLAIN` this is the gradient that the method gave the network.
     """
-    before = parameters_to_vector(algorithm.network.parameters()).detach().clone()
+    before = weights_of(algorithm)
     algorithm.train_step(batch, step)
-    after = parameters_to_vector(algorithm.network.parameters()).detach()
     lr: float = algorithm.hparams.lr
-    return (before - after) / lr
+    return (before - weights_of(algorithm)) / lr

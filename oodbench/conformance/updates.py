@@ -4,12 +4,12 @@ import copy
 import io
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector
 
 from oodbench.algorithms import Algorithm, Batch, Problem, why_skipped
 from oodbench.conformance.requirement import DoesNotApply, on_one_task, require_close, requirement
@@ -23,6 +23,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_algorithm,
     tiny_batch,
     tiny_problem,
+    weights_of,
 )
 from oodbench.errors import UserError
 from oodbench.hparams import checked, defaults, distributions, draw
@@ -56,13 +57,12 @@ def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
     for index in range(2):
         values = draw(cls.Hparams, "every method", index)
         algorithm = tiny_algorithm(cls, tiny_problem(task), values, dtype=torch.float32)
-        before = parameters_to_vector(algorithm.network.parameters()).detach().clone()
+        before = weights_of(algorithm)
         batch = _float32(tiny_batch(task))
         algorithm.fit_examples(batch.x.flatten(0, 1), batch.y.flatten(0, 1))
         for step in (0, 1, 2, LAST):
             _require_finite_update(algorithm, tiny_batch(task, step), step)
-        after = parameters_to_vector(algorithm.network.parameters()).detach()
-        moved = not torch.equal(before, after)
+        moved = not torch.equal(before, weights_of(algorithm))
         assert moved or not cls.trains_network, "four updates do not change the network"
     shape = tuple(algorithm.predict(torch.zeros(7, *algorithm.problem.input_shape)).shape)
     wanted = (7, task.num_outputs)
@@ -103,10 +103,10 @@ def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
 
 def _short_run(cls: type[Algorithm], problem: Problem) -> tuple[Tensor, Tensor]:
     algorithm = tiny_algorithm(cls, replace(problem, steps=SHORT), PLAIN, dtype=torch.float32)
-    start = parameters_to_vector(algorithm.network.parameters()).detach().clone()
+    start = weights_of(algorithm)
     for step in range(SHORT):
         algorithm.train_step(_float32(tiny_batch(problem.task, step % 10)), step)
-    return start, parameters_to_vector(algorithm.network.parameters()).detach()
+    return start, weights_of(algorithm)
 
 
 def _move(algorithm: Algorithm) -> None:
@@ -200,28 +200,28 @@ def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
     Keep the state of updates in buffers: `self.register_buffer("name", tensor)`.
     """
     problem = tiny_problem(task)
-    batches = [_float32(tiny_batch(task, seed)) for seed in range(6)]
-    whole = tiny_algorithm(cls, problem, dtype=torch.float32)
-    for step in range(3):
-        whole.train_step(batches[step], step)
+    whole, resumed = (tiny_algorithm(cls, problem, dtype=torch.float32) for _ in range(2))
+    _updates(whole, range(3))
     file = io.BytesIO()
     torch.save((_state(whole), torch.get_rng_state()), file)
-    for step in range(3, 6):
-        whole.train_step(batches[step], step)
-    resumed = tiny_algorithm(cls, problem, dtype=torch.float32)
+    _updates(whole, range(3, 6))
     file.seek(0)
     (state, optimizers), rng = torch.load(file, weights_only=True)
     resumed.load_state_dict(state)
     for name, optimizer in resumed.optimizers.items():
         optimizer.load_state_dict(optimizers[name])
     torch.set_rng_state(rng)
-    for step in range(3, 6):
-        resumed.train_step(batches[step], step)
+    _updates(resumed, range(3, 6))
     (wanted, wanted_optimizers), (state, optimizers) = _state(whole), _state(resumed)
     for name, value in wanted.items():
         assert torch.equal(state[name], value), f"'{name}' differs after resuming"
     same = _tensors(optimizers), _tensors(wanted_optimizers)
     assert all(map(torch.equal, *same)), "the optimizers' states differ after resuming"
+
+
+def _updates(algorithm: Algorithm, steps: Iterable[int]) -> None:
+    for step in steps:
+        algorithm.train_step(_float32(tiny_batch(algorithm.problem.task, step)), step)
 
 
 def _state(algorithm: Algorithm) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -61,8 +61,6 @@ class Target(BaseModel):
     """The algorithm's label in the sweep, or the key of our number in the computation's values."""
     dataset: str | None = None
     """The dataset's name in tables, if the sweep has several; the file may give its short name."""
-    short: str | None = None
-    """The dataset's short name, if the file gives it."""
     test_environments: tuple[str, ...] | None = None
     """The run's test environments; None: the mean over all sets of test environments of the dataset."""
     selection: str = LAST
@@ -101,12 +99,13 @@ class Target(BaseModel):
     def stderr(self) -> float:
         """The standard error of the source's value; 0 if the source prints no error."""
         n = self.trials or 1
-        return {
-            "std": self.error / math.sqrt(n),
-            "population std": self.error / math.sqrt(max(1, n - 1)),
-            "stderr": self.error,
-            "population stderr": self.error * math.sqrt(n / max(1, n - 1)),
-        }.get(self.error_is, 0.0)
+        factors = {
+            "std": 1 / n,
+            "population std": 1 / max(1, n - 1),
+            "stderr": 1,
+            "population stderr": n / max(1, n - 1),
+        }
+        return self.error * math.sqrt(factors.get(self.error_is, 0))
 
     @property
     def allowed(self) -> tuple[float, float] | None:
@@ -167,11 +166,12 @@ def load_experiment(name: str) -> Experiment:
     values = read_yaml(path)
     if not isinstance(values, dict) or not isinstance(values.get("targets"), list):
         raise UserError(f"{path} must hold keys and values, `targets` (a list) among them")
-    shared = values.get("shared", {})
     only = values["sweeps"][0] if len(values.get("sweeps", ())) == 1 else ""
-    usual = {"sweep": "" if "compute" in values else only, **shared}
+    usual = {"sweep": "" if "compute" in values else only, **values.get("shared", {})}
+    names = values.get("datasets", {})
+    targets = [{**usual, **target} for target in values["targets"]]
     values["targets"] = [
-        _named({**usual, **target}, values.get("datasets", {})) for target in values["targets"]
+        t | {"dataset": names.get(t.get("dataset"), t.get("dataset"))} for t in targets
     ]
     experiment = parse(Experiment, {"name": name, **values}, str(path))
     for target in experiment.targets:
@@ -182,11 +182,6 @@ def load_experiment(name: str) -> Experiment:
     if len(experiment.by_key) < len(experiment.targets):
         raise UserError(f"{path}: two targets have the same key")
     return experiment
-
-
-def _named(target: dict[str, Any], datasets: dict[str, str]) -> dict[str, Any]:
-    short = target.get("dataset")
-    return {**target, "dataset": datasets[short], "short": short} if short in datasets else target
 
 
 def experiment_names() -> list[str]:

@@ -55,24 +55,21 @@ class Comparison:
         on the number of values that differ from it: some of ours, and none of the source's. A single trial
         of ours is assumed to vary like the source's repetitions.
         """
-        if self.diverged or self.target.allowed is not None:
+        target, n = self.target, len(self.values)
+        if self.diverged or target.allowed is not None:
             return math.nan
-        if self.target.error_is == "constant":
-            return self._deviate()
-        ours, of_paper = self.stderr, self.target.stderr
-        if len(self.values) < 2:
-            ours = of_paper * math.sqrt(self.target.trials or math.nan)
-        if self.target.error_is == "one run":
-            of_paper = self.stderr * math.sqrt(len(self.values))
+        if target.error_is == "constant":
+            different = sum(value != target.value for value in self.values)
+            counts = np.array([[different, n - different], [0, target.trials or 0]])
+            p = float(scipy.stats.fisher_exact(counts).pvalue)
+            return math.copysign(float(scipy.stats.norm.isf(p / 2)), self.difference)
+        ours, of_paper = self.stderr, target.stderr
+        if n < 2:
+            ours = of_paper * math.sqrt(target.trials or math.nan)
+        if target.error_is == "one run":
+            of_paper = self.stderr * math.sqrt(n)
         error = math.hypot(ours, of_paper)
         return self.difference / error if error > 0 else math.nan
-
-    def _deviate(self) -> float:
-        different = sum(value != self.target.value for value in self.values)
-        repetitions = self.target.trials or 0
-        counts = np.array([[different, len(self.values) - different], [0, repetitions]])
-        p = float(scipy.stats.fisher_exact(counts).pvalue)
-        return math.copysign(float(scipy.stats.norm.isf(p / 2)), self.difference)
 
     @property
     def off(self) -> bool | None:
@@ -134,31 +131,32 @@ def verdict_sheet(experiment: Experiment, measured: Measured) -> Sheet:
 
 
 def _block(experiment: Experiment, source: str, comparisons: Sequence[Comparison]) -> Block:
-    rows, header = [_row(c) for c in comparisons], list(HEADER)
-    if len(experiment.sweeps) > 1 and len({c.target.sweep for c in comparisons}) > 1:
+    shorts = {name: short for short, name in experiment.datasets.items()}
+    rows, header = [_row(c, shorts) for c in comparisons], list(HEADER)
+    if len({c.target.sweep for c in comparisons}) > 1:
         header.insert(1, "sweep")
         for row, c in zip(rows, comparisons, strict=True):
             row.insert(1, c.target.sweep)
     return Block(f"{experiment.title} ({source})", header, rows, len(rows))
 
 
-def _row(c: Comparison) -> list[Cell]:
+def _row(c: Comparison, shorts: Mapping[str, str]) -> list[Cell]:
     t = c.target
     where = t.environment or "-"
     if t.test_environments:
         where += f" (test {'+'.join(t.test_environments)})"
-    dataset = t.short or t.dataset
-    if dataset:
+    if t.dataset:
+        dataset = shorts.get(t.dataset, t.dataset)
         where = f"{dataset}: {where}" if t.environment else dataset
     if t.step is not None:
         where += f", step {t.step}"
-    digits = max(len(f"{number:g}".partition(".")[2]) for number in (t.value, t.error))
     bound = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "")
     paper = numbers.Printed(f"{bound}{t.value:g}")
     if t.error:
+        digits = max(len(f"{number:g}".partition(".")[2]) for number in (t.value, t.error))
         paper = numbers.Printed(f"{bound}{t.value:.{digits}f}", f"{t.error:.{digits}f}")
-    ours = "-" if not c.values else numbers.measured(c.mean, c.stderr)
-    difference = "-" if not c.values else f"{c.difference:+.3g}"
+    ours: Cell = numbers.measured(c.mean, c.stderr) if c.values else "-"
+    difference = f"{c.difference:+.3g}" if c.values else "-"
     z = "-" if math.isnan(c.z) else f"{c.z:+.1f}"
     return [t.row, where, t.metric, paper, ours, difference, z, str(len(c.values)), c.verdict]
 
@@ -179,10 +177,9 @@ def _selection(source: str, comparisons: Sequence[Comparison]) -> str:
 
 
 def _frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    rows: list[Mapping[str, object]] = [
+    return pd.DataFrame(
         c.target.model_dump()
         | {"ours": c.mean, "ours_stderr": c.stderr, "difference": c.difference, "z": c.z}
         | {"n": len(c.values), "verdict": c.verdict}
         for c in comparisons
-    ]
-    return pd.DataFrame(rows)
+    )

@@ -51,10 +51,9 @@ def test_a_target_may_name_its_dataset_shortly(
     written: Callable[[str], targets.Experiment],
 ) -> None:
     text = GOOD.replace("about", 'datasets: {A: "D(x=1)"}\nabout')
-    (found,) = written(text.replace("row: ERM", "row: ERM, dataset: A")).targets
-    assert (found.dataset, found.short) == ("D(x=1)", "A")
-    (found,) = written(text.replace("row: ERM", "row: ERM, dataset: B")).targets
-    assert (found.dataset, found.short) == ("B", None)
+    for name, dataset in {"A": "D(x=1)", "B": "B"}.items():
+        (found,) = written(text.replace("row: ERM", f"row: ERM, dataset: {name}")).targets
+        assert found.dataset == dataset
 
 
 @pytest.mark.parametrize(
