@@ -100,7 +100,6 @@ class Listed(Dataset):
             )
         super().__init__(replace(options, md5=checksum), data_dir)
         self.rows = _cells(self.path, checksum, options.encoding, options.separator)
-        self.reader = Reader(self.rows, options.decimal)
         self._roles: dict[str, Reading] = {}
         """The readings of the columns that are no inputs, by their names."""
         self._refuse_a_second_header()
@@ -109,6 +108,8 @@ class Listed(Dataset):
             name: torch.from_numpy(np.flatnonzero(names == name)) for name in in_order(set(names))
         }
         """The rows of each environment, in the order of the file."""
+        rows = {name: at.tolist() for name, at in self.places.items()}
+        self.reader = Reader(self.rows, options.decimal, rows)
         self.environments = tuple(self.places)
         self.test_environments = self._test_environments()
         self.standardises_targets = options.kind == "real"

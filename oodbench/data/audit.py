@@ -138,7 +138,7 @@ def _is_chance(tested: Array, trained: Array) -> bool:
 def _of_columns(
     dataset: Dataset, environments: Environments, training: Sequence[str]
 ) -> Iterator[Finding]:
-    """Findings on columns that alone tell the target, and on identifiers."""
+    """Findings on columns that alone tell the target or the environment, and on identifiers."""
     columns, parts = dataset.columns, {n: e for n, e in environments.items() if len(e.y)}
     if columns is None or any(isinstance(e.x, Stored) for e in parts.values()):
         return
@@ -158,6 +158,10 @@ def _of_columns(
         if why := _identifier(name, x[known, i], place[known], name in columns.categories):
             text = f"'{name}' looks like an identifier ({why}{said}): `features` leaves it out"
             yield Finding("an identifier", tuple(parts), {"rows": len(x)}, name, text)
+        if _repeats_place(x[known, i], place[known], len(parts)):
+            text = f"'{name}' repeats the environment: each has one value of its own{said}"
+            text += "; `features` leaves it out"
+            yield Finding("an environment column", tuple(parts), {"rows": len(x)}, name, text)
         rows, is_class = trained & known, dataset.task.has_classes
         if y.shape[1] == 1 and (score := _told(x[rows, i], y[rows, 0], is_class)):
             share = f"{100 * score:.4g} % of {'the classes' if is_class else 'its variance'}{said}"
@@ -208,6 +212,14 @@ def _identifier(name: str, values: Array, place: Array, is_category: bool) -> st
     are_many = all(len(np.unique(v)) > max(MANY, len(v) / 5) for v in parts)
     has_ranges = are_many and _told(values, place, True)
     return "its ranges hardly overlap between environments" if has_ranges else ""
+
+
+def _repeats_place(values: Array, place: Array, count: int) -> bool:
+    """Whether each of several environments has a single value that no other has."""
+    there, first, sizes = np.unique(place, return_index=True, return_counts=True)
+    own = values[first]
+    is_its_own = 1 < count == len(there) == len(np.unique(own))
+    return bool(is_its_own and (values == np.repeat(own, sizes)).all())
 
 
 def _few(dataset: Dataset, name: str, environment: Environment) -> Iterator[Finding]:

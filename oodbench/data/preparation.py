@@ -203,7 +203,8 @@ def inspect(dataset: Dataset) -> list[Contents]:
             raise UserError(
                 f"{dataset.label}: with {names} held out, no environment is left to train on"
             )
-        fitted(dataset, environments, {n: torch.arange(len(environments[n].y)) for n in training})
+        some = {n: torch.arange(min(CHUNK, len(environments[n].y))) for n in training}
+        fitted(dataset, environments, some)
     return every
 
 

@@ -18,6 +18,7 @@ from oodbench.networks.vision import add_mix_style, freeze_statistics, require_i
 from oodbench.networks.weights import (
     REPLACED,
     Pretrained,
+    is_there,
     load_fitting,
     misfit,
     read_weights,
@@ -159,7 +160,7 @@ class Timm(Pretrained):
         if weights in ("none", "cached"):
             return None if weights == "none" else _cached(str(values["model"]))
         file = Path(weights).expanduser()
-        if not file.is_file():
+        if not is_there(file):
             raise UserError(
                 f"weights: there is no file {file} (`none`, `cached`, or a file of safetensors or torch)"
             )

@@ -1,6 +1,7 @@
 """Files of pretrained weights: finding, checking and reading them."""
 
 import argparse
+import hashlib
 import pickle
 import re
 import warnings
@@ -18,11 +19,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from oodbench import identity
 from oodbench.datasets import Dataset
-from oodbench.errors import UserError, counted
+from oodbench.errors import UserError, counted, unknown
 from oodbench.files import refuse_pointer
-from oodbench.identity import by_stamp
-from oodbench.identity import sha256 as sha256
 from oodbench.networks.base import Network, check_by_building
 
 PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
@@ -90,7 +90,7 @@ def weights_file(model: str, weights: str) -> Path:
     """The file of `weights`, a name in PUBLISHED or a path; raises UserError if it is missing."""
     if weights not in PUBLISHED:
         file = Path(weights).expanduser()
-        if not file.is_file():
+        if not is_there(file):
             names = ", ".join(f"`{name}`" for name in ("none", *PUBLISHED))
             raise UserError(f"weights: there is no file {file} ({names} or a .pth file)")
         return file
@@ -110,6 +110,24 @@ def weights_file(model: str, weights: str) -> Path:
     return file
 
 
+def parts_of(file: Path) -> tuple[Path, str]:
+    """The file and the key of `FILE#KEY`, which names the weights under one key of a checkpoint."""
+    path, mark, key = str(file).rpartition("#")
+    return (file, "") if file.exists() or not mark else (Path(path), key)
+
+
+def is_there(file: Path) -> bool:
+    """Whether a file of weights is there, also where a key follows its name."""
+    return parts_of(file)[0].is_file()
+
+
+def sha256(file: Path) -> str:
+    """The SHA-256 of a file of weights; with a key, of that of the file and the key."""
+    path, key = parts_of(file)
+    whole = identity.sha256(path)
+    return hashlib.sha256(f"{whole}#{key}".encode()).hexdigest() if key else whole
+
+
 def require_sha256(file: Path | None, wanted: str) -> None:
     """Raise UserError if a SHA-256 is `wanted`, not empty, and the file has another one."""
     if wanted and (file is None or sha256(file) != wanted):
@@ -117,13 +135,26 @@ def require_sha256(file: Path | None, wanted: str) -> None:
         raise UserError(f"{given} is not the file of weights with SHA-256 {wanted}")
 
 
-@by_stamp(1)
 def read_weights(file: Path) -> Mapping[str, Tensor]:
     """The state_dict in a file of safetensors or torch, unwrapped from training scripts' dictionaries.
 
-    Reading runs no code from the file. Raises UserError for truncated files and other formats. The last
-    file's state_dict stays in memory.
+    `FILE#KEY` is what a checkpoint holds under a key, such as `student`. Reading runs no code from the
+    file. Raises UserError for truncated files and other formats. The last file's tensors stay in memory.
     """
+    path, key = parts_of(file)
+    whole, wrapped = _read(path)
+    if not key:
+        return whole
+    start = f"{key}."
+    inside = {k.removeprefix(start): v for k, v in whole.items() if k.startswith(start)}
+    if found := wrapped.get(key) or inside:
+        return found
+    raise unknown("key", key, [*wrapped, *{k.partition(".")[0]: 0 for k in whole}], str(path))
+
+
+@identity.by_stamp(1)
+def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, Tensor]]]:
+    """The state_dict of a file, and those under the keys of training scripts."""
     state: Any
     refuse_pointer(file)
     try:
@@ -147,7 +178,8 @@ def read_weights(file: Path) -> Mapping[str, Tensor]:
     if not flat:
         held = f" but {', '.join(map(str, [*state][:6]))}" if isinstance(state, Mapping) else ""
         raise UserError(f"{file} does not hold a state_dict of tensors{held}"[:300])
-    return flat
+    wrapped = {k: _flat(state[k]) for k in WRAPPERS if isinstance(state.get(k), Mapping)}
+    return flat, wrapped
 
 
 def _flat(state: Mapping[Any, Any]) -> dict[str, Tensor]:
@@ -211,7 +243,7 @@ def without_prefix(
             first, second = sorted((fitting[0], prefix))
             raise UserError(
                 f"{file} holds different weights under the prefixes `{first}` and `{second}`: "
-                "save one of the two alone"
+                f"choose one by `weights: {file}#{first.removesuffix('.')}`"
             )
     if fitting[0]:
         others = Counter(".".join(k.split(".")[:2]) for k in state if not k.startswith(fitting[0]))

@@ -15,7 +15,7 @@ from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import Sweep, find_sweep, from_commas, name_of, read_sweep
-from oodbench.sweep.launch import is_complete, weights_files
+from oodbench.sweep.launch import check_rules, is_complete, weights_files
 from oodbench.sweep.launch import launch as launch_sweep
 from oodbench.sweep.launchers import LaunchOptions, Resources, submitters
 from oodbench.sweep.plan import as_json, make_plan, show_plan
@@ -94,6 +94,7 @@ def plan(
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
     load_plugins([*parsed.plugins, *(plugin or ())])
     made = make_plan(parsed, data_dir)
+    check_rules(parsed.keep_weights, made.runs.values())
     if format_ == "json":
         typer.echo(as_json(made))
         return

@@ -28,12 +28,15 @@ from oodbench.algorithms import Algorithm, algorithms
 from oodbench.datasets import PLAIN, Dataset, datasets, register
 from oodbench.errors import LONGEST_LIST, ORIGIN, UserError, definition
 from oodbench.files import whole_file, write_whole
+from oodbench.identity import digest_of
 from oodbench.networks.base import Network, networks
 from oodbench.registry import Registry
 from oodbench.results.data_files import DATA
 from oodbench.results.directory import Directory
 
 MAIN = "__main__"
+LONGEST_NAME = 120
+"""Names of data frames' files are cut after so many letters, as file systems take some 255."""
 FOLDER, PREFIX = "plugins", "saved_"
 ELSE = "write it into a file of its own, and import that"
 KINDS: Mapping[str, tuple[Registry[Any], type]] = {
@@ -127,7 +130,10 @@ def _table(entry: dict[str, Any], out: Path | None, data_dir: Path | None) -> di
         )
     if out is None:
         raise UserError("a data frame is written into a results directory, which `out` names")
-    file = _folder(out, DATA) / f"{quote(str(label), safe=' ')}.parquet"
+    stem = quote(str(label), safe=" ")
+    if len(stem) > LONGEST_NAME:
+        stem = f"{stem[:LONGEST_NAME]}-{digest_of(stem.encode())}"
+    file = _folder(out, DATA) / f"{stem}.parquet"
     kinds = {name: getattr(kind, "categories", kind) for name, kind in frame.dtypes.items()}
     spans = [
         name for name, kind in kinds.items() if isinstance(getattr(kind, "dtype", kind), SPANS)

@@ -166,6 +166,15 @@ def test_whole_numbers_that_look_like_identifiers(tmp_path: Path, name: str, cel
     assert finding.example == name and "looks like an identifier" in finding.sentence
 
 
+@pytest.mark.parametrize("values", [["u", "v", "w"], [3, 1, 2]])
+def test_a_column_that_repeats_the_environment(tmp_path: Path, values: list[Any]) -> None:
+    data = frame()
+    (finding,) = found(tmp_path, data.assign(site=np.repeat(values, SIZE)))["an environment column"]
+    assert finding.example == "site" and "'site' repeats the environment" in finding.sentence
+    for other in (np.repeat([*values[:2], values[0]], SIZE), np.repeat(values, SIZE)[::-1][1:]):
+        assert not found(tmp_path, data.assign(site=[*other, *other[:1]][: len(data)])), other
+
+
 def test_few_examples_of_groups_classes_and_environments(tmp_path: Path) -> None:
     data = frame().assign(sex=np.resize(["f", "m"], 3 * SIZE))
     data.loc[SIZE, ["sex", "target"]] = "other", "yes"

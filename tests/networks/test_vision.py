@@ -164,7 +164,7 @@ def test_a_student_and_its_teacher_are_not_confused(file: Path, tmp_path: Path) 
     both = {f"student.{k}": v for k, v in plain.items()}
     both |= {f"teacher.{k}": v + 1 for k, v in plain.items()}
     torch.save(both, tmp_path / "both.pth")
-    with pytest.raises(UserError, match=r"prefixes `student\.` and `teacher.`: save one"):
+    with pytest.raises(UserError, match=r"prefixes `student\.` and `teacher.`: choose one"):
         build("ResNet18", {"weights": str(tmp_path / "both.pth")}, (3, 32, 32), 5, seed=0)
 
 

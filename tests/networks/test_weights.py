@@ -13,6 +13,7 @@ from torch import Tensor
 
 from oodbench.errors import UserError
 from oodbench.networks.base import build
+from oodbench.networks.weights import sha256
 
 pytestmark = pytest.mark.slow
 
@@ -40,10 +41,12 @@ def chunked(state: State, blocks: int = 3) -> dict[str, Tensor]:
     return {re.sub(r"\bblocks\.(\d+)\.", name, k): v for k, v in state.items()}
 
 
-def read(state: object, folder: Path, model: str = VIT, size: int = 32) -> tuple[State, str]:
+def read(
+    state: object, folder: Path, model: str = VIT, size: int = 32, key: str = ""
+) -> tuple[State, str]:
     """The weights that a network has from a file of `state`, and what is said of it."""
     torch.save(state, folder / "file.pth")
-    values = {"model": model, "weights": str(folder / "file.pth"), "size": size}
+    values = {"model": model, "weights": f"{folder / 'file.pth'}{key}", "size": size}
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         network = build("timm", values, (3, size, size), 2, 0)
@@ -91,8 +94,19 @@ def test_two_that_fit_are_refused_and_one_that_does_not_is_no_rival(
 ) -> None:
     other = {name: value + 1 for name, value in vit.items()}
     for first, second in (("student", "teacher"), ("state_dict", "state_dict_ema"), ("a", "b")):
-        with pytest.raises(UserError, match=rf"prefixes `{first}\.` and `{second}\.`: save one of"):
+        with pytest.raises(
+            UserError, match=rf"`{first}\.` and `{second}\.`: choose one .*#{first}`"
+        ):
             read({first: vit, second: other, "epoch": 3}, tmp_path)
+        for key, wanted in ((first, vit), (second, other)):
+            assert equal(read({first: vit, second: other}, tmp_path, key=f"#{key}")[0], wanted)
+    assert equal(read({"student": vit, "epoch": 3}, tmp_path, key="#student")[0], vit)
+    with pytest.raises(UserError, match=r"unknown key 'studnt' .*; did you mean student\?"):
+        read({"student": vit, "teacher": other}, tmp_path, key="#studnt")
+    file = tmp_path / "file.pth"
+    assert (
+        len({sha256(file), *(sha256(Path(f"{file}#{key}")) for key in ("student", "teacher"))}) == 3
+    )
     momentum = under("module.encoder_q.", vit) | under("module.encoder_k.", other)
     with pytest.raises(UserError, match=r"`module\.encoder_k\.` and `module\.encoder_q\.`"):
         read({"state_dict": momentum}, tmp_path)

@@ -53,6 +53,11 @@ def test_a_plan_of_steps_that_fail_ends_with_one_sentence_each(tmp_path: Path) -
     assert re.search(r"Raising on .* fails at its first steps: .*odd_methods\.py:\d+, in up", told)
 
 
+def test_a_plan_refuses_a_rule_that_is_not_there(tmp_path: Path) -> None:
+    sweep = tiny_file(tmp_path, keep_weights=["last", "val_en"])
+    assert "in keep_weights; did you mean val_env" in mistake(run("plan", sweep))
+
+
 def test_a_broken_run_is_named_and_trained_anew_where_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_data_frame_is_a_table_whose_content_is_in_the_ids(tmp_path: Path) -> 
     as_file = {"name": "Table", "file": str(file), "target": "y", "environment": "site"}
     same = oodbench.sweep([as_file | {"label": "cohort"}], ["ERM"], out=tmp_path / "other", **KEYS)
     ids = [*results.plan().index]
+    oodbench.sweep([entry | {"label": 300 * "é"}], ["ERM"], out=tmp_path / "long", **KEYS)
     assert [*same.plan().index] == ids
     entry["data"] = frame(age=1.0)
     with pytest.raises(UserError, match="The data of cohort have changed"):

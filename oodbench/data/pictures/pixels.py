@@ -57,7 +57,7 @@ def opened(file: Path, content: IO[bytes] | None = None) -> Iterator[Image.Image
         if isinstance(error, UnidentifiedImageError):  # whose text is an address in memory
             why = f"its format is unknown; {nature(file)}".removesuffix("; ")
         if isinstance(error, Image.DecompressionBombError):
-            why = f"{why.partition(',')[0]}; save it smaller"
+            why = f"{why.partition(',')[0]}; save it smaller, as `size` makes it anyway"
         raise UserError(f"{file} cannot be read as an image ({why})") from error
 
 

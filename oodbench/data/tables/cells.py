@@ -25,6 +25,7 @@ SAMPLE, LONG = 200, 10**6
 BLANKS = f"{string.whitespace}\xa0\u200b\ufeff"
 """What is left out around names: blanks, and signs that nobody sees."""
 NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d([eE][-+]?\d+)?\s*")
+LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 JSON = re.compile(r'\s*\[?\s*\{\s*["}]')
 """How JSON begins."""
 UNREAD = (
@@ -257,7 +258,8 @@ def _columns(text: str, separator: str, path: Path) -> tuple[list[str], list[pa.
 
 
 def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    lines = (match[0] for match in LINE.finditer(text))  # a stream would copy a large text
+    reader = csv.reader(lines, delimiter=separator, strict=True)
     try:
         for cells in reader:
             if cells:

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -98,9 +98,11 @@ BLANKS = {d: Form(d, GROUPED, "numbers with a blank or ' between thousands") for
 class Reader:
     """Reads the columns of a table as numbers, dates or texts."""
 
-    def __init__(self, cells: Cells, decimal: str = "") -> None:
-        """Take `decimal`, `.` or `,`; it is found from all columns unless it is given."""
-        self.table = cells
+    def __init__(
+        self, cells: Cells, decimal: str = "", places: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        """Take `decimal`, `.` or `,`, found from all columns unless given, and each environment's rows."""
+        self.table, self._places = cells, places or {}
         chosen = decimal or self._found_decimal()
         others = [] if decimal else [f for d in FORMS if d != chosen for f in FORMS[d]]
         self.forms = [*FORMS[chosen], BLANKS[chosen], *others]
@@ -123,7 +125,9 @@ class Reader:
                 f"{self.table.place(row)}: '{name}' is too large a number, {cells[row]}"
             )
         given, why = values[~np.isnan(values)], [form.said]
-        if form is FORMS["."][1]:
+        if form is not POINT and (odd := self._spellings(filled, may_agree=True)):
+            why.append(odd)
+        elif form is FORMS["."][1]:
             why.append("`decimal=,` if it is a decimal one")
         if marks := [m for m in pc.unique(cells.filter(pc.is_null(filled))).to_pylist() if m]:
             why.append(f"{', '.join(marks)} taken for empty")
@@ -159,7 +163,30 @@ class Reader:
         else:
             return found
         what = f"'{name}' must be a number, not '{cells[row]}'"
-        raise UserError(f"{self.table.place(row)}: {what}{OR_ELSE}")
+        odd = self._spellings(_with_hyphens(cells), may_agree=False)
+        raise UserError(f"{self.table.place(row)}: {what}{f'; {odd}' if odd else OR_ELSE}")
+
+    def _spellings(self, cells: pa.Array, *, may_agree: bool) -> str:
+        """A clause on two environments that write numbers by different signs, such as 1.234 and 1,234.
+
+        They may agree where a cell such as 1,234.5 has both signs.
+        """
+        written = {sign: pc.match_substring_regex(cells, rf"\d[{sign}]\d+$") for sign in ".,"}
+        if not all(pc.any(matches).as_py() for matches in written.values()):
+            return ""
+        if may_agree and pc.any(pc.match_substring_regex(cells, r"\d([.]\d+,|,\d+[.])")).as_py():
+            return ""
+        first: dict[str, tuple[str, str]] = {}
+        for name, rows in self._places.items():
+            at = pa.array(rows)
+            found = {s: pc.index(m.take(at), True).as_py() for s, m in written.items()}
+            signs = [sign for sign, index in found.items() if index >= 0]
+            if len(signs) == 1:
+                first.setdefault(signs[0], (name, str(cells[int(rows[found[signs[0]]])])))
+        if len(first) < 2:
+            return ""
+        (one, text), (other, another) = first.values()
+        return f"environment '{one}' writes {text} and '{other}' {another}: write numbers alike everywhere"
 
     def has_numbers(self, name: str) -> bool:
         """Whether some cell of a column is a number."""

@@ -4,9 +4,10 @@ import glob
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,8 @@ from oodbench.errors import UserError
 
 ARROW, LINES = (".parquet", ".pq", ".feather", ".arrow"), (".jsonl", ".ndjson")
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\b.*")
+PARTITION = re.compile(r"([^=]+)=(.*)")
+"""A folder that holds the rows with one value of a column, such as `year=2020`."""
 TREE = ("environment", "target", "path")
 
 
@@ -41,7 +44,8 @@ def is_arrow(path: Path) -> bool:
 def table_files(path: Path) -> list[Path]:
     """The files of a table: itself, those that `save_to_disk` wrote, or shards as on Hugging Face's hub.
 
-    `data` names all shards in a folder, `data/train` those of a split. Raises UserError without them.
+    `data` names all shards in a folder, `data/train` those of a split. Files in folders such as `year=2020`
+    are read with the column that these name. Raises UserError without files.
     """
     if path.is_file():
         if (shard := SHARD.fullmatch(path.name)) and int(shard[3]) > 1:
@@ -58,6 +62,9 @@ def table_files(path: Path) -> list[Path]:
         except (OSError, ValueError, KeyError, TypeError):
             raise UserError(f"{path} is no folder that `Dataset.save_to_disk` wrote") from None
     files = sorted([*path.glob("*.parquet"), *path.glob("data/*.parquet")])
+    files = files or sorted(
+        f for f in path.rglob("*.parquet") if PARTITION.fullmatch(f.parent.name)
+    )
     files = files or sorted(path.parent.glob(f"{glob.escape(path.name)}-*-of-*.parquet"))
     if not files:
         raise UserError(f"there is no file {path}" + "/*.parquet or state.json" * path.is_dir())
@@ -81,7 +88,7 @@ def arrow_table(path: Path) -> pa.Table:
     """
     files = table_files(path)
     try:
-        tables = [_read(file) for file in files]
+        tables = [_partitioned(_read(file), file.parts[len(path.parts) : -1]) for file in files]
         whole = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:160]}") from None
@@ -112,6 +119,15 @@ def _read(file: Path) -> pa.Table:
             numbers = pc.if_else(pc.less(numbers, 0), None, numbers)
             column = pc.take(pa.array(feature["names"], pa.string()), numbers)
             table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def _partitioned(table: pa.Table, folders: Sequence[str]) -> pa.Table:
+    """The table with the columns that the folders of its file name."""
+    for name, value in (m.groups() for m in map(PARTITION.fullmatch, folders) if m):
+        text = None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
+        if name not in table.column_names:
+            table = table.append_column(name, pa.array([text] * len(table), pa.string()))
     return table
 
 
@@ -166,6 +182,23 @@ def read_json(text: str, path: Path) -> Read:
     return Read(keys, columns, types, lambda row: named[max(row, 0)][0], notes)
 
 
+def _is_by_column(inner: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether objects are columns by the names of rows, as pandas writes them, and not rows by name."""
+    (first, *others) = map(set, inner.values())
+    if any(first != other for other in others):
+        return False
+    if {"target", "environment"} <= {*inner} or all(map(str.isdigit, first)):
+        return True
+    cells = [[inner[name][row] for row in sorted(first)] for name in inner]
+    alike = [all(map(_is_one_type, each)) for each in (cells, zip(*cells, strict=True))]
+    return alike == [True, False]
+
+
+def _is_one_type(cells: Iterable[Any]) -> bool:
+    kinds = {float if type(cell) is int else type(cell) for cell in cells if cell is not None}
+    return len(kinds) < 2
+
+
 def _flat(record: dict[str, Any], above: str = "") -> dict[str, Any]:
     """The record with the keys of its inner objects as OUTER.INNER."""
     flat: dict[str, Any] = {}
@@ -205,6 +238,11 @@ def _records(value: Any, path: Path) -> tuple[list[tuple[str, Any]], str]:
         names, rows = [*map(str, inner["columns"])], inner["data"]
         if all(isinstance(row, list) and len(row) == len({*names}) for row in rows):
             return _records([dict(zip(names, row, strict=True)) for row in rows], path)
+    columns = [*inner.values()]
+    if len(lists) == len(columns) > 1 and len({*map(len, columns)}) == 1:
+        if not any(isinstance(value, dict) for column in columns for value in column):
+            rows = zip(*columns, strict=True)
+            return _records([dict(zip(inner, row, strict=True)) for row in rows], path)
     if len(lists) == 1:  # what else there is tells of the file
         return _records(value[lists[0]], path)[0], f"the records are those in '{lists[0]}'"
     kinds = [{*map(type, of.values())} if isinstance(of, dict) else set() for of in inner.values()]
@@ -213,9 +251,8 @@ def _records(value: Any, path: Path) -> tuple[list[tuple[str, Any]], str]:
         note = f"the names of its levels are the columns {', '.join(TREE)}"
         return _records([dict(zip(TREE, row, strict=True)) for row in rows], path)[0], note
     if kinds and all(kind - {list, dict} for kind in kinds):
-        (first, *others) = map(set, inner.values())
-        if all(map(str.isdigit, first)) and all(first == other for other in others):
-            rows = next(iter(inner.values()))  # by column and row number, as pandas writes
+        if _is_by_column(inner):
+            rows = next(iter(inner.values()))
             inner = {row: {c: of[row] for c, of in inner.items()} for row in rows}
         has_endings = all(PurePath(name).suffix[1:].isalpha() for name in inner)
         column = "path" if has_endings else "Unnamed: 0"

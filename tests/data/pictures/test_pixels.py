@@ -204,7 +204,10 @@ def test_large_pictures_are_read_without_warnings_and_too_large_ones_refused(
     assert decoded(file, 20).std() > 0 and not look(file).problem
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20_000)
     os.utime(file, ns=(1, 1))  # else it is not looked at again
-    assert "60000 pixels) exceeds limit of 40000 pixels; save it smaller)" in look(file).problem
+    assert (
+        "60000 pixels) exceeds limit of 40000 pixels; save it smaller, as `size`"
+        in look(file).problem
+    )
     with pytest.raises(UserError, match=r"60000 pixels.* save it smaller"):
         decoded(file, 20)
 

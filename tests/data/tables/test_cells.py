@@ -110,6 +110,8 @@ LINES = "\n".join(map(json.dumps, RECORDS))
         ("f.JSON", json.dumps(dict(zip("uv", RECORDS, strict=True))), "record 'v'"),
         ("f.json", pd.DataFrame(RECORDS).to_json(), "record '1'"),
         ("f.json", pd.DataFrame(RECORDS).to_json(orient="split"), "record 2"),
+        ("f.json", json.dumps({"x": [1.5, None], "target": ["a", "b"]}), "record 2"),
+        ("f.json", pd.DataFrame(RECORDS, ["u", "v"]).to_json(), "record 'v'"),
     ],
 )
 def test_forms_of_json(tmp_path: Path, name: str, text: str, place: str) -> None:

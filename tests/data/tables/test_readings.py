@@ -206,6 +206,24 @@ def test_what_could_mean_something_else_is_said(
     assert any(f"'{column}' read as" in n and said in n for n in dataset.notes)
 
 
+def test_environments_that_write_numbers_by_different_signs(tmp_path: Path) -> None:
+    def written(form: str) -> pd.DataFrame:
+        data = frame()
+        cells = pd.Series([format(1 + i / 7, form) for i in range(COUNT)])
+        at = data["environment"] == "B"
+        return data.assign(c=cells.where(~at, cells.str.replace(".", ",")))
+
+    said = "environment 'A' writes 1.000 and 'B' 1,143: write numbers alike everywhere"
+    assert said in " ".join(table(tmp_path, written(".3f")).notes)
+    with pytest.raises(
+        UserError, match=r"a number, not '1,14'; .*'A' writes 1\.00 and 'B' 1,14: w"
+    ):
+        table(tmp_path, written(".2f"))
+    thousands = frame().assign(c=[f"{1000 + i / 2 * (i % 3)}" for i in range(COUNT)])
+    thousands["c"] = thousands["c"].map(lambda text: f"{float(text):,}".removesuffix(".0"))
+    assert "write numbers alike" not in " ".join(table(tmp_path, thousands).notes)
+
+
 @pytest.mark.parametrize("name", ["breast_cancer", "diabetes", "iris", "linnerud", "wine"])
 def test_tables_of_scikit_learn_are_what_it_encodes(tmp_path: Path, name: str) -> None:
     data = getattr(sklearn.datasets, f"load_{name}")(as_frame=True)

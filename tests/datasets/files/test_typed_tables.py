@@ -139,6 +139,15 @@ def test_shards_may_differ_in_order_and_in_types_that_are_one(shards: Path) -> N
         table(shards / "train")
 
 
+def test_folders_that_name_values_are_columns(tmp_path: Path) -> None:
+    data = SAVED.assign(city=["Bern", "Zürich/1", None] * 2)
+    data.to_parquet(tmp_path / "f", partition_cols=["environment", "city"], index=False)
+    found = table(tmp_path / "f")
+    assert found.environments == ("2019", "2020", "2021") and len(found.files_read) == 6
+    assert found.rows.cells("city").to_pylist() == ["Bern", "Zürich/1", "Bern", "", "Zürich/1", ""]
+    assert found.rows.cells("wage").to_pylist()[:2] == ["0.1", "1e-07"]
+
+
 @pytest.mark.parametrize("ending", ["feather", "arrow", "pq"])
 def test_further_endings(ending: str, tmp_path: Path) -> None:
     (SAVED.to_parquet if ending == "pq" else SAVED.to_feather)(tmp_path / f"f.{ending}")
