@@ -25,9 +25,6 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
 DataDirOrNone = Annotated[Path | None, typer.Option("--data-dir", help="Where the files are.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
-Workers = Annotated[
-    int | None, typer.Option(min=1, max=MOST_THREADS, help="Threads that read; one per core.")
-]
 
 
 @app.command()
@@ -143,12 +140,10 @@ def cache(
     name: Name,
     data_dir: DataDir,
     set_: Settings = None,
-    workers: Workers = None,
     plugin: Plugins = None,
 ) -> None:
     """Decode images, or extract features, once for all runs; after a kill, it starts again."""
-    dataset = _files(name, data_dir, set_, plugin)
-    dataset.cache(workers or os.cpu_count() or 1)
+    _files(name, data_dir, set_, plugin).cache(os.cpu_count() or 1)
 
 
 def _dataset(

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 from oodbench.data import coinrun
-from oodbench.data.cli import app
 from oodbench.data.coinrun import (
     FIRST_UNSEEN,
     TRAINING,
@@ -31,10 +29,6 @@ pytestmark = pytest.mark.nightly
 
 SETTINGS = Settings(levels=3, states=10, test_levels=4, expert="planner")
 FLAGS = ["--set", "levels=3", "--set", "states=10", "--set", "test_levels=4"]
-
-
-def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["make", "CoinRun", *(str(a) for a in arguments)])
 
 
 def test_a_set(coinrun_dir: Path) -> None:
@@ -87,21 +81,6 @@ def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Pa
     assert times == {file: (target / file).stat().st_mtime_ns for file in times}
 
 
-def test_a_damaged_shard_is_made_anew(coinrun_dir: Path, tmp_path: Path) -> None:
-    shutil.copytree(coinrun_dir / "CoinRun", tmp_path / "CoinRun")
-    file = tmp_path / "CoinRun" / Shard(UNSEEN, 1).files[1]
-    file.write_bytes(file.read_bytes()[:-1] + b"?")
-    result = call(*FLAGS, "--data-dir", tmp_path)
-    assert result.exit_code == 0
-    where = tmp_path / "CoinRun"
-    said = " ".join(result.stdout.split())
-    assert said == (
-        f"3 levels of 10 states and 4 test levels are in {where} CoinRun: 14 files in {tmp_path} are right"
-    )
-    assert read_manifest(where, Settings) == read_manifest(coinrun_dir / "CoinRun", Settings)
-    assert md5(file) == md5(coinrun_dir / "CoinRun" / Shard(UNSEEN, 1).files[1])
-
-
 class Pacifist:
     """Wins no level below 10, and shows of the others which they are."""
 
@@ -127,12 +106,3 @@ def test_a_level_without_a_way_is_replaced(tmp_path: Path, monkeypatch: pytest.M
         assert (images == level % 256).all()
         assert len(images) == (3 if shard.part == TRAINING else 1)
         assert len(np.unique(actions, axis=0)) == len(actions)  # without replacement
-
-
-def test_another_set_in_the_folder(coinrun_dir: Path) -> None:
-    before = read_manifest(coinrun_dir / "CoinRun", Settings)
-    result = call("--set", "levels=2", "--data-dir", coinrun_dir)
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {coinrun_dir / 'CoinRun'} holds another set: ")
-    assert result.stderr.count("\n") == 1
-    assert read_manifest(coinrun_dir / "CoinRun", Settings) == before

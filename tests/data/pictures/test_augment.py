@@ -87,12 +87,6 @@ def test_colours_are_torchvisions(operation: int) -> None:
         torch.testing.assert_close(result, wanted, atol=3e-6, rtol=0)
 
 
-def test_grey_is_torchvisions() -> None:
-    x = images()
-    wanted = reference.rgb_to_grayscale(x, num_output_channels=3)
-    torch.testing.assert_close(augment.gray(x).expand_as(x), wanted)
-
-
 def test_jitter_is_some_order_of_the_four_with_factors_in_range() -> None:
     """Redone by torchvision, image by image, with the parameters that the generator gives."""
     x = images(40)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from oodbench.algorithms import algorithms
-from oodbench.datasets import IMAGENET, datasets, make
+from oodbench.datasets import datasets, make
 from oodbench.hparams import draw
 from oodbench.networks.base import build
 from oodbench.sweep.plan import single
@@ -37,29 +37,6 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(bytes_).resize((SIDE, SIDE)).save(folder / f"{i}.png")
     return root
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The weights of a ResNet18 that has learned other digits, four to nine."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    chosen = bunch.target >= 4
-    images = torch.tensor(bunch.images[chosen]).float().div(16)[:, None].expand(-1, 3, -1, -1)
-    x = torch.nn.functional.interpolate(images, size=(SIDE, SIDE), mode="bilinear")
-    x = (x - torch.tensor(IMAGENET.mean).view(3, 1, 1)) / torch.tensor(IMAGENET.std).view(3, 1, 1)
-    y = torch.tensor(bunch.target[chosen] - 4)
-    values = {"weights": "none", "freeze_batch_norm": False, "dropout": 0.0}
-    network: Any = build("ResNet18", values, (3, SIDE, SIDE), 6, seed=0)
-    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
-    for step in range(40):
-        batch = torch.randperm(len(x), generator=torch.Generator().manual_seed(step))[:64]
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(network(x[batch]), y[batch])
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    return stored(network, tmp_path_factory.mktemp("weights"))
 
 
 def stored(network: Any, folder: Path) -> str:
@@ -106,8 +83,7 @@ def test_the_size_is_that_of_the_files(scans: Path) -> None:
     [
         pytest.param(*pair, marks=[pytest.mark.nightly] * (pair != ("images", "ConvNet")))
         for pair in itertools.product(
-            ("images", "small_images", "digits", "noisy_labels"),
-            ("ConvNet", "ResNet18", "pretrained"),
+            ("images", "small_images", "digits", "noisy_labels"), ("ConvNet", "ResNet18")
         )
     ],
 )
@@ -115,7 +91,6 @@ def test_the_defaults_beat_the_constant_answer(
     family: str,
     network: str,
     scans: Path,
-    request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,8 +98,7 @@ def test_the_defaults_beat_the_constant_answer(
     monkeypatch.setattr(cls, "metadata", replace(cls.metadata, family=family))
     component: dict[str, Any] = {"name": network}
     if network != "ConvNet":
-        value = request.getfixturevalue("weights") if network == "pretrained" else "none"
-        component = {"name": "ResNet18", "hparams": {"weights": value}}
+        component["hparams"] = {"weights": "none"}
     *_, last = ended(planned(scans, component), tmp_path / "run", data_dir=scans).records()
     accuracy = {
         e["environment"]: e["value"]

@@ -221,13 +221,6 @@ def test_options_that_do_not_exist(options: dict[str, object], said: str) -> Non
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_eta_that_is_no_environment(written: Path) -> None:
-    small = [f"datasets={json.dumps([{'name': 'ControlRewards', **OPTIONS}])}"]
-    sweep = read_sweep(find_sweep("control-rewards"), [*small, "test_environments=[[3.5]]"])
-    with pytest.raises(UserError, match=r"unknown environment '3.5'.*did you mean 3\?"):
-        make_plan(sweep, written)
-
-
 def test_data_that_are_not_there_or_made_with_other_options(copy: Path, tmp_path: Path) -> None:
     command = f"`python -m oodbench.data make ControlRewards --data-dir {copy} --set task="
     with pytest.raises(UserError, match=r"manifest\.json is missing; get it with ") as caught:

@@ -14,7 +14,6 @@ from oodbench.datasets import datasets, make, md5, require_files
 from oodbench.datasets import financial_indicators as module
 from oodbench.errors import MissingError, UserError
 from oodbench.sweep.file import find_sweep, read_sweep
-from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import make_plan
 
 SIZES = {"2014": 40, "2015": 36, "2016": 44, "2017": 48, "2018": 42}
@@ -146,13 +145,3 @@ def test_the_sweep_has_all_choices_of_years(write: Write, tmp_path: Path) -> Non
     assert tasks == {((stop,), (test,)) for stop in SIZES for test in SIZES if stop != test}
     assert {r.network_hparams["activation"] for r in runs} == {"tanh"}
     assert {(r.steps, r.holdout, r.hparams["weight_decay"]) for r in runs} == {(9001, 0, 2e-3)}
-
-
-@pytest.mark.slow
-def test_a_task_is_trained(write: Write, tmp_path: Path) -> None:
-    small = ["trials=1", "steps=4", "evaluate_every=2", "network.hparams.width=4"]
-    sweep = read_sweep(find_sweep("financial-indicators"), small)
-    one = sweep.model_copy(update={"datasets": sweep.datasets[:1]})
-    options = LaunchOptions(out=tmp_path / "out", data_dir=tmp_path, launcher="debug")
-    counts = launch(one, options)
-    assert counts == {"done": 12}

@@ -61,21 +61,6 @@ def test_rows_are_those_of_the_package() -> None:
         assert bool(late) in (at["arr_delay"][same] > 0).tolist()
 
 
-def test_the_ceiling_trains_on_other_days_of_the_tests_months_and_is_tested_on_the_same() -> None:
-    plain, ceiling = (make("Flights", {"as_test": v}).load(1) for v in (False, True))
-    assert torch.equal(plain[SUMMER].x, ceiling[SUMMER].x)
-    assert torch.equal(plain[SUMMER].y, ceiling[SUMMER].y)
-    assert len(days(ceiling[SUMMER])) == 61 // 2
-    for name, environment in ceiling.items():
-        if name != SUMMER:
-            assert days(environment) and not days(environment) & days(ceiling[SUMMER])
-            assert min(days(environment)) >= 152 and max(days(environment)) <= 212
-    rows = torch.cat([e.x for n, e in ceiling.items() if n != SUMMER])
-    assert len(torch.unique(rows, dim=0)) > 0.98 * len(
-        rows
-    )  # flights a minute, a route and an airline share
-
-
 def test_numbers_are_standardised_by_what_is_trained_on_and_clipped() -> None:
     dataset = make("Flights", {})
     found = dataset.load(0)

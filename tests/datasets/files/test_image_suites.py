@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from oodbench.data.pictures.published import Suite
-from oodbench.datasets import datasets, make, require_files
+from oodbench.datasets import datasets, make
 from oodbench.results.domainbed import ENVIRONMENTS
-from oodbench.sweep.plan import single
 from tests.helpers.data.pictures import draw
-from tests.helpers.results.sweeps import ended
 
 LAYOUTS = {
     "PACS": ("PACS", "art_painting cartoon photo sketch"),
@@ -109,19 +107,3 @@ def test_spawrious_is_what_its_authors_build(
         ),
         10,
     )
-
-
-@pytest.mark.nightly
-def test_a_suite_trains_from_files_and_from_the_cache_to_the_same_records(tmp_path: Path) -> None:
-    lay_out(tmp_path, "PACS", 3)
-    options = SMALL | {"size": 32}
-    algorithm = {"name": "ANDMask", "hparams": {"batch_size": 4}}
-    network = {"name": "ResNet18", "hparams": {"weights": "none", "freeze_batch_norm": False}}
-    run = single({"name": "PACS", **options}, algorithm, tmp_path, steps=3, network=network)
-    found = []
-    for workers in (0, 2):
-        path = tmp_path / str(workers)
-        directory = ended(run, path, data_dir=tmp_path, loader_workers=workers)
-        found.append([r["evaluations"] for r in directory.records()])
-        require_files(make("PACS", options, tmp_path)).cache(1)
-    assert found[0] == found[1]

@@ -14,10 +14,7 @@ from PIL import Image
 
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.results.read import joined
-from oodbench.sweep.file import validate
-from oodbench.sweep.launch import LaunchOptions, launch
-from tests.helpers.results.made import leaderboard
+from oodbench.sweep.plan import single
 
 IMAGES = {
     "SubpopWaterbirds": ("waterbirds", "metadata_waterbirds.csv", 2),
@@ -124,24 +121,11 @@ def test_texts_are_those_of_the_table(name: str, tmp_path: Path) -> None:
     dataset.check()
 
 
-@pytest.mark.slow
-def test_a_sweep_selects_and_reports_by_the_worst_group(tmp_path: Path) -> None:
+def test_the_whole_split_is_trained_on(tmp_path: Path) -> None:
     make_images(tmp_path, "SubpopWaterbirds")
-    values = {
-        **{"name": "groups", "datasets": [{"name": "SubpopWaterbirds", "size": 8}]},
-        **{"algorithms": ["ERM", {"name": "GroupDRO", "hparams": {"over": "groups"}}]},
-        **{"network": "ConvNet", "steps": 4, "evaluate_every": 2, "trials": 2},
-        "selection": "val_env:worst_group_accuracy",
-    }
-    options = LaunchOptions(
-        out=tmp_path / "out", launcher="debug", data_dir=tmp_path, confirm=False
-    )
-    launch(validate(values, "groups"), options)
-    frame = leaderboard(joined([tmp_path / "out"]), metric="worst_group_accuracy").frame
-    assert set(frame.loc[frame["kind"] == "method", "n"]) == {2}
-    runs = joined([tmp_path / "out"]).runs
-    assert set(runs["training_environments"]) == {("train",)}
-    assert set(runs["holdout"]) == {0.0}  # the whole split is trained on, as in SubpopBench
+    entry = {"name": "SubpopWaterbirds", "size": 8}
+    run = single(entry, {"name": "ERM"}, tmp_path, steps=4, network="ConvNet")
+    assert run.holdout == 0 and run.validation_environments == ("validation",)
 
 
 def test_what_is_missing_or_foreign_is_said(tmp_path: Path) -> None:

@@ -99,22 +99,6 @@ def test_gaps_and_categories_are_fitted_on_what_a_run_trains_on(
     assert violet.unique().tolist() == [0.0 if held_out == "west" else 1.0]
 
 
-def test_options_that_a_table_of_numbers_does_not_need_leave_its_runs_alone(tmp_path: Path) -> None:
-    table(tmp_path, frame())
-    plain = single(MINE, {"name": "ERM"}, tmp_path)
-    neutral = single({**MINE, "missing": "", "categorical": []}, {"name": "ERM"}, tmp_path)
-    assert plain.id == neutral.id
-    assert not {"missing", "categorical"} & set(plain.options)
-
-
-def test_json_lines_are_the_same_data(tmp_path: Path) -> None:
-    data = frame()
-    first = table(tmp_path, data).load(0)
-    data.to_json(tmp_path / "mine.jsonl", orient="records", lines=True, double_precision=15)
-    second = make("Table", {"file": "mine.jsonl"}, tmp_path).load(1)
-    assert all(torch.allclose(first[n].x, second[n].x, atol=1e-5) for n in first)
-
-
 def test_other_columns_and_kinds(tmp_path: Path) -> None:
     data = frame().rename(columns={"environment": "place", "target": "answer"})
     options = {"environment": "place", "target": "a", "kind": "real", "features": ["c", "d"]}

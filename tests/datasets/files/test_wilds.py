@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from PIL import Image
-from typer.testing import CliRunner
 
 from oodbench.data import wilds as official
 from oodbench.data.preparation import fitted, load_checked
@@ -18,17 +16,11 @@ from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.metrics import values_of_examples
 from oodbench.networks.base import build
-from oodbench.report import cli as report
 from oodbench.results import predictions
-from oodbench.results.directory import Directory
-from oodbench.results.read import read_results
-from oodbench.selection.judge import choose
-from oodbench.sweep import cli as sweep
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan, single
 from tests.helpers.data.transformers_copies import small_distilbert
-from tests.helpers.data.wilds_copies import COPIES, SMALL, TEXT, opened, right, rows
-from tests.helpers.results.made import leaderboard
+from tests.helpers.data.wilds_copies import COPIES, SMALL, opened, right, rows
 from tests.helpers.results.sweeps import ended
 
 ALL = pytest.mark.parametrize("name", COPIES)
@@ -225,55 +217,6 @@ def test_what_can_be_trained_on_tokens_and_boxes(
         kept = torch.from_numpy(predictions.read_predictions(directory, 1)["test"].logits)
         wanted = dataset.split_metrics("test", torch.arange(len(kept)), kept)
         assert found["test", dataset.metric] == pytest.approx(wanted[dataset.metric])
-
-
-SWEEP: dict[str, Any] = {
-    "name": "two",
-    "datasets": [{"name": "Camelyon17", "size": 32}, {"name": "Amazon", **TEXT}],
-    "algorithms": [{"name": "ERM", "hparams": {"lr": 0.01}}, "DANN"],
-    "trials": 1,
-    "steps": 2,
-    "evaluate_every": 1,
-}
-
-
-@pytest.mark.nightly
-def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "two.yaml").write_text(yaml.safe_dump(SWEEP))
-    out = tmp_path / "out"
-    command = ["launch", str(tmp_path / "two.yaml"), "--data-dir", str(wilds_dir)]
-    command += ["--out", str(out), "--launcher", "debug", "--yes", "--keep-predictions"]
-    launched = CliRunner().invoke(sweep.app, command)
-    assert launched.exit_code == 0, launched.output
-    assert "4 done of 4 runs" in launched.output
-    assert "Selection val_env: mean over the validation" in " ".join(launched.output.split())
-    results = Directory(out)
-    frames = read_results(results)
-    for run_id, spec in results.specs().items():
-        dataset = opened(spec.dataset, wilds_dir, **spec.options)
-        kept = predictions.read_predictions(results.run(run_id), 2)
-        assert set(kept) == set(dataset.evaluation_environments)
-        own = frames.records[(frames.records["id"] == run_id) & (frames.records["step"] == 2)]
-        for split in dataset.evaluation_environments:
-            seen = torch.from_numpy(kept[split].logits).float()
-            wanted = dataset.split_metrics(split, torch.arange(len(seen)), seen)
-            found = own[own["environment"] == split].set_index("metric")["value"]
-            assert {m: found[m] for m in wanted} == pytest.approx(wanted)
-    board = leaderboard(frames, "val_env")
-    assert set(board.frame["metric"]) == {"acc_avg", "10th_percentile_acc"}
-    assert set(board.frame["environment"]) == {"test", "mean"}
-    assert board.higher == {"acc_avg": True, "10th_percentile_acc": True}
-    chosen = choose(frames, "val_env")
-    methods = board.frame[board.frame["label"] != "constant"]
-    for row in methods[methods["environment"] == "test"].itertuples():
-        cell = chosen[(chosen["dataset_label"] == row.dataset) & (chosen["label"] == row.label)]
-        values = frames.records[frames.records["id"] == cell["id"].iloc[0]]
-        for split, value in (("test", row.mean), ("val", cell["score"].iloc[0])):
-            there = (values["environment"] == split) & (values["metric"] == row.metric)
-            there &= values["step"] == cell["step"].iloc[0]
-            assert values[there]["value"].tolist() == [value]
-    table = CliRunner().invoke(report.app, ["table", str(out)])
-    assert "10th_percentile_acc (%)" in table.output and "acc_avg (%)" in table.output
 
 
 @ALL

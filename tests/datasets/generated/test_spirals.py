@@ -60,33 +60,6 @@ def test_draws_follow_the_released_order(name: str, count: int) -> None:
     np.testing.assert_array_equal(environment.y.numpy(), y)
 
 
-def test_label_is_the_arm_in_every_environment() -> None:
-    options = {"standardize": False, "num_environments": 4, "num_validation": 1}
-    for environment in make("Spirals", options).load(1).values():
-        x, y = environment.x.double(), environment.y.double()
-        turns = torch.atan2(x[:, 1], x[:, 0]) / (2 * torch.pi)
-        radius = x[:, :2].norm(dim=1)
-        offset = (3 * radius - turns + 0.5 * y + 0.5).remainder(
-            1
-        ) - 0.5  # in turns; arms: 0.5 apart
-        assert offset.abs().max() <= 3 * 0.02 + 1e-5
-        assert 0.4 < y.mean() < 0.6
-
-
-def test_shortcut_is_the_signed_signature_but_in_the_test_environment() -> None:
-    environments = make("Spirals", {"num_validation": 1}).load(0)
-    signatures = []
-    for name, environment in environments.items():
-        signed = environment.x[:, 2:] * (2 * environment.y - 1).unsqueeze(1)
-        if name == "test":
-            assert signed.mean(0).abs().max() < 4.5 / 2000**0.5
-            assert environment.x[:, 2:].std().item() == pytest.approx(1, abs=0.03)
-        else:
-            assert (signed == signed[0]).all()
-            signatures.append(signed[0])
-    assert len(torch.unique(torch.stack(signatures), dim=0)) == 17
-
-
 def test_as_in_the_test_environment_the_shortcut_is_noise_beside_the_same_spirals() -> None:
     plain, noise = (make("Spirals", {"as_test": a}).load(0) for a in (False, True))
     assert (plain["test"].x == noise["test"].x).all()
@@ -95,15 +68,6 @@ def test_as_in_the_test_environment_the_shortcut_is_noise_beside_the_same_spiral
         assert (plain[name].y == noise[name].y).all()
         signed = noise[name].x[:, 2:] * (2 * noise[name].y - 1).unsqueeze(1)
         assert signed.mean(0).abs().max() < 4.5 / 1024**0.5
-
-
-def test_spirals_are_divided_by_their_deviation() -> None:
-    environments = make("Spirals", {}).load(0)
-    raw = make("Spirals", {"standardize": False}).load(0)
-    for name, environment in environments.items():
-        x = environment.x[:, :2]
-        torch.testing.assert_close(x.std(0, correction=0), torch.ones(2))
-        torch.testing.assert_close(x, raw[name].x[:, :2] / raw[name].x[:, :2].std(0, correction=0))
 
 
 def test_an_environment_depends_on_its_own_name_alone() -> None:
