@@ -23,7 +23,7 @@ from oodbench.errors import MissingError, UserError, unknown
 from oodbench.files import open_regular
 from oodbench.hparams import defaults, hparam, identity
 from oodbench.networks.base import Network, build, networks
-from oodbench.networks.weights import require_sha256, sha256
+from oodbench.networks.weights import is_there, require_sha256, sha256
 from oodbench.results.predictions import opened_arrays
 from oodbench.yaml_values import assignments
 
@@ -256,7 +256,7 @@ class FrozenFeatures(FileDataset):
         if "weights" not in values:
             raise UserError(f"the network {name} has no weights that could be frozen")
         given = assignments("`network_settings` of FrozenFeatures", self.options.network_settings)
-        if self.data_dir and not Path(weights).is_file() and (self.data_dir / weights).is_file():
+        if self.data_dir and not is_there(Path(weights)) and is_there(self.data_dir / weights):
             weights = str(self.data_dir / weights)
         return values | given | {"weights": weights}
 
@@ -264,7 +264,7 @@ class FrozenFeatures(FileDataset):
         """The file of the weights; raises MissingError that says where to put it if it is not there."""
         values = self._values(self.options.weights)
         file = Path(values["weights"])
-        if file.suffix and not file.is_file():
+        if file.suffix and not is_there(file):
             digest = f", with SHA-256 {self.options.sha256}" if self.options.sha256 else ""
             raise MissingError(
                 f"{self.label}: there is no file of weights {(self.data_dir or Path()) / file}: put it "

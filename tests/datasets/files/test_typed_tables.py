@@ -140,7 +140,7 @@ def test_shards_may_differ_in_order_and_in_types_that_are_one(shards: Path) -> N
 
 
 def test_folders_that_name_values_are_columns(tmp_path: Path) -> None:
-    data = SAVED.assign(city=[*["Bern", "Zürich/1", None]] * 2)
+    data = SAVED.assign(city=np.array(["Bern", "Zürich/1", None] * 2, object))
     data.to_parquet(tmp_path / "f", partition_cols=["environment", "city"], index=False)
     found = table(tmp_path / "f")
     assert found.environments == ("2019", "2020", "2021") and len(found.files_read) == 6
