@@ -4,7 +4,6 @@ import importlib
 import re
 import zlib
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -85,7 +84,8 @@ def word_pieces(length: int, model: str = "") -> Callable[[str], Tensor]:
 
     Which token a tokenizer pads with, if with any, differs from the model's configuration in places.
     """
-    tokenizer = pretrained("AutoTokenizer", model) if model else distilbert_tokenizer()
+    loader, name = ("AutoTokenizer", model) if model else ("DistilBertTokenizerFast", DISTILBERT)
+    tokenizer = pretrained(loader, name)
     padding = -1 if model else 0
 
     def prepare(text: str) -> Tensor:
@@ -93,12 +93,6 @@ def word_pieces(length: int, model: str = "") -> Callable[[str], Tensor]:
         return torch.tensor([*ids, *[padding] * (length - len(ids))])
 
     return prepare
-
-
-@lru_cache(maxsize=1)
-def distilbert_tokenizer() -> Any:
-    """DistilBERT's tokenizer from the folder or the local cache; raises UserError without it."""
-    return pretrained("DistilBertTokenizerFast", DISTILBERT)
 
 
 def transformers() -> Any:

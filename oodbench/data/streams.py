@@ -237,11 +237,6 @@ class Rows:
     pieces: Callable[[], Iterator[Tensor]]
     """Yields the rows in their order, in chunks (n, *shape)."""
 
-    @property
-    def nbytes(self) -> int:
-        """The size of the array in bytes."""
-        return self.count * int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
-
 
 def pieces(stored: Stored, workers: int) -> Iterator[Tensor]:
     """All examples in their order, read by the pool of `workers` threads."""
@@ -281,7 +276,8 @@ def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
             if is_temporary(left):
                 shutil.rmtree(left)
         count = sum(rows.count for rows in arrays.values())
-        size = sum(rows.nbytes for rows in arrays.values()) / 1e9
+        each = (r.count * math.prod(r.shape) * np.dtype(r.dtype).itemsize for r in arrays.values())
+        size = sum(each) / 1e9
         free = shutil.disk_usage(parent).free / 1e9
         console.print(f"{title}: {count} examples, {size:.3g} GB, into {folder}")
         if size > free:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from oodbench.data.encodings import CODEGPT, DISTILBERT, distilbert_tokenizer
+from oodbench.data.encodings import CODEGPT, DISTILBERT
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat", "star", "kind", "awful"]
 TOKENS = 32
@@ -15,7 +15,6 @@ def small_distilbert(folder: Path) -> Path:
     """Write random weights of 16 features and a tokenizer that knows ten words."""
     from transformers import DistilBertConfig, DistilBertModel
 
-    distilbert_tokenizer.cache_clear()
     target = folder / DISTILBERT
     target.mkdir()
     (target / "vocab.txt").write_text("\n".join(WORDS))
