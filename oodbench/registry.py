@@ -2,13 +2,11 @@
 
 import ast
 import importlib
-import os
 import pkgutil
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, nullcontext
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -107,24 +105,22 @@ class Registry(Generic[T]):
         return iter(sorted(self._classes, key=str.casefold))
 
     def _load(self) -> None:
-        if self._error is not None:
-            raise self._error
-        if not self._loaded:
-            self._loaded = True  # what is imported may look up others
-            try:
-                self._import_all()
-            except BaseException as error:
-                self._error = error
-                raise
-
-    def _import_all(self) -> None:
-        package = importlib.import_module(self._package)
-        for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
-            importlib.import_module(f"{self._package}.{module.name}")
-        settle()  # torch is loaded by now: apply the arithmetic settings
-        for point in points(self._group):
-            with _imported("entry point", point.value):
-                point.load()
+        if self._loaded:
+            if self._error is not None:
+                raise self._error
+            return
+        self._loaded = True  # what is imported may look up others
+        try:
+            package = importlib.import_module(self._package)
+            for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
+                importlib.import_module(f"{self._package}.{module.name}")
+            settle()  # torch is loaded by now: apply the arithmetic settings
+            for point in points(self._group):
+                with _imported("entry point", point.value):
+                    point.load()
+        except BaseException as error:
+            self._error = error
+            raise
 
 
 def points(group: str) -> Iterable[EntryPoint]:
@@ -142,16 +138,16 @@ def _entry_points(*path: str) -> Any:
 def load_plugins(modules: Iterable[str]) -> None:
     """Import the user's modules, which register their classes; the working directory is searched.
 
-    If a module changes the working directory, it is changed back with a warning. Raises UserError for a
-    module that is missing or cannot be imported.
+    Raises UserError for a module that is missing or cannot be imported.
     """
     here = working_directory()
     if here is not None and "" not in sys.path and str(here) not in sys.path:
         sys.path.insert(0, str(here))
+    stays = nullcontext() if here is None else chdir(here)
     for module in modules:
         if not all(word.isidentifier() for word in module.split(".")):
             raise UserError(f"'{module}' is no name of a module: a plug-in is named as in `import`")
-        with _imported("plug-in", module), _same_directory(module):
+        with _imported("plug-in", module), stays:
             try:
                 importlib.import_module(module)
             except ModuleNotFoundError as error:
@@ -172,34 +168,14 @@ def _imported(noun: str, name: str) -> Iterator[None]:
             raise
         raise error.at(f"{noun} '{name}'") from error
     except (Exception, SystemExit) as error:
-        raise UserError(f"{noun} '{name}' {_problem(error)}") from error
-
-
-def _problem(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        return f"needs the missing '{error.name}'"
-    if isinstance(error, SyntaxError):
-        return f"is not Python: {error.msg}, {error.filename}:{error.lineno}"
-    if isinstance(error, SystemExit):
-        return "asks to exit when it is imported"
-    return f"cannot be imported: {described(error)}"
-
-
-@contextmanager
-def _same_directory(plugin: str) -> Iterator[None]:
-    """Undo a plug-in's change of the working directory, which the user's relative paths start from."""
-    before = working_directory()
-    try:
-        yield
-    finally:
-        left = working_directory()
-        if before is not None and left != before:
-            os.chdir(before)
-            warnings.warn(
-                f"the plug-in {plugin} changed the working directory to {left} when it was imported; "
-                f"it is {before} again",
-                stacklevel=3,
-            )
+        problem = f"cannot be imported: {described(error)}"
+        if isinstance(error, ModuleNotFoundError) and error.name is not None:
+            problem = f"needs the missing '{error.name}'"
+        elif isinstance(error, SyntaxError):
+            problem = f"is not Python: {error.msg}, {error.filename}:{error.lineno}"
+        elif isinstance(error, SystemExit):
+            problem = "asks to exit when it is imported"
+        raise UserError(f"{noun} '{name}' {problem}") from error
 
 
 def working_directory() -> Path | None:

@@ -39,16 +39,11 @@ def compact(directory: Directory, patient: bool = True) -> int:
         found = [i for i in waiting if (results / "runs" / i / "done.json").exists()]
         about, records = read_folders(results, found)
         about = about[about["state"].isin(COMPLETE)]
-        chosen = [*range(len(now.parts))]
-        if now.contradicted.keys() - {*about.index}:
-            # parts that contradict each other stay until all these runs have ended again
-            chosen, about = [], about[~about.index.isin(list(now.contradicted))]
-        elif not now.contradicted:
-            chosen = _to_merge(now, rows, len(about) > 0)
+        chosen = _to_merge(now, rows, len(about) > 0)
         if chosen or len(about):
             new = rows[rows["id"].isin(about.index)].join(about, on="id")[RUNS.names]
-            of_new = [(new, of_runs(records, about.index))]
-            write_part(now, chosen, of_new, set(), lambda runs: _in_rows(runs, rows))
+            kept = _in_rows(now.runs[now.runs["part"].isin(chosen)], rows)
+            write_part(now, chosen, stacked_runs([kept, new]), of_runs(records, about.index))
         _clean(results, folders & {*now.runs["id"], *about.index})
         return len(about)
     return 0

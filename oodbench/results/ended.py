@@ -5,7 +5,7 @@ it is in a `runs` file, which is written after its records. `oodbench.results.co
 """
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from oodbench.files import whole_file
 from oodbench.results.records import parted
-from oodbench.results.run_spec import COMPLETE, State
+from oodbench.results.run_spec import State
 from oodbench.results.schemas import DamagedFile, RunFile, read_bytes
 
 if TYPE_CHECKING:
@@ -43,17 +43,7 @@ class Part:
         """The columns `oodbench.results.parquet.RECORDS`; raises DamagedFile."""
         from oodbench.results.parquet import RECORDS, parsed
 
-        table = parsed(self.content, RECORDS, self.place)
-        if missing := [n for n in ("id", "step", "metric") if table[n].null_count]:
-            raise DamagedFile(f"{self.place} has a record without {missing[0]}")
-        return table
-
-    def told_of(self, run_id: str) -> str:
-        """How a run ended, and its records, as a text."""
-        from oodbench.results.parquet import of_runs
-
-        runs = self.runs.loc[self.runs["id"] == run_id, ["state", "last_step"]]
-        return repr((runs.to_numpy().tolist(), of_runs(self.records, [run_id]).to_pylist()))
+        return parsed(self.content, RECORDS, self.place)
 
 
 @dataclass(frozen=True)
@@ -67,7 +57,11 @@ class Ended:
     """A sentence on each part that is left out."""
 
     @cached_property
-    def _rows(self) -> "pd.DataFrame":
+    def runs(self) -> "pd.DataFrame":
+        """The runs of all parts, a row for each row of the plan; `part` is the index of a run's part.
+
+        A run in several parts, as after an interrupted merge, is taken from the first.
+        """
         import pandas as pd
 
         from oodbench.results.parquet import RUNS
@@ -75,29 +69,8 @@ class Ended:
 
         if not self.parts:
             return pd.DataFrame(columns=[*RUNS.names, "part"])
-        return stacked_runs([part.runs.assign(part=i) for i, part in enumerate(self.parts)])
-
-    @cached_property
-    def runs(self) -> "pd.DataFrame":
-        """The runs of all parts, a row for each row of the plan; `part` is the index of a run's part.
-
-        A run in several parts is taken from the first if all agree, and otherwise left out.
-        """
-        rows = self._rows
-        first = rows.groupby("id")["part"].transform("min")
-        return rows[(rows["part"] == first) & ~rows["id"].isin(list(self.contradicted))]
-
-    @cached_property
-    def contradicted(self) -> dict[str, str]:
-        """Runs whose records differ between parts: a sentence by run id."""
-        places = self._rows[["id", "part"]].drop_duplicates()
-        several = places[places.duplicated("id", keep=False)].groupby("id")["part"]
-        found = {str(run_id): [self.parts[i] for i in at] for run_id, at in several}
-        return {
-            i: f"{parts[0].place} and {parts[1].place} have unlike records of the run {i}"
-            for i, parts in found.items()
-            if len({part.told_of(i) for part in parts}) > 1
-        }
+        rows = stacked_runs([part.runs.assign(part=i) for i, part in enumerate(self.parts)])
+        return rows[rows["part"] == rows.groupby("id")["part"].transform("min")]
 
     @cached_property
     def states(self) -> dict[str, State]:
@@ -145,7 +118,7 @@ class Ended:
         if any(run_id in self for run_id in ids):
             with lock(self.path):
                 now = ended(self.path)
-                write_part(now, [*range(len(now.parts))], [], set(ids))
+                write_part(now, range(len(now.parts)), now.runs[~now.runs["id"].isin(list(ids))])
 
 
 def ended(results: Path) -> Ended:
@@ -194,18 +167,9 @@ def _part(runs: Path) -> Part:
         if not os.path.lexists(runs):
             raise FileNotFoundError(str(runs))
         raise DamagedFile(f"{runs if of_runs is None else records} is missing")
-    table = parsed(of_runs, RUNS, str(runs))
-    try:
-        frame = runs_frame(table)
-    except DamagedFile as error:
-        raise DamagedFile(f"{runs}: {error}") from None
     if key_of(of_runs, of_records) != key:
         raise DamagedFile(f"{runs} or {records.name} is damaged: they are not what was written")
-    if frame[["id", "last_step", "records"]].isna().any(axis=None):
-        raise DamagedFile(f"{runs} has a run without an id, a last step or records")
-    if not frame["state"].isin(COMPLETE).all():
-        raise DamagedFile(f"{runs} has a run that has not ended")
-    return Part(key, frame, of_records, str(records))
+    return Part(key, runs_frame(parsed(of_runs, RUNS, str(runs))), of_records, str(records))
 
 
 def lock(results: Path, patient: bool = True) -> FileLock:
@@ -216,24 +180,16 @@ def lock(results: Path, patient: bool = True) -> FileLock:
 
 
 def write_part(
-    now: Ended,
-    chosen: Sequence[int],
-    new: "Sequence[tuple[pd.DataFrame, pa.Table]]",
-    without: Collection[str],
-    rows: Callable[["pd.DataFrame"], "pd.DataFrame"] = lambda runs: runs,
+    now: Ended, chosen: Sequence[int], runs: "pd.DataFrame", new: "pa.Table | None" = None
 ) -> None:
-    """Write the chosen parts, whose runs get other `rows`, and new runs as one; remove the chosen ones."""
+    """Write `runs`, which are of the chosen parts or have `new` records, as one part; remove the chosen."""
     import pyarrow as pa
 
     from oodbench.results.parquet import RECORDS, RUNS, content_of, key_of, of_runs, table_of
-    from oodbench.results.tables import stacked_runs
 
-    own = now.runs
-    kept = own[own["part"].isin(chosen) & ~own["id"].isin(list(without))]
-    tables = [RECORDS.empty_table(), *(records for _, records in new)]
-    for i in chosen:  # of a run in several parts, the records of one are kept
-        tables.append(of_runs(now.parts[i].records, kept.loc[kept["part"] == i, "id"].unique()))
-    runs = stacked_runs([rows(kept.drop(columns="part")), *(runs for runs, _ in new)])
+    tables = [RECORDS.empty_table() if new is None else new]
+    for i in chosen:
+        tables.append(of_runs(now.parts[i].records, runs.loc[runs["part"] == i, "id"].unique()))
     folder, key = now.path / FOLDER, ""
     if len(runs):
         records = pa.concat_tables(tables).unify_dictionaries()

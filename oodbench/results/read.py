@@ -45,7 +45,7 @@ from oodbench.results.parquet import (
     table_of,
 )
 from oodbench.results.provenance import code
-from oodbench.results.records import Columns, costs_of, whole_lines
+from oodbench.results.records import costs_of, whole_lines
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import COMPLETE, SCORE, TRAIN, RunSpec, State
 from oodbench.results.schemas import DamagedFile
@@ -111,7 +111,7 @@ def _folder(directory: RunDirectory) -> tuple[dict[str, Any], list[tuple[Any, ..
     if run is None or run.spec.id != directory.id:
         about |= {"training_environments": (), "context": {}, "provenance": {}}
         return about | costs_of([]), []
-    context, columns, lines = dict(run.context), Columns.of(run).by_key, whole_lines(text)
+    context, columns, lines = dict(run.context), run.columns, whole_lines(text)
     context.pop("dataset_label", None)
     about |= {name: context.pop(name, None) for name in CONTEXT} | costs_of(lines)
     about["training_environments"] = tuple(about["training_environments"] or ())
@@ -150,8 +150,8 @@ def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None)
     if findings := results.findings():
         runs["findings"] = runs["dataset_label"].map(findings)
     in_order = _in_order([*records, of_runs(live_records, live.index)], ids)
-    notes = (*moved.wrong, *moved.contradicted.values())
-    return Tables(*_each_once(completed(runs), in_order), notes=tuple(f"{n}." for n in notes))
+    notes = tuple(f"{sentence}." for sentence in moved.wrong)
+    return Tables(*_each_once(completed(runs), in_order), notes=notes)
 
 
 def _with_folder(results: Directory, ids: "pd.Index[str]") -> list[str]:
@@ -162,26 +162,11 @@ def _with_folder(results: Directory, ids: "pd.Index[str]") -> list[str]:
 
 
 def _of_ended(moved: Ended, ids: "pd.Index[str]") -> tuple[pd.DataFrame, list[pa.Table]]:
-    """Ended runs with the columns ABOUT, and their records; one that lacks some is broken."""
+    """Ended runs with the columns ABOUT, and their records."""
     runs = moved.runs[moved.runs["id"].isin(ids)].drop_duplicates("id").set_index("id")
-    runs["error"] = ""
-    tables: list[pa.Table] = []
-    for i, part in enumerate(moved.parts):
-        own = runs[runs["part"] == i]
-        try:
-            counts = records_frame([part.records])["id"].value_counts()
-            counts.index = counts.index.astype(object)
-        except DamagedFile as error:
-            runs.loc[own.index, "error"] = str(error)
-            continue
-        there = counts.reindex(own.index, fill_value=0)
-        unlike = own.index[there != own["records"]]
-        runs.loc[unlike, "error"] = [
-            f"{part.place} has {there[i]} values of {own['records'][i]}" for i in unlike
-        ]
-        tables.append(of_runs(part.records, own.index.difference(unlike)))
-    runs.loc[runs["error"] != "", "state"] = State.BROKEN
-    return runs, tables
+    parts = enumerate(moved.parts)
+    records = [of_runs(part.records, runs.index[runs["part"] == i]) for i, part in parts]
+    return runs.assign(error=""), records
 
 
 def _in_order(tables: Sequence[pa.Table], ids: "pd.Index[str]") -> pd.DataFrame:

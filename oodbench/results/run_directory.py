@@ -19,7 +19,7 @@ from pydantic_core import from_json, to_json
 from oodbench.files import whole_file, write_whole
 from oodbench.results.ended import Ended, ended
 from oodbench.results.provenance import slurm_job
-from oodbench.results.records import Columns, whole_lines, wrong_records
+from oodbench.results.records import Columns, whole_lines
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import (
     SCHEMA,
@@ -59,8 +59,6 @@ class RunDirectory:
         self.kept = self.results / "kept" / self.id
         """The folder of weights and predictions, which stay when the run has ended."""
         self.weights = self.kept / "weights"
-        self._info: RunFile | None = None
-        self._written: str | None = None
         self._columns: Columns | None = None
 
     def lock(self) -> FileLock:
@@ -78,12 +76,12 @@ class RunDirectory:
     ) -> None:
         """Record the spec, what tables need to know of dataset and task, and where it runs."""
         run = {"schema": SCHEMA, "spec": asdict(spec), "context": context}
-        self._write_run(run | {"provenance": provenance}, self._known_columns())
+        self._write_run(run | {"provenance": provenance})
         (self.path / "failed.json").unlink(missing_ok=True)
 
-    def _write_run(self, run: Mapping[str, Any], columns: Columns) -> None:
-        self._written, self._info = dumps({**run, "columns": columns.by_key}), None
-        write_whole(self.path / "run.json", self._written)
+    def _write_run(self, run: Mapping[str, Any]) -> None:
+        text = dumps({**run, "columns": self._known_columns().by_key})
+        write_whole(self.path / "run.json", text)
 
     def beat(self, step: int) -> None:
         """Say that this process has the run at `step`; `job` and `node` are Slurm's.
@@ -104,17 +102,16 @@ class RunDirectory:
         known = len(columns.by_key)
         line = columns.line(record)
         if len(columns.by_key) > known:  # on the disk before the line that needs them
-            written = self._written or self.read("run.json") or b"{}"
-            self._write_run(from_json(written), columns)
+            self._write_run(from_json(self.read("run.json") or b"{}"))
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(dumps(line) + "\n")
 
     def _known_columns(self) -> Columns:
         if self._columns is None:
-            run = None
+            self._columns = Columns({})
             with suppress(DamagedFile):
-                run = self._folder_info()
-            self._columns = Columns() if run is None else Columns.of(run)
+                if (run := read_file(self.path / "run.json", RunFile)) is not None:
+                    self._columns = Columns(run.columns)
         return self._columns
 
     def sync_records(self) -> dict[str, Any]:
@@ -141,7 +138,7 @@ class RunDirectory:
     def forget_records(self) -> None:
         """Drop all records and the weights kept with them, for a run that starts from its first step."""
         shutil.rmtree(self.kept, ignore_errors=True)
-        self._columns = Columns()
+        self._columns = Columns({})
         write_whole(self.path / "metrics.jsonl", "")
 
     def records(self) -> list[dict[str, Any]]:
@@ -151,7 +148,7 @@ class RunDirectory:
         with suppress(DamagedFile):
             run, text = self.info(), self.read("metrics.jsonl")
             if run is not None:
-                return list(map(Columns.of(run).record, whole_lines(text or b"")))
+                return list(map(Columns(run.columns).record, whole_lines(text or b"")))
         return []
 
     @property
@@ -168,9 +165,8 @@ class RunDirectory:
 
         done.json has the run's id and hashes of run.json and metrics.jsonl, so that damage is noticed.
         """
-        written = self._written or (self.read("run.json") or b"").decode()
         end = {"id": self.id, "status": status, "step": step, "seconds": seconds}
-        end |= self.sync_records() | {"of_run": _sha256(written.encode())}
+        end |= self.sync_records() | {"of_run": _sha256(self.read("run.json") or b"")}
         write_whole(self.path / "done.json", dumps(end))
         for name in ("heartbeat", "lock"):  # waiters look at done.json again
             (self.path / name).unlink(missing_ok=True)
@@ -200,17 +196,15 @@ class RunDirectory:
 
     def info(self) -> RunFile | None:
         """Spec, context and provenance, or None if the run has not started; raises DamagedFile."""
-        return self._ended.info(self.id) if self.is_in_tables else self._folder_info()
-
-    def _folder_info(self) -> RunFile | None:
-        self._info = read_file(self.path / "run.json", RunFile)
-        return self._info
+        if self.is_in_tables:
+            return self._ended.info(self.id)
+        return read_file(self.path / "run.json", RunFile)
 
     def made_by(self) -> Provenance:
         """The provenance of the run, empty where none can be read."""
         with suppress(DamagedFile, OSError):
-            run = self._info or self.info()
-            return Provenance() if run is None else run.provenance
+            if (run := self.info()) is not None:
+                return run.provenance
         return Provenance()
 
     def end(self) -> State | None:
@@ -270,14 +264,28 @@ class RunDirectory:
         text = self.read("run.json")
         if text is None:
             return f"{place} is missing"
-        self._info = run = parse_json(text, RunFile, place)
+        run = parse_json(text, RunFile, place)
         for name, run_id in (("run.json", run.spec.id), ("done.json", end.id)):
             if run_id != self.id:
                 return f"{self.path / name} is of another run: {run_id[:20]}"
-        if _sha256(text) != end.of_run:
-            return f"{place} is not what the run ended with"
-        reason = wrong_records(self.read("metrics.jsonl") or b"", run, end)
-        return f"{self.path / 'metrics.jsonl'} {reason}" if reason else ""
+        records = self.read("metrics.jsonl") or b""
+        for name, content, wanted in (
+            ("run.json", text, end.of_run),
+            ("metrics.jsonl", records, end.sha256),
+        ):
+            if _sha256(content) != wanted:
+                return f"{self.path / name} is not what the run ended with"
+        if "code" in run.provenance:  # another program's results may have any steps
+            return ""
+        due = run.spec.due()
+        if end.status is State.DIVERGED:
+            due = sorted({*run.spec.due(end.step), end.step})
+        steps = [line["step"] for line in whole_lines(records)]
+        return (
+            ""
+            if steps == due
+            else f"{self.path / 'metrics.jsonl'} has records of the steps {steps}, not {due}"
+        )
 
 
 def process_beat(results: Path, host: str, pid: int) -> Path:

@@ -25,7 +25,7 @@ LONGEST_REASON = 160
 
 UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError),
-    *(NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
+    *(NotImplementedError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error),
 )
 """The errors that numpy and Arrow raise for files that are torn or something else."""
 
@@ -38,7 +38,9 @@ class DamagedFile(UserError):
     """A missing or damaged file, described in one sentence that names it."""
 
 
-class _File(BaseModel):
+class File(BaseModel):
+    """A JSON file, or a line of one."""
+
     model_config = ConfigDict(strict=True, frozen=True)
 
 
@@ -75,7 +77,7 @@ class Provenance(TypedDict, total=False):
     digests: Digests
 
 
-class RunFile(_File):
+class RunFile(File):
     """run.json: the run's spec, and its provenance."""
 
     schema_: Literal[2] = Field(alias="schema")
@@ -86,7 +88,7 @@ class RunFile(_File):
     """By the key of a value in metrics.jsonl: environment, split, metric, and its number of examples."""
 
 
-class DoneFile(_File):
+class DoneFile(File):
     """done.json: how a run ended."""
 
     status: Literal[State.DONE, State.DIVERGED]
@@ -102,14 +104,14 @@ class DoneFile(_File):
     """The hash of the bytes of run.json."""
 
 
-class FailedFile(_File):
+class FailedFile(File):
     """failed.json: why a run failed."""
 
     error: str
     traceback: str
 
 
-class Heartbeat(_File):
+class Heartbeat(File):
     """heartbeat: which process has a run, and how far it is."""
 
     step: Count
@@ -122,7 +124,7 @@ class Heartbeat(_File):
     node: str | None = None
 
 
-class ProcessHeartbeat(_File):
+class ProcessHeartbeat(File):
     """heartbeats/<process>: the current step of each run that a process trains."""
 
     time: float
@@ -144,7 +146,7 @@ class LaunchSettings(TypedDict, total=False):
     resources: dict[str, Any]
 
 
-class SweepFile(_File):
+class SweepFile(File):
     """sweep.json: the name of a sweep and the settings of its launches; plan.parquet has its runs."""
 
     schema_: Literal[2] = Field(alias="schema")

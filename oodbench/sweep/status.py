@@ -94,7 +94,7 @@ def render(results: Directory, now: dict[str, RunStatus], console: Terminal) -> 
         for reason in reasons(results, specs, now)
     ]
     moved = ended(results.path)
-    texts += [f"{sentence}." for sentence in (*moved.wrong, *moved.contradicted.values())]
+    texts += [f"{sentence}." for sentence in moved.wrong]
     weights = weights_files(results, specs)
     if weights:
         size = sum(path.stat().st_size for path in weights)

@@ -1,27 +1,13 @@
-import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from oodbench.errors import UserError
 from oodbench.yaml_values import LARGEST_FILE, assignments, parse_yaml, read_yaml
 
-BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
-)
 REFUSED = {
-    "an anchor bomb": (BOMB, "over 100,000 values"),
-    "a long text many times": (
-        f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 10_000)}]",
-        "over 100,000 values",
-    ),
-    "an alias in itself": ("a: &a [1, *a]", "contains itself"),
-    "nesting of 900": ("[" * 900 + "]" * 900, "nested too deeply|maximum nesting depth"),
     "no integer": ("a: 1\nb: !!int x\n", "line 2: 'x' is no int"),
     "beyond 64 bits": ("trials: 9223372036854775808", "64 bits"),
     "an object": ("a: !!python/object/apply:os.system [ls]", "line 1"),
@@ -34,13 +20,11 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_text_is_refused_in_one_short_sentence(case: str) -> None:
     text, reason = REFUSED[case]
-    start = time.process_time()
     with pytest.raises(UserError, match=reason) as refused:
         parse_yaml(text, "file.yaml")
     message = str(refused.value)
     assert message.startswith("file.yaml is not YAML: ") and "\n" not in message
     assert len(message) <= 300
-    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
@@ -71,27 +55,6 @@ def test_a_key_is_given_once(text: str) -> None:
 )
 def test_values(text: str, value: Any) -> None:
     assert parse_yaml(text, "file.yaml") == value
-
-
-@given(
-    st.integers(1, 9).flatmap(
-        lambda deep: st.lists(st.integers(0, 40), min_size=deep, max_size=deep)
-    ),
-    st.integers(1, 20_000),
-    st.sampled_from(["[{}]", "{{<<: [{}]}}", "[[{}]]"]),
-)
-def test_aliases_expand_to_a_few_megabytes_or_are_refused(
-    counts: list[int], length: int, shape: str
-) -> None:
-    lines = [f"a0: &a0 {{k: {'x' * length}}}"]
-    for i, count in enumerate(counts, 1):
-        lines.append(f"a{i}: &a{i} " + shape.format(", ".join([f"*a{i - 1}"] * count)))
-    try:
-        value = parse_yaml("\n".join(lines), "file.yaml")
-    except UserError as error:
-        assert "over 100,000 values" in str(error)
-    else:
-        assert len(json.dumps(value)) < 2**22
 
 
 def test_only_regular_files_of_a_sane_size_are_opened(tmp_path: Path) -> None:

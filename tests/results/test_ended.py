@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -20,7 +19,6 @@ from oodbench.results import compact as compaction
 from oodbench.results import parquet
 from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
-from oodbench.results.parquet import content_of, key_of
 from oodbench.results.read import read_results
 from oodbench.results.schemas import DamagedFile
 from oodbench.sweep.cli import app as sweep
@@ -100,27 +98,6 @@ def flip(which: int, share: float) -> Callable[[Files], None]:
     return damage
 
 
-def forged(
-    change: Callable[[pa.Table, pa.Table], tuple[pa.Table, pa.Table]],
-) -> Callable[[Files], None]:
-    """A part with other tables, under the name that theirs would have."""
-
-    def damage(files: Files) -> None:
-        contents = [*map(content_of, change(*map(pq.read_table, files)))]
-        for kind, file, content in zip(("runs", "records"), files, contents, strict=True):
-            file.unlink()
-            file.with_name(f"{kind}-{key_of(*contents)}.parquet").write_bytes(content)
-
-    return damage
-
-
-def with_column(
-    table: pa.Table, name: str, value: object, kind: pa.DataType | None = None
-) -> pa.Table:
-    column = pa.array([value] * len(table), kind or table.schema.field(name).type)
-    return table.set_column(table.column_names.index(name), name, column)
-
-
 DAMAGES: dict[str, Callable[[Files], None]] = {
     "runs cut": cut(0),
     "records cut": cut(1),
@@ -130,27 +107,11 @@ DAMAGES: dict[str, Callable[[Files], None]] = {
     "a pipe": instead(1, os.mkfifo),
     "a link to nothing": instead(0, lambda path: path.symlink_to("gone")),
     "text": instead(0, lambda path: path.write_text("id,label\n1,ERM\n")),
-    "foreign": forged(lambda runs, records: (pa.table({"x": [1]}), records)),
-    "foreign records": forged(lambda runs, records: (runs, pa.table({"x": [1]}))),
-    "missing column": forged(lambda runs, records: (runs.drop(["trial"]), records)),
-    "other type": forged(lambda runs, records: (with_column(runs, "trial", "one", pa.string()), records)),
-    "texts as values": forged(lambda a, b: (a, with_column(b, "value", "x", pa.string()))),
-    "no JSON": forged(lambda runs, records: (with_column(runs, "hparams", "{"), records)),
-    "no id": forged(lambda runs, records: (with_column(runs, "id", None), records)),
-    "no end": forged(lambda runs, records: (with_column(runs, "state", "running"), records)),
-    "no state": forged(lambda runs, records: (with_column(runs, "state", "fine"), records)),
-    "nobody's records": forged(lambda runs, records: (runs, with_column(records, "id", None))),
-    "records doubled": forged(lambda runs, records: (runs, pa.concat_tables([records, records]))),
-    "records of others": forged(lambda runs, records: (runs, with_column(records, "id", "0" * 16))),
-    "too many rows": forged(lambda runs, records: (runs, pa.concat_tables([records] * 9999))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_part_is_named_and_left_out(
-    parts: Directory, damage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parquet, "MOST_ROWS", 9)
+def test_a_damaged_part_is_named_and_left_out(parts: Directory, damage: str) -> None:
     whole = [line for line in numbers(parts) if "IRM" not in line]
     ids = [i for i, spec in parts.specs().items() if spec.label == "IRM"]
     whole = [line for line in whole if not any(run_id in line for run_id in ids)]
@@ -159,36 +120,12 @@ def test_a_damaged_part_is_named_and_left_out(
     assert [line for line in numbers(parts) if not any(i in line for i in ids)] == whole
     lost = tables.runs[tables.runs["id"].isin(ids)]
     assert not tables.records["id"].isin(ids).any()
-    assert all(tables.notes) or set(lost["state"]) == {"broken"}
-    assert set(lost["state"]) <= {"planned", "broken"}
-    told = [*tables.notes, *lost["error"]]
-    assert any(f"{parts.path / 'ended'}" in sentence for sentence in told), told
+    assert set(lost["state"]) == {"planned"}
+    (told,) = map(str, tables.notes)
+    assert f"{parts.path / 'ended'}" in told
     shown = CliRunner().invoke(report, ["table", str(parts.path), "--notes"])
     assert shown.exit_code == 0 and "ERM" in shown.stdout and "ended" in shown.stdout
     assert CliRunner().invoke(sweep, ["status", str(parts.path)]).exit_code == 0
-
-
-def test_a_run_that_two_parts_tell_otherwise_counts_nowhere_until_it_ends_again(
-    tmp_path: Path,
-) -> None:
-    ours, theirs = made(tmp_path / "ours"), made(tmp_path / "theirs", ROWS[1:], value=0.75)
-    for each in (ours, theirs):
-        compact(each.results)
-    for file in (theirs.results.path / "ended").glob("*.parquet"):
-        shutil.copy(file, ours.results.path / "ended")
-    for _ in range(2):  # a compaction keeps what both say
-        tables = read_results(ours.results)
-        assert tables.runs.groupby("label")["state"].agg(set).to_dict() == {
-            "ERM": {"done"},
-            "IRM": {"planned"},
-        }
-        assert sum("unlike records of the run" in str(note) for note in tables.notes) == 2
-        assert compact(ours.results) == 0
-    again = made(tmp_path / "again")
-    for run_id in theirs.runs:
-        shutil.copytree(again.results.run(run_id).path, ours.results.run(run_id).path)
-    assert compact(ours.results) == 2
-    assert not read_results(ours.results).notes and numbers(ours.results) == numbers(again.results)
 
 
 class Dying:

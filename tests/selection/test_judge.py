@@ -16,9 +16,8 @@ from oodbench.results.predictions import write_examples, write_predictions
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.tables import Tables
-from oodbench.selection import rule_names, usual
+from oodbench.selection import TrainVal, rule_names, usual
 from oodbench.selection.judge import choose, judge, served
-from oodbench.selection.rules import TrainVal
 from tests.helpers.algorithms.plugins import rules_of_the_guide
 from tests.helpers.results.made import Made, flat, texts, write_run
 
