@@ -4,7 +4,8 @@ import math
 import random
 import re
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
@@ -85,21 +86,13 @@ def choice(*values: Value) -> Distribution:
 
 def distribution(text: str, place: str) -> Distribution:
     """Parse a distribution such as `log_uniform(1e-3, 1)`; raises UserError if it is malformed."""
-    kinds: dict[str, Callable[..., Distribution]] = {
-        "uniform": uniform,
-        "log_uniform": log_uniform,
-        "uniform_int": uniform_int,
-        "log_uniform_int": log_uniform_int,
-        "choice": choice,
-    }
-    match = re.fullmatch(r"(\w+)\(([^()]*)\)", text.strip())
-    if match is None or match[1] not in kinds:
-        raise UserError(f"{place} is a range such as log_uniform(1e-3, 1), not {text!r}")
+    every: tuple[Any, ...] = (uniform, log_uniform, uniform_int, log_uniform_int, choice)
+    kinds = {kind.__name__: kind for kind in every}
+    match = re.fullmatch(rf"({'|'.join(kinds)})\(([^()]*)\)", text.strip())
     try:
-        values = [
-            float(part) if "." in part or "e" in part else int(part) for part in match[2].split(",")
-        ]
-        return kinds[match[1]](*values)
+        values = [float(v) if "." in v or "e" in v else int(v) for v in match[2].split(",")]  # type: ignore[index]
+        found: Distribution = kinds[match[1]](*values)  # type: ignore[index]
+        return found
     except UserError as error:
         raise error.at(place) from None
     except (TypeError, ValueError) as error:
@@ -124,16 +117,9 @@ def hparam(
     set. A hyperparameter added to an existing method has a `neutral` value, which leaves the method as it
     was and does not enter a run's id. `no_list` says what several values would need.
     """
-    metadata = {
-        "distribution": distribution,
-        "by_family": dict(by_family or {}),
-        "low": low,
-        "high": high,
-        "options": options,
-        "neutral": neutral,
-        "no_list": no_list,
-    }
-    return field(default=default, metadata=metadata)
+    limits = {"low": low, "high": high, "options": options, "neutral": neutral, "no_list": no_list}
+    ranges = {"distribution": distribution, "by_family": dict(by_family or {})}
+    return field(default=default, metadata={**ranges, **limits})
 
 
 def rates_family(family: str, pretrained: bool) -> str:
@@ -258,25 +244,23 @@ def _given_ranges(
     known = {k for f in fields(space) for k in f.metadata.get("by_family", {})}
     ranges = {}
     for name, value in given.items():
-        if isinstance(value, dict):
-            where = f"'{name}' in {place}"
-            families = value.get("by_family", {})
-            usual = {key: value[key] for key in value if key != "by_family"}
-            if usual.keys() != {"default", "range"} or not isinstance(families, dict):
-                raise UserError(f"{where} is a value, a list of them, or has a default and a range")
-            for other in families.keys() - known:
-                raise unknown("family", other, known, where)
-            pairs = {"": usual, **families}
-            checked_pairs = {k: _given_range(pairs[k], f"{where} {k}".strip()) for k in pairs}
-            ranges[name] = checked_pairs.get(family, checked_pairs[""])
+        if not isinstance(value, dict):
+            continue
+        where, families = f"'{name}' in {place}", value.get("by_family", {})
+        usual = {key: value[key] for key in value if key != "by_family"}
+        if usual.keys() != {"default", "range"} or not isinstance(families, dict):
+            raise UserError(f"{where} is a value, a list of them, or has a default and a range")
+        pairs = {}
+        for key, pair in {"": usual, **families}.items():
+            if key and key not in known:
+                raise unknown("family", key, known, where)
+            at = f"{where} {key}".strip()
+            if not isinstance(pair, dict) or not {"default"} <= pair.keys() <= {"default", "range"}:
+                raise UserError(f"{at} has a default and a range, or a default alone")
+            text = pair.get("range")
+            pairs[key] = pair["default"], None if text is None else distribution(str(text), at)
+        ranges[name] = pairs.get(family, pairs[""])
     return ranges
-
-
-def _given_range(value: Any, where: str) -> tuple[Value, Distribution | None]:
-    if not isinstance(value, dict) or not {"default"} <= value.keys() <= {"default", "range"}:
-        raise UserError(f"{where} has a default and a range, or a default alone")
-    text = value.get("range")
-    return value["default"], None if text is None else distribution(str(text), where)
 
 
 def checked(space: type[T], values: Mapping[str, object], place: str) -> T:
@@ -311,22 +295,17 @@ def _cast(value: object, wanted: Any, where: str) -> object:
         if not isinstance(value, list | tuple):
             raise UserError(f"{where} must be a list, not {value!r}")
         return tuple(_cast(v, item, where) for v in value)
-    if value is None and NoneType in kinds:
-        return None
-    if any(isinstance(value, k) and (k is bool or not isinstance(value, bool)) for k in kinds):
+    is_bool = isinstance(value, bool)
+    if any(isinstance(value, kind) and is_bool == (kind is bool) for kind in kinds):
         return value
-    for kind in kinds:
-        if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+    for kind in () if is_bool else kinds:
+        if kind is str and isinstance(value, int | float):
             return str(value)  # YAML reads the name 2020 as a number
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if kind is float and isinstance(value, str):  # YAML reads 1e-3, without a dot, as a string
-            try:
-                return float(value)
-            except ValueError:
-                pass
-        if kind is int and isinstance(value, float) and value.is_integer():
-            return int(value)
+        with suppress(TypeError, ValueError, OverflowError):
+            if kind is float:  # YAML reads 1e-3, without a dot, as a string
+                return float(value)  # type: ignore[arg-type]
+            if kind is int and isinstance(value, float) and value == int(value):
+                return int(value)
     names = " or ".join("none" if k is NoneType else k.__name__ for k in kinds)
     hint = ": a name is in quotes" if str in kinds and isinstance(value, bool) else ""
     raise UserError(f"{where} must be {names}, not {value!r}{hint}")
@@ -345,10 +324,6 @@ def _check_range(value: Any, limits: Mapping[str, Any], where: str) -> None:
     if isinstance(value, float) and 0 < abs(value) < 2.0**-1022:  # subnormal: 0 in training
         raise UserError(f"{where} must be 0 or at least {2.0**-1022:.2g}, not {value}")
     if (low is not None and value < low) or (high is not None and value > high):
-        if high is None:
-            bound = f"at least {low}"
-        elif low is None:
-            bound = f"at most {high}"
-        else:
-            bound = f"between {low} and {high}"
+        bounds = [f"at least {low}"] * (high is None) + [f"at most {high}"] * (low is None)
+        bound = bounds[0] if bounds else f"between {low} and {high}"
         raise UserError(f"{where} must be {bound}, not {value}")

@@ -55,7 +55,7 @@ class Digests(TypedDict, total=False):
     """The digest of a network that is not the package's."""
     dataset: Code
     files: str
-    """The digest of the files that the data come from, see `oodbench.results.data_files`."""
+    """The digest of the files that the data come from, see `oodbench.results.stale`."""
 
 
 def digest_of(content: bytes) -> str:

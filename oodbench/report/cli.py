@@ -121,10 +121,10 @@ def import_domainbed(
     from oodbench.results.domainbed import import_sweep
     from oodbench.terminal import counted
 
-    imported = import_sweep(folder, out)
-    for sentence in imported.left_out:
+    count, left_out = import_sweep(folder, out)
+    for sentence in left_out:
         terminal(stderr=True).say(f"left out: {sentence}")
-    terminal().say(f"{out} holds {counted(imported.runs, 'run')} of {folder}.")
+    terminal().say(f"{out} holds {counted(count, 'run')} of {folder}.")
 
 
 @app.command()

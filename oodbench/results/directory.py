@@ -5,7 +5,7 @@ OUT/plan.parquet         its planned runs, see `oodbench.results.parquet`
 OUT/audit.json           the findings on its data, lists of `oodbench.notes.Finding` by dataset label
 OUT/sweep.lock           held by a process that adds runs to them
 OUT/heartbeats/<process> the steps of the runs that a process trains, rewritten while it does
-OUT/data/<digest>.json   the files that runs read, see `oodbench.results.data_files`
+OUT/data/<digest>.json   the files that runs read, see `oodbench.results.stale`
 OUT/data/<label>.parquet a data frame that a script brought
 OUT/plugins/             classes that a script or a notebook defines, as modules
 OUT/ended/               the runs that have ended, in two tables, see `oodbench.results.ended`

@@ -6,7 +6,6 @@ hold no counts of examples (all are 1 here) and no code version.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from pydantic_core import from_json
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Directory
-from oodbench.results.run_spec import Evaluation, RunSpec, State
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import Count, DamagedFile, parse_json, read_bytes
 
 SPAWRIOUS = ("Test", "SC_group_1", "SC_group_2")
@@ -94,18 +93,10 @@ class Found:
     spec: RunSpec
 
 
-@dataclass(frozen=True)
-class Imported:
-    """What became of a DomainBed output folder."""
-
-    runs: int
-    left_out: Sequence[str]
-    """A sentence on each run that cannot be read, or is there twice."""
-
-
-def import_sweep(folder: Path, out: Path) -> Imported:
+def import_sweep(folder: Path, out: Path) -> tuple[int, list[str]]:
     """Turn a DomainBed output folder into a results directory.
 
+    Returns the number of runs, and a sentence on each run that cannot be read or is there twice.
     train.py appends to its file: a file is split where its arguments change or its step does not rise. A
     torn last line is left out; a run without the file `done` counts as lost. Of runs with equal specs the
     one with most records is taken. Raises UserError if no run can be read, and if `out` is not empty.
@@ -116,12 +107,11 @@ def import_sweep(folder: Path, out: Path) -> Imported:
     found: list[Found] = []
     for file in sorted(folder.glob("*/results.jsonl")):
         try:
-            records = _records(file)
+            several = _runs(file, _records(file))
         except UserError as error:
             left_out.append(str(error))
             continue
-        for start, of_run, done in _runs(file, records):
-            place = f"{file}, line {start}" if start > 1 else str(file)
+        for place, of_run, done in several:
             try:
                 found.append(Found(place, of_run, done, _spec(of_run, place)))
             except UserError as error:
@@ -130,7 +120,7 @@ def import_sweep(folder: Path, out: Path) -> Imported:
         more = f": {'; '.join(left_out)}" if left_out else " (no */results.jsonl with a record)"
         raise UserError(f"{folder} holds no results of DomainBed{more}")
     runs: dict[str, Found] = {}
-    for run in sorted(found, key=_order):
+    for run in sorted(found, key=lambda run: _row(run.records[0].args)):
         # equal for runs with equal arguments, however many records they have
         key = replace(run.spec, evaluate_every=1, steps=run.records[0].args.steps or 1).id
         kept = runs.setdefault(key, run)
@@ -142,11 +132,10 @@ def import_sweep(folder: Path, out: Path) -> Imported:
         _write(results, run)
     specs = {run.spec.id: run.spec for run in runs.values()}
     results.write_plan(folder.resolve().name, {"imported": "DomainBed"}, [*specs.values()])
-    return Imported(len(specs), left_out)
+    return len(specs), left_out
 
 
-def _order(run: Found) -> tuple[Any, ...]:
-    args = run.records[0].args
+def _row(args: Args) -> tuple[Any, ...]:
     return args.dataset, args.algorithm, args.test_envs, args.trial_seed, args.hparams_seed
 
 
@@ -170,19 +159,18 @@ def _records(file: Path) -> list[Record]:
     return records
 
 
-def _runs(file: Path, records: Sequence[Record]) -> Iterator[tuple[int, Sequence[Record], bool]]:
-    """The first line of each run in a file, its records, and whether it has ended."""
+def _runs(file: Path, records: Sequence[Record]) -> Iterator[tuple[str, Sequence[Record], bool]]:
+    """Where each run of a file begins, its records, and whether it has ended."""
     starts = [0] if records else []
     for place, (before, record) in enumerate(pairwise(records), 1):
-        same = str((before.args, before.hparams)) == str((record.args, record.hparams))
+        same = str((before.args, before.hparams)) == str((record.args, record.hparams))  # NaN, too
         if not same or record.step <= before.step:
             starts.append(place)
     ended = (file.parent / "done").exists()
     for start, end in pairwise([*starts, len(records)]):
         of_run, steps = records[start:end], records[start].args.steps
-        is_last = end == len(records)
-        whole = is_last or (steps is not None and of_run[-1].step == steps - 1)
-        yield start + 1, of_run, ended and whole
+        whole = end == len(records) or (steps is not None and of_run[-1].step == steps - 1)
+        yield f"{file}, line {start + 1}" if start else str(file), of_run, ended and whole
 
 
 def _environments(record: Record, place: str) -> list[str]:
@@ -246,9 +234,7 @@ def _write(results: Directory, run: Found) -> None:
         if record.mem_gb:
             cost["memory_mb"] = record.mem_gb * 1024
         evaluations = [
-            asdict(
-                Evaluation(names[n], s, "accuracy", math.nan if v is None else float(v), count=1)
-            )
+            {"environment": names[n], "split": s, "metric": "accuracy", "value": v, "count": 1}
             for (n, s), v in record.accuracies.items()
         ]
         more = (record.model_extra or {}).items()

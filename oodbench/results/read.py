@@ -32,7 +32,7 @@ from oodbench.results.boards import (
     to_come,
 )
 from oodbench.results.directory import Directory
-from oodbench.results.ended import Ended, ended
+from oodbench.results.ended import ended
 from oodbench.results.parquet import (
     RECORDS,
     RUNS,
@@ -74,8 +74,6 @@ PROTOCOL = (
     *("validation_environments", "draws"),
 )
 """The columns in which a dataset's runs must agree between directories; `draws` is how many a cell has."""
-CHUNK = 250
-"""The number of runs that are parsed together."""
 
 
 def read_folders(results: Path, ids: Sequence[str]) -> tuple[pd.DataFrame, pa.Table]:
@@ -83,22 +81,12 @@ def read_folders(results: Path, ids: Sequence[str]) -> tuple[pd.DataFrame, pa.Ta
 
     A broken run has no records; an unfinished one has the records before a torn or damaged line.
     """
-    runs = [Directory(results).run(run_id) for run_id in ids]
-    chunks = [runs[start : start + CHUNK] for start in range(0, len(runs), CHUNK)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # a disk may be slow
-        found = list(pool.map(_folders, chunks))
-    about = [each for of_chunk, _ in found for each in of_chunk]
+        found = list(pool.map(_folder, map(Directory(results).run, ids)))
+    about = [of_run | {"records": len(values)} for of_run, values in found]
+    rows = [row for _, values in found for row in values]
     frame = pd.DataFrame(about, pd.Index(list(ids), dtype="object"), ABOUT)
-    return frame, pa.concat_tables([RECORDS.empty_table(), *(records for _, records in found)])
-
-
-def _folders(runs: Sequence[RunDirectory]) -> tuple[list[dict[str, Any]], pa.Table]:
-    about, rows = [], []
-    for run in runs:
-        of_run, values = _folder(run)
-        about.append(of_run | {"records": len(values)})
-        rows += values
-    return about, table_of(pd.DataFrame(rows, columns=RECORDS.names), RECORDS)
+    return frame, table_of(pd.DataFrame(rows, columns=RECORDS.names), RECORDS)
 
 
 def _folder(directory: RunDirectory) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
@@ -140,9 +128,15 @@ def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None)
         raise UserError("the sweep plans no run")
     ids = pd.Index(rows["id"].unique())
     # folders first: a run that is moved meanwhile is then in the tables
-    live, live_records = read_folders(results.path, _with_folder(results, ids))
+    there: set[str] = set()
+    with suppress(OSError):
+        there.update(os.listdir(results.path / "runs"))  # noqa: PTH208 (fast)
+    live, live_records = read_folders(results.path, [i for i in ids if i in there])
     moved = ended(results.path)
-    known, records = _of_ended(moved, ids)
+    known = moved.runs[moved.runs["id"].isin(ids)].drop_duplicates("id").set_index("id")
+    known["error"] = ""
+    parts = enumerate(moved.parts)
+    records = [of_runs(part.records, known.index[known["part"] == i]) for i, part in parts]
     live = live[~live.index.isin(known.index)]
     about = stacked_runs([f.reset_index(names="id") for f in (known[ABOUT], live)])
     runs = _expanded(rows.join(about.set_index("id"), on="id"), settings)
@@ -152,21 +146,6 @@ def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None)
     in_order = _in_order([*records, of_runs(live_records, live.index)], ids)
     notes = tuple(f"{sentence}." for sentence in moved.wrong)
     return Tables(*_each_once(completed(runs), in_order), notes=notes)
-
-
-def _with_folder(results: Directory, ids: "pd.Index[str]") -> list[str]:
-    with suppress(OSError):
-        there = {*os.listdir(results.path / "runs")}  # noqa: PTH208 (fast)
-        return [i for i in ids if i in there]
-    return []
-
-
-def _of_ended(moved: Ended, ids: "pd.Index[str]") -> tuple[pd.DataFrame, list[pa.Table]]:
-    """Ended runs with the columns ABOUT, and their records."""
-    runs = moved.runs[moved.runs["id"].isin(ids)].drop_duplicates("id").set_index("id")
-    parts = enumerate(moved.parts)
-    records = [of_runs(part.records, runs.index[runs["part"] == i]) for i, part in parts]
-    return runs.assign(error=""), records
 
 
 def _in_order(tables: Sequence[pa.Table], ids: "pd.Index[str]") -> pd.DataFrame:
@@ -227,9 +206,6 @@ def read_board(board: Path) -> Tables:
         raise UserError(f"the board {board.name} has {nothing_frozen(board)}")
     runs = runs_frame(read_table(file, RUNS))
     values = records_frame([read_table(board / RECORDS_FILE, RECORDS)])
-    strange = set(values["id"].cat.categories) - set(runs["id"])
-    if strange:
-        raise DamagedFile(f"{board / RECORDS_FILE} has records of no run: {min(strange)}")
     runs, values = _each_once(runs, values)
     is_score = values["split"].eq(SCORE)
     scores = values[is_score].astype({"id": object, "metric": object})

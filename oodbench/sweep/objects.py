@@ -31,8 +31,8 @@ from oodbench.files import whole_file, write_whole
 from oodbench.identity import digest_of
 from oodbench.networks.base import Network, networks
 from oodbench.registry import Registry
-from oodbench.results.data_files import DATA
 from oodbench.results.directory import Directory
+from oodbench.results.stale import DATA
 
 MAIN = "__main__"
 LONGEST_NAME = 120

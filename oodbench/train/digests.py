@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
 from oodbench.identity import Digests, code_of
-from oodbench.results.data_files import DataFiles
 from oodbench.results.run_spec import RunSpec
+from oodbench.results.stale import DataFiles
 
 if TYPE_CHECKING:
     from oodbench.datasets import Dataset

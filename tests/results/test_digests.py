@@ -9,8 +9,8 @@ import pytest
 from oodbench.algorithms import Algorithm, algorithms
 from oodbench.identity import changed_files, code_at, code_of, is_of_package, sha256
 from oodbench.networks.base import networks
-from oodbench.results import data_files
-from oodbench.results.data_files import DataFiles
+from oodbench.results import stale
+from oodbench.results.stale import DataFiles
 
 FILES = {
     "__init__.py": "",
@@ -122,7 +122,7 @@ def test_files_that_another_machine_listed_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file of the same size and time may have another content there."""
-    monkeypatch.setattr(data_files, "sha256", unwrap(sha256))  # no process is on two machines
+    monkeypatch.setattr(stale, "sha256", unwrap(sha256))  # no process is on two machines
     file, one, two = tmp_path / "a.csv", tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         folder.mkdir()

@@ -17,7 +17,7 @@ from tests.helpers.results.domainbed import STEPS, Accuracies, write
 
 def test_a_folder_becomes_a_results_directory(tmp_path: Path) -> None:
     write(tmp_path / "in", [1], {s: (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8) for s in STEPS})
-    assert import_sweep(tmp_path / "in", tmp_path / "out").runs == 1
+    assert import_sweep(tmp_path / "in", tmp_path / "out")[0] == 1
     frames = read_results(Directory(tmp_path / "out"))
     run = frames.runs.iloc[0]
     assert (run["dataset"], run["label"], run["draw"], run["trial"]) == ("VLCS", "ERM", 0, 0)
@@ -89,9 +89,8 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(
     change: Callable[[dict[str, Any]], Any], reason: str, tmp_path: Path
 ) -> None:
     changed(tmp_path / "in", change)
-    imported = import_sweep(tmp_path / "in", tmp_path / "out")
-    assert imported.runs == 1 and len(imported.left_out) == 1
-    assert re.search(rf"ERM-VLCS-\[0\]-0-0/results.jsonl.*{reason}", imported.left_out[0])
+    runs, (left_out,) = import_sweep(tmp_path / "in", tmp_path / "out")
+    assert runs == 1 and re.search(rf"ERM-VLCS-\[0\]-0-0/results.jsonl.*{reason}", left_out)
     assert read_results(Directory(tmp_path / "out")).runs["test_environments"].tolist() == [("L",)]
 
 
@@ -105,10 +104,8 @@ def test_a_file_holds_several_runs(tmp_path: Path) -> None:
     again = texts[0].splitlines(keepends=True)[0]
     other = texts[2].replace('"lr": 0.1', '"lr": 0.2')
     file.write_text("".join([*texts, other, again]))
-    imported = import_sweep(tmp_path / "in", tmp_path / "out")
-    assert imported.runs == 5
-    (twice,) = imported.left_out
-    assert twice == f"{file}, line 16 holds the run of {file} again"
+    count, (twice,) = import_sweep(tmp_path / "in", tmp_path / "out")
+    assert count == 5 and twice == f"{file}, line 16 holds the run of {file} again"
     runs = read_results(Directory(tmp_path / "out")).runs
     assert sorted(runs["test_environments"]) == [("C",), ("L",), ("L",), ("L",), ("S",)]
     assert sorted(h["lr"] for h in runs["hparams"]) == [0.1] * 4 + [0.2]
@@ -119,8 +116,8 @@ def test_of_equal_runs_in_two_folders_the_longer_one_counts(tmp_path: Path) -> N
     lines = (path / "results.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "in" / "A").mkdir()
     (tmp_path / "in" / "A" / "results.jsonl").write_text(lines[0])
-    imported = import_sweep(tmp_path / "in", tmp_path / "out")
-    assert imported.runs == 1 and "A/results.jsonl holds the run of" in imported.left_out[0]
+    count, (twice,) = import_sweep(tmp_path / "in", tmp_path / "out")
+    assert count == 1 and "A/results.jsonl holds the run of" in twice
     assert read_results(Directory(tmp_path / "out")).records["step"].max() == 600
 
 
