@@ -45,38 +45,31 @@ def register(name: str, *, paper: str) -> Callable[[A], A]:
 
     Raises UserError if hooks are misspelt, have wrong parameters, or no hook is overridden.
     """
-
-    def decorate(cls: A) -> A:
-        algorithms.add(name, paper)(cls)
-        return cls
-
-    return decorate
+    add: Any = algorithms.add(name, paper)
+    return add  # type: ignore[no-any-return]
 
 
 def _check(cls: type["Algorithm"]) -> None:
-    """Raise UserError as `_require_a_change` does, and for an `update` with DomainBed's parameters."""
-    update = own_functions(cls).get("update")
+    """Raise UserError for DomainBed's `update`, and for a method that would train as ERM.
+
+    A method may derive from a registered one and change nothing else than hyperparameters. Overriding
+    `neutral` alone marks a method as ERM on purpose, if it adds no hyperparameters.
+    """
+    who, own = f"the algorithm {cls.__name__}", own_functions(cls)
+    update = own.get("update")
     if isinstance(update, FunctionType) and "unlabeled" in inspect.signature(update).parameters:
         raise UserError(
-            f"the algorithm {cls.__name__}: DomainBed's `update(self, minibatches, unlabeled)` is "
+            f"{who}: DomainBed's `update(self, minibatches, unlabeled)` is "
             "`update(self, batch, step)` here, `batch.minibatches()` gives its list, and "
             "`self.descend(loss, step)` takes its optimizer's step"
         )
-    _require_a_change(cls)
-
-
-def _require_a_change(cls: type["Algorithm"]) -> None:
-    """Raise UserError for a method that would train as ERM, unless it derives from a registered one.
-
-    Overriding `neutral` alone marks a method as ERM on purpose, if it adds no hyperparameters.
-    """
     if not issubclass(cls.Hparams, CommonHparams):
-        raise UserError(f"the algorithm {cls.__name__}: `Hparams` derives from `Algorithm.Hparams`")
+        raise UserError(f"{who}: `Hparams` derives from `Algorithm.Hparams`")
     silent = {"skip"} if cls.Hparams is Algorithm.Hparams else {"skip", "neutral"}
-    overrides = {n for n in own_functions(cls) if hasattr(Algorithm, n)} - silent
+    overrides = {name for name in own if hasattr(Algorithm, name)} - silent
     if not overrides and not algorithms.registered & {*own_bases(cls)}:
         raise UserError(
-            f"the algorithm {cls.__name__} overrides none of `objective`, `combine` and the other hooks: "
+            f"{who} overrides none of `objective`, `combine` and the other hooks: "
             "it would train as ERM; a method with other hyperparameters derives from a registered one"
         )
 
@@ -471,16 +464,15 @@ class Algorithm(nn.Module):
             losses = self._through(function, x, batch.y.flatten(0, 1)).view(shape)
             none = losses.new_empty(*shape, 0)
             return Outputs(none, none, batch.y, losses, losses.mean(1), step, task, batch)
-        count, of_views = self.needs.views, dict[str, Any]()
+        count, of_views, every = self.needs.views, dict[str, Any](), x
         if batch.views is not None and count:
             views = batch.views[:, :, :count]
-            features, logits = self._features_and_logits(torch.cat([x, views.flatten(0, 2)]), step)
+            every = torch.cat([x, views.flatten(0, 2)])
+        features, logits = self._features_and_logits(every, step)
+        if len(every) > len(x):
             for name, values in (("view_features", features), ("view_logits", logits)):
                 of_views[name] = torch.unflatten(values[len(x) :], 0, views.shape[:3])
-            features, logits = features[: len(x)], logits[: len(x)]
-        else:
-            features, logits = self._features_and_logits(x, step)
-        features, logits = (torch.unflatten(values, 0, shape) for values in (features, logits))
+        features, logits = (torch.unflatten(v[: len(x)], 0, shape) for v in (features, logits))
         losses = task.losses(logits, batch.y)
         if batch.other_y is not None and batch.share is not None:
             losses = batch.share * losses + (1 - batch.share) * task.losses(logits, batch.other_y)
@@ -644,12 +636,12 @@ def why_skipped(
 def cannot_balance(problem: Problem, hyperparameter: str = "sampling") -> str | None:
     """Explain why this dataset cannot be balanced by `sampling`, or return None."""
     sampling = str(problem.hparams[hyperparameter])
-    balanced = BALANCED.get(sampling)
+    balanced, lacks = BALANCED.get(sampling), None
     if balanced == "classes" and not problem.task.has_classes:
-        return f"`{hyperparameter}: {sampling}` balances classes, and its targets are none"
+        lacks = "its targets are none"
     if balanced == "groups" and not problem.attributes:
-        return f"`{hyperparameter}: {sampling}` balances groups, and its examples have no attribute"
-    return None
+        lacks = "its examples have no attribute"
+    return lacks and f"`{hyperparameter}: {sampling}` balances {balanced}, and {lacks}"
 
 
 def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:

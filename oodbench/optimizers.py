@@ -64,31 +64,20 @@ def make_optimizer(
     `scales` are learning-rate factors of some parameters. Before a step, gradients are copied to the memory
     layout of their parameters if it differs.
     """
-    optimizer = _plain_optimizer(
-        name, [p for p in parameters if p.requires_grad], lr, momentum, scales
-    )
-    optimizer.register_step_pre_hook(_lay_out_gradients)
-    return optimizer
-
-
-def _plain_optimizer(
-    name: str,
-    trained: list[Any],
-    lr: float,
-    momentum: float,
-    scales: Mapping[nn.Parameter, float],
-) -> torch.optim.Optimizer:
+    trained: list[Any] = [p for p in parameters if p.requires_grad]
     fused = all(p.is_contiguous() for p in trained)
     if any(p in scales for p in trained):
         factors: dict[float, list[nn.Parameter]] = {scales.get(p, 1.0): [] for p in trained}
         for p in trained:
             factors[scales.get(p, 1.0)].append(p)
         trained = [{"params": group, "scale": factor} for factor, group in factors.items()]
-    if name == "adam":
-        return eager(torch.optim.Adam)(trained, lr=lr, fused=fused)
-    if name == "adamw":
-        return eager(torch.optim.AdamW)(trained, lr=lr, fused=fused)
-    return eager(torch.optim.SGD)(trained, lr=lr, momentum=momentum)
+    if name == "sgd":
+        optimizer = eager(torch.optim.SGD)(trained, lr=lr, momentum=momentum)
+    else:
+        kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+        optimizer = eager(kind)(trained, lr=lr, fused=fused)
+    optimizer.register_step_pre_hook(_lay_out_gradients)
+    return optimizer
 
 
 @cache

@@ -30,17 +30,6 @@ def _own(cls: type) -> dict[str, Any]:
     return {n: m for base in reversed(own_bases(cls)) for n, m in vars(base).items()}
 
 
-def _engines(cls: type) -> dict[str, Any]:
-    """Public members of the engine's base classes by name; None for annotations without a value."""
-    return {
-        name: member
-        for base in reversed(cls.__mro__)
-        if is_engine(base.__module__)
-        for name, member in (dict.fromkeys(inspect.get_annotations(base)) | vars(base)).items()
-        if name[0] != "_"
-    }
-
-
 def _kind(member: object) -> str:
     if isinstance(member, type):
         return "class"
@@ -58,29 +47,37 @@ def check_overrides(noun: str, cls: type) -> None:
     """
     if is_engine(cls.__module__):
         return
-    who, own, engines = f"the {noun} {cls.__name__}", _own(cls), _engines(cls)
-    bases = [base for base in cls.__mro__ if base not in own_bases(cls)]
+    who, own = f"the {noun} {cls.__name__}", _own(cls)
+    others = [base for base in cls.__mro__ if base not in own_bases(cls)]
+    engines: dict[str, Any] = {}  # None for annotations without a value
+    for base in reversed(cls.__mro__):
+        if is_engine(base.__module__):
+            engines |= dict.fromkeys(inspect.get_annotations(base)) | vars(base)
+    hooks = {n: m for n, m in engines.items() if n[0] != "_" and not hasattr(m, "__final__")}
     for name, member in own.items():
-        wanted, kind = engines.get(name), _kind(member)
-        if hasattr(wanted, "__final__"):
+        kind = _kind(member)
+        if hasattr(engines.get(name), "__final__"):
             raise UserError(f"{who} defines `{name}`, which is no hook: give it another name")
-        if name in engines:
-            if (mistake := _mistake(cls, name, member, wanted)) is not None:
+        if name in hooks:
+            if (mistake := _mistake(cls, name, member, hooks[name])) is not None:
                 raise UserError(f"{who}: {mistake}")
-        elif name[0] != "_" and not any(name in vars(base) for base in bases):
-            alike = [
-                n for n, m in engines.items() if _kind(m) == kind and not hasattr(m, "__final__")
-            ]
+        elif name[0] != "_" and not any(name in vars(base) for base in others):
+            alike = [n for n, m in hooks.items() if _kind(m) == kind]
             if (nearest := _misspelt(name, alike)) is not None:
                 raise UserError(
                     f"{who} defines `{name}`, which overrides nothing; did you mean `{nearest}`? (Your "
                     f"own {kind} with such a name begins with an underscore: `_{name}`.)"
                 )
-    missing: Any = getattr(cls, "__abstractmethods__", ())
-    if missing:
+    if missing := getattr(cls, "__abstractmethods__", ()):
         raise UserError(f"{who} does not define {' and '.join(f'`{m}`' for m in sorted(missing))}")
-    for space in ("Hparams", "Options"):
-        _check_dataclass(who, cls, space)
+    for name in ("Hparams", "Options"):
+        space = own.get(name)
+        annotated = [*inspect.get_annotations(space)] if isinstance(space, type) else []
+        if annotated and "__dataclass_fields__" not in vars(space):
+            raise UserError(
+                f"{who}: `{name}` begins with `@dataclass(frozen=True, kw_only=True)`; without it "
+                f"`{annotated[0]}` cannot be set"
+            )
 
 
 def _misspelt(name: str, known: Collection[str]) -> str | None:
@@ -93,12 +90,12 @@ def _misspelt(name: str, known: Collection[str]) -> str | None:
 
 
 def _mistake(cls: type, name: str, given: Any, wanted: Any) -> str | None:
-    if wanted is None or _kind(wanted) == "class" or not isinstance(given, FUNCTIONS):
+    if wanted is None or isinstance(wanted, type) or not isinstance(given, FUNCTIONS):
         return None
-    if _kind(wanted) == "attribute" or isinstance(given, COMPUTED):
-        same = _kind(wanted) == "attribute" and isinstance(given, COMPUTED)
-        line = "begins with" if _kind(wanted) == "attribute" else "is a function, without"
-        return None if same else f"`{name}` {line} `@property`"
+    if _kind(wanted) == "attribute":
+        return None if isinstance(given, COMPUTED) else f"`{name}` begins with `@property`"
+    if isinstance(given, COMPUTED):
+        return f"`{name}` is a function, without `@property`"
     if isinstance(wanted, classmethod) and isinstance(given, FunctionType):
         return f"`{name}` begins with `@classmethod`"
     signature = inspect.signature(getattr(cls, name))
@@ -109,21 +106,7 @@ def _mistake(cls: type, name: str, given: Any, wanted: Any) -> str | None:
     try:
         signature.bind(*positional)
     except TypeError:
+        defined = ", ".join(str(p).partition(":")[0] for p in signature.parameters.values())
         arguments = ", ".join(p.name for p in positional)
-        return f"`{name}{_plain(signature)}` is called with ({arguments})"
+        return f"`{name}({defined})` is called with ({arguments})"
     return None
-
-
-def _plain(signature: inspect.Signature) -> str:
-    return f"({', '.join(str(p).partition(':')[0] for p in signature.parameters.values())})"
-
-
-def _check_dataclass(who: str, cls: type, name: str) -> None:
-    for base in own_bases(cls):
-        space = vars(base).get(name)
-        fields = [*inspect.get_annotations(space)] if isinstance(space, type) else []
-        if fields and "__dataclass_fields__" not in vars(space):
-            raise UserError(
-                f"{who}: `{name}` begins with `@dataclass(frozen=True, kw_only=True)`; without it "
-                f"`{fields[0]}` cannot be set"
-            )

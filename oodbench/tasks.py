@@ -76,6 +76,8 @@ class Task:
         divided by their mean number along the last leading dimension, so that the mean of the
         losses along that dimension is the mean over all known labels.
         """
+        if self.kind in _EACH:
+            return _known_shares(_EACH[self.kind](logits, targets), targets)
         return _LOSSES[self.kind](logits, targets)
 
     def scale_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -250,14 +252,6 @@ def _each_token(logits: Tensor, targets: Tensor) -> Tensor:
     return _multiclass(logits, _classes(targets))
 
 
-def _multilabel(logits: Tensor, targets: Tensor) -> Tensor:
-    return _known_shares(_each_label(logits, targets), targets)
-
-
-def _tokens(logits: Tensor, targets: Tensor) -> Tensor:
-    return _known_shares(_each_token(logits, targets), targets)
-
-
 def _distribution(logits: Tensor, targets: Tensor) -> Tensor:
     return F.kl_div(logits.log_softmax(-1), targets, reduction="none").sum(-1)
 
@@ -269,10 +263,8 @@ def _regression(logits: Tensor, targets: Tensor) -> Tensor:
 _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "binary": _binary,
     "multiclass": _multiclass,
-    "multilabel": _multilabel,
     "distribution": _distribution,
     "regression": _regression,
-    "tokens": _tokens,
 }
 _EACH: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "multilabel": _each_label,

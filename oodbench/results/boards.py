@@ -29,15 +29,14 @@ def lock(board: Path) -> FileLock:
 
 def find_board(name: str) -> Path:
     """The folder of a board, given by its name or as a path; raises UserError."""
-    if _has_package(name):
+    if _is_shipped(name):
         return frozen_folder() / name
     if (Path(name) / PROTOCOL_FILE).is_file():
         return Path(name)
     raise unknown("board", name, board_names())
 
 
-def _has_package(name: str) -> bool:
-    """Whether the package has a board of this name; raises UserError if a folder has it, too."""
+def _is_shipped(name: str) -> bool:
     if name not in board_names():
         return False
     if Path(name).is_dir():
@@ -73,19 +72,15 @@ def board_among(sources: Sequence[str]) -> tuple[str | None, list[Path]]:
     boards, directories = [], []
     for source in sources:
         path = Path(source)
-        if _has_package(source) or (path / PROTOCOL_FILE).is_file():
+        if _is_shipped(source) or (path / PROTOCOL_FILE).is_file():
             boards.append(source)
         elif path.is_dir():
             directories.append(path)
         else:
-            beside = [str(file.parent) for file in path.parent.glob("*/sweep.json")]
-            there = (
-                f"{path.absolute()} is a file"
-                if path.exists()
-                else f"there is no folder {path.absolute()}"
-            )
-            known = [*board_names(), *beside]
-            raise unknown("board or results directory", source, known, hint=f" ({there})")
+            known = board_names() + [str(p.parent) for p in path.parent.glob("*/sweep.json")]
+            at = path.absolute()
+            hint = f" ({at} is a file)" if path.exists() else f" (there is no folder {at})"
+            raise unknown("board or results directory", source, known, hint=hint)
     if len(boards) > 1:
         raise UserError(f"{' and '.join(boards)} are several boards: a report is of one")
     return boards[0] if boards else None, directories

@@ -52,6 +52,8 @@ class Tables:
 
 KINDS = ("ceiling", "transductive", "reference")
 """The columns that mark the runs of rows which are no plain methods."""
+NAMES = ("id", "environment", "split", "metric")
+"""The categorical columns of records."""
 CELL = ["dataset_label", "label", "test_environments", "trial"]
 """The columns of a run that make its cell."""
 
@@ -101,9 +103,8 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
 
 
 @cache
-def _pretraining() -> Mapping[str, Any]:
-    values: Mapping[str, Any] = read_yaml(PRETRAINING)
-    return values
+def _pretraining() -> Any:
+    return read_yaml(PRETRAINING)
 
 
 def weights_of(values: object, dataset: str = "") -> str:
@@ -148,7 +149,6 @@ def seen_before(runs: pd.DataFrame) -> list[str]:
 
 
 def _starts(runs: pd.DataFrame) -> Iterator[tuple[tuple[str, str], str, Any]]:
-    """The dataset and label of a row, the name of its pictures, and values that may name weights."""
     rows = runs[["dataset_label", "label"]].reset_index(drop=True)
     of = [o.get("of") if isinstance(o, Mapping) else None for o in runs["options"]]
     pictures = [o or name for o, name in zip(of, runs["dataset"], strict=True)]
@@ -222,7 +222,7 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             name: union_categoricals([frame[name] for frame in filled])
-            if name in ("id", "environment", "split", "metric")
+            if name in NAMES
             else pd.concat([frame[name] for frame in filled]).to_numpy()
             for name in Tables.RECORD_COLUMNS
         }
@@ -245,8 +245,7 @@ def records_at(
         there &= names.categories.isin(metrics)[names.codes.to_numpy()]
     kept = np.flatnonzero(there)
     kept = kept[records["step"].to_numpy()[kept] == chosen["step"].to_numpy()[row[kept]]]
-    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    found = records.iloc[kept].astype(names).reset_index(drop=True)
+    found = records.iloc[kept].astype(dict.fromkeys(NAMES, object)).reset_index(drop=True)
     others = chosen.drop(columns=["id", "step"]).iloc[row[kept]].reset_index(drop=True)
     joined: pd.DataFrame = pd.concat([found, others], axis=1)
     return joined
@@ -272,7 +271,9 @@ def tidy(frames: Tables) -> pd.DataFrame:
         table[name] = (values.map(str) if mixed else values).astype("category")
     records = frames.records
     if frames.scores is not None:
-        records = stacked([records, _as_records(frames.scores)])
+        scores = frames.scores.rename(columns={"rule": "metric", "score": "value"})
+        scores = scores.assign(environment=None, split=SCORE, count=1)
+        records = stacked([records, scores.astype(dict.fromkeys(NAMES, "category"))])
     index_of = pd.Index(runs["id"]).get_indexer(records["id"].cat.categories)
     wide = table.iloc[index_of[records["id"].cat.codes]].reset_index(drop=True)
     values = records[list(Tables.RECORD_COLUMNS)].reset_index(drop=True)
@@ -280,13 +281,6 @@ def tidy(frames: Tables) -> pd.DataFrame:
     joined: pd.DataFrame = pd.concat(columns, axis=1)
     plain = joined["id"].astype(object).str.partition("@")[0]  # ids of repeated runs: ID@1
     return joined.assign(id=plain.astype("category"))
-
-
-def _as_records(scores: pd.DataFrame) -> pd.DataFrame:
-    """Validation scores as records of the split `score`."""
-    records = scores.rename(columns={"rule": "metric", "score": "value"})
-    records = records.assign(environment=None, split=SCORE, count=1)[list(Tables.RECORD_COLUMNS)]
-    return records.astype(dict.fromkeys(("id", "environment", "split", "metric"), "category"))
 
 
 def chosen_once(about: Mapping[str, Any]) -> str:

@@ -179,12 +179,6 @@ def test_adding_a_field_leaves_the_others_draws(index: int, family: str) -> None
     assert draw(Space, "owner", index, family) == small
 
 
-def test_draws_differ_by_owner_field_and_index() -> None:
-    drawn = {draw(Larger, owner, i)["another"] for owner in ("A", "B") for i in range(1, 50)}
-    assert len(drawn) == 98
-    assert all(d["flag"] and d["limit"] is None for d in (draw(Space, "A", i) for i in range(9)))
-
-
 def test_a_family_has_its_own_default_and_distribution() -> None:
     assert str(distributions(Space)["rate"]) == "log_uniform(0.001, 1.0)"
     assert str(distributions(Space, "images")["rate"]) == "uniform(0.4, 0.6)"

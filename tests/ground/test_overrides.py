@@ -65,8 +65,6 @@ def with_none(self: Any) -> Any: ...
 MISSPELT = [
     (Algorithm, "objectve", "objective"),
     (Algorithm, "nextBuffers", "next_buffers"),
-    (Algorithm, "updte", "update"),
-    (Dataset, "tranform", "transform"),
     (FileDataset, "dowload", "download"),
     (Rule, "evidnce", "evidence"),
     (PredictionMetric, "of_prediction", "of_predictions"),

@@ -10,7 +10,6 @@ from typer.testing import CliRunner, Result
 
 from oodbench.metrics import metrics
 from oodbench.report import cli as report
-from oodbench.report.html.contents import contents
 from oodbench.results.read import joined
 from oodbench.selection.judge import choose
 from oodbench.sweep import cli as sweep
@@ -103,23 +102,6 @@ def test_a_plugins_metrics_are_recorded_shown_and_judge(out: Path) -> None:
         assert chosen["score"].tolist() == [own.groupby("step")["value"].mean().agg(best)]
         judged = invoke("table", str(out), "--rule", f"train_val:{metric}", *OWN)
         assert f"Selection train_val:{metric}" in " ".join(judged.stdout.split())
-
-
-@pytest.mark.nightly
-def test_every_command_computes_a_plugins_metric_of_predictions(out: Path) -> None:
-    flags = ["--metric", "mean_output", *OWN]
-    for command in ("compare", "why"):
-        assert "mean_output" in invoke(command, str(out), *flags).stdout
-        mistyped = invoke(command, str(out), "--metric", "mean_outptu", *OWN)
-        assert "unknown metric" in mistyped.stderr
-    value = invoke("why", str(out), *flags).stdout.splitlines()[-1]
-    text = invoke("table", str(out), *flags).stdout.split("ERM", 1)[1].split()[0]
-    assert value.startswith(f"mean_output: {text}")
-    assert invoke("html", str(out), "--out", "page.html", *flags).exit_code == 0
-    assert "no_metric" in invoke("html", str(out), "--plugin", "no_metric").stderr
-    assert {d["metric"] for d in contents(joined([out]), metric="mean_output")["datasets"]} == {
-        "mean_output"
-    }
 
 
 ASKED = (("table", "--metric"), ("table", "--rule"), ("compare", "--metric"), ("html", "--metric"))

@@ -248,13 +248,6 @@ def test_leave_one_out_waits_for_the_pairs_and_needs_every_one(tmp_path: Path) -
     assert picks(frames, "train_val") == [(0, 0)]
 
 
-def test_a_step_that_a_pair_has_not_recorded_is_not_chosen(tmp_path: Path) -> None:
-    runs = leave_one_out_runs()
-    del runs[3].records[5]
-    runs[3].state = "diverged"
-    assert picks(load(tmp_path, runs), "leave_one_out") == [(0, 5)]
-
-
 def logits_of(right: list[bool], classes: list[int]) -> np.ndarray[Any, Any]:
     """Logits (N, 1) of the second of two classes, right or wrong."""
     signs = [
@@ -349,11 +342,6 @@ def test_equal_values_on_other_environments_are_a_tie(tmp_path: Path) -> None:
     for number, orders in enumerate([(values, values[::-1]), (values[::-1], values)]):
         runs = [Trained({0: out(*v)}, test=("X",), draw=d) for d, v in enumerate(orders)]
         assert picks(load(tmp_path / str(number), runs), "train_val") == [(0, 0)]
-
-
-def test_a_lower_error_is_better(tmp_path: Path) -> None:
-    runs = [Trained({0: out(3, 3), 5: out(1, 2)}, metric="mse")]
-    assert picks(load(tmp_path, runs), "train_val") == [(0, 5)]
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "mse"])
@@ -519,11 +507,6 @@ def test_a_sweep_may_name_the_usual_rule(tmp_path: Path) -> None:
     assert usual(frames) == "oracle"
     frames.runs["selection"] = None
     assert usual(frames) == "val_env"
-
-
-def test_a_sweep_without_runs_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="plans no run"):
-        choose(load(tmp_path, []))
 
 
 @pytest.mark.parametrize("rule", rule_names())
