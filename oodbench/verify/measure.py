@@ -46,7 +46,7 @@ def our_values(experiment: Experiment, frames: Mapping[str, Tables], trials: int
 
 
 def _provenance(experiment: Experiment, frames: Mapping[str, Tables]) -> dict[str, list[str]]:
-    from oodbench.datasets import datasets
+    from oodbench.datasets import make
 
     items: dict[str, set[str]] = {"Protocol": set(), "Code": set(), "torch": set(), "Data": set()}
     for name, frame in frames.items():
@@ -54,8 +54,8 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Tables]) -> dict[st
         runs = [p for p in frame.runs["provenance"] if isinstance(p, Mapping) and p]
         items["Code"] |= {str(p["commit"] or p["oodbench"]) for p in runs}
         items["torch"] |= {str(p["torch"]) for p in runs}
-        for dataset in set(frame.runs["dataset"]):
-            checksums = datasets.get(dataset).metadata.checksums
+        for run in frame.runs.drop_duplicates("dataset_label").itertuples():
+            checksums = make(run.dataset, run.options).checksums
             items["Data"] |= {f"{Path(file).name} md5 {md5}" for file, md5 in checksums.items()}
     if experiment.compute is not None:
         items["Code"].add(commit() or __version__)
