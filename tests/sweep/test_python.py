@@ -377,3 +377,14 @@ def test_a_notebook_may_define_its_method_and_shows_a_bar(
     assert "<table" in first[-1]["data"]["text/html"]
     assert "LinearSEM: mse" in first[-1]["data"]["text/plain"]
     assert "they are trained again" in str(again) and "done" in again[-1]["data"]["text/plain"]
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for there, words in (
+        (tmp_path / "no", r"\(there is no folder /.*/no\)"),
+        (file, "/file is a file"),
+    ):
+        with pytest.raises(UserError, match=f"unknown board or results directory .*{words}"):
+            oodbench.Results(there)

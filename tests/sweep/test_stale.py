@@ -289,3 +289,33 @@ def test_a_run_that_goes_on_stays_of_the_code_that_began_it(
     assert execute(spec, directory, TrainSettings())[0] is State.DONE
     made_by = directory.made_by()
     assert made_by["oodbench"] == "0.2.0" and "digests" not in made_by
+
+
+@pytest.mark.usefixtures("project")
+def test_a_row_of_two_versions_is_named() -> None:
+    """After an edit, some runs are trained by the new method and the others are kept."""
+    CHANGES["method"][0]()
+    for run_id in list(runs())[:1]:
+        Directory(Path("out")).start_anew([run_id])
+    launched = type_in(*LAUNCH, "--stale", "keep")
+    assert launched.exit_code == 0, launched.output
+    sentence = "Stale: SpreadRule has changed since 3 of its 4 runs were trained (my_method.py)"
+    assert f"{sentence}." in type_in("report", "table", "out").stdout
+    CHANGES["base"][0]()
+    sentence = "has changed since 4 of its 4 runs were trained (my_base.py, my_method.py)"
+    shown = type_in("report", "table", "out").stdout
+    assert f"{sentence}; they are of 2 versions of it." in shown
+
+
+@pytest.mark.usefixtures("project")
+def test_failed_runs_are_not_trained_beside_those_of_another_version() -> None:
+    CHANGES["helper"][0]()
+    failed = next(iter(runs()))
+    results = Directory(Path("out"))
+    results.start_anew([failed])
+    results.run(failed).fail("an error", "")
+    again = (*LAUNCH, "--failed")
+    assert "since 3 of its 3 runs were trained (my_losses.py)" in mistake(type_in(*again))
+    assert type_in(*again, "--stale", "retrain").exit_code == 0
+    assert "Stale" not in type_in(*STATUS).output
+    assert len(runs()) == 4
