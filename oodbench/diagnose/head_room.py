@@ -124,22 +124,18 @@ def head_room(
         "steps": steps or min(dataset.metadata.steps, MOST_STEPS),
     }
     trained, few = (ERM, *REFERENCES) if references else (ERM,), -(-draws // 2)
-    kept: list[dict[str, RunSpec]] = [
-        {},
-        {},
-    ]  # against the ceiling, and on the test environments alone
-    for rows in (trained[:1], trained[1:]):
+    kept, own = dict[str, RunSpec](), dict[str, RunSpec]()
+    for rows in filter(None, (trained[:1], trained[1:])):
         keys = budget if ERM in rows else {**budget, "steps": 1}  # references are fitted at once
         sweeps = _against_ceiling(dataset, settings, rows), _alone(dataset, settings, rows)
-        for runs, sweep in zip(kept, sweeps if rows else (), strict=False):
+        for runs, sweep in zip((kept, own), sweeps, strict=True):
             planned = _planned({**keys, **sweep}, options, ERM in rows) if sweep else {}
             runs.update({i: s for i, s in planned.items() if s.draw < few or s.label in rows})
-    results, specs = Directory(options.out), {i: s for each in kept for i, s in each.items()}
+    results, specs = Directory(options.out), kept | own
     waiting = [i for i in specs if not results.run(i).state().final]
     launch_specs("head-room", specs, waiting, options)
-    frames, own = (read_results(results, runs) if runs else None for runs in kept)
-    assert frames is not None
-    return _compared(dataset, budget, frames, own, trained)
+    alone = read_results(results, own) if own else None
+    return _compared(dataset, budget, read_results(results, kept), alone, trained)
 
 
 def has_choice(dataset: Dataset) -> bool:

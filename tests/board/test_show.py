@@ -70,12 +70,6 @@ def test_half_of_it_frozen_a_comparison_prints_the_same(
         assert (mixed.best, mixed.near, mixed.ranked) == (plain.best, plain.near, plain.ranked)
 
 
-def test_a_frozen_run_has_one_candidate_by_each_rule(board: Path, half: Path) -> None:
-    for rule in RULES:
-        best = judge(joined([half]), rule).candidates.drop_duplicates("id", ignore_index=True)
-        pd.testing.assert_frame_equal(judge(beside_board(str(board), []), rule).candidates, best)
-
-
 def test_a_board_holds_several_test_environments_out_at_once(tmp_path: Path) -> None:
     sets = {"training": {"test_environments": [[0.2, 1], [2, 5]]}}
     changes: dict[str, Any] = {
@@ -90,14 +84,6 @@ def test_a_board_holds_several_test_environments_out_at_once(tmp_path: Path) -> 
     pd.testing.assert_frame_equal(ours.frame, theirs.frame)
     shown = sheet(ours).blocks[0]
     assert shown.header[1:6] == ["0.2", "1", "2", "5", "mean"]
-
-
-def test_rows_say_where_they_are_from(split: Tables) -> None:
-    found = sheet(leaderboard(split))
-    (place,) = {block.header.index("from") for block in found.blocks[:1]}
-    assert {row[0]: row[place] for row in found.blocks[0].rows} == {
-        **{"ERM": "board", "IRM": "board", "VREx": "here", "constant": ""}
-    }
 
 
 def own_rows(frames: Tables, rule: str | None = None) -> Block | None:
@@ -188,15 +174,6 @@ def test_rows_whose_ranges_are_not_those_of_the_others_are_named(
     assert texts(beside_board(str(board), []).notes)[:-1] == (kinds,)
     (_, *notes, _) = texts(beside_board(str(board), [mine]).notes)
     assert notes == [kinds, "Rows with other values of lr than ERM in the same draw: fast."]
-
-
-def test_fewer_datasets_are_all_that_is_shown(board: Path, tmp_path: Path) -> None:
-    part = trained(tmp_path, "part", algorithms=["VREx"], datasets=[SEM])
-    frames = beside_board(str(board), [part])
-    assert set(frames.runs["dataset_label"]) == {"SEM"}
-    assert texts(frames.notes)[0].startswith(
-        "Partial: all rows are cut to 1 of 2 datasets of the board"
-    )
 
 
 def test_a_dataset_that_is_still_without_results_is_left_out(

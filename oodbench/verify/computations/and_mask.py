@@ -165,8 +165,5 @@ def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> 
 
 def pearson(a: Tensor, b: Tensor) -> float:
     """The correlation of two vectors; NaN for fewer than three components or a constant one."""
-    if len(a) < 3:
-        return float("nan")
-    a, b = (v.double() - v.double().mean() for v in (a, b))
-    scale = a.norm() * b.norm()
-    return (a @ b / scale).item() if scale else float("nan")
+    both = torch.stack([a, b]).double()
+    return torch.corrcoef(both)[0, 1].item() if len(a) >= 3 else float("nan")

@@ -66,10 +66,9 @@ def _of_time(curves: pd.DataFrame) -> Values:
     noisy = curves[curves["dataset_label"].isin(["randY 0.4", "randY 0.8"])]
     for name, of in noisy.sort_values("step").groupby("dataset_label"):
         trials = [run.set_index("step") for _, run in of.groupby("trial")]
-        best = [int(run[TEST].to_numpy().argmax()) for run in trials]
-        fitted = [int((run[TRAIN] == 1).to_numpy().argmax()) for run in trials]
-        steps = trials[0].index.to_numpy(float)
-        values[f"steps, {name}: fitted - best"] = [*(steps[fitted] - steps[best])]
+        best = [run.index.to_numpy()[run[TEST].argmax()] for run in trials]
+        fitted = [run.index.to_numpy()[(run[TRAIN] == 1).argmax()] for run in trials]
+        values[f"steps, {name}: fitted - best"] = [*map(float, np.subtract(fitted, best))]
         values[f"accuracy, {name}: best - last"] = [
             float(run[TEST].max() - run[TEST].iloc[-1]) for run in trials
         ]

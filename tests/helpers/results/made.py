@@ -93,28 +93,24 @@ class Made:
         reference: bool = False,
     ) -> str:
         """Add a run in a state; returns its id."""
-        spec = RunSpec(
-            dataset=dataset,
-            options=options or {},
-            algorithm=label,
-            hparams=hparams or {"lr": 0.1 / (1 + draw), "optimizer": "adam"},
-            label=label,
-            network="MLP",
-            network_hparams={},
-            test_environments=test,
-            validation_environments=validation,
+        made = spec(
+            *(dataset, label, test),
             draw=draw,
             trial=trial,
+            options=options or {},
+            hparams=hparams or {"lr": 0.1 / (1 + draw), "optimizer": "adam"},
+            network="MLP",
+            validation_environments=validation,
             steps=steps[-1],
             evaluate_every=steps[0],
             ceiling=ceiling,
             transductive=transductive,
             reference=reference,
         )
-        self.runs[spec.id] = spec
+        self.runs[made.id] = made
         self.results.write_plan("made", {"sweep": {"steps": 30}}, [*self.runs.values()])
         if state == "planned":
-            return spec.id
+            return made.id
         training = [e for e in self.environments if e not in (*test, *validation)]
         provenance = {"oodbench": __version__, "commit": "0123456789abcdef", "host": "h"}
         records = []
@@ -130,7 +126,7 @@ class Made:
             records.append({"step": step, "train": {}, "cost": cost, "evaluations": evaluations})
         write_run(
             self.results,
-            spec,
+            made,
             training,
             records,
             metric=metric,
@@ -140,7 +136,7 @@ class Made:
             error=error,
             seconds=seconds * steps[-1],
         )
-        return spec.id
+        return made.id
 
 
 def flat(value: float) -> Curve:
@@ -157,17 +153,22 @@ CODE = {"oodbench": __version__, "commit": "0123456789abcdef+"}
 
 
 def spec(
-    dataset: str, label: str, test: str = "t", *, draw: int = 0, trial: int = 0, **changes: Any
+    dataset: str,
+    label: str,
+    test: str | tuple[str, ...] = "t",
+    *,
+    draw: int = 0,
+    trial: int = 0,
+    **changes: Any,
 ) -> RunSpec:
-    """The spec of a run of `OneStep`; `test` joins its test environments by `+`."""
-    values: dict[str, Any] = {"hparams": {"draw": draw}, "network_hparams": {}}
+    """The spec of a run of `OneStep`; as a text, `test` joins its test environments by `+`."""
+    values: dict[str, Any] = {"hparams": {"draw": draw}, "network": "mlp", "network_hparams": {}}
     values |= {"steps": 10, "evaluate_every": 10} | changes
     return RunSpec(
         dataset=dataset,
         algorithm=label,
         label=label,
-        network="mlp",
-        test_environments=tuple(test.split("+")),
+        test_environments=tuple(test.split("+")) if isinstance(test, str) else test,
         draw=draw,
         trial=trial,
         **values,
