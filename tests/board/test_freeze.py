@@ -11,7 +11,6 @@ import pytest
 from oodbench.board.freeze import data_digests, freeze, frozen_rules
 from oodbench.errors import UserError
 from oodbench.results.directory import Directory
-from oodbench.results.ended import ended, write_part
 from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.read import read_board, read_results
 from oodbench.results.tables import records_at
@@ -20,6 +19,7 @@ from tests.helpers.results.boards import (
     PROTOCOL,
     SEM,
     edited_board,
+    edited_results,
     invoke,
     new_board,
     remove,
@@ -180,13 +180,10 @@ def test_what_cannot_be_a_protocol_is_refused(
 
 
 def test_a_row_of_several_codes_is_refused(half: Path, tmp_path: Path) -> None:
-    def other(runs: pd.DataFrame) -> pd.DataFrame:
-        first, *others = runs["provenance"]
-        return runs.assign(provenance=[first | {"commit": "0" * 40}, *others])
-
     copy = Path(shutil.copytree(half, tmp_path / "half"))
-    now = ended(copy)
-    write_part(now, range(len(now.parts)), [], (), rows=other)
+    with edited_results(copy) as tables:
+        first, *others = tables.runs["provenance"]
+        tables.runs["provenance"] = [first | {"commit": "0" * 40}, *others]
     board = new_board(tmp_path, "b")
     with pytest.raises(UserError, match="several codes"):
         freeze(copy, board)

@@ -112,11 +112,11 @@ def edited_board(board: Path) -> Iterator[Stored]:
 def edited_results(results: Path) -> Iterator[Stored]:
     """The tables of a results directory to change; records without a run are left out."""
     now = ended(results)
-    runs = now.runs.drop(columns="part")
-    tables = Stored(runs, records_frame([part.records for part in now.parts]))
+    tables = Stored(now.runs, records_frame([part.records for part in now.parts]))
     yield tables
-    new = tables.runs, table_of(tables.records, RECORDS)
-    write_part(now, [*range(len(now.parts))], [new], set(runs["id"]))
+    records = tables.records[tables.records["id"].isin(tables.runs["id"])]
+    every = range(len(now.parts))
+    write_part(now, every, tables.runs.assign(part=-1), table_of(records, RECORDS))
 
 
 def remove(board: Path, dataset: str, *labels: str) -> None:
