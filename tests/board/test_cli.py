@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -270,12 +269,8 @@ def test_a_torn_table_is_one_sentence(copy: Path, name: str, kept: int) -> None:
 
 def test_a_table_of_something_else_is_one_sentence(copy: Path) -> None:
     path = copy / RECORDS_FILE
-    table = pq.read_table(path)
-    pq.write_table(table.drop_columns("step"), path)
+    pq.write_table(pq.read_table(path).drop_columns("step"), path)
     assert f"{path} has no column step" in one_sentence("table", copy)
-    other = table.set_column(0, "id", pa.array(["0"] * len(table)))
-    pq.write_table(other, path)
-    assert f"{path} has records of no run: 0" in one_sentence("table", copy)
     path.unlink()
     assert f"{path}: No such file" in one_sentence("table", copy)
 
