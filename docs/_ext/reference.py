@@ -14,8 +14,7 @@ from docstrings import escaped, restructured
 from sphinx.application import Sphinx
 
 import oodbench
-from oodbench.list.catalogue import registered_entries
-from oodbench.list.details import details
+from oodbench.list.details import details, registered_entries
 from oodbench.report.table import table as leaderboard
 from oodbench.results.boards import PROTOCOL_FILE, find_board
 

@@ -1,17 +1,14 @@
-"""The catalogue of what is registered, and its listing."""
+"""The catalogue of what is registered: read from the source files alone, and printed."""
 
+import ast
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from oodbench.adaptations import adaptations
-from oodbench.algorithms import algorithms
-from oodbench.datasets import datasets
-from oodbench.networks.base import networks
-from oodbench.registry import CHANGES, Registry, load_plugins
+from oodbench.registry import CHANGES, Classes, bases_of, checkout, folder, points, word, written
 
 KINDS = ("algorithm", "dataset", "network", "adaptation")
 INDENT = 24
@@ -42,32 +39,45 @@ class Entry:
     """Whether predictions of an algorithm depend on other test inputs."""
 
 
-def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
-    """The registries by kind, with what the plug-ins register; raises UserError for unknown ones."""
-    load_plugins(plugins)
-    every: tuple[Registry[Any], ...] = (algorithms, datasets, networks, adaptations)
-    return dict(zip(KINDS, every, strict=True))
+def own_entries() -> list[Entry]:
+    """The package's own classes by kind and name, as their `@register("NAME", ...)` lines say.
 
-
-def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
-    """Every registered class by kind and name, those of plug-ins and installed packages included."""
-    entries = []
-    for kind, registry in registries(plugins).items():
-        for name, cls in registry.items():
-            method = (cls.changes, cls.transductive) if kind == "algorithm" else ()
-            entries.append(Entry(kind, name, summary(cls.__doc__), paper(registry, name), *method))
+    A registered class says its name, and its `paper` where it has one, as plain strings in that line;
+    a test checks that these are the classes in the registries.
+    """
+    entries: list[Entry] = []
+    for kind in KINDS:
+        room = checkout() / "oodbench" / f"{kind}s"
+        files = sorted((room if room.is_dir() else folder(f"{kind}s")).glob("*.py"))
+        for name, call, node, classes in written(files):
+            entry = Entry(kind, name, summary(ast.get_docstring(node)), word(call, "paper"))
+            if kind == "algorithm":
+                changes = _attribute(node, "changes", classes, next(iter(CHANGES)))
+                seen = _attribute(node, "transductive", classes, False)
+                entry = replace(entry, changes=changes, transductive=seen)
+            entries.append(entry)
     return sorted(entries, key=lambda entry: (KINDS.index(entry.kind), entry.name.casefold()))
 
 
-def paper(registry: Registry[Any], name: str) -> str:
-    """The paper that a class was registered with; networks have none."""
-    metadata = getattr(registry.get(name), "metadata", None)
-    return registry.papers.get(name, "") if metadata is None else str(metadata.paper)
+def has_entry_points() -> bool:
+    """Whether an installed package registers classes, which only its import can name."""
+    return any(points(f"oodbench.{kind}s") for kind in KINDS)
 
 
 def summary(docstring: str | None) -> str:
     """The first line of a docstring."""
     return inspect.cleandoc(docstring or "").partition("\n")[0]
+
+
+def _attribute(node: ast.ClassDef, name: str, classes: Classes, usual: Any) -> Any:
+    for line in node.body:
+        match line:
+            case ast.Assign(targets=[ast.Name(target)], value=ast.Constant(value)) if (
+                target == name
+            ):
+                return value
+    inherited = (_attribute(base, name, classes, None) for base in bases_of(node, classes))
+    return next((value for value in inherited if value is not None), usual)
 
 
 def listing(entries: Iterable[Entry], width: int) -> str:
@@ -112,10 +122,10 @@ def markdown(entries: Iterable[Entry]) -> str:
 
 
 def _sections(entries: Iterable[Entry]) -> Iterator[tuple[str, Iterator[Entry]]]:
-    changes = ["", *CHANGES]
+    order = [*CHANGES]
 
     def key(entry: Entry) -> tuple[int, int]:
-        return KINDS.index(entry.kind), changes.index(entry.changes)
+        return KINDS.index(entry.kind), order.index(entry.changes) if entry.changes else 0
 
     for _, section in groupby(sorted(entries, key=key), key=key):
         first, *others = section

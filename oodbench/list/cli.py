@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
 
 from oodbench.errors import UserError
+from oodbench.list.catalogue import has_entry_points, listing, markdown, own_entries
 from oodbench.terminal import Plugins, commands, printable, terminal
 
 app = commands()
@@ -23,21 +25,30 @@ Format = Annotated[
 @app.command(name="list", help=__doc__)
 def list_(name: Name = None, plugin: Plugins = None, format_: Format = "terminal") -> None:
     """Print the catalogue, or the page of one class."""
-    plugins, width = plugin or [], shutil.get_terminal_size().columns
     if format_ == "croissant":
-        from oodbench.list.croissant import UNTOLD, croissant
-
-        if name is None:
-            raise UserError("--format croissant describes one dataset: give its name")
-        print(json.dumps(croissant(name, plugins), indent=2))
-        terminal(stderr=True).say(f"Its authors add what metadata do not tell: {UNTOLD}.")
-    elif name is not None:
+        _print_croissant(name, plugin or [])
+        return
+    width = shutil.get_terminal_size().columns
+    if name is not None:
         from oodbench.list.details import details, page
 
-        print(printable(page(details(name, plugins), width), keep="\n"))
-    else:
-        from oodbench.list.catalogue import listing, markdown, registered_entries
+        print(printable(page(details(name, plugin or []), width), keep="\n"))
+        return
+    if plugin or has_entry_points():
+        # only importing such a package, and torch with it, tells which classes it registers
+        from oodbench.list.details import registered_entries
 
-        entries = registered_entries(plugins)
-        text = markdown(entries) if format_ == "markdown" else listing(entries, width)
-        print(printable(text, keep="\n"), end="")
+        entries = registered_entries(plugin or [])
+    else:
+        entries = own_entries()
+    text = markdown(entries) if format_ == "markdown" else listing(entries, width)
+    print(printable(text, keep="\n"), end="")
+
+
+def _print_croissant(name: str | None, plugins: Sequence[str]) -> None:
+    if name is None:
+        raise UserError("--format croissant describes one dataset: give its name")
+    from oodbench.list.croissant import UNTOLD, croissant
+
+    print(json.dumps(croissant(name, plugins), indent=2))
+    terminal(stderr=True).say(f"Its authors add what metadata do not tell: {UNTOLD}.")

@@ -8,18 +8,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
-from oodbench.algorithms import Algorithm, Problem, why_skipped
-from oodbench.datasets import Dataset, make
+from oodbench.adaptations import adaptations
+from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
+from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import Distribution
-from oodbench.list.catalogue import beside, paper, registries
-from oodbench.registry import CHANGES
+from oodbench.list.catalogue import Entry, beside, summary
+from oodbench.networks.base import networks
+from oodbench.registry import CHANGES, Registry, load_plugins
 from oodbench.tasks import Kind, Task
 
 TITLES = {
     "hparams": "hyperparameters (default; range of random draws; what may be set)",
     "options": "options (default; what may be set)",
 }
+
+
+def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
+    """The registries by kind, with what the plug-ins register; raises UserError for unknown ones."""
+    load_plugins(plugins)
+    by_kind: Mapping[str, Registry[Any]]
+    by_kind = {"algorithm": algorithms, "dataset": datasets, "network": networks}
+    return {**by_kind, "adaptation": adaptations}
+
+
+def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
+    """Every registered class by kind and name, those of plug-ins and installed packages included."""
+    entries = []
+    for kind, registry in registries(plugins).items():
+        for name in registry:
+            cls = registry.get(name)
+            method = (cls.changes, cls.transductive) if kind == "algorithm" else ()
+            entries.append(Entry(kind, name, summary(cls.__doc__), paper(registry, name), *method))
+    return entries
+
+
+def paper(registry: Registry[Any], name: str) -> str:
+    """The paper that a class was registered with; networks have none."""
+    metadata = getattr(registry.get(name), "metadata", None)
+    return registry.papers.get(name, "") if metadata is None else str(metadata.paper)
 
 
 def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:

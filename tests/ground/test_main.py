@@ -25,10 +25,13 @@ def test_every_command_has_a_help(room: str) -> None:
 
 
 @pytest.mark.slow
-def test_commands_records_and_reports_start_without_torch() -> None:
+def test_lists_do_without_numpy_and_commands_records_and_reports_without_torch() -> None:
     rooms = "__main__", "results.directory", "sweep", "report.html", "report.why"
     code = f"""
 import sys
+from oodbench.list.catalogue import own_entries
+
+assert own_entries() and not {{"torch", "numpy"}} & set(sys.modules)
 import oodbench.{", oodbench.".join(rooms)}
 assert "torch" not in sys.modules
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.list.catalogue import registries
+from oodbench.list.catalogue import own_entries
 from oodbench.results.boards import board_names, find_board, frozen_datasets
 from oodbench.sweep.file import named_sweeps
 from oodbench.verify.targets import experiment_names
@@ -46,8 +46,7 @@ def python(site: Path, code: str) -> str:
 
 
 def own_names(kind: str) -> list[str]:
-    known = registries()[kind]
-    return [name for name in known if known.get(name).__module__.startswith("oodbench.")]
+    return [entry.name for entry in own_entries() if entry.kind == kind]
 
 
 def test_the_wheel_holds_every_algorithm_dataset_and_sweep(site: Path) -> None:

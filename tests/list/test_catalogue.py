@@ -1,17 +1,14 @@
-"""The catalogue in the terminal, and the page that is committed."""
-
 from pathlib import Path
 
-from oodbench.list.catalogue import Entry, listing, markdown, registered_entries, registries
+import pytest
+
+from oodbench.algorithms import algorithms
+from oodbench.datasets import datasets
+from oodbench.list.catalogue import listing, markdown, own_entries
+from oodbench.list.details import registered_entries
+from oodbench.networks.base import networks
 from oodbench.registry import CHANGES, word, written
 from tests.helpers.paths import ROOT
-
-
-def own_entries() -> list[Entry]:
-    """The entries that are not from tests."""
-    known = registries()
-    modules = {e: known[e.kind].get(e.name).__module__ for e in registered_entries()}
-    return [entry for entry, module in modules.items() if module.startswith("oodbench.")]
 
 
 def test_the_committed_page_is_up_to_date() -> None:
@@ -26,6 +23,23 @@ def test_algorithms_stand_under_what_they_change() -> None:
     penalties = text.partition(titles[1])[2].partition("\n\n")[0]
     assert "  CORAL" in penalties and "  ERM" not in penalties
     assert "(transductive)" in text.partition("  MTL")[2].partition("  RI")[0]
+
+
+OWN = "oodbench."
+
+
+def own(kind: str) -> list[str]:
+    """The names of a kind that are not from tests."""
+    registry = {"algorithm": algorithms, "dataset": datasets, "network": networks}[kind]
+    return [name for name in registry if registry.get(name).__module__.startswith(OWN)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["algorithm", "dataset", "network"])
+def test_the_files_say_what_the_registry_holds(kind: str) -> None:
+    found = {entry.name: entry for entry in own_entries() if entry.kind == kind}
+    assert list(found) == own(kind)
+    registered = {entry.name: entry for entry in registered_entries() if entry.kind == kind}
+    assert found == {name: registered[name] for name in own(kind)}
 
 
 def test_only_classes_that_are_registered_are_entries(tmp_path: Path) -> None:
