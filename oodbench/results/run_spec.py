@@ -152,8 +152,8 @@ class RunSpec:
     def bundle_key(self) -> tuple[str, ...]:
         """Key of the fields that the runs of a bundle share, so that they may be vectorized together.
 
-        The runs of a bundle differ in trial, draw, label, adaptation and numeric hyperparameters; what a
-        method switches at a share of the steps is the same step for all.
+        The runs of a bundle differ in test environments, trial, draw, label, adaptation and numeric
+        hyperparameters; what a method switches at a share of the steps is the same step for all.
         """
         fixed = {
             name: value
@@ -161,10 +161,11 @@ class RunSpec:
             if name in ("batch_size", "environments_per_step")
             or isinstance(value, bool | str | None)
         }
-        shared = [self.options, fixed, self.network_hparams, self.test_environments, self.holdout]
+        held_out = len(self.test_environments), len(self.validation_environments)
+        shared = [self.options, fixed, self.network_hparams, held_out, self.holdout]
         shared += [self.steps, self.average, self.noise, self.test_order]
         shared += [getattr(self, name) for name in OPTIONS]
-        names = (self.dataset, self.algorithm, self.network, str(len(self.validation_environments)))
+        names = (self.dataset, self.algorithm, self.network)
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
 
     def due(self, step: int | None = None) -> list[int]:

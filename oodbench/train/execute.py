@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import BaseFileLock, Timeout
+from torch import Tensor
 
 from oodbench.arithmetic import warn_unless
 from oodbench.errors import UserError, definition, described
@@ -38,6 +39,8 @@ from oodbench.train.vectorized import (
 Ended = Callable[[str, State, str], None]
 """Called with a run's id, its state and, for a failure, one sentence."""
 Steps = Callable[[int], None]
+DATA_BYTES = 2**30
+"""The bytes of inputs above which no further run joins a program, as its data may be others."""
 BEAT_SECONDS = 5.0
 """Seconds between two heartbeats of a run."""
 
@@ -79,8 +82,8 @@ def execute_bundle(
     a run that fails alone has failed: trained otherwise it would have other bits. Only a method that
     cannot be vectorized at all is trained run by run.
     """
-    # the runs of one trial side by side, as they share its data
-    ordered = sorted(runs, key=lambda run: (run[0].trial, run[0].draw))
+    # runs with the same data side by side
+    ordered = sorted(runs, key=lambda run: (run[0].trial, run[0].test_environments, run[0].draw))
     # absolute, as a method may change the working directory
     waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in ordered)
     interrupts = interrupts or Interrupts()
@@ -153,7 +156,7 @@ class _Bundle:
         """
         first: Run | None = None
         others: list[tuple[RunSpec, RunDirectory]] = []
-        while waiting and len(self.held) < max(1, limit):
+        while waiting and len(self.held) < max(1, limit) and self._data_bytes() < DATA_BYTES:
             spec, directory = waiting.popleft()
             held = self._hold(spec, directory)
             run = None if held is None else self._load(held)
@@ -167,6 +170,11 @@ class _Bundle:
                 self._release(held)
                 others.append((spec, directory))
         waiting.extend(others)
+
+    def _data_bytes(self) -> int:
+        trainings = [held.training for held in self.held if held.training is not None]
+        every = [e.x for t in trainings for e in t.run.data.environments.values()]
+        return sum({x.data_ptr(): x.nbytes for x in every if isinstance(x, Tensor)}.values())
 
     def _hold(self, spec: RunSpec, directory: RunDirectory) -> _Held | None:
         """None, once `ended` is called, for a run that has ended or that another process trains."""

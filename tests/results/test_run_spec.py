@@ -50,8 +50,14 @@ def test_the_identity_is_frozen_and_is_of_no_row() -> None:
     assert SPEC.id == "6eecd8c5ff6d0d19"
 
 
-def test_runs_of_a_bundle_differ_in_trial_draw_and_numbers_to_try_alone() -> None:
-    for alike in ({"trial": 2}, {"draw": 1}, {"hparams": {"lr": 0.2}}, {"label": "B"}):
+def test_runs_of_a_bundle_differ_in_test_environments_trial_draw_and_numbers_to_try_alone() -> None:
+    for alike in (
+        {"test_environments": ("z",)},
+        {"trial": 2},
+        {"draw": 1},
+        {"hparams": {"lr": 0.2}},
+        {"label": "B"},
+    ):
         assert changed(**alike).bundle_key == SPEC.bundle_key
     # what a method switches at a share of the steps is the same step for the whole bundle
     for unlike in ({"steps": 11}, {"hparams": {"lr": "0.1"}}, {"average": {"name": "ema"}}):

@@ -26,6 +26,8 @@ LOCK_RETRY_SECONDS = 5.0
 """Seconds for which the pool tries again to train a run that another process holds."""
 RETRY_SECONDS = 30.0
 """The pause before failed runs are trained again."""
+MANY = 8
+"""The bundles for each worker from which on a bundle of usual size is trained by one of them."""
 MAX_REQUEUES = 3
 """How often a run is queued again after its process was asked to end or ended before it."""
 
@@ -221,12 +223,13 @@ class _Pool:
 
 
 def _bundles(job: Job) -> Iterator[list[str]]:
-    """Runs of one program, in groups such that every worker has a share."""
+    """Runs of one program, in groups such that every worker has a share; whole where there are many."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for run_id in job.ids:
         alike.setdefault(job.specs[run_id].bundle_key, []).append(run_id)
     for ids in alike.values():
-        size = min(job.options.vectorize or MAX_VECTORIZED, -(-len(ids) // job.at_once))
+        share = max(len(ids), len(job.ids) // MANY)
+        size = min(job.options.vectorize or MAX_VECTORIZED, -(-share // job.at_once))
         yield from (ids[i : i + size] for i in range(0, len(ids), size))
 
 
