@@ -1,9 +1,10 @@
 """Stacked batches: the examples of every step, as a function of the seed and the step alone."""
 
+import math
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 
@@ -15,6 +16,9 @@ from oodbench.data.streams import ReadAhead, Request, Stored, to_device
 from oodbench.seeds import derive
 from oodbench.steps import Drawing
 
+TOGETHER, VALUES = 32, 2**20
+"""The most steps whose examples are selected at once, and about the most input values of an environment
+in them."""
 Transform = Callable[[Tensor, torch.Generator], Tensor]
 """A function from stored inputs (N, ...) to the network's inputs (N, *input_shape)."""
 
@@ -24,9 +28,9 @@ class Batches:
 
     The examples of an environment come in random order, without replacement, epoch after epoch, and each
     step continues where the environment's last one stopped; the last examples of an epoch that do not
-    fill a batch are left out unless batches may `repeat`. Data in memory stay on their device as one
-    tensor and a batch is one index selection; stored data are read ahead. A resumed run needs nothing
-    but the step.
+    fill a batch are left out unless batches may `repeat`. Data in memory stay where they are on their
+    device, and the examples of several steps are selected at once; stored data are read ahead. A resumed
+    run needs nothing but the step.
     """
 
     def __init__(
@@ -45,8 +49,11 @@ class Batches:
         labels: Sequence[Tensor] | None = None,
         subsampled: bool = False,
         views: int = 0,
+        rows: Sequence[Tensor] | None = None,
     ) -> None:
         """Take (inputs, targets) of each environment, with inputs all in memory or all stored.
+
+        Of inputs in memory, `rows`, (N,) of each environment, are those of its examples, by default all.
 
         A `batch_size` of 0, or more than there are, means the size of the smallest environment. With
         `repeat` a batch may be larger; it then continues with the environment's next epoch.
@@ -74,29 +81,30 @@ class Batches:
         self._transform = transform
         self._draws_environments = environments_at is not None
         self._environments_at = environments_at or (lambda step: range(len(self.sizes)))
-        self._y = torch.cat([y for _, y in environments])
-        self._attributes = None if attributes is None else torch.cat(list(attributes))
-        self._indexed = indexed
-        self._starts = [sum(lengths[:i]) for i in range(len(lengths))]
+        self._indexed, self._device = indexed, environments[0][1].device
+        self._of_examples = [{"y": y} for _, y in environments]
+        """The fields of `Batch` that all examples of an environment have, (N, ...)."""
+        for e, values in enumerate(attributes or ()):
+            self._of_examples[e]["attributes"] = values
         self._absences = [array("q") for _ in self.sizes]
         """For each environment, the steps before `_counted` that leave it out."""
         self._counted = 0
         self._order = lru_cache(maxsize=2 * len(self.sizes))(self._drawn_order)
         self._whole: Batch | None = None
         self._stored = [x for x, _ in environments if isinstance(x, Stored)]
+        self._inputs = [x for x, _ in environments if isinstance(x, Tensor)]
+        self._rows = rows
+        of_step = self.batch_size * math.prod(environments[0][0].shape[1:])
+        self._together = max(1, min(TOGETHER, VALUES // max(1, of_step)))
+        """The steps whose examples are selected at once."""
+        self._block = lru_cache(maxsize=len(self.sizes))(self._selected_block)
         if self._stored:
-            device = self._y.device
+            device = self._device
             finish = self._transformed if device.type == "cpu" else (lambda x, step: x)
             self._reads = ReadAhead(self._request, end, device, loader_workers, finish)
-            return
-        self._x = torch.cat([x for x, _ in environments if isinstance(x, Tensor)])
-        if labels is None and all(size == self.batch_size for size in self.sizes):
-            shape = (len(self.sizes), self.batch_size)
-            indices = torch.arange(len(self._y), device=self._y.device)
-            self._whole = self._batch(self._x, indices, shape)
-            if indexed:
-                index = torch.arange(shape[1], device=self._y.device).expand(shape)
-                self._whole = replace(self._whole, index=index)
+        elif labels is None and all(size == self.batch_size for size in self.sizes):
+            every = torch.arange(self.batch_size)
+            self._whole = _stacked([self._examples(e, every) for e in range(len(self.sizes))], {})
 
     @property
     def stored(self) -> bool:
@@ -134,32 +142,41 @@ class Batches:
         return torch.stack(versions, 1) if self._views else versions[0]
 
     def _selected(self, environments: Sequence[int], step: int) -> Batch:
-        local = [self._indices(e, step) for e in environments]
-        starts = (self._starts[e] for e in environments)
-        count, device = len(environments) * self.batch_size, self._y.device
-        numbers = [i + start for i, start in zip(local, starts, strict=True)]
-        numbers += local if self._indexed else []
-        copied = to_device(torch.cat([*numbers, torch.tensor(environments)]), device)  # one copy
-        flat, here = copied[:count], copied[-len(environments) :]
-        x = self._reads[step] if self._stored else self._x.index_select(0, flat)
-        batch = self._batch(x, flat, (len(environments), self.batch_size))
-        if self._indexed:
-            batch = replace(batch, index=copied[count : 2 * count].view(len(environments), -1))
-        return batch if len(environments) == len(self.sizes) else replace(batch, environments=here)
+        examples = []
+        for e in environments:
+            block, place = divmod(self._visits(e, step), self._together)
+            examples.append({n: v[place] for n, v in self._block(e, block).items()})
+        read = {}
+        if self._stored:
+            read["x"] = self._reads[step].unflatten(0, (len(environments), self.batch_size))
+        batch = _stacked(examples, read)
+        if len(environments) == len(self.sizes):
+            return batch
+        return replace(batch, environments=to_device(torch.tensor(environments), self._device))
 
-    def _batch(self, x: Tensor, flat: Tensor, shape: tuple[int, int]) -> Batch:
-        attributes = None if self._attributes is None else self._attributes[flat].view(shape)
-        y = self._y.index_select(0, flat)
-        x, y = torch.unflatten(x, 0, shape), torch.unflatten(y, 0, shape)
-        return Batch(x, y, attributes=attributes)
+    def _selected_block(self, environment: int, block: int) -> dict[str, Tensor]:
+        count = self._together * self.batch_size
+        found = self._examples(environment, self._indices(environment, block * count, count))
+        return {name: v.unflatten(0, (self._together, -1)) for name, v in found.items()}
+
+    def _examples(self, environment: int, index: Tensor) -> dict[str, Tensor]:
+        there = to_device(index, self._device)
+        found = {n: v.index_select(0, there) for n, v in self._of_examples[environment].items()}
+        if self._indexed:
+            found["index"] = there
+        if not self._stored:
+            rows = there if self._rows is None else self._rows[environment][there]
+            found["x"] = self._inputs[environment].index_select(0, rows)
+        return found
 
     def _request(self, step: int) -> Request:
-        return [(self._stored[e], self._indices(e, step)) for e in self._environments_at(step)]
+        count, environments = self.batch_size, self._environments_at(step)
+        starts = {e: self._visits(e, step) * count for e in environments}
+        return [(self._stored[e], self._indices(e, start, count)) for e, start in starts.items()]
 
-    def _indices(self, environment: int, step: int) -> Tensor:
-        size, count = self.sizes[environment], self.batch_size
-        used = size if self._repeat else size - size % count
-        start = self._visits(environment, step) * count
+    def _indices(self, environment: int, start: int, count: int) -> Tensor:
+        size = self.sizes[environment]
+        used = size if self._repeat else size - size % self.batch_size
         epochs = range(start // used, (start + count - 1) // used + 1)
         order = torch.cat([self._order(environment, epoch)[:used] for epoch in epochs])
         return order[start % used :][:count]
@@ -210,6 +227,10 @@ class StagedBatches:
     def waiting_seconds(self) -> float:
         """Seconds spent waiting for stored data in the current stage."""
         return self._current.waiting_seconds
+
+
+def _stacked(examples: Sequence[Mapping[str, Tensor]], read: Mapping[str, Tensor]) -> Batch:
+    return Batch(**{n: torch.stack([of[n] for of in examples]) for n in examples[0]}, **read)
 
 
 def resample(labels: Tensor, generator: torch.Generator) -> Tensor:

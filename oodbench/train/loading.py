@@ -350,15 +350,15 @@ def _drawn_batches(
 ) -> Batches:
     task, count = data.dataset.task, len(data.dataset.attributes)
     balanced = BALANCED[drawing.sampling]
-    training, attributes, labels = [], [], []
+    training, rows, attributes, labels = [], [], [], []
     for name in names:
         environment, index = data.environments[name], drawn_index(spec, data, name, drawing)
         if not len(index):
             raise UserError(f"{spec.dataset}: nothing to train on in environment '{name}'")
         x = environment.x
-        inputs = Subset(x, index.cpu()) if isinstance(x, Stored) else x[index]
         y = environment.y[index]
-        training.append((inputs, data.standard(y)))
+        rows.append(index)
+        training.append((Subset(x, index.cpu()) if isinstance(x, Stored) else x, data.standard(y)))
         if environment.attributes is not None:
             attributes.append(environment.attributes[index])
         if balanced:
@@ -381,4 +381,5 @@ def _drawn_batches(
         labels=labels or None,
         subsampled=drawing.sampling == "subg",
         views=needs.views,
+        rows=rows,
     )
