@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -18,7 +19,15 @@ from torch import Tensor
 from oodbench.data.pictures.folders import Images
 from oodbench.data.preparation import fits
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
-from oodbench.datasets import Environment, FileDataset, Metadata, make, register, require_files
+from oodbench.datasets import (
+    Dataset,
+    Environment,
+    FileDataset,
+    Metadata,
+    make,
+    register,
+    require_files,
+)
 from oodbench.errors import MissingError, UserError, unknown
 from oodbench.files import open_regular
 from oodbench.hparams import defaults, hparam, identity
@@ -33,6 +42,9 @@ CHUNK = 32
 """Inputs in memory of a forward pass: they may be small, and what the network makes of them large."""
 SAMPLE = 4
 """Inputs of an environment by which stored ones are known again."""
+
+_IMAGES: WeakValueDictionary[tuple[Any, ...], Dataset] = WeakValueDictionary()
+"""The datasets of images in use: features of several networks look at a folder once."""
 
 
 @register(
@@ -86,9 +98,11 @@ class FrozenFeatures(FileDataset):
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
-        images = make(
+        key = options.of, options.settings, data_dir
+        images = _IMAGES.get(key) or make(
             options.of, assignments("`settings` of FrozenFeatures", options.settings), data_dir
         )
+        _IMAGES[key] = images
         if len(images.input_shape) != 3 or fits(images):
             raise UserError(f"FrozenFeatures takes a dataset of images, not {options.of}")
         self.images = images
