@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,9 +147,9 @@ class Batches:
         for e in environments:
             block, place = divmod(self._visits(e, step), self._together)
             examples.append({n: v[place] for n, v in self._block(e, block).items()})
-        read = {}
+        read: dict[str, Any] = {}
         if self._stored:
-            read["x"] = self._reads[step].unflatten(0, (len(environments), self.batch_size))
+            read["x"] = torch.unflatten(self._reads[step], 0, (len(environments), self.batch_size))
         batch = _stacked(examples, read)
         if len(environments) == len(self.sizes):
             return batch
@@ -157,7 +158,7 @@ class Batches:
     def _selected_block(self, environment: int, block: int) -> dict[str, Tensor]:
         count = self._together * self.batch_size
         found = self._examples(environment, self._indices(environment, block * count, count))
-        return {name: v.unflatten(0, (self._together, -1)) for name, v in found.items()}
+        return {n: torch.unflatten(v, 0, (self._together, -1)) for n, v in found.items()}
 
     def _examples(self, environment: int, index: Tensor) -> dict[str, Tensor]:
         there = to_device(index, self._device)
@@ -229,8 +230,9 @@ class StagedBatches:
         return self._current.waiting_seconds
 
 
-def _stacked(examples: Sequence[Mapping[str, Tensor]], read: Mapping[str, Tensor]) -> Batch:
-    return Batch(**{n: torch.stack([of[n] for of in examples]) for n in examples[0]}, **read)
+def _stacked(examples: Sequence[Mapping[str, Tensor]], read: Mapping[str, Any]) -> Batch:
+    stacked: dict[str, Any] = {n: torch.stack([of[n] for of in examples]) for n in examples[0]}
+    return Batch(**stacked, **read)
 
 
 def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
