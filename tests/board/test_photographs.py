@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 
-from oodbench.board.protocol import overview, protocol_of, restricted, tiers
+from oodbench.board.protocol import FEATURES, overview, protocol_of, restricted, tiers
 from oodbench.data.copies import fetch
 from oodbench.datasets import make, require_files
+from oodbench.networks.weights import sha256
 from oodbench.results.boards import find_board
 from oodbench.sweep.plan import make_plan
 from tests.board.test_cli import one_sentence
@@ -92,6 +95,29 @@ def test_the_tier_of_features_is_trained_and_frozen(
     text = " ".join(invoke("table", "./small", "--notes").split())
     assert "open_clip_model.safetensors (4b869929): style seen" in text
     assert "LVD-142M on PACS: seen; photographs alone: it holds ImageNet (arXiv:2304.07193)" in text
+
+
+@pytest.mark.slow
+def test_features_come_from_a_file_in_the_layout_of_dinov2s_authors(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    weights = tmp_path / "dinov2.pth"
+    small = timm.create_model("vit_small_patch14_dinov2", num_classes=0, img_size=518).state_dict()
+    torch.save(small | {"mask_token": torch.zeros(1, 384)}, weights)
+    network = {"network": "timm", "weights": weights.name, "sha256": sha256(weights)}
+    network["network_settings"] = ["model=vit_small_patch14_dinov2", "size=28"]
+    given = {"of": "PACS", "settings": ["subset=true"], **network}
+    board = small_board(tmp_path, datasets=[{"name": FEATURES, "label": "small", **given}])
+    suite_folder("PACS", tmp_path, 0.0005)
+    invoke("cache", board, "--data-dir", tmp_path, "--workers", 1)
+    found = make(FEATURES, given, tmp_path).load(0)["A"].x[:2]
+    small["pos_embed"] = timm.layers.resample_abs_pos_embed(small["pos_embed"], (2, 2))
+    model = timm.create_model("vit_small_patch14_dinov2", num_classes=0, img_size=28).eval()
+    model.load_state_dict(small)
+    images = make("PACS", {"subset": True}, tmp_path)
+    x = images.transform(images.load(0)["A"].x.read(torch.arange(2)), None)
+    x = F.interpolate(x, size=28, mode="bicubic", antialias=True)
+    with torch.no_grad():
+        torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.nightly
