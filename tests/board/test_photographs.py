@@ -103,7 +103,11 @@ def test_features_come_from_a_file_in_the_layout_of_dinov2s_authors(tmp_path: Pa
     weights = tmp_path / "dinov2.pth"
     small = timm.create_model("vit_small_patch14_dinov2", num_classes=0, img_size=518).state_dict()
     torch.save(small | {"mask_token": torch.zeros(1, 384)}, weights)
-    network = {"network": "timm", "weights": weights.name, "sha256": sha256(weights)}
+    network: dict[str, Any] = {
+        "network": "timm",
+        "weights": weights.name,
+        "sha256": sha256(weights),
+    }
     network["network_settings"] = ["model=vit_small_patch14_dinov2", "size=28"]
     given = {"of": "PACS", "settings": ["subset=true"], **network}
     board = small_board(tmp_path, datasets=[{"name": FEATURES, "label": "small", **given}])
