@@ -170,7 +170,6 @@ class FrozenFeatures(FileDataset):
         return dict.fromkeys(featured, shown)
 
     def _given(self) -> Path:
-        """The file of features; raises UserError for a missing or another one."""
         file = Path(self.options.file).expanduser()
         if not file.is_file():
             raise UserError(f"`file` of {self.label}: there is no file {file}")
@@ -181,12 +180,10 @@ class FrozenFeatures(FileDataset):
         return file
 
     def _arrays(self) -> Mapping[str, NDArray[np.float32]]:
-        """The features in the file by environment; raises UserError for what is no such file."""
         file = self._given()
         return _read_arrays(file, sha256(file), self.label)
 
     def _with_given(self, environments: Mapping[str, Environment]) -> dict[str, Environment]:
-        """The environments with the features of the file; raises UserError where they do not fit."""
         arrays, featured = self._arrays(), {}
         for name, environment in environments.items():
             x = arrays.get(name)
@@ -314,14 +311,12 @@ class FrozenFeatures(FileDataset):
 
 @lru_cache
 def _width(network: str, values: tuple[tuple[str, Any], ...], input_shape: tuple[int, ...]) -> int:
-    """The number of a network's features."""
     with torch.random.fork_rng(devices=()), torch.device("meta"):
         return build(network, dict(values), input_shape, 2, 0).num_features
 
 
 @lru_cache(maxsize=2)
 def _read_arrays(file: Path, digest: str, who: str) -> Mapping[str, NDArray[np.float32]]:
-    """The arrays of a file of numpy.savez with that digest; raises UserError for another file."""
     try:
         with open_regular(file) as opened, opened_arrays(opened) as stored:
             arrays = {name: stored[name].astype(np.float32) for name in stored.files}

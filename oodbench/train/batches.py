@@ -100,9 +100,8 @@ class Batches:
         """The steps whose examples are selected at once."""
         self._block = lru_cache(maxsize=len(self.sizes))(self._selected_block)
         if self._stored:
-            device = self._device
-            finish = self._transformed if device.type == "cpu" else (lambda x, step: x)
-            self._reads = ReadAhead(self._request, end, device, loader_workers, finish)
+            finish = self._transformed if self._device.type == "cpu" else (lambda x, step: x)
+            self._reads = ReadAhead(self._request, end, self._device, loader_workers, finish)
         elif labels is None and all(size == self.batch_size for size in self.sizes):
             every = torch.arange(self.batch_size)
             self._whole = _stacked([self._examples(e, every) for e in range(len(self.sizes))], {})
@@ -147,13 +146,12 @@ class Batches:
         for e in environments:
             block, place = divmod(self._visits(e, step), self._together)
             examples.append({n: v[place] for n, v in self._block(e, block).items()})
-        read: dict[str, Any] = {}
+        more: dict[str, Any] = {}
         if self._stored:
-            read["x"] = torch.unflatten(self._reads[step], 0, (len(environments), self.batch_size))
-        batch = _stacked(examples, read)
-        if len(environments) == len(self.sizes):
-            return batch
-        return replace(batch, environments=to_device(torch.tensor(environments), self._device))
+            more["x"] = torch.unflatten(self._reads[step], 0, (len(environments), self.batch_size))
+        if len(environments) < len(self.sizes):
+            more["environments"] = to_device(torch.tensor(environments), self._device)
+        return _stacked(examples, more)
 
     def _selected_block(self, environment: int, block: int) -> dict[str, Tensor]:
         count = self._together * self.batch_size
@@ -230,9 +228,9 @@ class StagedBatches:
         return self._current.waiting_seconds
 
 
-def _stacked(examples: Sequence[Mapping[str, Tensor]], read: Mapping[str, Any]) -> Batch:
+def _stacked(examples: Sequence[Mapping[str, Tensor]], more: Mapping[str, Any]) -> Batch:
     stacked: dict[str, Any] = {n: torch.stack([of[n] for of in examples]) for n in examples[0]}
-    return Batch(**stacked, **read)
+    return Batch(**stacked, **more)
 
 
 def resample(labels: Tensor, generator: torch.Generator) -> Tensor:

@@ -104,7 +104,9 @@ def execute_bundle(
                 together = bundle.vectorized and not is_disk_full(error, left[0][1].path)
                 if together and (reason := explained(error)):
                     alone |= {spec.id for spec, _ in left}
-                    _warn_one_at_a_time(left[0][0], reason)
+                    of = f"{left[0][0].label} on {left[0][0].dataset_name}"
+                    how = "are trained one at a time, as they cannot be trained together"
+                    warnings.warn(f"the runs of {of} {how}: {reason}", stacklevel=2)
                 elif together and len(left) > 1:
                     most = len(left) // 2
                 else:
@@ -337,11 +339,3 @@ def _time_limit(seconds: float, directory: RunDirectory) -> Iterator[None]:
         finally:
             faulthandler.cancel_dump_traceback_later()
     directory.stack.unlink(missing_ok=True)
-
-
-def _warn_one_at_a_time(spec: RunSpec, reason: str) -> None:
-    warnings.warn(
-        f"the runs of {spec.label} on {spec.dataset_name} are trained one at a time, as they cannot be "
-        f"trained together: {reason}",
-        stacklevel=3,
-    )
