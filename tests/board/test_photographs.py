@@ -112,7 +112,7 @@ def test_features_come_from_a_file_in_the_layout_of_dinov2s_authors(tmp_path: Pa
     given = {"of": "PACS", "settings": ["subset=true"], **network}
     board = small_board(tmp_path, datasets=[{"name": FEATURES, "label": "small", **given}])
     suite_folder("PACS", tmp_path, 0.0005)
-    invoke("cache", board, "--data-dir", tmp_path, "--workers", 1)
+    invoke("cache", board, "--data-dir", tmp_path)
     found = make(FEATURES, given, tmp_path).load(0)["A"].x[:2]
     small["pos_embed"] = timm.layers.resample_abs_pos_embed(small["pos_embed"], (2, 2))
     model = timm.create_model("vit_small_patch14_dinov2", num_classes=0, img_size=28).eval()
