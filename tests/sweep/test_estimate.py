@@ -63,7 +63,7 @@ def test_runs_of_different_structure_are_measured_as_programs_of_one_structure(
 
 @pytest.mark.parametrize(
     ("slow", "calls", "seconds", "unmeasured"),
-    [("", 6, 9 * 2.0 + 9 * 5.0, 0), ("IRM", 2, 9 * 2.0 + 9 * 5.0, 0), ("ERM", 1, 18 * 2.0, 1)],
+    [("", 4, 6 * 2.0 + 6 * 5.0, 0), ("IRM", 2, 6 * 2.0 + 6 * 5.0, 0), ("ERM", 1, 12 * 2.0, 1)],
 )
 def test_what_is_not_measured_in_time_is_like_the_rest(
     slow: str, calls: int, seconds: float, unmeasured: int, monkeypatch: pytest.MonkeyPatch
@@ -81,7 +81,7 @@ def test_what_is_not_measured_in_time_is_like_the_rest(
     values = {
         "datasets": ["ColoredDigits"],
         "algorithms": ["ERM", "IRM"],
-        "test_environments": [["0.2"], ["0.1"], ["0.9"]],
+        "test_environments": [["0.2"], ["0.1", "0.9"]],
     }
     specs = list(make_plan(validate({**SWEEP, **values}, "plain")).runs.values())
     expected = forecast(specs, TrainSettings(), lambda row, share: shares.append(share))
