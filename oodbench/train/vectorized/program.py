@@ -46,76 +46,63 @@ class VectorizedProgram(Program):
         self._algorithms = [run.algorithm for run in members]
         first = runs[0].algorithm
         parameters = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
-        combines = first.reduction is not None
-        trained = [
-            name
+        self._combines = first.reduction is not None
+        shapes = {
+            name: p.shape
             for name, p in parameters[0].items()
-            if p.requires_grad and (name.startswith("network.") or not combines)
-        ]
-        self._fixed = {
-            name: torch.stack([p[name].detach() for p in parameters])
-            for name in parameters[0]
-            if name not in trained
+            if p.requires_grad and (name.startswith("network.") or not self._combines)
         }
-        self._trained = [[p[name] for name in trained] for p in parameters]
-        self._shapes = {name: parameters[0][name].shape for name in trained}
-        self._sizes = [shape.numel() for shape in self._shapes.values()]
-        rows = [torch.cat([p.detach().flatten() for p in row]) for row in self._trained]
-        self._matrix = torch.stack(rows)
-        self._optimizer = VectorizedOptimizer(
-            [algorithm.optimizers["main"] for algorithm in self._algorithms], self._trained
+        trained = [[of_run[name] for name in shapes] for of_run in parameters]
+        self._matrix = torch.stack(
+            [torch.cat([p.detach().flatten() for p in ps]) for ps in trained]
         )
-        for k, row in enumerate(self._trained):
-            for p, part in zip(row, torch.split(self._matrix[k], self._sizes), strict=True):
-                p.data = part.view_as(p)
-        averages = [run.average for run in members]
-        self._averages = [average for average in averages if average is not None]
-        """The averages of the rows, where weights are averaged."""
-        self._averaged = self._stacked([average.running for average in self._averages])
-        for average, own_row in zip(self._averages, self._averaged, strict=True):
-            parts = torch.split(own_row, self._sizes)
-            for (name, shape), part in zip(self._shapes.items(), parts, strict=True):
-                average.running[name] = part.view(shape)
+        self._optimizer = VectorizedOptimizer(
+            [algorithm.optimizers["main"] for algorithm in self._algorithms], trained
+        )
+        parts = torch.split(self._matrix, [shape.numel() for shape in shapes.values()], 1)
+        self._trained = {
+            name: torch.unflatten(part, 1, shape).requires_grad_()
+            for (name, shape), part in zip(shapes.items(), parts, strict=True)
+        }
+        """Views of the matrix, (K, *shape)."""
+        fixed = {
+            name: torch.stack([of_run[name].detach() for of_run in parameters])
+            for name in parameters[0]
+            if name not in shapes
+        }
         self._template = copy.deepcopy(first)
         self._template.optimizers = {}
+        self._buffers = {
+            name: torch.stack([algorithm.get_buffer(name) for algorithm in self._algorithms])
+            for name in self._template._buffers
+        }
+        for k, algorithm in enumerate(self._algorithms):
+            for name, rows in self._trained.items():
+                parameters[k][name].data = rows.detach()[k]
+            for name, rows in self._buffers.items():
+                algorithm.get_buffer(name).data = rows[k]
+        self._weights = {**self._trained, **fixed, **self._buffers}
+        """The runs' parameters and own buffers by name, (K, *shape), which updates change in place."""
         self._slots: dict[str, tuple[dict[str, Any], str]] = {
             f"{prefix}.{name}" if prefix else name: (module._parameters, name)
             for prefix, module in self._template.named_modules()
             for name in module._parameters
         }
-        """The template's attributes that hold its parameters, which `vmap` replaces by the runs'."""
-        self._buffers = {
-            name: torch.stack([algorithm.get_buffer(name) for algorithm in self._algorithms])
-            for name in self._template._buffers
-        }
-        """The methods' own buffers by name, (K, *shape); the runs' are views of the rows."""
-        for name, buffers in self._buffers.items():
-            self._slots[name] = (self._template._buffers, name)
-            for algorithm, buffer in zip(self._algorithms, buffers, strict=True):
-                algorithm.get_buffer(name).data = buffer
-        self._averaged_buffers = self._buffers_of([average.running for average in self._averages])
-        for name, rows_of_buffer in self._averaged_buffers.items():
-            for average, own_row in zip(self._averages, rows_of_buffer, strict=True):
-                average.running[name] = own_row
+        """The template's attributes that hold its weights, which `vmap` replaces by the runs'."""
+        self._slots |= {name: (self._template._buffers, name) for name in self._buffers}
+        averages = [run.average for run in members]
+        self._averages = [average for average in averages if average is not None]
+        """The averages of the rows, where weights are averaged."""
+        self._averaged = _stacked([average.running for average in self._averages])
+        for name, rows in self._averaged.items():
+            for average, row in zip(self._averages, rows, strict=True):
+                average.running[name] = row
         self._numbers = _varying([a.hparams for a in self._algorithms], self._matrix)
         self._largest = self._matrix.new_tensor([[a.hparams.clip_norm] for a in self._algorithms])
         """The largest norms of the gradients, (K, 1), 0 where there is none."""
         self._batches = _Batches(members)
-        self._combines = combines
         self._multiples: dict[torch.Size, int] = {}
         """The multiples of runs that are evaluated together, by the shape of a run's inputs."""
-
-    def _stacked(self, weights: Sequence[Mapping[str, Tensor]]) -> Tensor:
-        rows = [torch.cat([w[name].flatten() for name in self._shapes]) for w in weights]
-        return torch.stack(rows) if rows else self._matrix.new_empty(0)
-
-    def _buffers_of(self, weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        names = self._buffers.keys() & (weights[0].keys() if weights else ())
-        return {name: torch.stack([w[name] for w in weights]) for name in names}
-
-    def _named(self, matrix: Tensor) -> dict[str, Tensor]:
-        parts = zip(self._shapes.items(), torch.split(matrix, self._sizes, 1), strict=True)
-        return {name: torch.unflatten(part, 1, shape) for (name, shape), part in parts}
 
     def _over_runs(
         self,
@@ -186,17 +173,16 @@ class VectorizedProgram(Program):
             reduction = self._template.reduction
             if reduction is not None and reduction.observe is not None:
                 metrics |= self._observed(gradients, reduction.observe)
-            flat = torch.cat([gradients[name].flatten(1) for name in self._shapes], 1)
+            flat = torch.cat([gradients[name].flatten(1) for name in self._trained], 1)
             if any(algorithm.hparams.clip_norm for algorithm in self._algorithms):
                 largest, norm = self._largest, torch.linalg.vector_norm(flat, dim=1, keepdim=True)
                 share = (largest / (norm + 1e-6)).clamp(max=1.0)
                 flat = flat * torch.where(largest > 0, share, 1.0)
             self._optimizer.step(self._matrix, flat, numbers)
             if shares is not None:
-                self._averaged.lerp_(self._matrix, shares)
-                for name, averaged in self._averaged_buffers.items():
+                for name, averaged in self._averaged.items():
                     share = shares.view(-1, *[1] * (averaged.dim() - 1)).to(averaged.dtype)
-                    averaged.lerp_(self._buffers[name], share)
+                    averaged.lerp_(self._weights[name], share)
         return metrics
 
     @torch.no_grad()
@@ -225,20 +211,18 @@ class VectorizedProgram(Program):
     def _gradients_of(
         self, batch: dict[str, Tensor], noise: dict[str, Tensor], step: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        leaves = {name: p.requires_grad_() for name, p in self._named(self._matrix).items()}
         collector = None
         if self._combines:
             anchor = torch.zeros((), device=self._matrix.device, requires_grad=True)
             combine = partial(self._over_runs, lambda a, g: a.combine(g), {}, self._numbers)
             collector = Collector(batch["x"].shape[1], combine, anchor)
         with vectorized_linear(self._template.network, collector):
-            given = {**leaves, **self._fixed, **self._buffers}
             totals, losses, metrics, buffers = self._over_runs(
-                _risks, given, self._numbers, batch, noise, step
+                _risks, self._weights, self._numbers, batch, noise, step
             )
             if collector is None:
-                of_leaves = torch.autograd.grad(totals.sum(), list(leaves.values()))
-                gradients = dict(zip(leaves, of_leaves, strict=True))
+                found = torch.autograd.grad(totals.sum(), list(self._trained.values()))
+                gradients = dict(zip(self._trained, found, strict=True))
             else:
                 totals.sum().backward()
                 names: dict[Tensor, str] = {
@@ -252,9 +236,8 @@ class VectorizedProgram(Program):
         gradients: Mapping[str, Tensor],
         observe: Callable[[Tensor, Tensor], dict[str, Tensor]],
     ) -> dict[str, Tensor]:
-        parameters = self._named(self._matrix)
-        weights = [p.flatten(1).square().sum(1) for p in parameters.values()]
-        kept = [gradients[name].flatten(1).sign().square().sum(1) for name in parameters]
+        weights = [p.flatten(1).square().sum(1) for p in self._trained.values()]
+        kept = [gradients[name].flatten(1).sign().square().sum(1) for name in self._trained]
         result: dict[str, Tensor] = vmap(observe)(torch.stack(weights, 1), torch.stack(kept, 1))
         return result
 
@@ -262,15 +245,14 @@ class VectorizedProgram(Program):
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
         """All metrics of some of the runs with their evaluated weights, by the runs' indices."""
         self._template.eval()
-        weights = self._matrix, self._buffers
+        weights = self._weights
         if self._averages:
             if self._averages[0].by_validation:
                 losses = self._scores(which, lambda run: run.validated_on, weights)
                 task = self.runs[0].problem.task
                 for k, scores in losses.items():
                     self._averages[k].validated(mean_loss(scores, task))
-            evaluated = [average.evaluated for average in self._averages]
-            weights = self._stacked(evaluated), self._buffers | self._buffers_of(evaluated)
+            weights = weights | _stacked([average.evaluated for average in self._averages])
         found = self._scores(
             which, lambda run: (run.scored, run.data.with_mislabeled()), weights, grouped=True
         )
@@ -281,13 +263,10 @@ class VectorizedProgram(Program):
         self,
         which: Sequence[int],
         data: Callable[[Run], Scored],
-        weights: tuple[Tensor, Mapping[str, Tensor]],
+        weights: Mapping[str, Tensor],
         grouped: bool = False,
     ) -> dict[int, list[Evaluation]]:
-        """The weights are the trained parameters (K, P) and the methods' own buffers (K, *shape).
-
-        Where the data are those of the runs, they may be `grouped`.
-        """
+        # where the data are those of the runs, they may be `grouped`
         alike: dict[object, list[int]] = {}
         for k in which:
             alike.setdefault(shapes(*data(self.runs[k])), []).append(k)
@@ -310,13 +289,11 @@ class VectorizedProgram(Program):
         return found
 
     def _predictor(
-        self, members: list[int], weights: tuple[Tensor, Mapping[str, Tensor]]
+        self, members: list[int], weights: Mapping[str, Tensor]
     ) -> Callable[[Tensor, slice], Tensor]:
         """Map inputs (R, N, ...) as they are in memory to the logits (R, N, C) of R of the runs."""
-        matrix, buffers = weights
-        parameters = {**self._named(matrix), **self._fixed, **buffers}
         transform = self.runs[0].data.dataset.transform
-        every = to_device(torch.tensor(members), matrix.device)
+        every = to_device(torch.tensor(members), self._matrix.device)
 
         def predict(x: Tensor, part: slice) -> Tensor:
             indices, kind = [*range(len(x))], x.shape[1:]
@@ -330,10 +307,10 @@ class VectorizedProgram(Program):
             if len(filled) > len(indices):
                 x = x[filled]
             rows = every[part][to_device(torch.tensor(filled), every.device)]
-            weights = {name: p[rows] for name, p in parameters.items()}
+            of_rows = {name: p[rows] for name, p in weights.items()}
             numbers = {name: value[rows] for name, value in self._numbers.items()}
             found = self._over_runs(
-                lambda algorithm, x: algorithm.predict(transform(x, None)), weights, numbers, x
+                lambda algorithm, x: algorithm.predict(transform(x, None)), of_rows, numbers, x
             )
             if self.runs[0].data.units is None:
                 return found[: len(indices)]  # type: ignore[no-any-return]
@@ -370,6 +347,11 @@ def _risks(
     return out.risks.sum(), out.risks.mean(), out.metrics, detached
 
 
+def _stacked(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    names = weights[0] if weights else ()
+    return {name: torch.stack([w[name] for w in weights]) for name in names}
+
+
 def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
     """The hyperparameters that count as tensors, (K,): numbers that are drawn, or that differ.
 
@@ -378,11 +360,8 @@ def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
     varying = {}
     for f in fields(hparams[0]):
         values = [getattr(h, f.name) for h in hparams]
-        pairs = [
-            (f.default, f.metadata.get("distribution")),
-            *f.metadata.get("by_family", {}).values(),
-        ]
-        drawn = any(distribution is not None for _, distribution in pairs)
+        distributions = [d for _, d in f.metadata.get("by_family", {}).values()]
+        drawn = any(d is not None for d in (f.metadata.get("distribution"), *distributions))
         types = {type(value) for value in values}
         if types <= {int, float} and (drawn or len(set(values)) > 1):
             dtype = like.dtype if float in types else torch.long
