@@ -4,10 +4,12 @@ import copy
 import io
 import itertools
 import math
+import random
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -46,6 +48,21 @@ def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> Non
         assert value.isfinite(), f"'{name}' is {value.item()} at step {step}"
     for name, parameter in algorithm.named_parameters():
         assert parameter.isfinite().all(), f"'{name}' is not finite after step {step}"
+
+
+@requirement
+@on_one_task
+def draws_what_a_checkpoint_keeps(cls: type[Algorithm], task: Task) -> None:
+    """An update draws no random numbers of numpy's or Python's global generators.
+
+    Checkpoints do not keep their states. Draw in `noise(self, batch, generator)`, and read `batch.noise`.
+    """
+    algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
+    before = repr(np.random.get_state(legacy=False)), random.getstate()
+    _updates(algorithm, (0, LAST))
+    after = repr(np.random.get_state(legacy=False)), random.getstate()
+    drawn = [n for n, a, b in zip(("numpy.random", "random"), before, after, strict=True) if a != b]
+    assert not drawn, f"it draws from `{'` and `'.join(drawn)}`"
 
 
 @requirement

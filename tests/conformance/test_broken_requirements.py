@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -128,6 +129,16 @@ class Attached(Algorithm):
         return out.risks.max()
 
 
+class Shuffling(Algorithm):
+    """An order that no checkpoint keeps."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        first = int(np.random.permutation(batch.x.shape[0])[0])
+        loss = self.outputs(batch, step).risks[first]
+        self.descend(loss, step)
+        return {"loss": loss.detach()}
+
+
 class NeedsTwoExamples(Algorithm):
     """A sample variance within each environment."""
 
@@ -162,6 +173,7 @@ class OutOfLimits(Algorithm):
         (PlainShift, updates.is_averaged_as_a_whole, "loaded weights .*`self.register_buffer"),
         (Fused, updates.ignores_the_layout_in_memory, "weights differ by .*`.*optimizer_of`"),
         (Attached, updates.updates_are_finite, "'worst' is not detached"),
+        (Shuffling, updates.draws_what_a_checkpoint_keeps, "`numpy.random`.*`noise"),
         (NeedsTwoExamples, updates.takes_one_example, "'loss' is nan"),
         (OutOfLimits, updates.draws_within_limits, "'weight' .* must be at least 0.5"),
     ],
