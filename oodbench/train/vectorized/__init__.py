@@ -53,6 +53,8 @@ ADVICE = {
     "from `batch.noise`",
     "dynamic shape": "picks by values, so that the shape depends on them (a mask as an index, `nonzero`, "
     "`unique`): multiply by the mask or write `torch.where`",
+    "each run has its own environments": "reads names, sizes or counts of the environments: read them in "
+    "`__init__`, and keep what follows in a buffer",
     "data pointer": "leaves torch (`.numpy()`, `.tolist()`): stay with tensors",
     "inplace": IN_PLACE,
     "doesn't match the broadcast shape": IN_PLACE,

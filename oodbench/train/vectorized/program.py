@@ -72,6 +72,10 @@ class VectorizedProgram(Program):
         }
         self._template = copy.deepcopy(first)
         self._template.optimizers = {}
+        own: Any = {
+            n: OfEachRun(getattr(first.problem, n)) for n in ("environments", "sizes", "counts")
+        }
+        self._template.problem = replace(first.problem, **own)
         self._buffers = {
             name: torch.stack([algorithm.get_buffer(name) for algorithm in self._algorithms])
             for name in self._template._buffers
@@ -367,6 +371,15 @@ def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
             dtype = like.dtype if float in types else torch.long
             varying[f.name] = torch.tensor(values, dtype=dtype, device=like.device)
     return varying
+
+
+class OfEachRun(tuple[Any, ...]):
+    """What a run's `Problem` says of its environments: runs of a program share no more than the length."""
+
+    def _refuse(self, *_: object) -> Any:
+        raise RuntimeError("each run has its own environments")
+
+    __getitem__ = __iter__ = __contains__ = index = count = _refuse
 
 
 class _Batches:

@@ -7,8 +7,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from oodbench.train.vectorized import explained
+from oodbench.train.vectorized.program import OfEachRun
 
 KEPT = torch.zeros(4)
+NAMES = OfEachRun(("a", "b"))
 
 
 def branch(x: Tensor) -> Tensor:
@@ -38,6 +40,8 @@ class Method:
         (lambda x: x[x > 0].sum(), "multiply by the mask"),
         (lambda x: torch.unique(x).sum(), "multiply by the mask"),
         (lambda x: x.numpy(), "stay with tensors"),
+        (lambda x: x * NAMES.index("b"), "read them in `__init__`"),
+        (lambda x: x * ("b" in NAMES), "read them in `__init__`"),
         (lambda x: KEPT.copy_(x), "from `next_buffers`"),
         (lambda x: KEPT.add_(x), "from `next_buffers`"),
     ],
