@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 
 import oodbench
 from oodbench.list.details import details, registered_entries
-from oodbench.report.table import table as leaderboard
+from oodbench.report.comparison import table as leaderboard
 from oodbench.results.boards import PROTOCOL_FILE, find_board
 
 BOARD = "small.v3"

@@ -17,10 +17,11 @@ from oodbench.errors import MissingError, UserError, counted
 from oodbench.notes import AnyNote
 from oodbench.report.cells import METHOD
 from oodbench.report.comparison import board_sheet
-from oodbench.report.differences import Agreement, compared, distance, named, origin, outcome
 from oodbench.report.numbers import number
+from oodbench.report.sources import Agreement, compared, distance, named, outcome
 from oodbench.report.tables import Sheet
 from oodbench.report.tables.leaderboard import is_mean, leaderboard
+from oodbench.report.tables.remarks import origin
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.read import read_board, read_results

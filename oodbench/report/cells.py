@@ -1,26 +1,34 @@
 """The numbers of a report as one tidy table; every printed table, page and figure is a view of it.
 
-A report of your own takes a few lines, such as the mean rank of each method by environment:
-
-    chosen = judge(frames_of(["results/mine"]), "train_val")
-    table = on_tests(cells(chosen)).query("complete and kind == 'method'")
-    table["value"] *= table["higher"].map({True: 1, False: -1})
-    means = table.groupby(["dataset_label", "environment", "label"])["value"].mean()
-    means.groupby(["dataset_label", "environment"]).rank(ascending=False).groupby("label").mean()
+docs/guide/results_format.md has a report of one's own in a few lines.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError, plugin_hint, unknown
-from oodbench.metrics import LOSSES, computed_names, is_higher_better, known_direction, needs
+from oodbench.metrics import (
+    LOSSES,
+    PredictionMetric,
+    computed_names,
+    is_higher_better,
+    known_direction,
+    needs,
+    of_predictions,
+)
 from oodbench.report.statistics import each_mean_and_error
-from oodbench.results.run_spec import BEFORE, CONSTANT, SCORE
-from oodbench.results.tables import CELL, Tables, plugins_of, records_at
-from oodbench.selection.judge import Chosen
+from oodbench.results.directory import Directory
+from oodbench.results.predictions import predictions_of_runs
+from oodbench.results.read import read_results
+from oodbench.results.run_spec import BEFORE, COMPLETE, CONSTANT, SCORE
+from oodbench.results.tables import CELL, Tables, plugins_of, records_at, stacked
+from oodbench.selection.judge import Chosen, judge, served
 
 METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", "reference"
 """The kinds of rows besides the constant answer. Methods are ranked; transductive ones, whose
@@ -189,7 +197,6 @@ def kinds(runs: pd.DataFrame, rows: Iterable[tuple[str, str]]) -> list[str]:
 def _on_tests(
     chosen: Chosen, grid: pd.DataFrame, tied: pd.DataFrame, metrics: Mapping[str, str]
 ) -> pd.DataFrame:
-    """The grid with `environment`, `metric` and `value`, a row for each test environment."""
     key = [*CELL, "environment"]
     values = test_values(chosen, tied, metrics)
     means = over_ties(values[~values["undefined"]], key).assign(known=True)
@@ -278,7 +285,7 @@ def _of_predictor(chosen: Chosen, grid: pd.DataFrame) -> pd.DataFrame:
 def _unadapted(chosen: Chosen, grid: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataFrame:
     runs = chosen.runs
     reported = {d: m for d, m in reported.items() if not m.endswith(BEFORE)}
-    if "adapt" not in runs or not runs["adapt"].notna().any() or not reported:
+    if not runs["adapt"].notna().any() or not reported:
         return pd.DataFrame()
     rows = set(runs.loc[runs["adapt"].notna(), ROW].itertuples(index=False, name=None))
     grid, tied = (
@@ -286,3 +293,62 @@ def _unadapted(chosen: Chosen, grid: pd.DataFrame, reported: Mapping[str, str]) 
         for t in (grid, chosen.tied)
     )
     return _on_tests(chosen, grid, tied, {d: m + BEFORE for d, m in reported.items()})
+
+
+def with_prediction_metrics(
+    tables: Tables, rule: str | None, metrics: Iterable[str | None]
+) -> Tables:
+    """Add the metrics that are computed from kept predictions, at the steps that a rule chooses.
+
+    Runs that recorded a metric keep its values, and a metric that is not computed from predictions
+    changes nothing; an environment whose task the metric does not take has no value. Raises UserError
+    where no predictions are kept, and for a rule that chooses nothing.
+    """
+    for metric in dict.fromkeys(metrics):
+        computed = of_predictions(metric) if metric is not None else None
+        if metric is None or computed is None:
+            continue
+        made = [*_computed(tables, rule, metric, computed)]
+        if made:
+            names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
+            values = pd.DataFrame(made, columns=list(Tables.RECORD_COLUMNS)).astype(names)
+            tables = replace(tables, records=stacked([tables.records, values]))
+    return tables
+
+
+def _computed(
+    tables: Tables, rule: str | None, metric: str, computed: PredictionMetric
+) -> Iterator[tuple[object, ...]]:
+    recorded = tables.records.loc[tables.records["metric"] == metric, "id"].unique()
+    if len(recorded) == tables.records["id"].nunique():
+        return
+    chosen = judge(tables, rule).tied
+    chosen = chosen[~chosen["id"].isin(recorded)]
+    read = predictions_of_runs(tables.runs)
+    for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
+        for environment, p in read(str(run_id), int(step)).items():
+            for split, mask in (("in", ~p.out), ("out", p.out)):
+                if mask.any() and p.kind in computed.kinds:
+                    part = replace(
+                        p, logits=p.logits[mask], targets=p.targets[mask], out=p.out[mask]
+                    )
+                    with np.errstate(
+                        all="ignore"
+                    ):  # a metric may divide by 0 where it is undefined
+                        value = computed.of_predictions(part)
+                    value = value if math.isfinite(value) else math.nan
+                    yield str(run_id), int(step), environment, split, metric, value, int(mask.sum())
+
+
+def spare(results: Directory) -> list[Path]:
+    """The files of predictions that no table shows by any rule; none before all runs have ended."""
+    files = list(results.path.glob("kept/*/predictions/*.npz"))
+    tables = read_results(results) if files else None
+    if tables is None or not tables.runs["state"].isin(COMPLETE).all():
+        return []
+    shown: set[tuple[str, str]] = set()
+    for rule in served(tables):
+        tied = judge(tables, rule).tied
+        shown |= {*zip(tied["id"], tied["step"].map(str), strict=True)}
+        shown |= {(run_id, "examples") for run_id in tied["id"]}
+    return [file for file in files if (file.parent.parent.name, file.stem) not in shown]

@@ -94,7 +94,7 @@ def table(
 
     `--rule domainbed` prints DomainBed's own tables, by its three rules.
     """
-    from oodbench.report.table import table as table_of
+    from oodbench.report.comparison import table as table_of
 
     load_plugins(plugin or [])
     board, _ = board_among(sources)
@@ -135,18 +135,17 @@ def compare(
     format_: Format = "terminal",
     metric: Metric = None,
     dataset: Datasets = None,
-    algorithms: Rows = None,
-    notes: Notes = False,
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
     """Compare sweeps, also other people's, with a baseline: gains, intervals, ranks."""
+    from oodbench.report.cells import with_prediction_metrics
     from oodbench.report.comparison import comparison
-    from oodbench.report.sources import with_prediction_metrics
 
-    frames = _frames(plugin, sources, dataset, algorithms, baseline, allow_mixed)
-    frames = with_prediction_metrics(frames, [selection], [metric])
-    print_sheet(comparison(frames, baseline, selection, metric), format_, notes)
+    tables = _read(plugin, sources, dataset, allow_mixed=allow_mixed)
+    tables = with_prediction_metrics(tables, selection, [metric])
+    more = "`--format markdown` prints these lines in full."
+    print_sheet(comparison(tables, baseline, selection, metric), format_, more=more)
 
 
 @app.command()
@@ -154,25 +153,20 @@ def hparams(
     sources: Sources,
     selection: Selection = None,
     format_: Format = "terminal",
-    dataset: Datasets = None,
-    algorithms: Rows = None,
-    allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
     """Print the hyperparameters that draws tried and that were chosen: an appendix's table."""
     from oodbench.report.why import hparams_sheet
 
-    frames = _frames(plugin, sources, dataset, algorithms, None, allow_mixed)
-    print_sheet(hparams_sheet(frames, selection), format_)
+    print_sheet(hparams_sheet(_read(plugin, sources, allow_mixed=True), selection), format_)
 
 
 @app.command()
-def bibtex(sources: Sources, dataset: Datasets = None, algorithms: Rows = None) -> None:
+def bibtex(sources: Sources) -> None:
     """Print the BibTeX entries of all methods, datasets and networks of the results."""
-    from oodbench.report import bibtex as room
+    from oodbench.report.bibtex import bibtex as entries_of
 
-    frames = _frames(None, sources, dataset, algorithms, None, True)
-    entries, unknown_names = room.bibtex(frames)
+    entries, unknown_names = entries_of(_read(None, sources, allow_mixed=True))
     print("\n\n".join(entries))
     if unknown_names:
         terminal(stderr=True).say(f"There is no entry for {', '.join(unknown_names)}.")
@@ -193,9 +187,9 @@ def figure(
     """Plot a figure for a paper: a vector with embedded fonts, two columns wide for several datasets."""
     from oodbench.report.figures import plot, save
 
-    frames = _frames(plugin, sources, dataset, algorithms, baseline, allow_mixed)
-    save(plot(kind, frames, selection, baseline), out)
-    for text in (*frames.notes, out):
+    tables = _read(plugin, sources, dataset, algorithms, baseline, allow_mixed)
+    save(plot(kind, tables, selection, baseline), out)
+    for text in (*tables.notes, out):
         terminal().say(str(text))
 
 
@@ -206,20 +200,16 @@ def html(
         Path | None,
         typer.Option(help="The file; report.html in the first directory, or board.html."),
     ] = None,
-    baseline: Baseline = "ERM",
-    metric: Metric = None,
     dataset: Datasets = None,
-    algorithms: Rows = None,
-    allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
     """Write the report as one HTML file that needs no network."""
     from oodbench.report.html import write
 
-    frames = _frames(plugin, sources, dataset, algorithms, baseline, allow_mixed)
+    tables = _read(plugin, sources, dataset)
     directories = board_among(sources)[1]
     path = out or (directories[0] / "report.html" if directories else Path("board.html"))
-    write(frames, path, baseline, metric)
+    write(tables, path)
     terminal().say(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
 
 
@@ -232,22 +222,18 @@ def why(
     ] = None,
     test_env: Annotated[str | None, typer.Option(help="Several are joined by +.")] = None,
     selection: Selection = None,
-    metric: Metric = None,
-    allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
     """List the runs, draws and steps behind a cell, and which were chosen."""
     from oodbench.report import why as room
-    from oodbench.report.sources import with_prediction_metrics
 
-    frames = _frames(plugin, sources, allow_mixed=allow_mixed)
-    frames = with_prediction_metrics(frames, [selection], [metric])
-    room.show(room.why(frames, dataset, algorithm, test_env, selection, metric), terminal())
-    for note in frames.notes:
+    tables = _read(plugin, sources, allow_mixed=True)
+    room.show(room.why(tables, dataset, algorithm, test_env, selection), terminal())
+    for note in tables.notes:
         terminal().say(str(note))
 
 
-def _frames(
+def _read(
     plugins: Sequence[str] | None,
     sources: Sequence[str],
     datasets: Sequence[str] | None = None,

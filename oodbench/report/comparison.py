@@ -1,15 +1,16 @@
-"""Tables that compare rows: gains over a baseline, ranks, the gap closed, what changes the order."""
+"""The leaderboard of any source, and tables that compare its rows: gains, ranks, the gap closed."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 
 import pandas as pd
 
 from oodbench.errors import counted, unknown
 from oodbench.metrics import is_proportion
 from oodbench.notes import Note
-from oodbench.report.cells import CEILING, METHOD, scores
+from oodbench.report.cells import CEILING, METHOD, scores, with_prediction_metrics
 from oodbench.report.gaps import (
     ALL,
     BASELINE,
@@ -17,20 +18,17 @@ from oodbench.report.gaps import (
     FLOOR,
     GROUPS,
     Gaps,
-    bounded_mean,
     gaps_of,
-    losses,
-    lost_to_oracle,
     share_cells,
 )
-from oodbench.report.numbers import Kind, Number, count, gain, share, unit_of_gains
+from oodbench.report.numbers import Kind, Number, count, gain, unit_of_gains
+from oodbench.report.sources import frames_of
 from oodbench.report.statistics import (
     BAND,
     LEAST,
     RESAMPLES,
     Difference,
     block_table,
-    kendall,
     mean_ranks,
     paired_differences,
     ranks,
@@ -39,8 +37,9 @@ from oodbench.report.statistics import (
 from oodbench.report.tables import Block, Cell, Sheet
 from oodbench.report.tables.leaderboard import leaderboard
 from oodbench.report.tables.sheet import sheet
+from oodbench.results.boards import board_among
 from oodbench.results.run_spec import CONSTANT
-from oodbench.results.tables import Tables, origins
+from oodbench.results.tables import Tables, only, origins
 
 OVERALL = "all datasets"
 ERRORS = (
@@ -49,14 +48,43 @@ ERRORS = (
     "smallest gain that this number of clusters finds with 80 % power at 5 %"
 )
 """The explanation of the errors that each row of a file of gains has."""
-FLOORS = (-0.5, -2.0, -5.0)
-"""Other bounds of a share than `FLOOR`, to see what changes with them."""
 COUNTED = ("wins", "ties", "losses", "pairs", "planned", "detectable", "equal")
 """The fields of a difference that a file of gains has as they are."""
 BEST = 10
 """The number of best rows of a board on a screen."""
 OWN = 12
 """The most lines on the rows trained here on a screen."""
+
+
+def table(
+    *sources: str | PathLike[str],
+    rule: str | None = None,
+    metric: str | None = None,
+    also: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    rows: Sequence[str] = (),
+    allow_mixed: bool = False,
+    short: bool = False,
+) -> Sheet:
+    """The leaderboard of results directories, of a board, or of results beside it.
+
+    A notebook shows it as tables; its `frame` has the numbers. `rule` selects, `metric` is shown in place
+    of the datasets' own and `also` beside it, for `datasets` and `rows` or all. `short` keeps of a board
+    what fits a screen. Raises UserError for what is not there.
+    """
+    names = [str(source) for source in sources]
+    board, directories = board_among(names)
+    baseline = BASELINE if board and directories else None  # with which rows here are compared
+    tables = frames_of(names, datasets, () if board else rows, baseline, allow_mixed)
+    if rule == "domainbed":
+        from oodbench.report.tables import domainbed
+
+        return domainbed.tables(only(tables, (), rows, baseline))
+    tables = with_prediction_metrics(tables, rule, [metric, *also])
+    if board:
+        shown = only(tables, (), rows, baseline) if rows else None
+        return board_sheet(tables, rule, metric, also, short, shown)
+    return sheet(leaderboard(tables, rule, metric, also))
 
 
 def comparison(
@@ -73,8 +101,7 @@ def comparison(
         raise unknown("baseline", baseline, labels)
     table, main = scores(board.cells), sheet(board)
     found = gains(table, baseline)
-    by_dataset = [_gain_block(name, [*rows.values()]) for name, rows in found.items()]
-    notes = _notes(baseline) if found else (f"No row can be compared with {baseline}.",)
+    blocks = [_gain_block(name, [*rows.values()]) for name, rows in found.items()]
     rows = [
         {"dataset": dataset, "label": d.label, "baseline": d.baseline, "gain": d.gain.mean}
         | {f"gain_{name}": getattr(d.gain, name) for name in ("stderr", "low", "high")}
@@ -84,12 +111,11 @@ def comparison(
         for dataset, differences in found.items()
         for d in differences.values()
     ]
-    frame = _with_reasons(pd.DataFrame(rows), board.cells, baseline)
     return replace(
         main,
-        blocks=[*main.blocks, *by_dataset, *_rank_blocks(table)],
-        notes=(*main.notes, *notes),
-        frame=frame,
+        blocks=[*main.blocks, *blocks, *_rank_blocks(table)],
+        notes=(*main.notes, *_notes(baseline, bool(found))),
+        frame=_with_reasons(pd.DataFrame(rows), board.cells, baseline),
         paper=_paper(found, baseline) if found else None,
     )
 
@@ -165,7 +191,6 @@ def _paper(gains: Gains, baseline: str) -> Block:
 
 
 def _rank_blocks(table: pd.DataFrame) -> list[Block]:
-    """The mean ranks of the complete labels; none below two labels or two blocks."""
     blocks = block_table(table) if len(table) else pd.DataFrame()
     if min(blocks.shape) < 2:
         return []
@@ -175,7 +200,9 @@ def _rank_blocks(table: pd.DataFrame) -> list[Block]:
     return [Block(title, ["algorithm", "mean rank"], rows, len(rows))]
 
 
-def _notes(baseline: str) -> tuple[Note, Note]:
+def _notes(baseline: str, found: bool) -> tuple[Note | str, ...]:
+    if not found:
+        return (f"No row can be compared with {baseline}.",)
     return (
         Note(
             f"Gain: the difference to {baseline}, paired by (dataset, environment, trial), positive "
@@ -211,35 +238,32 @@ def board_sheet(
     """
     whole = leaderboard(tables, rule, metric, also)
     board = whole if shown is None else leaderboard(shown, whole.rule, metric, also)
-    main, labels = sheet(board), None if shown is None else {*shown.runs["label"], CONSTANT}
-    if labels is not None:
-        parts = [_of_rows(block, labels) for block in sheet(whole).blocks]
-        parts = [block for block in parts if len(block.cells) > block.grey]
-        main = replace(main, blocks=parts, paper=parts[-(whole.frame["dataset"].nunique() > 1)])
-    blocks, notes, ranking = [*main.blocks], main.notes, main.paper or main.blocks[0]
+    main, blocks = sheet(board), sheet(whole).blocks
+    paper, notes = blocks[-(whole.frame["dataset"].nunique() > 1)], main.notes
+    ranking = paper
     if not short or board.frame["dataset"].nunique() > 1:
-        gaps = gaps_of(whole.chosen, whole.cells)
-        if gaps is not None:
-            note = Note(
-                about(gaps), "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals."
-            )
-            beside = [g for other in whole.others if (g := gaps_of(other.chosen, other.cells))]
-            ranking = headline(gaps, beside, labels)
-            blocks, notes = [*blocks, ranking], (note, *notes)
-    local = compare_own_rows(scores(whole.cells), origins(whole.chosen.runs), labels, short)
+        found = gaps_of(whole.chosen, whole.cells)
+        if found is not None:
+            text = "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals."
+            beside = (gaps_of(other.chosen, other.cells) for other in whole.others)
+            ranking = headline(found, filter(None, beside))
+            blocks, notes = [*blocks, ranking], (Note(about(found), text), *notes)
+    labels = None if shown is None else {*shown.runs["label"], CONSTANT}
     if labels is not None:
+        paper, ranking = _of_rows(paper, labels), _of_rows(ranking, labels)
+        blocks = [part for b in blocks if len((part := _of_rows(b, labels)).cells) > part.grey]
         notes = (*notes, "Places, ranks and marks are those among all rows of the board.")
+    local = compare_own_rows(scores(whole.cells), origins(whole.chosen.runs), labels, short)
+    own_blocks = [local] if local else []
     if not short:
-        return replace(main, blocks=[*blocks, *([local] if local else [])], notes=notes)
+        return replace(main, blocks=[*blocks, *own_blocks], notes=notes, paper=paper)
     own = [x for x, origin in origins(board.chosen.runs).items() if "here" in origin]
     beside_best = {*own[:BEST], BASELINE, CONSTANT, CEILING}
     best = min(BEST, ranking.ranked)
     rows = [r for r, row in enumerate(ranking.cells) if r < best or row[0] in beside_best]
     few = ranking.part(rows, sorted(ranking.fits))
     counts = [f"The best {best} of {ranking.ranked} ranked rows."] * (labels is None)
-    return replace(
-        main, blocks=[*([local] if local else []), few], notes=(*notes, *counts), remarks=()
-    )
+    return replace(main, blocks=[*own_blocks, few], notes=(*notes, *counts), remarks=())
 
 
 def _of_rows(block: Block, labels: Collection[str]) -> Block:
@@ -264,10 +288,8 @@ def about(gaps: Gaps) -> str:
     return text
 
 
-def headline(
-    gaps: Gaps, others: Iterable[Gaps] = (), shown: Collection[str] | None = None
-) -> Block:
-    """Each row's place and mean shares, over all datasets and groups of them; of all rows or those `shown`.
+def headline(gaps: Gaps, others: Iterable[Gaps] = ()) -> Block:
+    """Each row's place and mean shares, over all datasets and groups of them.
 
     Further columns show the means by `others`, the gaps under other rules.
     """
@@ -284,53 +306,8 @@ def headline(
     name, *names = (f"{group} ({len(gaps.subsets[group])})" for group in (ALL, *groups))
     kept = ["algorithm", name, *beside, "place", "P(better)"]
     title = f"Share of the gap closed by {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
-    grey, columns = int(gaps.over[ALL]["grey"].sum()), [*kept, *names]
-    block = Block(title, columns, rows, len(gaps.means), grey=grey, fits=range(len(kept)))
-    return block if shown is None else _of_rows(block, shown)
-
-
-def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
-    """The clause on what rows lose to the oracle by each other rule; empty without an oracle."""
-    most = max((len(gaps.rooms) for gaps in by_rule.values()), default=0)
-    texts: list[str] = []
-    for rule, loss in losses(by_rule).items():
-        few = len(by_rule[rule].rooms)
-        only = f", which judges {few} of {most} datasets" * (few < most)
-        texts.append(f"{loss:z.2f}{' of the gap' * (not texts)} by {rule}{only}")
-    return f"against the oracle rows lose {' and '.join(texts)}" if texts else ""
-
-
-def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
-    """What each row loses to the oracle by a rule, and on average by the others."""
-    lost = lost_to_oracle(by_rule)
-    means = {f"mean by {name}": lost[name].mean(axis=1) for name in losses(by_rule)}
-    table = pd.DataFrame(means).join(lost[rule])
-    table.loc["mean over rows"] = table.mean()
-    named = table.itertuples(name=None)
-    rows: list[list[Cell]] = [[str(label), *map(share, row)] for label, *row in named]
-    return Block("What selection costs", ["algorithm", *map(str, table)], rows, len(rows))
-
-
-def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
-    """What changes the order of the rows that have a place by a rule."""
-    one = by_rule[rule]
-    usual = one.shares[one.means.index]
-    parts = {f"without {dataset}": usual.drop(dataset) for dataset in usual.index}
-    parts |= {group: usual.loc[one.subsets[group]] for group in GROUPS if group in one.subsets}
-    orders = [(f"bounded at {b:g}", one.means, bounded_mean(usual, b)) for b in FLOORS]
-    orders += [(text, one.means, bounded_mean(part)) for text, part in parts.items()]
-    for name, other in by_rule.items():
-        both = usual.index.intersection(other.shares.index)
-        theirs = other.shares.reindex(both, columns=usual.columns)
-        if name != rule:
-            orders.append((f"by {name}", bounded_mean(usual.loc[both]), bounded_mean(theirs)))
-    first, rows = one.means.index[0], list[list[Cell]]()
-    for text, before, after in orders:
-        place = after.rank(ascending=False, method="min")[first]
-        tau = Number(kendall(before, after), kind=Kind.TAU)
-        rows.append([text, tau, str(after.idxmax()), Number(place, kind=Kind.PLACE)])
-    header = ["changed", "Kendall's tau", "first", f"place of {first}"]
-    return Block("What changes the order of rows", header, rows, len(rows))
+    grey, header = int(gaps.over[ALL]["grey"].sum()), [*kept, *names]
+    return Block(title, header, rows, len(gaps.means), grey=grey, fits=range(len(kept)))
 
 
 def left_by_holm(differences: Sequence[Difference]) -> str:
@@ -373,10 +350,10 @@ def compare_own_rows(
     if not short:
         return block
     labels = {str(row[1]) for row in rows}
-    columns = [0, 1, 2, 3, 4] if len(labels) > 1 else [0, 2, 3, 4]
-    block = block.part(range(len(kept)), columns)
-    title = block.title if len(labels) > 1 else f"{labels.pop()} beside the board"
-    return replace(block, title=title, keys=len(columns) - 3)
+    if len(labels) > 1:
+        return block.part(range(len(kept)), range(5))
+    block = replace(block, title=f"{labels.pop()} beside the board", keys=1)
+    return block.part(range(len(kept)), [0, 2, 3, 4])
 
 
 def _own_rows(

@@ -259,7 +259,6 @@ def _labels(frames: Tables) -> list[str]:
 
 
 def _look(labels: Sequence[str], label: object) -> tuple[str, str, str]:
-    """The colour, dash and marker of a row."""
     place = labels.index(str(label))
     dash = DASHES[place // len(COLOURS) % len(DASHES)]
     return COLOURS[place % len(COLOURS)], dash, MARKERS[place % len(MARKERS)]

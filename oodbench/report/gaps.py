@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from oodbench.report.cells import CEILING, REFERENCE, TRANSDUCTIVE, cells, scores
+from oodbench.report.cells import CEILING, METHOD, REFERENCE, TRANSDUCTIVE, cells, scores
 from oodbench.report.numbers import Kind, Number, share
 from oodbench.report.statistics import (
     LEAST,
@@ -198,12 +198,13 @@ class Gaps:
         return self.chosen.rule
 
     @cached_property
-    def apart(self) -> Trials:
-        """The same as `trials` for rows that are not ranked, and the baseline."""
-        baseline = scores(self.cells[self.cells["label"] == BASELINE])
-        kinds = (TRANSDUCTIVE, REFERENCE, CONSTANT)
-        parts = [baseline, *(scores(self.cells, kind) for kind in kinds)]
-        return by_trial(pd.concat([part for part in parts if len(part)]))
+    def everyone(self) -> Trials:
+        """`trials` with further columns for the rows that are not ranked."""
+        kinds = (METHOD, TRANSDUCTIVE, REFERENCE, CONSTANT)
+        parts = [scores(self.cells, kind) for kind in kinds]
+        parts[0] = parts[0][parts[0]["label"] == BASELINE]  # every dataset and trial has it
+        apart = by_trial(pd.concat([part for part in parts if len(part)]))
+        return self.trials.join(apart[[x for x in apart if x not in self.trials]])
 
     @cached_property
     def subsets(self) -> dict[str, list[str]]:
@@ -216,15 +217,15 @@ class Gaps:
         return {group: members for group, members in groups.items() if members}
 
     @cached_property
-    def shares(self) -> pd.DataFrame:
-        """Shares by dataset (row) and label (column): the best mean first, incomplete labels last."""
-        table = shares(self.trials, self.rooms)
-        return table[_ordered(bounded_mean(table)).index]
+    def all_shares(self) -> pd.DataFrame:
+        """Shares by dataset (row) and label (column), also of the rows that are not ranked."""
+        return shares(self.everyone, self.rooms)
 
     @cached_property
-    def apart_shares(self) -> pd.DataFrame:
-        """Shares of the rows that are not ranked, and the baseline."""
-        return shares(self.apart, self.rooms)
+    def shares(self) -> pd.DataFrame:
+        """Shares of the methods: the best mean first, incomplete labels last."""
+        table = self.all_shares[list(self.trials)]
+        return table[_ordered(bounded_mean(table)).index]
 
     @cached_property
     def means(self) -> "pd.Series[float]":
@@ -244,30 +245,27 @@ class Gaps:
         better than the baseline (a tie counts half); `place`, `place_low`, `place_high`; and `grey`,
         whether the row is unranked because it is not a method. NaN for what a row lacks.
         """
-        return {
-            group: pd.concat([self._over(members), self._over(members, grey=True)])
-            for group, members in self.subsets.items()
-        }
+        return {group: self._over(members) for group, members in self.subsets.items()}
 
-    def _over(self, members: list[str], grey: bool = False) -> pd.DataFrame:
-        table, trials = (self.apart_shares, self.apart) if grey else (self.shares, self.trials)
-        means = _ordered(bounded_mean(table.loc[members]))
-        drawn = resampled(trials, self.rooms, members)
+    def _over(self, members: list[str]) -> pd.DataFrame:
+        means = bounded_mean(self.all_shares.loc[members])
+        grey = ~means.index.isin(list(self.trials))
+        means = pd.concat([_ordered(means[~grey]), _ordered(means[grey])])
+        drawn = resampled(self.everyone, self.rooms, members)
         low, high = np.quantile(drawn, _TAILS, axis=0)
         better = ((drawn > 0) + 0.5 * (drawn == 0)).mean().where(~np.isnan(low))
-        there = drawn.columns[: 0 if grey else None]
-        found = places(means[there], drawn[there].to_numpy()).reindex(drawn.columns)
+        ranked = [str(x) for x in drawn if x in self.trials]
+        found = places(means[ranked], drawn[ranked].to_numpy()).reindex(drawn.columns)
         found = found.assign(low=low, high=high, better=better)
-        if (len(members) if len(members) > 1 else len(trials.loc[members])) < LEAST:
+        if (len(members) if len(members) > 1 else len(self.trials.loc[members])) < LEAST:
             found = found[["place"]].reindex(columns=found.columns)
         found.loc[BASELINE, ["low", "high", "better"]] = math.nan
-        return means.to_frame("mean").join(found).assign(grey=grey).drop([BASELINE] * grey)
+        return means.to_frame("mean").join(found).assign(grey=~means.index.isin(list(self.trials)))
 
     def means_over(self, group: str) -> dict[str, Number]:
-        """The mean share of all rows over a group of datasets."""
-        members = self.subsets.get(group, [])
-        tables = (table.loc[members] for table in (self.apart_shares, self.shares))
-        return {str(x): share(m) for t in tables for x, m in bounded_mean(t).dropna().items()}
+        """The mean share of each row that has all datasets of a group."""
+        means = bounded_mean(self.all_shares.loc[self.subsets.get(group, [])]).dropna()
+        return {str(label): share(mean) for label, mean in means.items()}
 
 
 def _ordered(means: "pd.Series[float]") -> "pd.Series[float]":
@@ -331,7 +329,5 @@ def losses(by_rule: Mapping[str, Gaps]) -> dict[str, float]:
 
 
 def _halves(runs: pd.DataFrame) -> dict[str, list[str]]:
-    if "frozen" not in runs:
-        return {}
     boards = runs.loc[runs["frozen"].eq(True), "directory"].unique()
     return halves(boards[0]) if len(boards) else {}

@@ -1,27 +1,40 @@
-"""The runs a report covers: results directories, a board, or a board together with directories."""
+"""The runs that a report covers: results directories, a board, or directories beside a board.
+
+Runs here that are also frozen are compared with the frozen ones.
+"""
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from oodbench.errors import UserError
-from oodbench.metrics import PredictionMetric, of_predictions
-from oodbench.notes import Note
-from oodbench.report.differences import Agreement, compared, equal_notes, origin, unlike_note
-from oodbench.report.gaps import BASELINE, gaps_by_rule, losses
+from oodbench.errors import UserError, counted
+from oodbench.metrics import is_proportion
+from oodbench.report.gaps import gaps_by_rule, losses
+from oodbench.report.statistics import BAND
+from oodbench.report.tables.remarks import origin, range_notes
 from oodbench.results.boards import board_among, datasets_to_come, find_board
-from oodbench.results.directory import Directory
-from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.provenance import method_digest, versions
-from oodbench.results.read import joined, read_board, read_results
+from oodbench.results.read import joined, read_board
 from oodbench.results.run_spec import COMPLETE, RunSpec
-from oodbench.results.tables import Tables, completed, only, renamed, stacked, stacked_runs, subset
-from oodbench.selection.judge import judge, served
+from oodbench.results.tables import (
+    Tables,
+    completed,
+    only,
+    records_of,
+    renamed,
+    stacked,
+    stacked_runs,
+    subset,
+)
+from oodbench.selection.judge import judge
 
 FIXED = ("dataset", "options", "noise", "steps", "evaluate_every", "holdout", "network", "metric")
 """The columns, besides the environments, in which a dataset's runs must equal the board's."""
@@ -82,17 +95,77 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     if local.runs.empty:
         raise UserError(f"{here} has no runs of {', '.join(datasets) or f'what {title} has'}")
     _check(local.runs, board.runs, here, title)
-    local, shown_board, notes = _cut(_matched(local, board), board, here, title)
-    notes += range_notes(board.runs, local.runs)
-    made = origin(shown_board.runs, local.runs)
-    local, shown_board, repeated = _beside_frozen(local, shown_board, here, title)
-    order = {label: i for i, label in enumerate(shown_board.runs["dataset_label"].unique())}
-    runs = stacked_runs([shown_board.runs, local.runs]).sort_values(
+    local, cut, partial = _cut(_matched(local, board), board, here, title)
+    ranges, made = range_notes(board.runs, local.runs), origin(cut.runs, local.runs)
+    local, cut, repeated = _beside_frozen(local, cut, here, title)
+    order = {label: i for i, label in enumerate(cut.runs["dataset_label"].unique())}
+    runs = stacked_runs([cut.runs, local.runs]).sort_values(
         "dataset_label", key=lambda labels: labels.map(order), kind="stable", ignore_index=True
     )
-    records = stacked([shown_board.records, local.records])
-    sentences = (*local.notes, *board.notes, *notes, *repeated, made)
-    return Tables(completed(runs), records, shown_board.scores, sentences)
+    records = stacked([cut.records, local.records])
+    notes = (*local.notes, *board.notes, *partial, *ranges, *repeated, made)
+    return Tables(completed(runs), records, cut.scores, notes)
+
+
+def _ranked(name: str) -> Tables:
+    """The runs of a board with the rule of its headline as `selection`, if the protocol names none.
+
+    Among the rules that judge most datasets it is the one that loses least to the oracle.
+    """
+    tables = read_board(find_board(name))
+    if tables.runs["selection"].notna().any():
+        return tables
+    rule = next(iter(losses(gaps_by_rule(tables, trained_alone=True))), None)
+    return replace(tables, runs=tables.runs.assign(selection=rule))
+
+
+def check_planned(specs: Iterable[RunSpec], frozen_runs: pd.DataFrame, name: str) -> None:
+    """Raise UserError if runs that are still to be trained could not stand beside a board's."""
+    rows = [vars(spec) | {"dataset_label": spec.dataset_name} for spec in specs]
+    if rows:
+        _check(pd.DataFrame(rows), frozen_runs, "the plan", f"the board {name}")
+
+
+def _check(runs: pd.DataFrame, frozen_runs: pd.DataFrame, here: str, title: str) -> None:
+    """Raise UserError, which names all differences, unless the board's protocol plans these runs."""
+    frozen_runs, runs = map(_with_batches, (frozen_runs, runs))
+    unlike: list[str] = []
+    for dataset, local in runs.groupby("dataset_label", sort=False):
+        known = frozen_runs[frozen_runs["dataset_label"] == dataset]
+        if known.empty:
+            raise UserError(f"{here} holds {dataset}, which {title} has not")
+        fixed = [[column] for column in FIXED if column in local]  # a plan has no metric yet
+        batch = [[name] for name in BATCH if known[name].nunique() == 1]
+        for columns in (*fixed, *batch, *CHOICES):
+            allowed, texts = _texts(known, columns), _texts(local, columns)
+            if strange := [text for text in texts if text not in set(allowed)]:
+                there = f"and {_short(allowed[0])} there"
+                there = there if len(allowed) == 1 else "which no frozen run has"
+                name = columns[-1].replace("_", " ")
+                unlike.append(f"{name} of {dataset} is {_short(strange[0])}, {there}")
+    if unlike:
+        more = f" (and {len(unlike) - SHOWN} more)" if len(unlike) > SHOWN else ""
+        raise UserError(
+            f"{here} is not under the protocol of {title}: {'; '.join(unlike[:SHOWN])}{more}"
+        )
+
+
+def _with_batches(runs: pd.DataFrame) -> pd.DataFrame:
+    runs = runs[~runs["ceiling"]]
+    return runs.assign(**{name: [h.get(name) for h in runs["hparams"]] for name in BATCH})
+
+
+def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
+    there = runs.dropna(subset=columns)[columns].itertuples(index=False, name=None)
+    distinct = {repr(values): values for values in there}  # JSON of every run would take seconds
+    return [
+        tuple(json.dumps(value, sort_keys=True, default=str) for value in values)
+        for values in distinct.values()
+    ]
+
+
+def _short(texts: tuple[str, ...]) -> str:
+    return texts[-1] if len(texts[-1]) <= 80 else f"{texts[-1][:77]}..."
 
 
 def _matched(local: Tables, board: Tables) -> Tables:
@@ -111,127 +184,58 @@ def _matched(local: Tables, board: Tables) -> Tables:
         run_id: frozen.get(key) or (f"{run_id}@here" if run_id in known else run_id)
         for run_id, key in zip(runs["id"], keyed(runs), strict=True)
     }
-    named = runs.assign(id=runs["id"].map(ids))
-    return replace(local, runs=named, records=renamed(local.records, ids))
+    return _with_ids(local, ids)
 
 
-def _ranked(name: str) -> Tables:
-    """The runs of a board with the rule of its headline as `selection`, if the protocol names none.
-
-    Among the rules that judge most datasets it is the one that loses least to the oracle.
-    """
-    frames = read_board(find_board(name))
-    if frames.runs["selection"].notna().any():
-        return frames
-    rule = next(iter(losses(gaps_by_rule(frames, trained_alone=True))), None)
-    return replace(frames, runs=frames.runs.assign(selection=rule))
+def _with_ids(tables: Tables, ids: dict[str, str]) -> Tables:
+    runs = tables.runs.assign(id=tables.runs["id"].map(ids))
+    return replace(tables, runs=runs, records=renamed(tables.records, ids))
 
 
-def check_planned(specs: Iterable[RunSpec], frozen_runs: pd.DataFrame, name: str) -> None:
-    """Raise UserError if runs that are still to be trained could not stand beside the parts of a board."""
-    rows = [vars(spec) | {"dataset_label": spec.dataset_name} for spec in specs]
-    if rows:
-        _check(pd.DataFrame(rows), frozen_runs, "the plan", f"the board {name}")
-
-
-def _check(runs: pd.DataFrame, frozen_runs: pd.DataFrame, here: str, title: str) -> None:
-    """Raise UserError, which names all differences, unless the board's protocol plans these runs."""
-    frozen_runs, runs = (t[~t["ceiling"]] for t in (frozen_runs, runs))
-    for name in BATCH:
-        frozen_runs, runs = (
-            t.assign(**{name: [hparams.get(name) for hparams in t["hparams"]]})
-            for t in (frozen_runs, runs)
-        )
-    unlike: list[str] = []
-    for dataset, local in runs.groupby("dataset_label", sort=False):
-        known = frozen_runs[frozen_runs["dataset_label"] == dataset]
-        if known.empty:
-            raise UserError(f"{here} holds {dataset}, which {title} has not")
-        fixed = [[column] for column in FIXED if column in local]  # a plan has no metric yet
-        batch = [[name] for name in BATCH if known[name].nunique() == 1]
-        for columns in (*fixed, *batch, *CHOICES):
-            unlike += _differences(local, known, columns)
-    if unlike:
-        more = f" (and {len(unlike) - SHOWN} more)" if len(unlike) > SHOWN else ""
-        texts = "; ".join(dict.fromkeys(unlike[:SHOWN]))
-        raise UserError(f"{here} is not under the protocol of {title}: {texts}{more}")
-
-
-def _differences(runs: pd.DataFrame, known: pd.DataFrame, columns: list[str]) -> list[str]:
-    allowed = _texts(known, columns)
-    strange = [values for values in _texts(runs, columns) if values not in set(allowed)]
-    if not strange:
-        return []
-    key, dataset = columns[-1].replace("_", " "), runs["dataset_label"].iloc[0]
-    frozen = (
-        f"and {_short(allowed[0][-1])} there" if len(allowed) == 1 else "which no frozen run has"
-    )
-    return [f"{key} of {dataset} is {_short(strange[0][-1])}, {frozen}"]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
-    there = runs.dropna(subset=columns)[columns].itertuples(index=False, name=None)
-    distinct = {repr(values): values for values in there}  # JSON of every run would take seconds
-    return [
-        tuple(json.dumps(value, sort_keys=True, default=str) for value in values)
-        for values in distinct.values()
-    ]
-
-
-def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, Tables, list[Note]]:
+def _cut(local: Tables, board: Tables, here: str, title: str) -> tuple[Tables, Tables, list[str]]:
     """Restrict both to the datasets with results here and to the trials and draws of all local rows.
 
-    The last value returned holds a note on what is left out, if anything is. Raises UserError if the local
-    rows of a dataset have no trial or draw in common.
+    Also returns a note on what is left out, if anything is. Raises UserError if the local rows of a
+    dataset have no trial or draw in common.
     """
-    runs, frozen_runs = local.runs, board.runs
-    ended = set(runs.loc[runs["state"].isin(COMPLETE), "dataset_label"])
-    shown = set(runs["dataset_label"]) & (ended or set(runs["dataset_label"]))
-    datasets = [d for d in frozen_runs["dataset_label"].unique() if d in shown]
-    count = frozen_runs["dataset_label"].nunique()
-    texts = [f"{len(datasets)} of {count} datasets"] * (len(datasets) < count)
-    runs, frozen_runs = (t[t["dataset_label"].isin(datasets)] for t in (runs, frozen_runs))
-    planned = frozen_runs.groupby("dataset_label")[["trial", "draw"]].agg(lambda v: set(v))
-    of_rows = runs.groupby(["dataset_label", "label"])[["trial", "draw"]].agg(lambda v: set(v))
-    common = of_rows.groupby("dataset_label").agg(lambda sets: set.intersection(*sets))
-    for column in ("trial", "draw"):
-        counts = set()
-        for dataset in datasets:
-            kept, there = common.loc[dataset, column], planned.loc[dataset, column]
-            if not kept:
+    ended = local.runs[local.runs["state"].isin(COMPLETE)]
+    shown = set((local.runs if ended.empty else ended)["dataset_label"])
+    both = [local.runs, board.runs]
+    kept = [t["dataset_label"].isin(shown) for t in both]
+    parts: dict[str, set[str]] = {"dataset": set(), "trial": set(), "draw": set()}
+    if len(shown) < (count := board.runs["dataset_label"].nunique()):
+        parts["dataset"].add(f"{len(shown)} of {count} datasets")
+    for dataset, runs in local.runs[kept[0]].groupby("dataset_label", sort=False):
+        own = [t["dataset_label"] == dataset for t in both]
+        for column in ("trial", "draw"):
+            common = set.intersection(*runs.groupby("label")[column].agg(set))
+            planned = set(board.runs.loc[own[1], column])
+            if not common:
                 raise UserError(f"the rows on {dataset} in {here} have no {column} in common")
-            if kept != there:
-                counts.add(f"{len(kept)} of {len(there)} {column}s")
-        texts += [" or ".join(sorted(counts))] * bool(counts)
-        allowed = {(d, value) for d, values in common[column].items() for value in values}
-        runs, frozen_runs = (
-            t[pd.MultiIndex.from_frame(t[["dataset_label", column]]).isin(allowed)]
-            for t in (runs, frozen_runs)
-        )
-    note = Note(
-        f"Partial: all rows are cut to {', '.join(texts)} of {title}: no more were trained here.",
-        f"Partial: all rows are cut to {', '.join(texts)}.",
-    )
-    return subset(local, runs), subset(board, frozen_runs), [note] * bool(texts)
+            if common != planned:
+                parts[column].add(f"{len(common)} of {len(planned)} {column}s")
+            kept = [
+                k & (~o | t[column].isin(common)) for k, o, t in zip(kept, own, both, strict=True)
+            ]
+    texts = [" or ".join(sorted(of_kind)) for of_kind in parts.values() if of_kind]
+    note = f"Partial: all rows are cut to {', '.join(texts)} of {title}: no more were trained here."
+    cut = [subset(t, t.runs[k]) for t, k in zip((local, board), kept, strict=True)]
+    return cut[0], cut[1], [note] * bool(texts)
 
 
 def _beside_frozen(
     local: Tables, board: Tables, here: str, title: str
-) -> tuple[Tables, Tables, list[Note]]:
+) -> tuple[Tables, Tables, list[str]]:
     """Drop local rows that equal frozen ones, and relabel the other repeated rows '(here)'.
 
-    The frozen runs of a row that is shown twice get other ids. Also returns notes on the repeated rows.
-    Raises UserError where a row and a frozen one share label and version, but not the method or its
-    hyperparameters.
+    Also returns notes on the repeated rows. Raises UserError where a row and a frozen one share label and
+    version, but not the method or its hyperparameters.
     """
     ended = local.runs.loc[local.runs["state"].isin(COMPLETE), "id"]
     both = compared(subset(board, board.runs[board.runs["id"].isin(ended)]), local)
-    reruns: pd.Series[bool] = board.runs.get("rerun", pd.Series(False, board.runs.index))
-    equal, unlike, other_draws = [], [], 0
+    equal: dict[str, list[pd.DataFrame]] = {}
+    unlike: dict[str, list[str]] = {}
+    other_draws = 0
     for (dataset, label), row in local.runs.groupby(["dataset_label", "label"], sort=False):
         is_row = (board.runs["dataset_label"] == dataset) & (board.runs["label"] == label)
         frozen_row, again = board.runs[is_row], both[both["id"].isin(row["id"])]
@@ -239,23 +243,26 @@ def _beside_frozen(
         if frozen_row.empty:
             continue
         if planned_there.all() and again["agreement"].eq(Agreement.EQUAL).all():
-            local = subset(local, local.runs[~local.runs["id"].isin(row["id"])])
-            reruns = reruns | board.runs["id"].isin(again["id"])
-            board = replace(board, runs=board.runs.assign(rerun=reruns))
-            equal.append((str(dataset), str(label), len(again), len(row)))
+            equal.setdefault(str(dataset), []).append(row)
         else:
             _check_same_row(row, frozen_row, f"{title} has a row '{label}' on {dataset}", here)
-            names = local.runs["label"].mask(local.runs["id"].isin(row["id"]), f"{label} (here)")
-            local = replace(local, runs=local.runs.assign(label=names))
-            board = _renamed(board, set(row["id"]))
-            unlike.append((str(dataset), str(label), f"{label} (here)"))
+            unlike.setdefault(str(dataset), []).append(str(label))
             other_draws += int((~planned_there).sum())
-    notes = equal_notes(pd.DataFrame(equal, columns=["dataset", "label", "ended", "planned"]))
+    notes = []
+    for dataset, rows in equal.items():
+        planned, names = pd.concat(rows), ", ".join(row["label"].iloc[0] for row in rows)
+        counts = f"{both['id'].isin(planned['id']).sum()} of {len(planned)}"
+        notes.append(f"{names} on {dataset}: {counts} runs here are equal to the board's.")
+        local = subset(local, local.runs[~local.runs["id"].isin(planned["id"])])
+        again = board.runs["id"].isin(both["id"]) & board.runs["id"].isin(planned["id"])
+        board = replace(board, runs=board.runs.assign(rerun=board.runs["rerun"].eq(True) | again))
     if unlike:
-        places = pd.MultiIndex.from_frame(both[["dataset_label", "label"]])
-        runs = both[places.isin([row[:2] for row in unlike])]
-        rows = pd.DataFrame(unlike, columns=["dataset", "label", "shown"])
-        notes.append(unlike_note(runs, rows, other_draws))
+        notes.append(_unlike_note(both, unlike, other_draws))
+        places = zip(local.runs["dataset_label"], local.runs["label"], strict=True)
+        labels = [f"{x} (here)" if x in unlike.get(d, ()) else x for d, x in places]
+        local = replace(local, runs=local.runs.assign(label=labels))
+        taken = set(board.runs["id"])
+        local = _with_ids(local, {i: i + "@twice" * (i in taken) for i in local.runs["id"]})
     return local, board, notes
 
 
@@ -279,117 +286,104 @@ def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, her
         )
 
 
-def _renamed(board: Tables, ids: set[str]) -> Tables:
-    """Give these frozen runs, which were also trained here, ids of their own."""
-    new = {run_id: f"{run_id}@board" for run_id in ids}
-    runs, records, scores = board.runs, board.records, board.scores
-    return replace(
-        board,
-        runs=runs.assign(id=runs["id"].replace(new)),
-        records=records.assign(id=records["id"].cat.rename_categories(new)),
-        scores=scores.assign(id=scores["id"].replace(new)),
+def _unlike_note(both: pd.DataFrame, rows: dict[str, list[str]], other_draws: int) -> str:
+    labels = (f"{', '.join(f'{x} (here)' for x in rows[d])} on {d}" for d in rows)
+    places = zip(both["dataset_label"], both["label"], strict=True)
+    runs = both[np.array([label in rows.get(dataset, ()) for dataset, label in places], bool)]
+    also = f"of {len(runs)} runs that are also on the board, {outcome(runs)}"
+    others = f"; {other_draws} have other hyperparameters than the board's" * bool(other_draws)
+    return f"{'; '.join(labels)}: {also}{others}."
+
+
+class Agreement(StrEnum):
+    """How a run that was trained again compares with the frozen one."""
+
+    EQUAL = "equal bit for bit"
+    """Every rule chooses the same step, with the same score and values."""
+    CLOSE = "equal within round-off"
+    """No score or value at the frozen steps is further off than half a point, or half a percent."""
+    OFF = "off"
+    MISSING = "without a result"
+
+
+def compared(board: Tables, here: Tables) -> pd.DataFrame:
+    """Compare runs of `board` with runs of `here` by id.
+
+    Returns a row for each run of `board`: its columns in `Tables.runs`, its `agreement` and, for its
+    dataset's metric at the frozen steps, the means `frozen` and `here`, the largest difference `gap`
+    (infinite where one side has no number) and the largest `share`, a difference over max(1, |value|).
+    """
+    runs: pd.DataFrame = board.runs.set_index("id", drop=False)
+    values, scores = _values(board, here), _scores(board, here)
+    pairs = pd.concat([values, scores], ignore_index=True)
+    gap = (pairs["value"] - pairs["value_here"]).abs().fillna(np.inf)
+    gap = gap.mask(pairs["value"].isna() & pairs["value_here"].isna(), 0.0)
+    share = gap / pairs["value"].abs().clip(lower=1.0).fillna(1.0)
+    pairs = pairs.assign(gap=gap, share=share, equal=(gap == 0) & pairs["same_step"].ne(False))
+    by_run = pairs.groupby("id").agg(equal=("equal", "all"), share=("share", "max"))
+    by_run = by_run.reindex(runs.index)
+    with_result = values[values["_merge"] == "both"]["id"].unique()
+    agreement = np.select(
+        [~runs.index.isin(with_result), by_run["equal"].eq(True), by_run["share"] <= BAND],
+        [Agreement.MISSING, Agreement.EQUAL, Agreement.CLOSE],
+        Agreement.OFF,
     )
+    main = pairs[pairs["metric"] == pairs["id"].map(runs["metric"])].groupby("id")
+    columns = {"frozen": ("value", "mean"), "here": ("value_here", "mean")}
+    of_main = main.agg(**columns, gap=("gap", "max"), share=("share", "max"))
+    return runs.assign(agreement=list(map(Agreement, agreement)), **of_main.reindex(runs.index))
 
 
-def range_notes(*tables: pd.DataFrame) -> list[Note]:
-    """Write notes on the rows whose search ranges depend on the dataset or differ from the baseline's.
-
-    A draw takes a hyperparameter at the same quantile on every dataset, so that its values show the
-    ranges. A row's range depends on the dataset where one draw of one trial has several values. It differs
-    from the baseline's where a shared hyperparameter has another value than in the baseline's run of the
-    same dataset, trial and draw.
-    """
-    columns = ["dataset_label", "trial", "draw", "label", "hparams"]
-    plain = pd.concat([runs.loc[~runs["ceiling"], columns] for runs in tables])
-    plain = plain.drop_duplicates(["dataset_label", "draw", "label"])  # trials have the same draws
-    baseline = plain[plain["label"] == BASELINE].itertuples(index=False, name=None)
-    of_baseline = {tuple(place): hparams for *place, _, hparams in baseline}
-    varying: dict[str, None] = {}
-    others: dict[str, set[str]] = {}
-    first: dict[tuple[object, ...], object] = {}
-    for *place, label, hparams in plain.itertuples(index=False, name=None) if of_baseline else ():
-        base = of_baseline.get(tuple(place), {})
-        for name, value in hparams.items():
-            if name in base:
-                if base[name] != value:
-                    others.setdefault(label, set()).add(name)
-            elif first.setdefault((label, *place[1:], name), value) != value:
-                varying[label] = None
-    notes: list[Note] = []
-    if varying:
-        text = f"The search ranges of {', '.join(varying)} depend on the kind of data."
-        short = f"Among all rows, the search ranges of {len(varying)} depend on the kind of data."
-        notes.append(Note(text, short))
-    if others:
-        names = ", ".join(sorted(set().union(*others.values())))
-        text = f"other values of {names} than {BASELINE} in the same draw"
-        notes.append(
-            Note(f"Rows with {text}: {', '.join(others)}.", f"Rows with {text}: {len(others)}.")
-        )
-    return notes
+def _values(board: Tables, here: Tables) -> pd.DataFrame:
+    key = ["id", "step", "environment", "split", "metric"]
+    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
+    frozen: pd.DataFrame = records_of(board.records, board.runs["id"]).astype(names)
+    again = records_of(here.records, board.runs["id"]).astype(names)[[*key, "value"]]
+    return frozen.merge(again, on=key, how="left", suffixes=("", "_here"), indicator=True)
 
 
-def with_prediction_metrics(
-    frames: Tables, rules: Sequence[str | None], metrics: Iterable[str | None]
-) -> Tables:
-    """Add to the tables of `joined` the metrics that are computed from predictions, of the runs shown.
-
-    Runs that recorded a metric keep its values, and a metric that is not computed from predictions
-    changes nothing; an environment whose task the metric does not take has no value. Raises UserError
-    where no predictions are kept, and for a rule that chooses nothing.
-    """
-    for metric in dict.fromkeys(metrics):
-        computed = None if metric is None or not rules else of_predictions(metric)
-        if metric is not None and computed is not None:
-            values = pd.DataFrame(
-                _computed(frames, rules, metric, computed), columns=list(Tables.RECORD_COLUMNS)
-            )
-            if len(values):
-                names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
-                frames = replace(frames, records=stacked([frames.records, values.astype(names)]))
-    return frames
+def _scores(board: Tables, here: Tables) -> pd.DataFrame:
+    tables = []
+    frozen: pd.DataFrame = board.scores
+    here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
+    for dataset in here.runs["dataset_label"].unique():
+        for rule in frozen["rule"].unique():
+            with suppress(UserError):  # a rule that the dataset does not serve
+                ranked = judge(only(here, [str(dataset)]), rule).candidates
+                first = ~ranked["id"].duplicated()
+                tables.append(ranked.assign(rule=rule, same_step=first))
+    frozen = frozen[frozen["id"].isin(board.runs["id"])]
+    frozen = frozen.rename(columns={"score": "value"}).astype({"id": object, "rule": object})
+    if not tables:
+        return frozen.assign(value_here=np.nan, same_step=False)
+    again = pd.concat(tables, ignore_index=True).rename(columns={"score": "value_here"})
+    again = again[["id", "rule", "step", "value_here", "same_step"]]
+    return frozen.merge(again, on=["id", "rule", "step"], how="left")
 
 
-def _computed(
-    frames: Tables, rules: Sequence[str | None], metric: str, computed: PredictionMetric
-) -> Iterator[tuple[object, ...]]:
-    """Yield the records of a metric at the steps that the rules chose."""
-    recorded = frames.records.loc[frames.records["metric"] == metric, "id"].unique()
-    if len(recorded) == frames.records["id"].nunique():
-        return
-    tied = [judge(frames, rule).tied[["id", "step"]] for rule in rules]
-    chosen = pd.concat(tied).drop_duplicates()
-    chosen = chosen[~chosen["id"].isin(recorded)]
-    read = predictions_of_runs(frames.runs)
-    for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
-        for environment, p in read(str(run_id), int(step)).items():
-            for split, mask in (("in", ~p.out), ("out", p.out)):
-                if mask.any() and p.kind in computed.kinds:
-                    part = replace(
-                        p, logits=p.logits[mask], targets=p.targets[mask], out=p.out[mask]
-                    )
-                    with np.errstate(
-                        all="ignore"
-                    ):  # a metric may divide by zero where it is undefined
-                        value = computed.of_predictions(part)
-                    value = value if math.isfinite(value) else math.nan
-                    yield str(run_id), int(step), environment, split, metric, value, int(mask.sum())
+def outcome(table: pd.DataFrame) -> str:
+    """Say how many of the `compared` runs have each agreement, and which run is furthest off."""
+    counts = Counter(table["agreement"])
+    if counts[Agreement.MISSING] == len(table):
+        return f"none of {counted(len(table), 'run')} has a result"
+    text = ", ".join(f"{counts[agreement]} {agreement}" for agreement in Agreement)
+    unlike = table[~table["agreement"].isin((Agreement.EQUAL, Agreement.MISSING))]
+    if unlike.empty:
+        return text
+    furthest = unlike.iloc[int(unlike["share"].fillna(0.0).to_numpy().argmax())]
+    return f"{text}; furthest off is {named(furthest)}, {distance(furthest)}"
 
 
-def spare(results: Directory) -> list[Path]:
-    """The files of predictions that no table shows by any rule; none before all runs have ended."""
-    files = list(results.path.glob("kept/*/predictions/*.npz"))
-    frames = read_results(results) if files else None
-    if frames is None or not frames.runs["state"].isin(COMPLETE).all():
-        return []
-    chosen: set[tuple[str, str]] = set()
-    for rule in served(frames):
-        tied = judge(frames, rule).tied
-        chosen |= set(zip(tied["id"], tied["step"].map(str), strict=True))
-    keys = [(file.parent.parent.name, file.stem) for file in files]
-    chosen_runs = {run_id for run_id, _ in chosen}
-    return [
-        file
-        for file, (run_id, step) in zip(files, keys, strict=True)
-        if (run_id, step) not in chosen and not (step == "examples" and run_id in chosen_runs)
-    ]
+def named(run: "pd.Series[Any]") -> str:
+    """A run's row, dataset, trial and draw."""
+    return f"{run['label']} on {run['dataset_label']}, trial {run['trial']}, draw {run['draw']}"
+
+
+def distance(run: "pd.Series[Any]") -> str:
+    """How far a run is off, in the unit of its dataset's metric."""
+    gap, metric = float(run["gap"]), str(run["metric"])
+    if not np.isfinite(gap):
+        return f"which has no {metric} on one side"
+    if is_proportion(metric):
+        return f"by {100 * gap:.1f} points of {metric}"
+    return f"by {gap:.3g} in {metric}"

@@ -24,6 +24,8 @@ RESAMPLES = 10_000
 """The resamples of every bootstrap."""
 LEAST = 3
 """The fewest trials or datasets that have an error or an interval: two say little of their spread."""
+WIDEST = 4.31
+"""Half of an interval is at most this number of standard errors: of LEAST values it is 4.303."""
 PLACE = ["dataset", "environment", "trial"]
 """The columns by which values are paired."""
 

@@ -231,7 +231,7 @@ def hparams_sheet(frames: Tables, rule: str | None = None) -> Sheet:
             rows.append([*map(str, row), name, default, tried, _median_and_span(chosen)])
     title = "Hyperparameters: tried and chosen"
     block = Block(title, TRIED_HEADER, _once(rows), len(rows), keys=3)
-    once = runs["hparams_from"].dropna().unique() if "hparams_from" in runs else ()
+    once = runs["hparams_from"].dropna().unique()
     notes = (
         f"Chosen by {rule}: the median (lowest to highest) over test environments and trials.",
         "Hyperparameters that no draw varies are at their defaults and left out.",
@@ -272,7 +272,6 @@ def _median_and_span(values: list[Any]) -> str:
 
 
 def _once(rows: list[list[str]]) -> list[list[str]]:
-    """Blank a row's dataset and algorithm if they repeat the row before."""
     shown = []
     for before, row in zip([[], *rows], rows, strict=False):
         same = 2 if before[:2] == row[:2] else int(before[:1] == row[:1])

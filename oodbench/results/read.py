@@ -304,7 +304,7 @@ def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
         if text != values[first]:
             raise UserError(
                 f"{first} and {directory} differ {where} ({values[first]} against {text}); "
-                "--allow-mixed compares them all the same"
+                "`report table --allow-mixed` compares them all the same"
             )
 
 

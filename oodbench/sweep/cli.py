@@ -260,7 +260,7 @@ def clean(
     yes: Yes = False,
 ) -> None:
     """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
-    from oodbench.report.sources import spare
+    from oodbench.report.cells import spare
 
     results = _results(sweep)
     planned, tables = results.specs(), ended(results.path)

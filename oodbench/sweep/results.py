@@ -8,10 +8,10 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.report import why as reasons
-from oodbench.report.comparison import comparison
+from oodbench.report.cells import with_prediction_metrics
+from oodbench.report.comparison import comparison, table
 from oodbench.report.gaps import BASELINE
-from oodbench.report.sources import frames_of, with_prediction_metrics
-from oodbench.report.table import table
+from oodbench.report.sources import frames_of
 from oodbench.report.tables import Sheet, to_terminal
 from oodbench.results.boards import board_among
 from oodbench.results.read import records_of_sources
@@ -83,7 +83,7 @@ class Results:
 
     def _tables(self, rule: str | None = None, metric: str | None = None) -> Tables:
         found = frames_of(self.sources, allow_mixed=self._allow_mixed)
-        return with_prediction_metrics(found, [rule], [metric])
+        return with_prediction_metrics(found, rule, [metric])
 
     @property
     def runs(self) -> pd.DataFrame:

@@ -261,7 +261,7 @@ def test_a_board_that_is_frozen_in_part_says_what_is_to_come(copy: Path, tmp_pat
     remove(copy, "digits")
     assert "Not frozen yet: digits" in invoke("table", copy, "--notes")
     assert "1 dataset not frozen yet" in invoke("table", copy)
-    assert "Not frozen yet: digits" in invoke("compare", copy, "--notes")
+    assert "Not frozen yet: digits" in invoke("compare", copy, "--format", "markdown")
     assert invoke("validate", copy).startswith("Not frozen yet: digits.\n")
     assert "Of 3 runs" in invoke("rerun", copy, "--sample", 3)
     run = invoke("run", copy, "--algorithm", "VREx", "--trials", 1, "--out", tmp_path / "out")

@@ -13,10 +13,10 @@ from oodbench.board.freeze import freeze
 from oodbench.errors import UserError
 from oodbench.report.cells import scores
 from oodbench.report.comparison import compare_own_rows, comparison
-from oodbench.report.differences import origin
-from oodbench.report.html.contents import contents
-from oodbench.report.sources import beside_board, range_notes
+from oodbench.report.html import contents
+from oodbench.report.sources import beside_board
 from oodbench.report.tables import Block
+from oodbench.report.tables.remarks import origin, range_notes
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.tables import Tables, origins
@@ -284,4 +284,4 @@ def test_results_under_another_protocol_are_refused(
 def test_the_page_knows_the_rows_that_are_trained_here(split: Tables, mine: Path) -> None:
     tree = contents(split)
     assert [row["label"] for row in tree["rows"] if row["own"]] == ["VREx"]
-    assert not any(row["own"] for row in contents(joined([mine]), "VREx")["rows"])
+    assert not any(row["own"] for row in contents(joined([mine]))["rows"])

@@ -3,9 +3,9 @@
 import pytest
 
 from oodbench.board.protocol import protocol_of, restricted
+from oodbench.report.comparison import table
 from oodbench.report.gaps import gaps_by_rule
 from oodbench.report.sources import frames_of
-from oodbench.report.table import table
 from oodbench.results.boards import find_board
 from oodbench.sweep.plan import make_plan
 from tests.helpers.commands import python

@@ -5,8 +5,7 @@ import re
 import pytest
 
 from oodbench.diagnose.admission import checks, figures_of_results
-from oodbench.report.html import render
-from oodbench.report.html.contents import contents
+from oodbench.report.html import contents, render
 from oodbench.report.sources import frames_of
 from tests.helpers.paths import ROOT
 from tests.helpers.results.boards import invoke

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from oodbench.metrics import metrics, of_predictions, values_of_examples
-from oodbench.report.table import table
+from oodbench.report.comparison import table
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import JSON, NAMES, RECORDS, REPEATED, RUNS
 from oodbench.results.predictions import Predictions

@@ -104,7 +104,7 @@ def test_a_plugins_metrics_are_recorded_shown_and_judge(out: Path) -> None:
         assert f"Selection train_val:{metric}" in " ".join(judged.stdout.split())
 
 
-ASKED = (("table", "--metric"), ("table", "--rule"), ("compare", "--metric"), ("html", "--metric"))
+ASKED = (("table", "--metric"), ("table", "--rule"), ("compare", "--metric"))
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,11 +122,11 @@ def test_the_direction_of_a_metric_is_that_of_its_plugin_and_never_guessed(
     assert invoke("table", str(out), "--metric", "loss").exit_code == 0
     assert "my_metrics" not in sys.modules  # nobody needs it
     name = "train_val:confidence" if flag == "--rule" else "confidence"
-    notes = () if command == "html" else ("--notes",)
+    notes = ("--notes",) if command == "table" else ("--format", "markdown")
     shown = invoke(command, str(out), flag, name, *notes, "--plugin", "my_metrics")
     assert shown.exit_code == 0, shown.output
     assert metrics.find("confidence") is not None
-    if flag == "--metric" and command != "html":
+    if flag == "--metric":
         assert "confidence: higher is better" in " ".join(shown.stdout.split())
     forget(monkeypatch)
     Path("my_metrics.py").unlink()

@@ -5,7 +5,7 @@ import pandas as pd
 from oodbench.report.cells import COLUMNS, cells, on_tests, scores
 from oodbench.results.read import read_results
 from oodbench.selection.judge import judge
-from tests.helpers.results.made import Made, OneStep, flat, spec
+from tests.helpers.results.made import OneStep, spec
 
 
 def test_a_row_for_each_value_of_a_cell(tmp_path: Path) -> None:
@@ -23,23 +23,6 @@ def test_a_row_for_each_value_of_a_cell(tmp_path: Path) -> None:
     own = table[(table["environment"] == "") & table["complete"]]
     assert set(own["metric"]) == {"causal_error"} and set(own["value"]) == {0.25}
     assert not own["higher"].any() and len(scores(table)) == 2 * 2 * 2
-
-
-def test_every_kind_of_row_is_there(tmp_path: Path) -> None:
-    made, constant = Made(tmp_path), {"accuracy": {"a": {"in": 0.25}}}
-    made.add("D", "ERM", ("a",), 0, flat(0.5), constant=constant)
-    made.add("D", "top", ("a",), 0, flat(1.0), ceiling=True)
-    made.add("D", "T3A", ("a",), 0, flat(0.75), transductive=True)
-    made.add("D", "Forest", ("a",), 0, flat(0.625), reference=True)
-    table = cells(judge(read_results(made.results), "train_val")).set_index("label")
-    found = pd.DataFrame({"kind": table["kind"], "value": table["value"]}).T.to_dict("list")
-    assert found == {
-        "ERM": ["method", 0.5],
-        "top": ["ceiling", 1.0],
-        "T3A": ["transductive", 0.75],
-        "Forest": ["reference", 0.625],
-        "constant": ["constant", 0.25],
-    }
 
 
 def test_a_metric_before_adaptation_is_shown_where_it_is_asked_for() -> None:

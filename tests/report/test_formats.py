@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from oodbench.report.table import table
+from oodbench.report.comparison import table
 from oodbench.report.tables import FORMATS, Block, Sheet, to_terminal
 from oodbench.terminal import Terminal
 from tests.helpers.results.made import OneStep, report, spec
@@ -95,13 +95,3 @@ def test_each_part_of_a_wide_table_has_all_that_names_a_row() -> None:
 def test_a_table_that_is_scaled_names_the_package_that_scales_it() -> None:
     text = FORMATS["latex"](two_rows(*["gain"] * 12))
     assert r"\resizebox" in text and "graphicx" in text.partition("\n")[0]
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_long_title_of_a_column_is_wrapped(width: int) -> None:
-    title = "the shortcut's sign pattern; in the test environment it says nothing (%)"
-    text = to_terminal(two_rows("scale", title), Terminal(file=io.StringIO(), width=width))
-    assert max(map(len, text.splitlines())) <= width
-    assert all(word in text for word in title.split()) and "…" not in text
-    assert (title in text) == (width == 120)
-    assert text.count("row 1") == 1

@@ -11,6 +11,7 @@ import scipy.stats
 from oodbench.errors import UserError
 from oodbench.report import comparison
 from oodbench.report.gaps import Gaps, gaps_by_rule, losses, resampled
+from oodbench.report.html.views import orders, selection_cost, selection_costs
 from oodbench.report.tables import Block
 from oodbench.results.boards import HALVES_FILE, halves
 from oodbench.results.read import read_board
@@ -119,7 +120,7 @@ def test_selection_costs_a_share_of_the_oracles_head_room(
     runs: pd.DataFrame, frames: Tables
 ) -> None:
     by_rule = gaps_by_rule(frames)
-    table = cells(comparison.selection_costs(by_rule, "val_env"))
+    table = cells(selection_costs(by_rule, "val_env"))
 
     def lost(dataset: str, label: str, rule: str = "val_env") -> float:
         best, own = (mean(runs, dataset, label, r) for r in ("oracle", rule))
@@ -138,7 +139,7 @@ def test_selection_costs_a_share_of_the_oracles_head_room(
     assert next(iter(losses(by_rule))) == min(means, key=lambda rule: means[rule])
     for rule, value in means.items():
         assert table["mean over rows"][f"mean by {rule}"] == f"{value:z.2f}"
-        assert f"by {rule}" in comparison.selection_cost(by_rule)
+        assert f"by {rule}" in selection_cost(by_rule)
 
 
 def datasets_of(label: str) -> list[str]:
@@ -148,7 +149,7 @@ def datasets_of(label: str) -> list[str]:
 def test_the_order_is_compared_with_that_of_other_datasets_bounds_and_rules(
     runs: pd.DataFrame, frames: Tables
 ) -> None:
-    table = cells(comparison.orders(gaps_by_rule(frames), "val_env"))
+    table = cells(orders(gaps_by_rule(frames), "val_env"))
     assert list(table) == [
         *("bounded at -0.5", "bounded at -2", "bounded at -5"),
         *("without alpha", "without beta", "without gamma"),

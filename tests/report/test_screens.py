@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import chdir
@@ -117,36 +116,6 @@ def test_a_screen_is_as_wide_as_the_terminal_and_as_frozen(
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
     assert any_version(text) == (FOLDER / f"{name}.{width}.txt").read_text()
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["list"],
-        ["list", "IRM"],
-        ["list", "ColoredDigits"],
-        ["verify", "--list"],
-        ["verify", "scalar-sem", "--read", "--out", "verified"],
-        ["report", "figure", "scatter", "one", "--out", "figure.pdf"],
-        ["sweep", "plan", "wrong.yaml"],
-        ["sweep", "launch", "small.yaml", "--launcher", "debug", "--yes"],
-    ],
-    ids=" ".join,
-)
-@pytest.mark.usefixtures("results")
-def test_no_word_is_cut_on_a_narrow_terminal(command: list[str]) -> None:
-    """Words of times are passed over."""
-    words, widths = [], []
-    for width in (80, 1000):
-        shutil.rmtree("results/small", ignore_errors=True)
-        at = {"COLUMNS": str(width)}
-        done = CliRunner().invoke(main, command, prog_name="oodbench", env=at)
-        told = done.output
-        assert told and isinstance(done.exception, SystemExit | None), told
-        words.append({w for w in told.split() if not re.fullmatch(r"[\d.]+|s|min|[─━]+", w)})
-        widths.append(max(map(len, told.splitlines())))
-    assert words[0] == words[1]
-    assert widths[0] <= 80
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -52,11 +52,6 @@ def test_it_lists_the_runs_best_first_and_marks_the_chosen(made: Made) -> None:
     assert cell.waiting == []
 
 
-def test_another_rule_may_choose_other_steps(made: Made) -> None:
-    cell = why(read_results(made.results), rule="oracle")
-    assert list(cell.runs["step"]) == [10] * 4  # the test environment's score never moves
-
-
 def test_its_mean_is_that_of_the_table(made: Made) -> None:
     frames = read_results(made.results)
     row = leaderboard(frames).frame.iloc[0]

@@ -180,7 +180,7 @@ def test_every_command_names_what_has_changed(
         shown = type_in(*command).stdout
         assert any(line.startswith("Stale: ") and what in line for line in shown.splitlines())
     if every:
-        type_in("report", "html", "out", "--baseline", "SpreadRule")
+        type_in("report", "html", "out")
         page = (project / "out" / "report.html").read_text()
         assert "Stale: " in page and what in page
 

@@ -1,19 +1,44 @@
 """The report as one HTML file that needs nothing else: no network, no second file, no server.
 
-The numbers are in the page as JSON (`contents.contents`), and the script in assets/ draws them.
+The numbers are in the page as JSON, a tree of plain values, and the script in assets/ draws them. Rows and
+datasets of the tree are given by their positions in `rows` and `datasets`.
 """
 
 import base64
 import hashlib
 import html
 import json
-from pathlib import Path
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
+import pandas as pd
+
+from oodbench.errors import UserError
 from oodbench.files import write_whole
-from oodbench.report.html.contents import contents
-from oodbench.results.tables import Tables
-from oodbench.terminal import printable, printable_json
+from oodbench.metrics import is_proportion
+from oodbench.report.cells import METHOD, over_ties, test_values
+from oodbench.report.comparison import gain_cell
+from oodbench.report.gaps import BASELINE, Gaps, losses
+from oodbench.report.html.views import (
+    Numbers,
+    orders,
+    selection_cost,
+    selection_costs,
+    short_number,
+    views,
+)
+from oodbench.report.numbers import gain, unit_of_gains, with_unit
+from oodbench.report.statistics import Difference
+from oodbench.report.tables.leaderboard import Leaderboard
+from oodbench.report.tables.remarks import number_of_trials
+from oodbench.report.tables.sheet import value_cell
+from oodbench.results.run_spec import COMPLETE, State
+from oodbench.results.tables import CELL, Tables, plugins_of
+from oodbench.selection import find_rule, rule_names, sees_test, usual
+from oodbench.terminal import counted, printable, printable_json
+from oodbench.version import __version__
 
 ASSETS = Path(__file__).resolve().parent / "assets"
 POLICY = (
@@ -23,13 +48,13 @@ POLICY = (
 """The content policy: the browser may use this script and this style, and load nothing."""
 
 
-def write(frames: Tables, out: Path, baseline: str = "ERM", metric: str | None = None) -> None:
-    """Write the page of these runs; raises UserError as `contents.contents` does."""
-    write_whole(out, render(contents(frames, baseline, metric)))
+def write(tables: Tables, out: Path) -> None:
+    """Write the page of these runs; raises UserError as `contents` does."""
+    write_whole(out, render(contents(tables)))
 
 
 def render(tree: dict[str, Any]) -> str:
-    """The HTML page that shows a tree made by `contents.contents`."""
+    """The HTML page that shows a tree of `contents`."""
     style, script = ((ASSETS / name).read_text() for name in ("page.css", "page.js"))
     parts = {
         "policy": POLICY.format(script=_checksum(script), style=_checksum(style)),
@@ -51,3 +76,199 @@ def embedded(tree: dict[str, Any]) -> str:
 
 def _checksum(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def contents(tables: Tables) -> dict[str, Any]:
+    """Everything on the page of these runs: gains are over ERM, where it is a row.
+
+    Raises UserError if no run is planned, and if no rule that the runs name is known.
+    """
+    runs, usual_rule = tables.runs, usual(tables)
+    labels, datasets = ([str(x) for x in runs[c].unique()] for c in ("label", "dataset_label"))
+    by_rule: dict[str, Numbers] = {}
+    errors: dict[str, str] = {}
+    for rule in dict.fromkeys([usual_rule, *rule_names()]):
+        try:
+            by_rule[rule] = Numbers(tables, rule)
+        except UserError as error:
+            errors[rule] = str(error)
+    if usual_rule in errors and usual_rule not in rule_names():
+        raise UserError(errors[usual_rule])
+    kinds = dict.fromkeys(labels, METHOD)
+    for one in by_rule.values():
+        kinds |= dict(zip(one.board.frame["label"], one.board.frame["kind"], strict=True))
+    frozen = runs["frozen"].eq(True)
+    own = set(runs.loc[~frozen, "label"]) if frozen.any() else set()
+    gaps = {name: one.gaps for name, one in by_rule.items() if one.gaps is not None}
+    rules = {name: _rule(one, gaps, datasets, list(kinds)) for name, one in by_rule.items()}
+    directories = runs["directory"].unique()
+    return {
+        "title": " + ".join(PurePath(str(name)).name for name in directories),
+        "source": " ".join(map(str, directories)),
+        "version": __version__,
+        "baseline": BASELINE if BASELINE in labels else None,
+        "datasets": [_dataset(name, by_rule) for name in datasets],
+        "rows": [{"label": x, "kind": k, "own": int(x in own)} for x, k in kinds.items()],
+        "rule": usual_rule if usual_rule in rules else next(iter(rules), ""),
+        "rules": rules,
+        "cost": selection_cost(gaps),
+        "errors": errors,
+        "tables": _tables(gaps, usual_rule),
+        "states": {str(k): int(v) for k, v in runs["state"].value_counts().items()},
+        "unfinished": _unfinished(runs),
+    }
+
+
+def _dataset(name: str, by_rule: Mapping[str, Numbers]) -> dict[str, Any]:
+    known = next((one for one in by_rule.values() if name in one.means), None)
+    metric = known.metrics[name] if known else ""
+    return {
+        "name": name,
+        "metric": with_unit(metric),
+        "percent": is_proportion(metric),
+        "higher": known.higher(name) if known else True,
+    }
+
+
+def _rule(
+    one: Numbers, gaps: Mapping[str, Gaps], datasets: Sequence[str], labels: Sequence[str]
+) -> dict[str, Any]:
+    chosen, board = _chosen(one), one.board
+    others = [g for name, g in gaps.items() if name != board.rule and not sees_test(name)]
+    shown = views(one, others)
+    for view in shown:
+        view["datasets"] = [datasets.index(name) for name in view["datasets"]]
+        view["rows"] = [[labels.index(label), *rest] for label, *rest in view["rows"]]
+    return {
+        "asked": _asked(board),
+        "notes": [str(note) for note in (*board.findings, *board.notes, *board.remarks)],
+        "views": shown,
+        "cells": [_cells(one, dataset, labels, chosen) for dataset in datasets],
+        "environments": [_environments(board.frame, dataset, labels) for dataset in datasets],
+    }
+
+
+def _asked(board: Leaderboard) -> str:
+    runs, frame = board.chosen.runs, board.frame
+    runs = runs[runs["dataset_label"].isin(frame["dataset"])]
+    rows = counted(frame.loc[frame["kind"] == METHOD, "label"].nunique(), "row")
+    datasets = counted(runs["dataset_label"].nunique(), "dataset")
+    summary = find_rule(board.rule, plugins=plugins_of(board.chosen.tables)).description
+    draws = counted(int(runs["draw"].nunique()), "draw")
+    return (
+        f"Which of {rows} does best on test environments that it never saw? {datasets}; {draws} of "
+        f"hyperparameters; trials: {number_of_trials(runs)}. Selected by {board.rule}: {summary}."
+    )
+
+
+def _chosen(one: Numbers) -> dict[Any, list[list[Any]]]:
+    """Chosen runs by dataset and label: test sets if several, how many draws tie if some do, trials,
+    draws, steps, scores, values.
+    """
+    by_rule = one.board.chosen
+    ties = by_rule.tied.groupby(CELL, sort=False).size().rename("ties")
+    values = over_ties(test_values(by_rule, by_rule.tied, one.metrics), CELL)
+    chosen = by_rule.chosen.merge(values, on=CELL).merge(ties, on=CELL)
+    found: dict[Any, list[list[Any]]] = {}
+    for key, group in chosen.groupby(["dataset_label", "label"], sort=False):
+        tests, tied = list(group["test_environments"].map("+".join)), list(map(int, group["ties"]))
+        found[key] = [
+            tests if len(set(tests)) > 1 else [],
+            tied if max(tied) > 1 else [],
+            *(list(map(int, group[name])) for name in ("trial", "draw", "step")),
+            *(list(map(short_number, group[name].tolist())) for name in ("score", "value")),
+        ]
+    return found
+
+
+def _cells(
+    one: Numbers, dataset: str, labels: Sequence[str], chosen: Mapping[Any, Any]
+) -> list[Any]:
+    """For each label value, share of the gap, gain, colour, sign, facts and chosen runs, or None."""
+    if dataset not in one.means:
+        return [None] * len(labels)
+    shares, found = _shares(one.gaps, dataset), one.gains.get(dataset, {})
+    sizes = [abs(d.gain.mean) for d in found.values() if math.isfinite(d.gain.mean)]
+    largest = max(sizes, default=0.0) or 1.0
+    rows = one.means[dataset].to_dict(orient="index")
+    cells: list[Any] = []
+    for label in labels:
+        row, d, share = rows.get(label), found.get(label), shares.get(label)
+        if row is None or not row["n"]:
+            cells.append(None)
+            continue
+        texts = [str(value_cell(row)), "", ""]
+        facts = [[k, str(v)] for k, v in one.board.last_cells(row).items() if str(v)]
+        if share is not None:
+            texts[1] = f"{share:z.2f}".replace("inf", "∞")
+        if d is not None:
+            texts[2] = str(gain_cell(d))
+            facts += _facts(d)
+        colour = share if shares else d.gain.mean / largest if d else None
+        if colour is not None:
+            colour = None if math.isnan(colour) else round(min(max(colour, -1.0), 1.0), 2)
+        sign = one.signs.get((dataset, label), 0)
+        cells.append([*texts, colour, sign, facts, chosen.get((dataset, label), [])])
+    return cells
+
+
+def _shares(gaps: Gaps | None, dataset: str) -> dict[str, float]:
+    if gaps is None or dataset not in gaps.all_shares.index:
+        return {}
+    row = pd.Series(gaps.all_shares.loc[dataset]).dropna()
+    return {str(label): float(value) for label, value in row.items()}
+
+
+def _facts(d: Difference) -> list[list[str]]:
+    facts = [["pairs", f"{d.pairs} of {d.planned}"]] if d.pairs < d.planned else []
+    if math.isfinite(d.detectable):
+        text = f"{gain(d.detectable, d.metric, '')} {unit_of_gains(d.metric)}"
+        facts.append(["detectable", text])
+    return facts
+
+
+def _environments(frame: pd.DataFrame, dataset: str, labels: Sequence[str]) -> list[dict[str, Any]]:
+    rest = frame[(frame["dataset"] == dataset) & (frame["environment"] != "mean")]
+    columns = []
+    for key, group in rest.groupby(["test_environments", "environment", "metric"], sort=False):
+        tests, environment, metric = map(str, key)
+        name = (environment or metric) + (f" of {tests}" if "+" in tests else "")
+        texts = {row["label"]: str(value_cell(row)) for row in group.to_dict("records")}
+        columns.append({"name": name, "texts": [texts.get(label, "-") for label in labels]})
+    return columns if len(columns) > 1 else []
+
+
+def _tables(gaps: Mapping[str, Gaps], rule: str) -> list[dict[str, Any]]:
+    """The folded tables, which do not depend on the rule that is shown."""
+    shown = []
+    if rule in losses(gaps):
+        about = (
+            f"How much better a row is by the oracle than by {rule}, as a share of the gap between "
+            f"{BASELINE} and the ceiling by the oracle."
+        )
+        shown.append((about, selection_costs(gaps, rule)))
+    if rule in gaps and len(gaps[rule].shares) > 1:
+        about = (
+            "Kendall's tau of the order of rows by the mean share of the gap with the usual order: 1 is "
+            "the same. By another rule it is over the datasets that both judge."
+        )
+        shown.append((about, orders(gaps, rule)))
+    return [{"title": b.title, "note": n, "header": b.header, "rows": b.rows} for n, b in shown]
+
+
+def _unfinished(runs: pd.DataFrame) -> list[list[str]]:
+    ended_well = [*COMPLETE, State.PLANNED]
+    wrong = runs[~runs["state"].isin(ended_well) | (runs["state"] == State.DIVERGED)]
+    columns = ["id", "dataset_label", "label", "state", "error", "last_step"]
+    return [
+        [str(i), str(d), str(x), str(s), _reason(str(s), e, step)]
+        for i, d, x, s, e, step in wrong[columns].itertuples(index=False, name=None)
+    ]
+
+
+def _reason(state: str, error: object, step: float) -> str:
+    if state in (State.FAILED, State.BROKEN):
+        return str(error or "no reason recorded")
+    if state == State.DIVERGED:
+        return f"the loss was not finite at step {step:.0f}"
+    return "launching the sweep again continues it" if state == State.LOST else ""

@@ -10,15 +10,28 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import CEILING, METHOD, TRANSDUCTIVE, scores
-from oodbench.report.comparison import (
-    OVERALL,
-    gain_cell,
-    gains,
-    left_by_holm,
+from oodbench.report.comparison import OVERALL, gain_cell, gains, left_by_holm
+from oodbench.report.gaps import (
+    ALL,
+    BASELINE,
+    GROUPS,
+    Gaps,
+    bounded_mean,
+    gaps_of,
+    losses,
+    lost_to_oracle,
+    share_cells,
 )
-from oodbench.report.gaps import ALL, BASELINE, GROUPS, Gaps, gaps_of, share_cells
-from oodbench.report.numbers import count, gain, scale, unit_of_gains
-from oodbench.report.statistics import Difference, block_table, estimate, mean_ranks, significant
+from oodbench.report.numbers import Kind, Number, count, gain, scale, share, unit_of_gains
+from oodbench.report.statistics import (
+    Difference,
+    block_table,
+    half_width,
+    kendall,
+    mean_ranks,
+    significant,
+)
+from oodbench.report.tables import Block, Cell
 from oodbench.report.tables.leaderboard import Leaderboard, is_mean
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import Tables, subset
@@ -29,6 +42,8 @@ BY = "by a 95 % interval"
 """How rows are compared over several datasets."""
 SHOWN = 10
 """The number of best rows whose intervals the picture's axis spans."""
+FLOORS = (-0.5, -2.0, -5.0)
+"""Other bounds of a share than `FLOOR`, to see what changes with them."""
 TICKS = 5
 """About how many ticks an axis has."""
 
@@ -36,18 +51,18 @@ TICKS = 5
 class Numbers:
     """The numbers of a page by one selection rule, on the datasets that serve it."""
 
-    def __init__(self, frames: Tables, rule: str, baseline: str, metric: str | None) -> None:
+    def __init__(self, tables: Tables, rule: str) -> None:
         """Raises UserError if no dataset serves the rule."""
-        scored, runs = frames.scores, frames.runs
+        scored, runs = tables.scores, tables.runs
         if scored is not None:
             ids = scored.loc[scored["rule"] == rule, "id"]
             kept = runs["dataset_label"].isin(runs.loc[runs["id"].isin(ids), "dataset_label"])
-            frames = frames if kept.all() else subset(frames, runs[kept])
-        if frames.runs.empty:
+            tables = tables if kept.all() else subset(tables, runs[kept])
+        if tables.runs.empty:
             raise UserError(f"no dataset serves the rule {rule}")
-        self.board, self.baseline = Leaderboard(judge(frames, rule), metric, alone=True), baseline
+        self.board = Leaderboard(judge(tables, rule), alone=True)
         self.scores = scores(self.board.cells)
-        self.gaps = gaps_of(self.board.chosen, self.board.cells) if baseline == BASELINE else None
+        self.gaps = gaps_of(self.board.chosen, self.board.cells)
         means = self.board.frame[is_mean(self.board.frame)]
         self.means = {
             str(dataset): rows.set_index("label")
@@ -55,7 +70,7 @@ class Numbers:
         }
         firsts = {dataset: str(rows["metric"].iloc[0]) for dataset, rows in self.means.items()}
         self.metrics = firsts | {OVERALL: "accuracy"}
-        self.gains = gains(self.scores, baseline)
+        self.gains = gains(self.scores, BASELINE)
         tests = {
             (dataset, d.label): d
             for dataset, rows in self.gains.items()
@@ -93,8 +108,8 @@ def _view(
 ) -> dict[str, Any]:
     """A table and a picture of some datasets as plain values.
 
-    `finding` is the sentence above, `note` those below; `head` titles the texts, the first being the number
-    of the picture; `marks` are lines in the picture, such as the baseline at 0.
+    `finding` is the sentence above, `note` those below. `head` titles the texts, of which the first is the
+    number in the picture; `marks` are lines in the picture, such as the baseline at 0.
     """
     drawn = [row for row in rows if row.ranked][:SHOWN]
     ends = [v for row in drawn for v in (row.low, row.mean, row.high)]
@@ -173,19 +188,18 @@ def _verdict(up: int, down: int, of: int, than: str, how: str) -> str:
 
 
 def _of_ranks(one: Numbers, datasets: list[str]) -> dict[str, Any]:
-    """The view of mean ranks, and of mean gains over the datasets that are measured in proportions."""
     ranks = mean_ranks(block_table(one.scores))
     overall, rows = OVERALL in one.gains, []
     for label in dict.fromkeys([*map(str, ranks.index), *one.board.frame["label"]]):
         rank = f"{ranks[label]:.2f}" if label in ranks else "-"
         rows.append(_row_of_gain(one, OVERALL, label, rank)._replace(ranked=label in ranks))
     over = f"over {counted(sum(is_proportion(one.metrics[d]) for d in datasets), 'dataset')}"
-    picture = f"Mean gain over {one.baseline} in points, {over}; 95 % intervals" if overall else ""
+    picture = f"Mean gain over {BASELINE} in points, {over}; 95 % intervals" if overall else ""
     finding = _finding_of_gains(one, OVERALL, over)
     if not overall and len(ranks):
         first = f"{ranks.index[0]} has the best mean rank"
         finding = f"{first} of {counted(len(ranks), 'row')}: {ranks.iloc[0]:.2f}."
-    marks = {one.baseline: 0.0} if overall else {}
+    marks = {BASELINE: 0.0} if overall else {}
     return _view(ALL, datasets, picture, finding, ["gain", "mean rank"], rows, marks)
 
 
@@ -199,7 +213,7 @@ def _of_dataset(one: Numbers, dataset: str) -> dict[str, Any]:
         whole = of_row["kind"] == METHOD and 0 < of_row["n"] == of_row["planned"]
         rows.append(row._replace(ranked=whole))
     if has_gains:
-        what, unit = f"gain over {one.baseline}", unit_of_gains(metric)
+        what, unit = f"gain over {BASELINE}", unit_of_gains(metric)
         finding, marks = _finding_of_gains(one, dataset, f"on {dataset}"), _marks(one, dataset)
     else:
         ranked = [row.label for row in rows if row.ranked]
@@ -212,7 +226,6 @@ def _of_dataset(one: Numbers, dataset: str) -> dict[str, Any]:
 
 
 def _order(means: pd.DataFrame, up: bool) -> list[str]:
-    """The labels of a dataset: methods, then transductive ones, then others; the best of each first."""
     kind = means["kind"].map({METHOD: 0, TRANSDUCTIVE: 1}).fillna(2)
     value = means["mean"] * (-1 if up else 1)
     table = pd.DataFrame({"k": kind, "few": means["n"] < means["planned"], "v": value})
@@ -220,33 +233,31 @@ def _order(means: pd.DataFrame, up: bool) -> list[str]:
 
 
 def _marks(one: Numbers, dataset: str) -> dict[str, float]:
-    """Where the baseline, the constant answer and the ceiling stand among the gains on a dataset."""
     means = one.means[dataset].query("n > 0")
     sign = scale(one.metrics[dataset]) * (1 if one.higher(dataset) else -1)
-    marks = {one.baseline: 0.0}
+    marks = {BASELINE: 0.0}
     for kind in (CONSTANT, CEILING):
         of_kind = sign * means.loc[means["kind"] == kind, "mean"]
-        if len(of_kind) and one.baseline in means.index:
-            marks[kind] = float(of_kind.max() - sign * means["mean"][one.baseline])
+        if len(of_kind) and BASELINE in means.index:
+            marks[kind] = float(of_kind.max() - sign * means["mean"][BASELINE])
     return marks
 
 
 def _row_of_gain(one: Numbers, dataset: str, label: str, extra: str) -> Row:
     d = one.gains.get(dataset, {}).get(label)
+    if label == BASELINE:
+        return Row(label, 0.0, math.nan, math.nan, ["0", extra], True)
     if d is None:
-        is_zero = label == one.baseline
-        texts = ["0" if is_zero else "-", extra]
-        return Row(label, 0.0 if is_zero else math.nan, math.nan, math.nan, texts, is_zero)
+        return Row(label, math.nan, math.nan, math.nan, ["-", extra], False)
     mean, low, high = (scale(d.metric) * v for v in (d.gain.mean, d.gain.low, d.gain.high))
     return Row(label, mean, low, high, [str(gain_cell(d)), extra], d.pairs == d.planned)
 
 
 def _row_of_value(one: Numbers, dataset: str, label: str, extra: str) -> Row:
-    values = one.scores.query("dataset == @dataset and label == @label")
-    found = estimate(values.groupby("trial")["value"].mean())
-    text = gain(found.mean, one.metrics[dataset], "") if found.n else "-"
-    mean, low, high = (scale(one.metrics[dataset]) * v for v in (found.mean, found.low, found.high))
-    return Row(label, mean, low, high, [text, extra], True)
+    row, metric = one.means[dataset].loc[label].to_dict(), one.metrics[dataset]
+    mean = scale(metric) * row["mean"]
+    half = scale(metric) * row["stderr"] * float(half_width(row["n"]))
+    return Row(label, mean, mean - half, mean + half, [gain(row["mean"], metric, ""), extra], True)
 
 
 def _finding_of_gains(one: Numbers, dataset: str, where: str) -> str:
@@ -264,7 +275,7 @@ def _finding_of_gains(one: Numbers, dataset: str, where: str) -> str:
     signs = [one.signs.get((dataset, d.label), _sign(d)) for d in whole]
     how = BY if dataset == OVERALL else "after Holm's correction"
     up, down = signs.count(1), signs.count(-1)
-    return f"{_verdict(up, down, len(whole), f'{one.baseline} {where}', how)}; {text}."
+    return f"{_verdict(up, down, len(whole), f'{BASELINE} {where}', how)}; {text}."
 
 
 def _sign(d: Difference) -> int:
@@ -286,3 +297,47 @@ def _axis(values: Iterable[float]) -> list[Any]:
 def short_number(value: float) -> float | None:
     """Four digits of a number, for the page's file; None if it is not finite."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
+    """The clause on what rows lose to the oracle by each other rule; empty without an oracle."""
+    most = max((len(gaps.rooms) for gaps in by_rule.values()), default=0)
+    texts: list[str] = []
+    for rule, loss in losses(by_rule).items():
+        few = len(by_rule[rule].rooms)
+        only = f", which judges {few} of {most} datasets" * (few < most)
+        texts.append(f"{loss:z.2f}{' of the gap' * (not texts)} by {rule}{only}")
+    return f"against the oracle rows lose {' and '.join(texts)}" if texts else ""
+
+
+def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
+    """What each row loses to the oracle by a rule, and on average by the others."""
+    lost = lost_to_oracle(by_rule)
+    means = {f"mean by {name}": lost[name].mean(axis=1) for name in losses(by_rule)}
+    table = pd.DataFrame(means).join(lost[rule])
+    table.loc["mean over rows"] = table.mean()
+    named = table.itertuples(name=None)
+    rows: list[list[Cell]] = [[str(label), *map(share, row)] for label, *row in named]
+    return Block("What selection costs", ["algorithm", *map(str, table)], rows, len(rows))
+
+
+def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
+    """What changes the order of the rows that have a place by a rule."""
+    one = by_rule[rule]
+    usual = one.shares[one.means.index]
+    parts = {f"without {dataset}": usual.drop(dataset) for dataset in usual.index}
+    parts |= {group: usual.loc[one.subsets[group]] for group in GROUPS if group in one.subsets}
+    orders = [(f"bounded at {b:g}", one.means, bounded_mean(usual, b)) for b in FLOORS]
+    orders += [(text, one.means, bounded_mean(part)) for text, part in parts.items()]
+    for name, other in by_rule.items():
+        both = usual.index.intersection(other.shares.index)
+        theirs = other.shares.reindex(both, columns=usual.columns)
+        if name != rule:
+            orders.append((f"by {name}", bounded_mean(usual.loc[both]), bounded_mean(theirs)))
+    first, rows = one.means.index[0], list[list[Cell]]()
+    for text, before, after in orders:
+        place = after.rank(ascending=False, method="min")[first]
+        tau = Number(kendall(before, after), kind=Kind.TAU)
+        rows.append([text, tau, str(after.idxmax()), Number(place, kind=Kind.PLACE)])
+    header = ["changed", "Kendall's tau", "first", f"place of {first}"]
+    return Block("What changes the order of rows", header, rows, len(rows))

@@ -171,7 +171,6 @@ def _sweep(frames: Tables, dataset: str) -> Accuracies:
 
 
 def _cells(sweep: Accuracies, choose: Callable[[Accuracies, Any], Choice | None]) -> pd.DataFrame:
-    """Label, environment, trial and accuracy of the best draw of each cell that has a draw."""
     measured = (sweep.runs["test"] != "") & sweep.runs["id"].isin(sweep.values)
     found = []
     for run in sweep.runs[measured].sort_values("draw", kind="stable").itertuples():
@@ -191,7 +190,6 @@ def _mean_and_error(values: "pd.Series[float]") -> tuple[float, float]:
 
 
 def _table(title: str, cells: pd.DataFrame, labels: list[str], names: list[str]) -> Block:
-    """A row of cells a label, and their mean, which is missing if any cell is."""
     by_place = {
         place: _mean_and_error(values)
         for place, values in cells.groupby(["label", "column"])["value"]

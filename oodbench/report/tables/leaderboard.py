@@ -20,7 +20,7 @@ from oodbench.report.cells import (
     recorded_metrics,
 )
 from oodbench.report.numbers import UNDEFINED, Number, count, number, with_unit
-from oodbench.report.statistics import LEAST, each_mean_and_error, half_width
+from oodbench.report.statistics import LEAST, WIDEST, each_mean_and_error, half_width
 from oodbench.report.tables import Cell
 from oodbench.report.tables.remarks import notes, remarks
 from oodbench.results.run_spec import CONSTANT
@@ -203,15 +203,12 @@ def _means(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     """
     code = values.groupby(key, sort=False).ngroup().to_numpy()
     table = values[[*key, "kind"]].drop_duplicates(key, ignore_index=True)
-    is_undefined, complete = (
-        values["undefined"].ne("").to_numpy(),
-        values["complete"].to_numpy(bool),
-    )
-    whole = complete & ~is_undefined
+    undefined, complete = values["undefined"].ne("").to_numpy(), values["complete"].to_numpy(bool)
+    whole = complete & ~undefined
     numbers = values["value"].to_numpy(float)[whole]
     mean, error = each_mean_and_error(numbers, code[whole], len(table), LEAST)
     counts = {"n": np.bincount(code[complete], minlength=len(table)), "planned": np.bincount(code)}
-    if is_undefined.any():
+    if undefined.any():
         counts["defined"] = np.bincount(code[whole], minlength=len(table))
         counts["undefined"] = values.groupby(code)["undefined"].max().to_numpy()
     table = table.assign(mean=mean, stderr=error, **counts)
@@ -219,7 +216,6 @@ def _means(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 
 
 def _with_means(frame: pd.DataFrame, values: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The frame with the mean over test environments of each row, and its error, as further columns."""
     further = _means(over_tests(values), ROW).set_index(["dataset", "label"])
     further = further[[n for n in ("mean", "stderr", "undefined") if n in further]]
     further = further.rename(columns=lambda n: name if n == "mean" else f"{name}_{n}")
@@ -237,11 +233,19 @@ def disagreement(board: Leaderboard) -> list[Note]:
 
     The distance is counted in errors; a row without an error of its mean is passed over.
     """
-    mine, moved = _of_methods(board), [pd.DataFrame()]
+
+    def of_methods(of: Leaderboard) -> pd.DataFrame:
+        means = of.means
+        ranked = is_mean(means) & (means["n"] > 0) & (means["kind"] == METHOD)
+        return means[ranked].set_index(["dataset", "label"])[["mean", "stderr", "metric"]]
+
+    mine, moved = of_methods(board), [pd.DataFrame()]
     for other in board.others:
-        both = mine.join(_of_methods(other).add_suffix("_other"), how="inner")
-        gap = (both["mean"] - both["mean_other"]).abs()
-        errors = both["stderr"] + both["stderr_other"]
+        both = mine.join(of_methods(other).add_suffix("_other"), how="inner")
+        gap, errors = (
+            (both["mean"] - both["mean_other"]).abs(),
+            both["stderr"] + both["stderr_other"],
+        )
         moved.append(both.assign(apart=gap / errors, other=other.rule)[gap > errors])
     table = pd.concat([part for part in moved if len(part)] or moved)
     if table.empty:
@@ -252,21 +256,13 @@ def disagreement(board: Leaderboard) -> list[Note]:
         number(far[f"mean{s}"], far[f"stderr{s}"], far["metric"]) for s in ("", "_other")
     )
     more = table.index.nunique() - 1
-    others = f", and {more} more cell{'s differ' if more > 1 else ' differs'} so" if more else ""
+    others = f", and {more} more cell{'s differ' if more > 1 else ' differs'} so" * bool(more)
+    verb, start = "differ" if more else "differs", "The selection rule matters"
     finding = (
-        f"The selection rule matters: {label} on {dataset} has {here} by {board.rule} and {there} by "
-        f"{far['other']}, a difference beyond both errors{others}."
+        f"{start}: {label} on {dataset} has {here} by {board.rule} and {there} by {far['other']}, a "
+        f"difference beyond both errors{others}."
     )
-    verb = "differ" if more else "differs"
-    brief = f"The selection rule matters: {counted(more + 1, 'cell')} {verb} beyond both errors."
-    return [Note(finding, brief)]
-
-
-def _of_methods(board: Leaderboard) -> pd.DataFrame:
-    """The means over test environments of methods with a complete trial, by (dataset, label)."""
-    means = board.means
-    ranked = is_mean(means) & (means["n"] > 0) & (means["kind"] == METHOD)
-    return means[ranked].set_index(["dataset", "label"])[["mean", "stderr", "metric"]]
+    return [Note(finding, f"{start}: {counted(more + 1, 'cell')} {verb} beyond both errors.")]
 
 
 def _ties(chosen: Chosen) -> list[str]:
@@ -291,8 +287,11 @@ def constant_verdicts(values: pd.DataFrame) -> pd.DataFrame:
     sign = pd.Series(np.where(pairs["higher"].astype(bool), 1.0, -1.0))
     gain = (sign * (pairs["value"] - pairs["value_constant"])).round(12).fillna(-np.inf)
     table = gain.groupby([pairs[name] for name in ENTRY], sort=False).agg(["mean", "std", "size"])
-    half = half_width(table["size"]) * table["std"] / np.sqrt(table["size"])
-    half = half.mask(table["size"] == 1, 0.0)
+    error = table["std"] / np.sqrt(table["size"])
+    half = pd.Series(0.0, table.index).mask(table["size"] == 2)
+    near = (table["size"] >= LEAST) & (table["mean"].abs() <= WIDEST * error)
+    if near.any():  # else the mean is clear of any interval, and scipy needs no import
+        half[near] = error[near] * half_width(table["size"][near])
     better = table["mean"] - half > 0
     worse = (table["mean"] + half < 0) | ~np.isfinite(table["mean"])
     table["constant"] = np.select([better, worse], ["better", "worse"], "equal")
@@ -311,10 +310,13 @@ def beside_constant(frame: pd.DataFrame) -> list[Note]:
         verdicts = set(rows["constant"])
         if "better" in verdicts:
             continue
-        verb = "differs from" if verdicts == {"equal"} else "is better than"
-        finding = f"No row of {dataset} {verb} the constant answer"
-        if verdicts == {"equal"} and rows["planned"].max() == 2:
-            finding = f"Two trials are too few to tell rows of {dataset} from the constant answer"
+        finding = f"No row of {dataset} is better than the constant answer"
+        if verdicts == {"equal"}:
+            finding = f"No row of {dataset} differs from the constant answer"
+            if rows["planned"].max() == 2:
+                finding = (
+                    f"Two trials are too few to tell rows of {dataset} from the constant answer"
+                )
         how = "95 % intervals of the paired differences over trials"
         sentences.append(Note(f"{finding} ({how}).", f"{finding}."))
     return sentences
@@ -334,10 +336,10 @@ def equal_rows(values: pd.DataFrame, baseline: str = "ERM") -> list[Note]:
     """
     tested = values[(values["test_environments"] != "") & (values["label"] != CONSTANT)]
     places = ["dataset_label", "test_environments", "environment", "trial"]
-    wide = tested.pivot(index=places, columns="label", values="value")
+    wide = tested.pivot(index=places, columns="label", values="value").dropna(axis=1, how="all")
     groups: dict[bytes, list[str]] = {}
     for label in tested["label"].unique():
-        if wide[label].notna().any():
+        if label in wide:
             groups.setdefault(wide[label].to_numpy(float).tobytes(), []).append(str(label))
     sentences = []
     for labels in (group for group in groups.values() if len(group) > 1):

@@ -8,14 +8,13 @@ from typing import Any
 import pandas as pd
 
 from oodbench.notes import AnyNote, Note
+from oodbench.report.gaps import BASELINE
 from oodbench.report.statistics import LEAST
-from oodbench.results.provenance import code
+from oodbench.results.provenance import code, made_by
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.results.tables import CELL
 from oodbench.terminal import counted
 
-PLACES = ["label", "dataset_label", "test_environments", "trial"]
-"""The columns of a run by which a remark names it."""
 NAMED = 3
 """A remark names at most this many runs of a state."""
 
@@ -28,57 +27,43 @@ def notes(
     `whole` says whether every row has all of the trials.
     """
     trials, draws = f"{'n of ' * (not whole)}{number_of_trials(runs)}", _draws(runs)
-    has_error = runs.groupby("dataset_label")["trial"].nunique().max() >= LEAST
-    error = "mean ± standard error over trials (ddof=1); " if has_error else ""
-    few = "" if has_error else ", too few for an error"
+    error, few = "mean ± standard error over trials (ddof=1); ", ""
+    if runs.groupby("dataset_label")["trial"].nunique().max() < LEAST:
+        error, few = "", ", too few for an error"
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
     down = ", ".join(m for m, up in higher.items() if not up)
-    return (
-        Note(f"Selection {rule}: {description}.", f"Selection {rule}: {_clause(description)}."),
-        Note(
-            f"Values: in split of the test environments; {error}"
-            f"trials: {trials}{few}, hparam draws: {draws}.",
-            ("Mean ± standard error over " if has_error else "")
-            + f"{trials} trial{'s' * (trials != '1')}{few}; draws: {draws.replace(' (random)', '')}.",
-        ),
-        *_tuned_once(runs),
-        *(
-            [Note(f"{'; '.join(directions)}.", down and f"Lower is better: {down}.")]
-            * bool(directions)
-        ),
+    clause = re.split(r"; | \(|, (?:each|which) ", description)[0]
+    text = (
+        f"Values: in split of the test environments; {error}trials: {trials}{few}, hparam draws: "
     )
-
-
-def _tuned_once(runs: pd.DataFrame) -> list[Note]:
-    """Note that ± leaves out the search, where an earlier sweep has chosen the hyperparameters."""
-    known = runs["hparams_from"].dropna().unique() if "hparams_from" in runs else ()
-    return [
-        Note(
-            f"Hyperparameters were {text}: ± leaves out the variance of that choice.",
-            "Hyperparameters were chosen once: ± leaves out the variance of that choice.",
-        )
-        for text in known
+    brief = "Mean ± standard error over " * bool(error)
+    brief += f"{trials} trial{'s' * (trials != '1')}{few}; draws: "
+    found: list[AnyNote] = [
+        Note(f"Selection {rule}: {description}.", f"Selection {rule}: {clause}."),
+        Note(f"{text}{draws}.", f"{brief}{draws.replace(' (random)', '')}."),
     ]
-
-
-def _clause(text: str) -> str:
-    return re.split(r"; | \(|, (?:each|which) ", text)[0]
+    for once in runs["hparams_from"].dropna().unique():
+        end = "± leaves out the variance of that choice."
+        brief = f"Hyperparameters were chosen once: {end}"
+        found.append(Note(f"Hyperparameters were {once}: {end}", brief))
+    if directions:
+        found.append(Note(f"{'; '.join(directions)}.", down and f"Lower is better: {down}."))
+    return tuple(found)
 
 
 def remarks(runs: pd.DataFrame) -> tuple[AnyNote, ...]:
     """Notes that a paper leaves out: how the runs ended, and the code that trained them."""
     states = runs["state"].value_counts()
-    ended = [*COMPLETE, State.FAILED]
-    if State.BROKEN in states:
-        ended.append(State.BROKEN)
+    ended = [*COMPLETE, State.FAILED, *[State.BROKEN] * (State.BROKEN in states)]
     counts = [f"{states.get(s, 0)} {s}" for s in ended]
-    missing = len(runs) - sum(states.get(s, 0) for s in ended)
-    codes = {code(made) for made, _ in _provenances(runs)}
-    there = [text for text in (*counts, f"{missing} missing") if not text.startswith("0 ")]
+    counts.append(f"{len(runs) - sum(states.get(s, 0) for s in ended)} missing")
+    there = [text for text in counts if not text.startswith("0 ")]
     incomplete = "" if there == counts[:1] else "; n such as 4/5 is incomplete and not ranked"
+    made = {id(p): p for p in runs["provenance"] if p}.values()  # the runs of a board share them
+    codes = sorted({code(p) for p in made}) or ["none yet"]
     return (
         Note(
-            f"Runs: {', '.join(counts)}, {missing} missing, of {len(runs)}. "
+            f"Runs: {', '.join(counts)}, of {len(runs)}. "
             "n: trials whose runs all ended; a row with n such as 4/5 is incomplete and not ranked.",
             f"Runs: {', '.join(there)}{incomplete}.",
         ),
@@ -86,21 +71,16 @@ def remarks(runs: pd.DataFrame) -> tuple[AnyNote, ...]:
         *_audited(runs),
         *_named(runs),
         *_repeated(runs),
-        Note(
-            f"Code: {'; '.join(sorted(codes)) or 'none yet'}.",
-            f"Code: {min(codes, default='none yet')}{' and others' * (len(codes) > 1)}.",
-        ),
+        Note(f"Code: {'; '.join(codes)}.", f"Code: {codes[0]}{' and others' * (len(codes) > 1)}."),
         *_mixed(runs),
     )
 
 
 def _of_data(runs: pd.DataFrame) -> list[Note]:
-    if "data_notes" not in runs:
-        return []
     known = runs[["dataset_label", "data_notes"]].dropna().itertuples(index=False, name=None)
     said = list(dict.fromkeys(f"{label}: {text}" for label, texts in known for text in texts))
-    more = f", and {len(said) - 1} more of the data" if len(said) > 1 else ""
-    return [Note(f"{'; '.join(said)}.", f"{said[0]}{more}.")] if said else []
+    more = f", and {len(said) - 1} more of the data" * (len(said) > 1)
+    return [Note(f"{'; '.join(said)}.", f"{first}{more}.") for first in said[:1]]
 
 
 def findings_of(runs: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
@@ -112,75 +92,57 @@ def findings_of(runs: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
 
 
 def _audited(runs: pd.DataFrame) -> list[Note]:
-    found = findings_of(runs)
-    if not found:
-        return []
-    said = "; ".join(f"{label}: {f['sentence']}" for label, each in found.items() for f in each)
-    kinds = dict.fromkeys(f["kind"] for each in found.values() for f in each)
-    return [Note(f"Found in the data: {said}.", f"Found in the data: {', '.join(kinds)}.")]
+    found = [(label, f) for label, each in findings_of(runs).items() for f in each]
+    said = "; ".join(f"{label}: {f['sentence']}" for label, f in found)
+    kinds = ", ".join(dict.fromkeys(f["kind"] for _, f in found))
+    return [Note(f"Found in the data: {said}.", f"Found in the data: {kinds}.")] * bool(found)
 
 
 def _named(runs: pd.DataFrame) -> list[AnyNote]:
     sentences = list[AnyNote]()
+    columns = ["label", "dataset_label", "test_environments", "trial", "draw", "error"]
     for state, meaning in (
         (State.DIVERGED, "counted with what they recorded"),
         (State.BROKEN, "counted nowhere"),
     ):
-        ended = runs.loc[runs["state"] == state, [*PLACES, "draw", "error"]]
+        ended = runs.loc[runs["state"] == state, columns]
         names = [
             f"{label} on {dataset} (test {'+'.join(tests)}, trial {trial}, draw {draw})"
-            + (f", as {error}" if error else "")
-            for label, dataset, tests, trial, draw, error in ended[:NAMED].itertuples(
-                index=False, name=None
-            )
+            + f", as {error}" * bool(error)
+            for label, dataset, tests, trial, draw, error in ended[:NAMED].to_numpy()
         ]
-        more = [f"{len(ended) - NAMED} more"] if len(ended) > NAMED else []
+        names += [f"{len(ended) - NAMED} more"] * (len(ended) > NAMED)
+        between, start = "; " if state is State.BROKEN else ", ", f"{state.capitalize()}, {meaning}"
+        text, brief = f"{start}: {between.join(names)}.", f"{counted(len(ended), 'run')} {state}"
         if names:
-            between = "; " if state is State.BROKEN else ", "
-            text = f"{state.capitalize()}, {meaning}: {between.join([*names, *more])}."
-            brief = f"{counted(len(ended), 'run')} {state}, {meaning}."
-            sentences.append(text if state is State.BROKEN else Note(text, brief))
+            is_broken = state is State.BROKEN
+            sentences.append(text if is_broken else Note(text, f"{brief}, {meaning}."))
     return sentences
 
 
 def _repeated(runs: pd.DataFrame) -> list[Note]:
     twice = runs[runs.duplicated([*CELL, "draw"], keep=False)]
-    names = twice[["label", "dataset_label"]].drop_duplicates().itertuples(index=False, name=None)
+    names = twice[["label", "dataset_label"]].drop_duplicates().to_numpy()
     rows = [f"{label} on {dataset}" for label, dataset in names]
-    if not rows:
-        return []
     text = (
         f"Several settings under one name: {', '.join(rows)}. The rule chooses among all of them, which "
         "other rows cannot; a new label or results directory keeps them apart."
     )
-    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-    return [Note(text, f"Several settings under one name: {rows[0]}{more}.")]
-
-
-def _provenances(runs: pd.DataFrame) -> list[tuple[Mapping[str, Any], int]]:
-    known = [made for made in runs["provenance"] if made]
-    counts = Counter(map(id, known))
-    return [(made, counts[key]) for key, made in {id(made): made for made in known}.items()]
+    more = f" and {len(rows) - 1} more" * (len(rows) > 1)
+    return [Note(text, f"Several settings under one name: {row}{more}.") for row in rows[:1]]
 
 
 def _mixed(runs: pd.DataFrame) -> list[Note]:
-    made = _provenances(runs.loc[runs["state"].isin(COMPLETE), ["provenance"]])
-    words = {"True": "yes", "False": "no"}
-    differences = {}
+    made = [p for p in runs.loc[runs["state"].isin(COMPLETE), "provenance"] if p]
+    words, found = {"True": "yes", "False": "no"}, {}
     for name in ("threads", "torch", "device", "vectorized"):
-        counts: Counter[str] = Counter()
-        for provenance, count in made:
-            if name in provenance:
-                value = str(provenance[name]).partition(":")[0]
-                counts[words.get(value, value)] += count
+        counts = Counter(str(p[name]).partition(":")[0] for p in made if name in p)
         if len(counts) > 1:
-            texts = (f"{v} ({counted(n, 'run')})" for v, n in sorted(counts.items()))
-            differences[name] = ", ".join(texts)
-    if not differences:
-        return []
-    start, items = "Trained differently, equal up to round-off", differences.items()
-    text = f"{start}: {'; '.join(f'{name}: {values}' for name, values in items)}."
-    return [Note(text, f"{start}: {', '.join(differences)}.")]
+            texts = (f"{words.get(v, v)} ({counted(n, 'run')})" for v, n in sorted(counts.items()))
+            found[name] = f"{name}: {', '.join(texts)}"
+    start = "Trained differently, equal up to round-off"
+    text, brief = (f"{start}: {x}." for x in ("; ".join(found.values()), ", ".join(found)))
+    return [Note(text, brief)] * bool(found)
 
 
 def number_of_trials(runs: pd.DataFrame) -> str:
@@ -198,3 +160,48 @@ def _draws(runs: pd.DataFrame) -> str:
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return ", ".join(f"{label} {text}" for label, text in texts.items())
+
+
+def range_notes(*tables: pd.DataFrame) -> list[Note]:
+    """Notes on the rows whose search ranges depend on the dataset or differ from the baseline's.
+
+    A draw takes a hyperparameter at the same quantile on every dataset, so that its values show the
+    ranges. A row's range depends on the dataset where one draw of one trial has several values. It differs
+    from the baseline's where a shared hyperparameter has another value than in the baseline's run of the
+    same dataset, trial and draw.
+    """
+    columns = ["dataset_label", "trial", "draw", "label", "hparams"]
+    plain = pd.concat([runs.loc[~runs["ceiling"], columns] for runs in tables])
+    plain = plain.drop_duplicates(["dataset_label", "draw", "label"])  # trials have the same draws
+    baseline = plain[plain["label"] == BASELINE].itertuples(index=False, name=None)
+    of_baseline = {tuple(place): hparams for *place, _, hparams in baseline}
+    varying: dict[str, None] = {}
+    others: dict[str, set[str]] = {}
+    first: dict[tuple[object, ...], object] = {}
+    for *place, label, hparams in plain.itertuples(index=False, name=None) if of_baseline else ():
+        base = of_baseline.get(tuple(place), {})
+        for name, value in hparams.items():
+            if name in base:
+                if base[name] != value:
+                    others.setdefault(label, set()).add(name)
+            elif first.setdefault((label, *place[1:], name), value) != value:
+                varying[label] = None
+    notes: list[Note] = []
+    if varying:
+        text = f"The search ranges of {', '.join(varying)} depend on the kind of data."
+        short = f"Among all rows, the search ranges of {len(varying)} depend on the kind of data."
+        notes.append(Note(text, short))
+    if others:
+        names = ", ".join(sorted(set().union(*others.values())))
+        text = f"Rows with other values of {names} than {BASELINE} in the same draw"
+        notes.append(Note(f"{text}: {', '.join(others)}.", f"{text}: {len(others)}."))
+    return notes
+
+
+def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> AnyNote:
+    """A sentence on the versions and machines behind a board's runs, and other ones here."""
+    frozen = made_by(board["provenance"])
+    local = frozen if here is None else made_by(here["provenance"])
+    if local in ("", frozen):
+        return f"Trained by {frozen}."
+    return f"The board was trained by {frozen}; the runs here by {local}."

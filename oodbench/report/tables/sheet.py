@@ -79,10 +79,6 @@ def _block(
     means: pd.DataFrame,
     grey: pd.DataFrame,
 ) -> Block:
-    """A column of each of `columns`, then the leaderboard's last cells.
-
-    The rows are the complete ones of `means` in its order, then its others, then those of `grey`.
-    """
     complete = is_complete(means)
     ranked, labels = int(complete.sum()), [*means.index[complete], *means.index[~complete]]
     lasts = [board.last_cells(row) for row in means.loc[labels].to_dict("records")]
@@ -130,7 +126,6 @@ def _marked(rows: Sequence[Any], higher: bool) -> Marked:
 
 
 def _best(values: Sequence[float], higher: bool) -> set[int]:
-    """The places of the best of at least two values."""
     finite = [value for value in values if not math.isnan(value)]
     if len(values) < 2 or not finite:
         return set()
@@ -139,7 +134,6 @@ def _best(values: Sequence[float], higher: bool) -> set[int]:
 
 
 def _places(columns: Sequence[Marked]) -> Iterator[Marks]:
-    """Yield the (row, column) of each kind of mark; the labels are column 0."""
     for kind in range(3):
         yield {(row, c) for c, marked in enumerate(columns, 1) for row in marked[kind]}
 

@@ -1,6 +1,5 @@
 """The page in a real browser: a made sweep's, and a made board's."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +8,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from oodbench.report.html import render, write
-from oodbench.report.html.contents import contents
+from oodbench.report.html import contents, render, write
 from oodbench.results.read import joined
 from oodbench.results.tables import Tables
 from tests.helpers.browser import Seen
 from tests.helpers.results.made import Made
-from tests.report.html.conftest import KINDS, NASTY, PERCENT
+from tests.report.html.conftest import NASTY, PERCENT
 
 pytestmark = pytest.mark.slow
 
@@ -161,25 +159,6 @@ def test_the_keyboard_reaches_everything(seen: Seen) -> None:
     assert page.evaluate(f"{unnamed}.map(n => n.outerHTML)") == []
 
 
-@pytest.mark.nightly
-def test_a_board_shows_shares_by_preset(shown: Seen, kinds: tuple[Tables, pd.DataFrame]) -> None:
-    page, tree = shown.page, contents(kinds[0])
-    names = [row["label"] for row in tree["rows"]]
-    for view in tree["rules"]["train_val"]["views"]:
-        page.select_option("#rule", "train_val")
-        page.select_option("#view", view["name"])
-        assert page.locator("#finding").inner_text() == view["finding"]
-        texts = {row[0]: row[1:] for row in shown.cells("#table")}
-        for r, *_, wanted, _ranked in view["rows"]:
-            assert texts[names[r]][: len(wanted)] == wanted
-    page.select_option("#view", "all")
-    heads = page.locator("#table thead th").all_inner_texts()
-    assert heads[5:] == list(KINDS)[:3]
-    page.select_option("#cells", label="share of the gap")
-    share = tree["rules"]["train_val"]["cells"][0][names.index("A")][1]
-    assert page.locator("#table tr[data-label=A] td.cell").first.inner_text() == share
-
-
 @pytest.mark.parametrize("width", [320, 400, 800])
 def test_a_narrow_page_never_scrolls_sideways_and_has_its_numbers(
     browser: Any, board: Path, width: int
@@ -192,36 +171,6 @@ def test_a_narrow_page_never_scrolls_sideways_and_has_its_numbers(
     assert phone.page.evaluate("document.documentElement.scrollWidth") == width
     assert phone.problems == []
     phone.page.context.close()
-
-
-def contrast(page: Any, selector: str) -> float:
-    """WCAG's contrast of an element's text with the page's ground."""
-
-    def light(colour: str) -> float:
-        parts = [int(v) / 255 for v in re.findall(r"\d+", colour)[:3]]
-        r, g, b = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-    style = "getComputedStyle(document.querySelector({}))"
-    ink = page.evaluate(style.format(json.dumps(selector)) + ".color")
-    ground = page.evaluate(style.format('"body"') + ".backgroundColor")
-    one, other = sorted((light(ink), light(ground)))
-    return (other + 0.05) / (one + 0.05)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_dark_and_light_are_readable(browser: Any, board: Path, scheme: str) -> None:
-    page = Seen(browser, board.as_uri(), color_scheme=scheme).page
-    for selector in ("h1", "#asked", ".note", ".ticks", "summary", "tr.base th"):
-        assert contrast(page, selector) >= 4.5, selector
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.locator("#choose summary").click()
-    page.select_option("#theme", "light" if scheme == "dark" else "dark")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
-    assert contrast(page, "h1") >= 4.5
-    page.emulate_media(media="print")
-    assert not page.locator("#controls").is_visible() and contrast(page, "h1") >= 4.5
-    page.context.close()
 
 
 @pytest.mark.parametrize("state", ["done", "planned"])
