@@ -57,15 +57,8 @@ def environment(arithmetic: str) -> dict[str, str]:
 def prepare() -> None:
     """Ask for portable arithmetic in this process; to be called before numpy and torch are loaded.
 
-    The package's commands call it unless the environment variable OODBENCH_ARITHMETIC is `native`. Raises
-    SystemExit under a memory limit too small for numpy, which would end the process with another message.
+    The package's commands call it unless the environment variable OODBENCH_ARITHMETIC is `native`.
     """
-    if sys.platform != "win32":
-        import resource
-
-        if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < 2**29:  # torch alone maps as much
-            sys.stderr.write("error: there is too little memory (`ulimit -v`, a job's limit)\n")
-            raise SystemExit(2)
     if os.environ.get(SWITCH) != NATIVE:
         os.environ.update(variables())
 
@@ -106,11 +99,12 @@ def in_force() -> str:
 
 def lost_here() -> str:
     """A sentence on what this system cannot give, or nothing where it has portable arithmetic."""
-    sentence = (
+    if variables():
+        return ""
+    return (
         "This system has no portable arithmetic (Linux on x86-64 with AVX2 does): results are right, and "
         "their last bits may differ on other machines."
     )
-    return "" if variables() else sentence
 
 
 @cache

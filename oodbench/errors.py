@@ -90,14 +90,13 @@ def unknown(
     where = f" in {place}" if place else ""
     if str(name) in near:  # it is a number
         return UserError(f"unknown {what} {name}{where}; did you mean the text '{name}'?")
+    nearest = "there are none"
     if near:
         nearest = "did you mean " + " or ".join(f"'{n}'" if "," in n else n for n in near) + "?"
     elif names:
         ends = accumulate(len(n) + len(", ") for n in names)
         count = max(1, sum(end <= LONGEST_LIST for end in ends))
         nearest = f"known: {', '.join(names[:count])}{', ...' if count < len(names) else ''}"
-    else:
-        nearest = "there are none"
     shown = str(name) if len(str(name)) <= LONGEST_NAME else f"{str(name)[: LONGEST_NAME - 3]}..."
     return UserError(f"unknown {what} '{shown}'{where}; {nearest}{hint}")
 

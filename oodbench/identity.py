@@ -189,7 +189,6 @@ def is_of_package(code: Code | str) -> bool:
 
 
 def _recorded(file: Path) -> str:
-    """Name a file relative to the package's folders, else by its absolute path."""
     above = [folder(name).parent for name in FOLDERS if file.is_relative_to(folder(name))]
     return file.relative_to(above[0]).as_posix() if above else str(file)
 

@@ -10,11 +10,11 @@ import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 import typer
 from rich import box
@@ -71,15 +71,9 @@ Threads = Annotated[
 
 
 class _App(typer.Typer):
-    """An app whose commands are all wrapped in `exit_on_user_error`."""
-
     def command(self, *args: Any, **settings: Any) -> Callable[[C], C]:
-        register = super().command(*args, **settings)
-
-        def decorate(command: C) -> C:
-            return cast(C, register(exit_on_user_error(command)))
-
-        return decorate
+        register: Any = super().command(*args, **settings)
+        return lambda command: register(exit_on_user_error(command))
 
 
 def commands(help: str | None = None, **settings: Any) -> typer.Typer:
@@ -270,15 +264,13 @@ def _width(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _blocks(widths: Sequence[int], keys: int, width: int) -> Iterator[list[int]]:
-    first = list(range(keys))
-    block = [*first]
+def _blocks(widths: Sequence[int], keys: int, width: int) -> list[list[int]]:
+    blocks = [[*range(keys)]]
     for c in range(keys, len(widths)):
-        if len(block) > keys and _width([widths[i] for i in (*block, c)]) > width:
-            yield block
-            block = [*first]
-        block.append(c)
-    yield block
+        if len(blocks[-1]) > keys and _width([widths[i] for i in (*blocks[-1], c)]) > width:
+            blocks.append([*range(keys)])
+        blocks[-1].append(c)
+    return blocks
 
 
 def _for_stderr(text: str) -> str:

@@ -140,7 +140,6 @@ def _row(args: Args) -> tuple[Any, ...]:
 
 
 def _records(file: Path) -> list[Record]:
-    """The records of a file, in order; raises UserError with the line of an invalid one."""
     records = []
     lines = (read_bytes(file) or b"").splitlines()
     for number, line in enumerate(lines, 1):
@@ -174,7 +173,6 @@ def _runs(file: Path, records: Sequence[Record]) -> Iterator[tuple[str, Sequence
 
 
 def _environments(record: Record, place: str) -> list[str]:
-    """The names of the environments; raises UserError unless they are 0, 1, ... without gaps."""
     numbers = {number for number, _ in record.accuracies}
     count = len(numbers)
     if numbers != set(range(count)) or count < 2:
@@ -185,7 +183,6 @@ def _environments(record: Record, place: str) -> list[str]:
 
 
 def _spec(records: Sequence[Record], place: str) -> RunSpec:
-    """The spec of a run; raises UserError, with its path, for impossible arguments."""
     first = records[0]
     args, names = first.args, _environments(first, place)
     if any(record.accuracies.keys() != first.accuracies.keys() for record in records):

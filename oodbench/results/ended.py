@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from oodbench.files import whole_file
-from oodbench.results.records import parted
 from oodbench.results.run_spec import State
-from oodbench.results.schemas import DamagedFile, RunFile, read_bytes
+from oodbench.results.schemas import DamagedFile, RunFile, parted, read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,7 +157,6 @@ def records_file(runs: Path) -> Path:
 
 
 def _part(runs: Path) -> Part:
-    """Read a part; raises DamagedFile, and FileNotFoundError if it is gone."""
     from oodbench.results.parquet import RUNS, key_of, parsed, runs_frame
 
     key, records = runs.stem.removeprefix("runs-"), records_file(runs)

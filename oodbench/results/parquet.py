@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from oodbench.files import whole_file
-from oodbench.results.records import COSTS
 from oodbench.results.run_spec import RunSpec
-from oodbench.results.schemas import UNREADABLE, DamagedFile, brief, read_bytes
+from oodbench.results.schemas import COSTS, UNREADABLE, DamagedFile, brief, read_bytes
 
 FIELDS = fields(RunSpec)
 NAMES = pa.list_(pa.string())

@@ -208,7 +208,6 @@ def _table_of(run_id: str, step: int, environment: str, p: Predictions) -> "pa.T
 
 
 def _columns(name: str, values: Array) -> dict[str, Array]:
-    """Name the columns of (N, C) values, which get numbers, or (N,) ones."""
     if values.dtype == np.float16:
         values = values.astype(np.float32)
     if values.ndim == 1:
@@ -254,7 +253,6 @@ def frozen_predictions(board: Path, dataset: str) -> Callable[[str, int], dict[s
 
 
 def _side_by_side(table: "pa.Table", name: str) -> Array:
-    """The columns `name` 0, 1, ... of a table as one array."""
     count = sum(column.startswith(name) for column in table.column_names)
     return np.stack([table[f"{name}{i}"].to_numpy() for i in range(count)], axis=1)
 

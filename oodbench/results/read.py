@@ -45,10 +45,9 @@ from oodbench.results.parquet import (
     table_of,
 )
 from oodbench.results.provenance import code
-from oodbench.results.records import costs_of, whole_lines
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import COMPLETE, SCORE, TRAIN, RunSpec, State
-from oodbench.results.schemas import DamagedFile
+from oodbench.results.schemas import DamagedFile, costs_of, whole_lines
 from oodbench.results.stale import DIGESTED, stale_notes
 from oodbench.results.tables import (
     CELL,
@@ -149,7 +148,6 @@ def read_results(results: Directory, specs: Mapping[str, RunSpec] | None = None)
 
 
 def _in_order(tables: Sequence[pa.Table], ids: "pd.Index[str]") -> pd.DataFrame:
-    """Evaluations as one frame, the runs in the order of their ids."""
     frame = records_frame(tables)
     frame = frame[frame["split"] != TRAIN].reset_index(drop=True)
     frame["metric"] = frame["metric"].cat.remove_unused_categories()
@@ -184,10 +182,15 @@ def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     return runs.assign(frozen=None, rerun=False)
 
 
+def _ids_of_rows(ids: "pd.Series[str]") -> "pd.Series[str]":
+    number = ids.groupby(ids).cumcount()
+    return ids.mask(number > 0, ids + "@" + number.astype(str))
+
+
 def _each_once(runs: pd.DataFrame, records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """In all rows but its first, give a run a distinct id (ID@1, ...) and a copy of its records."""
     number = runs.groupby("id").cumcount()
-    new = runs["id"].mask(number > 0, runs["id"] + "@" + number.astype(str))
+    new = _ids_of_rows(runs["id"])
     copies = []
     for n in range(1, number.max() + 1):
         ids = dict(zip(runs.loc[number == n, "id"], new[number == n], strict=True))
@@ -237,8 +240,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Tables:
     if not allow_mixed:
         _check(runs)
     runs["label"] = _labels(runs)
-    number = runs.groupby("run").cumcount()  # counts the rows of a run
-    runs["new"] = runs["run"].where(number == 0, runs["run"] + "@" + number.astype(str))
+    runs["new"] = _ids_of_rows(runs["run"])
     metrics = [
         renamed(records_of(frame.records, of["id"]), dict(zip(of["id"], of["new"], strict=True)))
         for frame, d in zip(frames, directories, strict=True)
@@ -294,7 +296,6 @@ def _by_file_name(digest: Any) -> Any:
 
 
 def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
-    """Raise UserError if directories have different values in a column, which `where` describes."""
     known = runs.dropna(subset=[column])
     texts = known[column].map(lambda value: json.dumps(value, sort_keys=True, default=str))
     groups = texts.groupby(known["directory"], sort=False)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from errno import ENOENT
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -19,20 +20,20 @@ from pydantic_core import from_json, to_json
 from oodbench.files import whole_file, write_whole
 from oodbench.results.ended import Ended, ended
 from oodbench.results.provenance import slurm_job
-from oodbench.results.records import Columns, whole_lines
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import (
     SCHEMA,
+    Columns,
     DamagedFile,
     DoneFile,
     FailedFile,
     Heartbeat,
     ProcessHeartbeat,
-    Provenance,
     RunFile,
     parse_json,
     read_bytes,
     read_file,
+    whole_lines,
 )
 
 WEIGHTS = ".safetensors"
@@ -59,7 +60,6 @@ class RunDirectory:
         self.kept = self.results / "kept" / self.id
         """The folder of weights and predictions, which stay when the run has ended."""
         self.weights = self.kept / "weights"
-        self._columns: Columns | None = None
 
     def lock(self) -> FileLock:
         """The lock that the process that trains the run holds; the system drops it when the holder dies."""
@@ -80,7 +80,7 @@ class RunDirectory:
         (self.path / "failed.json").unlink(missing_ok=True)
 
     def _write_run(self, run: Mapping[str, Any]) -> None:
-        text = dumps({**run, "columns": self._known_columns().by_key})
+        text = dumps({**run, "columns": self._columns.by_key})
         write_whole(self.path / "run.json", text)
 
     def beat(self, step: int) -> None:
@@ -98,21 +98,19 @@ class RunDirectory:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a record, with its values in `evaluations` and `train`, to the metrics."""
-        columns = self._known_columns()
-        known = len(columns.by_key)
-        line = columns.line(record)
-        if len(columns.by_key) > known:  # on the disk before the line that needs them
+        known = len(self._columns.by_key)
+        line = self._columns.line(record)
+        if len(self._columns.by_key) > known:  # on the disk before the line that needs them
             self._write_run(from_json(self.read("run.json") or b"{}"))
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(dumps(line) + "\n")
 
-    def _known_columns(self) -> Columns:
-        if self._columns is None:
-            self._columns = Columns({})
-            with suppress(DamagedFile):
-                if (run := read_file(self.path / "run.json", RunFile)) is not None:
-                    self._columns = Columns(run.columns)
-        return self._columns
+    @cached_property
+    def _columns(self) -> Columns:
+        with suppress(DamagedFile):
+            if (run := read_file(self.path / "run.json", RunFile)) is not None:
+                return Columns(run.columns)
+        return Columns({})
 
     def sync_records(self) -> dict[str, Any]:
         """Put the records on the disk; returns their number `records` and the `sha256` of their bytes."""
@@ -200,12 +198,12 @@ class RunDirectory:
             return self._ended.info(self.id)
         return read_file(self.path / "run.json", RunFile)
 
-    def made_by(self) -> Provenance:
+    def made_by(self) -> dict[str, Any]:
         """The provenance of the run, empty where none can be read."""
         with suppress(DamagedFile, OSError):
             if (run := self.info()) is not None:
                 return run.provenance
-        return Provenance()
+        return {}
 
     def end(self) -> State | None:
         """How the run ended, or None if it has not ended well; raises DamagedFile."""
@@ -259,16 +257,12 @@ class RunDirectory:
         return State.RUNNING if _alive(beat) else State.LOST, ""
 
     def _contradiction(self, end: DoneFile) -> str:
-        """How a run's other files contradict done.json; empty if they agree."""
-        place = str(self.path / "run.json")
-        text = self.read("run.json")
+        text, records = self.read("run.json"), self.read("metrics.jsonl") or b""
         if text is None:
-            return f"{place} is missing"
-        run = parse_json(text, RunFile, place)
-        for name, run_id in (("run.json", run.spec.id), ("done.json", end.id)):
-            if run_id != self.id:
-                return f"{self.path / name} is of another run: {run_id[:20]}"
-        records = self.read("metrics.jsonl") or b""
+            return f"{self.path / 'run.json'} is missing"
+        run = parse_json(text, RunFile, str(self.path / "run.json"))
+        if run.spec.id != self.id:
+            return f"{self.path / 'run.json'} is of another run: {run.spec.id}"
         for name, content, wanted in (
             ("run.json", text, end.of_run),
             ("metrics.jsonl", records, end.sha256),

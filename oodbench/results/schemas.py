@@ -1,21 +1,28 @@
-"""Schemas of the small files of a results directory, checked at every read.
+"""The small files of a results directory, checked at every read, and records as lines of metrics.jsonl.
 
-Keys of a later version are left alone. A file of another schema number is refused.
+Keys of a later version are left alone. A file of another schema number is refused. Lines of metrics.jsonl
+are flat objects, which pandas reads as a table.
+
+    {"step": 20, "accuracy/0.2/in": 0.8069, "loss/0.2/in": 0.4455, "training_seconds": 1.2, ...}
+
+Each key of a value is METRIC/ENVIRONMENT/SPLIT, METRIC for one of the predictor itself, or METRIC/train
+for a mean over the steps since the record before. `columns` of run.json has what a key stands for, with the
+number of examples behind its values; names may hold a `/`.
 """
 
 import zipfile
 import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
-from typing_extensions import TypedDict
 
 from oodbench.errors import UserError
 from oodbench.files import read_regular
-from oodbench.identity import Digests
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import TRAIN, RunSpec, State
 
 SCHEMA = 2
 LARGEST_FILE = 2**30
@@ -31,7 +38,6 @@ UNREADABLE = (
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=2**31)]
-OPEN = ConfigDict(extra="allow")
 
 
 class DamagedFile(UserError):
@@ -41,49 +47,20 @@ class DamagedFile(UserError):
 class File(BaseModel):
     """A JSON file, or a line of one."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
-
-
-class Context(TypedDict):
-    """Facts about a run that tables need beyond its spec."""
-
-    __pydantic_config__ = OPEN  # type: ignore[misc]
-    dataset_label: str
-    training_environments: list[str]
-    classes: NotRequired[list[str]]
-    """The names of the classes in the order of their numbers; none if they have no names."""
-    metric: str
-    higher_is_better: bool
-    family: NotRequired[str | None]
-    shift: NotRequired[str | None]
-    data_notes: NotRequired[list[str]]
-    """What is unusual in how the data were read, and in what environments have."""
-    read_as: NotRequired[dict[str, str]]
-    """What each column of a table was read as, and why."""
-
-
-class Provenance(TypedDict, total=False):
-    """The code, libraries and machine that trained a run."""
-
-    __pydantic_config__ = OPEN  # type: ignore[misc]
-    oodbench: str
-    commit: str | None
-    torch: str
-    vectorized: bool
-    plugins: list[str]
-    code: str
-    """The code of results that another program made."""
-    started: str
-    digests: Digests
+    model_config = ConfigDict(strict=True, frozen=True, defer_build=True)
 
 
 class RunFile(File):
-    """run.json: the run's spec, and its provenance."""
+    """run.json: the run's spec, what tables need to know of it, and what trained it."""
 
     schema_: Literal[2] = Field(alias="schema")
     spec: RunSpec
-    context: Context
-    provenance: Provenance
+    context: dict[str, Any]
+    """`dataset_label`, `training_environments`, `metric`, `higher_is_better`, and what is known of these:
+    `classes` (names in the order of their numbers), `family`, `shift`, `data_notes` and `read_as` (what is
+    unusual in how data were read; what each column of a table was read as), `constant`."""
+    provenance: dict[str, Any]
+    """See `oodbench.results.provenance`; `code` is that of another program."""
     columns: dict[str, tuple[str | None, str | None, str, Count]] = Field(default={}, strict=False)
     """By the key of a value in metrics.jsonl: environment, split, metric, and its number of examples."""
 
@@ -133,25 +110,13 @@ class ProcessHeartbeat(File):
     """The steps by the runs' ids."""
 
 
-class LaunchSettings(TypedDict, total=False):
-    """Decisions of a launch for all runs of a sweep."""
-
-    __pydantic_config__ = OPEN  # type: ignore[misc]
-    sweep: dict[str, Any]
-    data_dir: str | None
-    plugins: list[str]
-    keep_predictions: bool
-    keep_weights: list[str]
-    launcher: str
-    resources: dict[str, Any]
-
-
 class SweepFile(File):
     """sweep.json: the name of a sweep and the settings of its launches; plan.parquet has its runs."""
 
     schema_: Literal[2] = Field(alias="schema")
     name: str
-    settings: LaunchSettings
+    settings: dict[str, Any]
+    """Decisions of a launch for all runs, see `oodbench.sweep.stored.store_plan`."""
 
 
 def brief(error: Exception) -> str:
@@ -193,3 +158,82 @@ def _reason(data: bytes, error: ValidationError) -> str:
     key = ".".join(map(str, first["loc"]))
     text = f"is damaged: {key + ': ' if key else ''}{first['msg']}"
     return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
+
+
+Column = tuple[str | None, str | None, str, int]
+"""The environment, split, metric and count of a value; the first two are None for the predictor's own."""
+COSTS = ("training_seconds", "waiting_seconds", "evaluation_seconds", "memory_mb")
+
+
+class Line(File):
+    """A line of metrics.jsonl."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float | None]
+    step: Count
+
+
+class Columns:
+    """The keys of a run's values and their meanings."""
+
+    def __init__(self, by_key: Mapping[str, Column]) -> None:
+        self.by_key = dict(by_key)
+        self._keys = {column: key for key, column in by_key.items()}
+
+    def _key(self, column: Column) -> str:
+        if column not in self._keys:
+            environment, split, metric, _ = column
+            name = "/".join([metric, *filter(None, (environment, split))])
+            key, number = name, 1
+            while key in self.by_key or key in ("step", *COSTS):
+                number += 1
+                key = f"{name}#{number}"
+            self._keys[column], self.by_key[key] = key, column
+        return self._keys[column]
+
+    def line(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The line of a record: its `step`, `train`, `cost` and `evaluations`; adds new keys."""
+        values = {
+            self._key((e["environment"], e["split"], e["metric"], e["count"])): e["value"]
+            for e in record["evaluations"]
+        }
+        train = record.get("train", {})
+        values |= {self._key((None, TRAIN, name, 1)): value for name, value in train.items()}
+        return {"step": record["step"], **values, **record.get("cost", {})}
+
+    def record(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """The record of a line."""
+        values = [(self.by_key[key], line[key]) for key in line if key in self.by_key]
+        cost = {name: line[name] for name in COSTS if name in line}
+        return {"step": line["step"], "cost": cost, **parted(values)}
+
+
+def parted(values: Iterable[tuple[Column, float | None]]) -> dict[str, Any]:
+    """The values of a step as a record has them: `evaluations`, and `train` by metric."""
+    names = ("environment", "split", "metric", "count")
+    known = list(values)
+    evaluations = [dict(zip(names, c, strict=True), value=v) for c, v in known if c[1] != TRAIN]
+    return {"train": {c[2]: v for c, v in known if c[1] == TRAIN}, "evaluations": evaluations}
+
+
+def whole_lines(text: bytes) -> list[dict[str, Any]]:
+    """The lines of a file, up to a torn or damaged one."""
+    lines = []
+    with suppress(ValidationError):
+        for bare in text.splitlines():
+            line = Line.model_validate_json(bare)
+            lines.append({"step": line.step, **line.__pydantic_extra__})
+    return lines
+
+
+def costs_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A run's last step and its COSTS; None for values that were not recorded.
+
+    Seconds of evaluation are added up over the records; the other costs are those of the last record.
+    """
+    if not lines:
+        return dict.fromkeys(("last_step", *COSTS))
+    spent = [s for line in lines if (s := line.get("evaluation_seconds")) is not None]
+    known = {name: lines[-1].get(name) for name in COSTS}
+    known["evaluation_seconds"] = sum(spent) if spent else None
+    return {"last_step": lines[-1]["step"], **known}

@@ -273,15 +273,10 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
             variant = _Variant(before, present, files(run.directory))
             key = repr((before, present, run.directory))
             variants[subject].setdefault(key, variant).ids.extend(ids)
-    reasons = [
-        Stale(
-            tuple(ids),
-            f"oodbench {v} trained {len(ids)} of {total} runs, and {__version__} is here",
-        )
-        for total in [sum(map(len, versions.values()))]
-        for v, ids in versions.items()
-        if v != __version__
-    ]
+    total, reasons = sum(map(len, versions.values())), list[Stale]()
+    for v in [v for v in versions if v != __version__]:
+        told = f"oodbench {v} trained {len(versions[v])} of {total} runs, and {__version__} is here"
+        reasons.append(Stale(tuple(versions[v]), told))
     for subject, of_subject in variants.items():
         reasons += _reasons(subject, of_subject.values(), totals[subject])
     return reasons

@@ -14,7 +14,7 @@ import pandas as pd
 
 from oodbench.errors import UserError, described, plugin_hint, unknown, wrong_result
 from oodbench.metrics import sees_attributes
-from oodbench.metrics.from_predictions import right_of
+from oodbench.metrics.builtin import right_of
 from oodbench.registry import Registry
 from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.run_spec import COMPLETE, RunSpec

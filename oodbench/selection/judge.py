@@ -260,7 +260,6 @@ def _seen(records: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
 
 
 def _laid_out(steps: pd.DataFrame, seen: pd.DataFrame) -> tuple[Numbers, Numbers]:
-    """The values and weights of the evidence of all steps, one after another."""
     seen = seen.merge(steps[["run", "step", "sets", "end"]], on=["run", "step"])
     # a run that has not ended may have lines twice, each of which would weigh half
     seen = seen.drop_duplicates(["end", "set"], keep="last")

@@ -80,28 +80,10 @@ def returning(value: str) -> Algorithm:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        "{'loss': loss.item()}",
-        "{'loss': loss.detach(), 'penalty': 1, 'moved': True}",
-        "{'loss': loss.detach().numpy(), 'penalty': loss.detach().reshape(1)}",
-        "{'loss': __import__('numpy').float32(0.5)}",
-    ],
-)
-def test_an_update_may_return_any_number(value: str) -> None:
-    algorithm, batch = returning(value), tiny_batch(TASKS["binary"], 0)
-    series = on_host([algorithm.train_step(batch, step) for step in range(3)])
-    assert all(isinstance(v, float) for values in series.values() for v in values)
-    assert len(series["loss"]) == 3
-
-
-@pytest.mark.parametrize(
     ("value", "sentence"),
     [
         ("{'loss': torch.zeros(2)}", r"one number as 'loss', not tensor\(\[0., 0.\]\)"),
         ("{'loss': loss, 'penalty': None}", "one number as 'penalty', not None"),
-        ("{'loss': loss, 'penalty': '0.5'}", "one number as 'penalty', not '0.5'"),
-        ("{'loss': loss, 'penalties': [1.0, 2.0]}", "one number as 'penalties', not "),
         ("loss.item()", "scalars by name, 'loss' among them, not [0-9.]+$"),
         ("{'risk': 0.5}", "scalars by name, 'loss' among them, not {'risk': 0.5}"),
     ],
@@ -110,6 +92,20 @@ def test_what_an_update_returns_that_is_no_number_is_told(value: str, sentence: 
     message = f"^`update` of the method Returning must return {sentence}"
     with pytest.raises(UserError, match=message):
         returning(value).train_step(tiny_batch(TASKS["binary"], 0), 0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{'loss': loss.item(), 'penalty': 1, 'moved': True}",
+        "{'loss': __import__('numpy').float32(0.5), 'penalty': loss.detach().reshape(1)}",
+    ],
+)
+def test_an_update_may_return_any_number(value: str) -> None:
+    algorithm, batch = returning(value), tiny_batch(TASKS["binary"], 0)
+    series = on_host([algorithm.train_step(batch, step) for step in range(3)])
+    assert all(isinstance(v, float) for values in series.values() for v in values)
+    assert len(series["loss"]) == 3
 
 
 def test_a_metric_of_some_steps_alone_is_told() -> None:

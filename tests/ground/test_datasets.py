@@ -82,20 +82,16 @@ DRAWN = (
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_trial_is_reproducible_and_unlike_another(name: str) -> None:
-    first, same, other = (make(name, {}).load(trial) for trial in (0, 0, 1))
+    loaded = []
+    for trial in (0, 0, 1):
+        torch.manual_seed(len(loaded))  # which no data depend on
+        loaded.append(make(name, {}).load(trial))
+    first, same, other = loaded
     for environment, data in first.items():
         assert torch.equal(data.x, same[environment].x)
         assert torch.equal(data.y, same[environment].y)
         assert not torch.equal(data.x, other[environment].x)
         assert not torch.equal(data.y, other[environment].y)
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_loading_does_not_depend_on_the_global_generator(name: str) -> None:
-    torch.manual_seed(1)
-    first = make(name, {}).load(0)
-    torch.manual_seed(2)
-    assert not differ(first, make(name, {}).load(0))
 
 
 @pytest.mark.parametrize(("name", "option"), EVERY)

@@ -62,45 +62,30 @@ def with_two(self: Any, one: Any, two: Any) -> Any: ...
 def with_none(self: Any) -> Any: ...
 
 
-MISSPELT = [
-    (Algorithm, "objectve", "objective"),
-    (Algorithm, "nextBuffers", "next_buffers"),
-    (FileDataset, "dowload", "download"),
-    (Rule, "evidnce", "evidence"),
-    (PredictionMetric, "of_prediction", "of_predictions"),
-    (Launcher, "lauch", "launch"),
-    (Network, "foward", "forward"),
+MISSPELT: list[tuple[type, str, str, Any]] = [
+    (Algorithm, "objectve", "objective", hook),
+    (Algorithm, "nextBuffers", "next_buffers", hook),
+    (FileDataset, "dowload", "download", hook),
+    (Rule, "evidnce", "evidence", hook),
+    (PredictionMetric, "of_prediction", "of_predictions", hook),
+    (Launcher, "lauch", "launch", hook),
+    (Network, "foward", "forward", hook),
+    (Dataset, "repaets", "repeats", True),
+    (Dataset, "normalisation", "normalization", None),
+    (Dataset, "lable", "label", property(with_none)),
+    (Dataset, "predictor_metric", "predictor_metrics", with_two),
+    (Dataset, "Option", "Options", type("Option", (), {})),
 ]
 
 
-@pytest.mark.parametrize(("base", "name", "nearest"), MISSPELT)
-def test_a_misspelt_hook_is_refused_with_the_right_name(
-    base: type, name: str, nearest: str
+@pytest.mark.parametrize(("base", "name", "nearest", "value"), MISSPELT)
+def test_what_is_misspelt_is_refused_with_the_right_name(
+    base: type, name: str, nearest: str, value: Any
 ) -> None:
     with pytest.raises(
         UserError, match=rf"^the .* Mine defines `{name}`.* `{nearest}`\?.*`_{name}`"
     ):
-        register(base, {name: hook})
-
-
-@pytest.mark.parametrize(
-    ("body", "nearest"),
-    [
-        ({"repaets": True}, "repeats"),
-        ({"normalisation": None}, "normalization"),
-        ({"evaluation_environment": ("b",)}, "evaluation_environments"),
-        ({"lable": property(with_none)}, "label"),
-        ({"predictor_metric": with_two}, "predictor_metrics"),
-        ({"Option": type("Option", (), {})}, "Options"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_misspelt_attribute_of_a_dataset_is_refused_with_the_right_name(
-    body: dict[str, Any], nearest: str
-) -> None:
-    (name,) = body
-    with pytest.raises(UserError, match=rf"Mine defines `{name}`.* `{nearest}`\?.*`_{name}`"):
-        register(Dataset, body)
+        register(base, {name: value})
 
 
 def test_helpers_of_a_dataset_are_taken() -> None:

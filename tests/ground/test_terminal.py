@@ -79,11 +79,9 @@ def test_every_command_prints_names_as_they_are(
     "command",
     [
         ("data", "check", NASTY),
-        ("data", "download", NASTY, "--data-dir", "data"),
         ("data", "check", "Spirals", "--data-dir", "data", "--set", f"{NASTY}=1"),
         ("verify", NASTY),
         ("sweep", "status", NASTY),
-        ("sweep", "clean", NASTY),
     ],
 )
 def test_a_wrong_name_is_text_in_its_error(

@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
 from oodbench.metrics import PredictionMetric, metrics
-from oodbench.metrics.from_predictions import probabilities
+from oodbench.metrics.builtin import probabilities
 from oodbench.results.predictions import Predictions
 
 

@@ -16,11 +16,15 @@ from oodbench.results import compact as compaction
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.sweep import launch as launches
-from tests.helpers.results.sweeps import ODD_METHODS, TINY, outcome, records_of
+from tests.helpers.results.sweeps import ODD_METHODS, outcome, records_of
 
-SWEEP = TINY | {
+SWEEP = {
     "name": "damaged",
     "plugins": [ODD_METHODS],
+    "datasets": [
+        {"name": "Spirals", "num_environments": 3, "num_examples": 10, "num_test_examples": 8}
+    ],
+    "network": "Linear",
     "algorithms": [
         *("ERM", "IRM", "Raising", "VREx"),
         {"name": "ERM", "label": "diverging", "hparams": {"lr": 1e38, "optimizer": "sgd"}},

@@ -38,9 +38,7 @@ Mine.power = 1
 }
 EDITS = [
     ("method.py", "= 3", "= 4"),
-    ("method.py", "Mine(Algorithm)", "Mine(Algorithm, object)"),
     ("method.py", "power = 1", "power = 2"),
-    ("method.py", "np.pi", "np.e"),
     ("method.py", "import numpy as np", "import math as np"),
     ("losses.py", "SCALE = 2", "SCALE = 3"),
     ("steps.py", "rate * x", "rate + x"),
@@ -49,7 +47,6 @@ EDITS = [
 ]
 NO_EDITS = [
     ("method.py", '"""A method."""\n', ""),
-    ("method.py", '    """Mine."""\n', ""),
     ("method.py", "  # numbers", "  # a number"),
     (
         "method.py",

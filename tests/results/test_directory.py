@@ -126,7 +126,6 @@ BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
         keys("run.json", spec=asdict(replace(SPEC, trial=SPEC.trial + 1))),
         r"run\.json is of another run",
     ),
-    "another run's done.json": (keys("done.json", id="f" * 16), r"done\.json is of another run"),
     "a done.json that is cut": (
         lambda run: (run.path / "done.json").write_text('{"status": "do'),
         r"done\.json is damaged",

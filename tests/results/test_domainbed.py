@@ -66,23 +66,15 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     ("change", "reason"),
     [
         (lambda r: r["args"].update(trial_seed=None), "trial_seed"),
-        (lambda r: r["args"].update(hparams_seed="0"), "hparams_seed"),
-        (lambda r: r["args"].update(trial_seed=True), "trial_seed"),
         (lambda r: r["args"].update(test_envs=[4]), r"test_envs \[4\] of 4 environments"),
         (lambda r: r["args"].update(test_envs=[0, 0]), r"test_envs \[0, 0\] of 4"),
-        (lambda r: r["args"].update(test_envs=[0, 1, 2, 3]), "test_envs .* of 4"),
-        (lambda r: r["args"].update(test_envs=None), "test_envs"),
-        (lambda r: r["args"].update(test_envs=[-1]), "test_envs"),
         (lambda r: r["args"].update(holdout_fraction=2), "holdout_fraction"),
         (lambda r: r["args"].pop("dataset"), "dataset"),
         (lambda r: r.update(env0_in_acc=[0.1, 0.2]), r"an accuracy is \[0.1, 0.2\]"),
         (lambda r: r.update(env0_in_acc="0.1"), "an accuracy is 0.1"),
         (lambda r: [r.pop(f"env1_{s}_acc") for s in ("in", "out")], "environments 0, 2, 3"),
         (lambda r: r["step"] and r.update(env9_in_acc=0.1), "different environments"),
-        (lambda r: r.update(step=-1), "step"),
-        (lambda r: r.update(hparams=[1]), "hparams"),
         (lambda r: r["hparams"].update(lr=float("nan")), "cannot be a run"),
-        (lambda r: r.update(step_time=[1.0]), "step_time"),
     ],
 )
 def test_a_run_that_cannot_be_read_is_named_and_left_out(

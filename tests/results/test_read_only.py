@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+import typer
+from typer.testing import CliRunner, Result
 
 from oodbench.report.cli import app as report
 from oodbench.results.compact import compact
@@ -36,34 +37,26 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["table", "{folder}"],
-        ["compare", "{folder}"],
-        ["why", "{folder}", "--algorithm", "ERM"],
-        ["html", "{folder}", "--out", "{out}/page.html"],
-    ],
-)
-def test_reports_of_results_that_cannot_be_written_to(
-    folder: Path, tmp_path: Path, arguments: list[str]
+def test_what_reads_works_and_what_would_write_says_so_in_one_sentence(
+    folder: Path, tmp_path: Path
 ) -> None:
-    result = CliRunner().invoke(report, [a.format(folder=folder, out=tmp_path) for a in arguments])
-    assert result.exit_code == 0, result.output
+    def invoke(app: typer.Typer, *arguments: str) -> Result:
+        return CliRunner().invoke(app, [a.format(folder=folder, out=tmp_path) for a in arguments])
 
-
-@pytest.mark.parametrize("arguments", [["clean", "--yes"], ["html"]])
-def test_what_would_write_there_says_so_in_one_sentence(folder: Path, arguments: list[str]) -> None:
-    verb, *options = arguments
-    app = report if verb == "html" else sweep
-    result = CliRunner().invoke(app, [verb, str(folder), *options])
-    assert result.exit_code == 2
-    (line,) = result.stderr.strip().splitlines()
-    assert "Read-only file system" in line
-
-
-def test_status_of_results_that_cannot_be_written_to(folder: Path) -> None:
-    result = CliRunner().invoke(sweep, ["status", str(folder)])
+    for reading in (
+        ("table", "{folder}"),
+        ("compare", "{folder}"),
+        ("why", "{folder}", "--algorithm", "ERM"),
+        ("html", "{folder}", "--out", "{out}/page.html"),
+    ):
+        result = invoke(report, *reading)
+        assert result.exit_code == 0, result.output
+    for app, verb in ((sweep, ("clean", "{folder}", "--yes")), (report, ("html", "{folder}"))):
+        result = invoke(app, *verb)
+        assert result.exit_code == 2
+        (line,) = result.stderr.strip().splitlines()
+        assert "Read-only file system" in line
+    result = invoke(sweep, "status", "{folder}")
     assert result.exit_code == 0 and "broken: " in result.output
     states = [Directory(folder).run(i).state() for i in Directory(folder).specs()]
     assert states == [State.DONE, State.DONE, State.BROKEN]

@@ -8,9 +8,9 @@ import pytest
 
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
-from oodbench.results.records import COSTS
 from oodbench.results.run_directory import RunDirectory
 from oodbench.results.run_spec import State
+from oodbench.results.schemas import COSTS
 from tests.results.test_directory import CONTEXT
 from tests.results.test_run_spec import SPEC
 

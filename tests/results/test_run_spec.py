@@ -1,8 +1,6 @@
 import json
 from dataclasses import asdict, replace
 
-import pytest
-
 from oodbench.results.run_spec import RunSpec
 
 SPEC = RunSpec(
@@ -25,23 +23,20 @@ def changed(**values: object) -> RunSpec:
     return replace(SPEC, **values)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"dataset": "E"},
-        {"options": {"n": 4}},
-        {"hparams": {"lr": 0.2}},
-        {"network_hparams": {"width": 3}},
-        {"test_environments": ("t", "u")},
-        {"validation_environments": ("v",)},
-        {"draw": 1},
-        {"trial": 2},
-        {"steps": 11},
-        {"holdout": 0.1},
-    ],
-)
-def test_every_value_is_part_of_the_identity(values: dict[str, object]) -> None:
-    assert changed(**values).id != SPEC.id
+CHANGES: dict[str, object] = {
+    **{
+        "dataset": "E",
+        "options": {"n": 4},
+        "hparams": {"lr": 0.2},
+        "network_hparams": {"width": 3},
+    },
+    **{"test_environments": ("t", "u"), "validation_environments": ("v",), "draw": 1, "trial": 2},
+    **{"steps": 11, "holdout": 0.1},
+}
+
+
+def test_every_value_is_part_of_the_identity() -> None:
+    assert len({SPEC.id, *(changed(**{k: v}).id for k, v in CHANGES.items())}) == 1 + len(CHANGES)
 
 
 def test_the_identity_is_frozen_and_is_of_no_row() -> None:

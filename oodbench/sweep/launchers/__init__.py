@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,7 +21,7 @@ from oodbench.registry import Registry
 from oodbench.results.directory import Directory
 from oodbench.results.ended import ended
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import Heartbeat, Provenance
+from oodbench.results.schemas import Heartbeat
 from oodbench.terminal import Terminal
 from oodbench.train.settings import TrainSettings
 from oodbench.validation import parse
@@ -121,7 +121,7 @@ class RunStatus:
     note: str = ""
     log: Path | None = None
     """The output of the run's last job, if it had one."""
-    provenance: Provenance = field(default_factory=Provenance, repr=False)
+    provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The run's provenance, if its state is read from the disk."""
 
 
@@ -203,7 +203,7 @@ def statuses_on_disk(results: Directory, ids: Iterable[str]) -> dict[str, RunSta
     statuses = {}
     for run_id in ids:
         if run_id in known:
-            made = cast(Provenance, known.provenances[run_id] or {})
+            made = known.provenances[run_id] or {}
             statuses[run_id] = RunStatus(known.states[run_id], provenance=made)
             continue
         run = results.run(run_id)
