@@ -82,7 +82,7 @@ DRAWN = (
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_trial_is_reproducible_and_unlike_another(name: str) -> None:
-    loaded = []
+    loaded: list[dict[str, Environment]] = []
     for trial in (0, 0, 1):
         torch.manual_seed(len(loaded))  # which no data depend on
         loaded.append(make(name, {}).load(trial))
