@@ -40,6 +40,11 @@ def compact(directory: Directory, patient: bool = True) -> int:
         about, records = read_folders(results, found)
         about = about[about["state"].isin(COMPLETE)]
         chosen = _to_merge(now, rows, len(about) > 0)
+        if now.contradicted.keys() - {*about.index}:
+            # parts that contradict each other stay until all these runs have ended again
+            chosen, about = [], about[~about.index.isin(list(now.contradicted))]
+        elif now.contradicted:
+            chosen = [*range(len(now.parts))]
         if chosen or len(about):
             new = rows[rows["id"].isin(about.index)].join(about, on="id")[RUNS.names]
             kept = _in_rows(now.runs[now.runs["part"].isin(chosen)], rows)

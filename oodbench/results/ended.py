@@ -44,6 +44,13 @@ class Part:
 
         return parsed(self.content, RECORDS, self.place)
 
+    def outcome(self, run_id: str) -> str:
+        """How a run ended, and its records, as a text."""
+        from oodbench.results.parquet import of_runs
+
+        runs = self.runs.loc[self.runs["id"] == run_id, ["state", "last_step"]]
+        return repr((runs.to_numpy().tolist(), of_runs(self.records, [run_id]).to_pylist()))
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -52,15 +59,39 @@ class Ended:
     path: Path
     """The results directory."""
     parts: tuple[Part, ...] = ()
-    wrong: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     """A sentence on each part that is left out."""
+
+    @cached_property
+    def wrong(self) -> tuple[str, ...]:
+        """A sentence on each part and each run that is left out."""
+        return *self.unread, *self.contradicted.values()
+
+    @cached_property
+    def contradicted(self) -> dict[str, str]:
+        """Runs whose records differ between parts: a sentence by run id."""
+        places = self._rows[["id", "part"]].drop_duplicates()
+        several = places[places.duplicated("id", keep=False)].groupby("id")["part"]
+        found = {str(run_id): [self.parts[i] for i in at] for run_id, at in several}
+        return {
+            i: f"{parts[0].place} and {parts[1].place} have unlike records of the run {i}"
+            for i, parts in found.items()
+            if len({part.outcome(i) for part in parts}) > 1
+        }
 
     @cached_property
     def runs(self) -> "pd.DataFrame":
         """The runs of all parts, a row for each row of the plan; `part` is the index of a run's part.
 
-        A run in several parts, as after an interrupted merge, is taken from the first.
+        A run in several parts, as after an interrupted merge, is taken from the first if all agree, and
+        is left out otherwise.
         """
+        rows = self._rows
+        first = rows["part"] == rows.groupby("id")["part"].transform("min")
+        return rows[first & ~rows["id"].isin(list(self.contradicted))]
+
+    @cached_property
+    def _rows(self) -> "pd.DataFrame":
         import pandas as pd
 
         from oodbench.results.parquet import RUNS
@@ -68,8 +99,7 @@ class Ended:
 
         if not self.parts:
             return pd.DataFrame(columns=[*RUNS.names, "part"])
-        rows = stacked_runs([part.runs.assign(part=i) for i, part in enumerate(self.parts)])
-        return rows[rows["part"] == rows.groupby("id")["part"].transform("min")]
+        return stacked_runs([part.runs.assign(part=i) for i, part in enumerate(self.parts)])
 
     @cached_property
     def states(self) -> dict[str, State]:

@@ -128,6 +128,29 @@ def test_a_damaged_part_is_named_and_left_out(parts: Directory, damage: str) -> 
     assert CliRunner().invoke(sweep, ["status", str(parts.path)]).exit_code == 0
 
 
+def test_a_run_that_two_parts_tell_otherwise_counts_nowhere_until_it_ends_again(
+    tmp_path: Path,
+) -> None:
+    ours, theirs = made(tmp_path / "ours"), made(tmp_path / "theirs", ROWS[1:], value=0.75)
+    for each in (ours, theirs):
+        compact(each.results)
+    for file in (theirs.results.path / "ended").glob("*.parquet"):
+        shutil.copy(file, ours.results.path / "ended")
+    for _ in range(2):  # a compaction keeps what both say
+        tables = read_results(ours.results)
+        assert tables.runs.groupby("label")["state"].agg(set).to_dict() == {
+            "ERM": {"done"},
+            "IRM": {"planned"},
+        }
+        assert sum("unlike records of the run" in str(note) for note in tables.notes) == 2
+        assert compact(ours.results) == 0
+    again = made(tmp_path / "again")
+    for run_id in theirs.runs:
+        shutil.copytree(again.results.run(run_id).path, ours.results.run(run_id).path)
+    assert compact(ours.results) == 2
+    assert not read_results(ours.results).notes and numbers(ours.results) == numbers(again.results)
+
+
 class Dying:
     """Lets a process die at one of its changes of the disk: nothing is changed from there on."""
 
