@@ -51,7 +51,7 @@ def audit(
 ) -> list[Finding]:
     """Compare test environments with those that are trained on, which `roles` pairs.
 
-    Inputs are compared by `hashes`; where none are given, by what takes no reading. Columns are judged in
+    Inputs are compared by `hashes`; where none are given, by what needs no reading. Columns are judged in
     the first of the roles.
     """
     found = list[Finding]()
@@ -128,7 +128,7 @@ def _shared(
 
 
 def _is_chance(tested: Array, trained: Array) -> bool:
-    """Whether the equal pairs within each of two sets let expect as many between them."""
+    """Whether the equal pairs within each of two sets would make as many between them expected."""
     size = 1 + max(tested.max(), trained.max())
     a, b = (np.bincount(numbers, minlength=size) for numbers in (tested, trained))
     within = [1 + int((n * (n - 1)).sum()) // 2 for n in (a, b)]
@@ -171,7 +171,7 @@ def _of_columns(
 
 
 def _told(values: Array, target: Array, is_class: bool) -> float:
-    """The accuracy or R2 of the best function of a column, or 0 where that is no surprise.
+    """The accuracy or R2 of the best function of a column, or 0 where chance explains it.
 
     It is estimated from neighbours in the order of the column, those with equal values if it has few.
     """

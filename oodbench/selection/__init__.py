@@ -59,7 +59,7 @@ class Rule(ABC):
     reads_predictions: ClassVar[bool] = False
     """Whether it reads kept predictions, which takes long: it judges only where it is named."""
     rows: ClassVar[Collection[str]] = ()
-    """The labels of the rows without which it judges none."""
+    """The labels of the rows that the rule cannot work without."""
 
     def __init__(self, name: str, metric: str | None = None) -> None:
         """Take `metric`, the metric whose score decides; None: each dataset's main one."""
@@ -198,7 +198,7 @@ def unserved(rule: Rule) -> UserError:
 
 
 def rule_names() -> list[str]:
-    """Names of the rules that records serve: those that judge a run alone first, that see tests last."""
+    """The rules that records suffice for: those that judge runs alone first, that see tests last."""
     rules = {n: rule for n, rule in selection_rules.items() if not rule.reads_predictions}
     return sorted(rules, key=lambda n: (rules[n].sees_test, not rules[n].judges_alone, n))
 

@@ -67,7 +67,7 @@ def forecast(
 
     rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
     for spec in specs:
-        if spec.precision == "tf32":  # which no CPU has
+        if spec.precision == "tf32":  # needs hardware that CPUs lack
             spec = replace(spec, precision="float32")
         rows.setdefault(row_of(spec), {}).setdefault(spec.bundle_key, []).append(spec)
     rng = random.Random(0)

@@ -68,7 +68,7 @@ class Training:
 
     @property
     def stop(self) -> int:
-        """The next step at which something may be due, wherever the run is resumed."""
+        """The next step at which something may be due, at whatever step the run is resumed."""
         step, spec = self.run.step, self.run.spec
         every = (spec.interval, CHECK_EVERY)
         return min(spec.steps, *(step // n * n + n for n in every))
@@ -221,7 +221,7 @@ def save_checkpoint(run: Run, directory: RunDirectory) -> None:
 
 
 def _copied(state: Any) -> Any:
-    """Copy the tensors: of a view, the whole matrix would be saved."""
+    """Copy the tensors: saving a view would save its whole matrix."""
     if isinstance(state, Mapping):
         return {key: _copied(value) for key, value in state.items()}
     if isinstance(state, list):

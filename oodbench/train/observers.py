@@ -50,7 +50,7 @@ class Observer:
         """Called when the run ends: done, diverged, interrupted or, with a sentence, failed."""
 
 
-_useless: set[type[Observer]] = set()  # what they lack has been said in this process
+_useless: set[type[Observer]] = set()  # their missing packages were reported in this process
 
 
 class Observers:
@@ -140,7 +140,7 @@ class _MLflow(Observer):
     def started(self, spec: RunSpec, step: int) -> None:
         import mlflow
 
-        # two processes that make the tables of a new store meet each other's
+        # two processes that make the tables of a new store collide
         lock = Path(tempfile.gettempdir()) / f"oodbench-mlflow-{getpass.getuser()}.lock"
         try:
             with FileLock(lock):

@@ -20,7 +20,7 @@ from oodbench.files import POINTER, is_pointer
 from oodbench.identity import by_stamp
 
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-"""The formats that are read, by Pillow's names; it reads others by programs that files can command."""
+"""The formats that are read, by Pillow's names; others need external programs, which files can invoke."""
 ENDINGS = frozenset(
     ".jpg .jpeg .jpe .jfif .png .apng .gif .bmp .tif .tiff .webp .avif .jp2 .ppm .pgm .pbm .pnm".split()
 )
