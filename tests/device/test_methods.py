@@ -25,7 +25,7 @@ FITTED = {
     "LinearVREx": "a run is a descent in machine code on the host",
 }
 """The methods that leave the device, and why."""
-READ_ON_HOST = {"DGSAM", "Fish", "GGA", "MLDG", "PGrad"}
+READ_ON_HOST = {"DGSAM", "F_IRM_Game", "Fish", "GGA", "MLDG", "PGrad", "V_IRM_Game"}
 """The methods whose noise is an order that Python follows, or a seed."""
 EVERYWHERE: list[dict[str, Any]] = [
     {"environments_per_step": 3, "optimizer": "sgd"},
