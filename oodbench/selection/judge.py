@@ -100,7 +100,7 @@ def judge(tables: Tables, rule: str | None = None) -> Chosen:
     name, runs = rule or usual(tables), tables.runs
     marked = [kind for kind in KINDS if kind != "ceiling" and runs[kind].any()]
     if marked:
-        others = runs.loc[~runs[[*KINDS]].any(axis=1), "dataset_label"]
+        others = runs.loc[~runs[[*KINDS]].any(axis=1), "dataset_label"].unique()
         beside = runs["dataset_label"].isin(others)
         if not beside.all():
             runs = runs.assign(**{kind: runs[kind] & beside for kind in marked})

@@ -56,7 +56,8 @@ class Numbers:
         scored, runs = tables.scores, tables.runs
         if scored is not None:
             ids = scored.loc[scored["rule"] == rule, "id"]
-            kept = runs["dataset_label"].isin(runs.loc[runs["id"].isin(ids), "dataset_label"])
+            serving = runs.loc[runs["id"].isin(ids), "dataset_label"].unique()
+            kept = runs["dataset_label"].isin(serving)
             tables = tables if kept.all() else subset(tables, runs[kept])
         if tables.runs.empty:
             raise UserError(f"no dataset serves the rule {rule}")
