@@ -40,7 +40,7 @@ Ended = Callable[[str, State, str], None]
 """Called with a run's id, its state and, for a failure, one sentence."""
 Steps = Callable[[int], None]
 DATA_BYTES = 2**30
-"""The bytes of inputs above which no further run joins a program, as its data may be others."""
+"""No run brings further data into a program whose inputs in memory exceed this many bytes."""
 BEAT_SECONDS = 5.0
 """Seconds between two heartbeats of a run."""
 
@@ -83,18 +83,19 @@ def execute_bundle(
     cannot be vectorized at all is trained run by run.
     """
     # runs with the same data side by side
-    ordered = sorted(runs, key=lambda run: (run[0].trial, run[0].test_environments, run[0].draw))
+    ordered = sorted(runs, key=lambda run: (*_data_of(run[0]), run[0].draw))
     # absolute, as a method may change the working directory
     waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in ordered)
     interrupts = interrupts or Interrupts()
     most, alone = settings.vectorize or MAX_VECTORIZED, set[str]()
+    keys = dict[str, tuple[object, ...]]()
     with Heartbeats() as heartbeats:
         while waiting and not interrupts.stop:
             limit = 0 if waiting[0][0].id in alone else most
             bundle = _Bundle(settings, ended, heartbeats)
             try:
                 with clean_process(settings.threads):
-                    bundle.acquire(waiting, limit)
+                    bundle.acquire(waiting, limit, keys)
                 with clean_process(settings.threads):  # undoes settings made in building
                     bundle.train(progress, interrupts)
             except Exception as error:
@@ -120,6 +121,10 @@ def execute_bundle(
     for spec, _ in waiting:
         ended(spec.id, State.INTERRUPTED, "")
     return []
+
+
+def _data_of(spec: RunSpec) -> tuple[object, ...]:
+    return spec.trial, spec.test_environments, spec.validation_environments
 
 
 @dataclass(eq=False)
@@ -151,15 +156,25 @@ class _Bundle:
         self._heartbeats = heartbeats
         self._time_limit = contextlib.ExitStack()
 
-    def acquire(self, waiting: deque[tuple[RunSpec, RunDirectory]], limit: int) -> None:
+    def acquire(
+        self,
+        waiting: deque[tuple[RunSpec, RunDirectory]],
+        limit: int,
+        keys: dict[str, tuple[object, ...]],
+    ) -> None:
         """Acquire runs of `waiting` that are trained together: at least one if any is free.
 
-        A limit of 0 means one run, trained by itself.
+        A limit of 0 means one run, trained by itself. `keys` keeps the `program_key` of runs that were
+        loaded before, by id.
         """
         first: Run | None = None
+        key: tuple[object, ...] = ()
         others: list[tuple[RunSpec, RunDirectory]] = []
-        while waiting and len(self.held) < max(1, limit) and self._data_bytes() < DATA_BYTES:
+        while waiting and len(self.held) < max(1, limit) and self._fits(waiting[0][0]):
             spec, directory = waiting.popleft()
+            if first is not None and keys.get(spec.id, key) != key:
+                others.append((spec, directory))
+                continue
             held = self._hold(spec, directory)
             run = None if held is None else self._load(held)
             if held is None or run is None:
@@ -168,15 +183,19 @@ class _Bundle:
                 first = run
                 self.vectorized = limit > 0 and why_alone(run) is None
                 limit = min(limit, capacity(run)) if self.vectorized else 1
-            elif program_key(run) != program_key(first):
+                key = program_key(run) if self.vectorized else ()
+            elif keys.setdefault(spec.id, program_key(run)) != key:
                 self._release(held)
                 others.append((spec, directory))
         waiting.extend(others)
 
-    def _data_bytes(self) -> int:
+    def _fits(self, spec: RunSpec) -> bool:
+        if any(_data_of(spec) == _data_of(held.spec) for held in self.held):
+            return True
         trainings = [held.training for held in self.held if held.training is not None]
         every = [e.x for t in trainings for e in t.run.data.environments.values()]
-        return sum({x.data_ptr(): x.nbytes for x in every if isinstance(x, Tensor)}.values())
+        held = {x.data_ptr(): x.nbytes for x in every if isinstance(x, Tensor)}
+        return sum(held.values()) < DATA_BYTES
 
     def _hold(self, spec: RunSpec, directory: RunDirectory) -> _Held | None:
         """None, once `ended` is called, for a run that has ended or that another process trains."""

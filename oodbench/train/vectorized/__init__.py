@@ -14,9 +14,11 @@ off.
 import math
 import traceback
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from oodbench.networks.base import Network, Perturbation
 from oodbench.train.evaluate import whole_metrics
@@ -33,6 +35,10 @@ LAYERS = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 """Layers that may use a weight several times for one input."""
 DEVICE_SHARE = 0.8
 """The share of a device's free memory that all vectorized programs on it may need together."""
+PLAIN = (bool, int, float, str, tuple, list, dict, Tensor, np.ndarray)
+"""The types of a method's attributes by which runs may differ without another shape."""
+MODULE = {*vars(nn.Module()), "optimizers"}
+"""The attributes of every module, whose parameters and buffers are compared by their shapes."""
 HOOKS = ("prepare", "next_buffers", "objective", "combine", "predict")
 """The functions of a method that are called once for many runs."""
 LEAF = (
@@ -53,8 +59,7 @@ ADVICE = {
     "from `batch.noise`",
     "dynamic shape": "picks by values, so that the shape depends on them (a mask as an index, `nonzero`, "
     "`unique`): multiply by the mask or write `torch.where`",
-    "each run has its own environments": "reads names, sizes or counts of the environments: read them in "
-    "`__init__`, and keep what follows in a buffer",
+    "OfEachRun": "reads names, sizes or counts of the environments: read them in `__init__`",
     "data pointer": "leaves torch (`.numpy()`, `.tolist()`): stay with tensors",
     "inplace": IN_PLACE,
     "doesn't match the broadcast shape": IN_PLACE,
@@ -175,14 +180,23 @@ def _linear_only(network: nn.Module) -> bool:
 def program_key(run: Run) -> tuple[object, ...]:
     """The properties that the runs of one program share beyond `RunSpec.bundle_key`.
 
-    These are the shapes of parameters and buffers, the batch's size and the optimizer's options.
+    These are the shapes of parameters and buffers, the batch's size, the optimizer's options, and the
+    numbers, texts and tensors that the method keeps as plain attributes, which are those of the first run.
     """
     shapes = tuple((n, p.shape, p.requires_grad) for n, p in run.algorithm.named_parameters())
     shapes += tuple((n, b.shape, False) for n, b in run.algorithm.named_buffers())
     optimizer = shared_options(run.algorithm.optimizers["main"]) or {}
     h = run.algorithm.hparams
     batch = (len(run.names), run.batches.batch_size, h.accumulation > 1, h.head_only > 0)
-    return shapes, batch, tuple(map(str, optimizer.items()))
+    kept = vars(run.algorithm).items()
+    plain = tuple(
+        (n, repr(_listed(v))) for n, v in kept if isinstance(v, PLAIN) and n not in MODULE
+    )
+    return shapes, batch, tuple(map(str, optimizer.items())), plain
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor | np.ndarray) else value
 
 
 def explained(error: BaseException) -> str | None:

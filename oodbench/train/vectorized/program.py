@@ -373,13 +373,19 @@ def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
     return varying
 
 
-class OfEachRun(tuple[Any, ...]):
-    """What a run's `Problem` says of its environments: runs of a program share no more than the length."""
+class OfEachRun:
+    """A field of `Problem` that may differ between the runs of a program: only its length can be read."""
 
-    def _refuse(self, *_: object) -> Any:
-        raise RuntimeError("each run has its own environments")
+    def __init__(self, values: Sequence[object]) -> None:
+        self._length = len(values)
 
-    __getitem__ = __iter__ = __contains__ = index = count = _refuse
+    def __len__(self) -> int:
+        return self._length
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("an OfEachRun equals nothing")
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class _Batches:

@@ -1,5 +1,6 @@
 """The same run has the same bits whatever is trained beside it, and however it is asked for."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import oodbench
+from oodbench.registry import load_plugins
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.sweep.file import validate
@@ -95,6 +97,22 @@ def test_a_few_runs_in_another_order(
     wanted = records(whole)
     require_same(records(whole, ids[1:6], workers=2), wanted)
     require_same(records(whole, ids[::-1], vectorize=1), wanted)
+
+
+@pytest.mark.parametrize(("name", "warned"), [("KeepsNames", False), ("ReadsNames", True)])
+def test_a_method_has_the_environments_of_its_own_run(
+    name: str, warned: bool, records: Callable[..., Records]
+) -> None:
+    keys = SWEEPS["SEM"] | {"steps": 4, "evaluate_every": 4, "test_environments": "each"}
+    plugins = ("tests.helpers.algorithms.of_environments",)
+    load_plugins(plugins)
+    values = {"name": "t", "algorithms": [name], "trials": 2, **keys}
+    whole = make_plan(validate(values, "t"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        require_same(records(whole, workers=2, plugins=plugins), records(whole))
+    told = [str(w.message) for w in caught if "trained together" in str(w.message)]
+    assert bool(told) == warned and all("read them in `__init__`" in text for text in told)
 
 
 def from_python(sweep: str, kind: str, whole: Plan, folder: Path) -> Records:

@@ -10,7 +10,8 @@ from oodbench.train.vectorized import explained
 from oodbench.train.vectorized.program import OfEachRun
 
 KEPT = torch.zeros(4)
-NAMES = OfEachRun(("a", "b"))
+NAMES: Any = OfEachRun(("a", "b"))
+SIZES: Any = OfEachRun((2, 2))
 
 
 def branch(x: Tensor) -> Tensor:
@@ -42,6 +43,11 @@ class Method:
         (lambda x: x.numpy(), "stay with tensors"),
         (lambda x: x * NAMES.index("b"), "read them in `__init__`"),
         (lambda x: x * ("b" in NAMES), "read them in `__init__`"),
+        (lambda x: x * (NAMES == ("a", "b")), "read them in `__init__`"),
+        (lambda x: x * sum(SIZES), "read them in `__init__`"),
+        (lambda x: x * torch.tensor(SIZES), "read them in `__init__`"),
+        (lambda x: torch.split(x, SIZES), "read them in `__init__`"),
+        (lambda x: x * torch.ones(SIZES), "read them in `__init__`"),
         (lambda x: KEPT.copy_(x), "from `next_buffers`"),
         (lambda x: KEPT.add_(x), "from `next_buffers`"),
     ],
@@ -49,7 +55,7 @@ class Method:
 def test_an_error_says_what_to_write_instead(body: Callable[[Tensor], Any], advice: str) -> None:
     method = Method(body)
     for hook in (method.objective, method.next_buffers):
-        with pytest.raises(RuntimeError) as caught:
+        with pytest.raises((RuntimeError, TypeError, ValueError, AttributeError)) as caught:
             vmap(hook)(torch.randn(3, 4))
         found = explained(caught.value)
         assert found is not None and found.startswith(
