@@ -4,12 +4,10 @@ import copy
 import io
 import itertools
 import math
-import random
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +29,12 @@ from oodbench.errors import UserError
 from oodbench.hparams import checked, defaults, distributions, draw
 from oodbench.tasks import Task
 from oodbench.train.averages import make_average
+from oodbench.train.process import (
+    generator_states,
+    kept_generators,
+    seed_process,
+    set_generator_states,
+)
 
 SHORT = 60
 """Steps of a short run."""
@@ -48,21 +52,6 @@ def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> Non
         assert value.isfinite(), f"'{name}' is {value.item()} at step {step}"
     for name, parameter in algorithm.named_parameters():
         assert parameter.isfinite().all(), f"'{name}' is not finite after step {step}"
-
-
-@requirement
-@on_one_task
-def draws_what_a_checkpoint_keeps(cls: type[Algorithm], task: Task) -> None:
-    """An update draws no random numbers of numpy's or Python's global generators.
-
-    Checkpoints do not keep their states. Draw in `noise(self, batch, generator)`, and read `batch.noise`.
-    """
-    algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
-    before = repr(np.random.get_state(legacy=False)), random.getstate()
-    _updates(algorithm, (0, LAST))
-    after = repr(np.random.get_state(legacy=False)), random.getstate()
-    drawn = [n for n, a, b in zip(("numpy.random", "random"), before, after, strict=True) if a != b]
-    assert not drawn, f"it draws from `{'` and `'.join(drawn)}`"
 
 
 @requirement
@@ -170,7 +159,12 @@ def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
                 if size == len(order):
                     state[name] = state[name].index_select(axis, torch.tensor(order))
     permuted.load_state_dict(state)
+    before = torch.get_rng_state().tolist(), generator_states()
     wanted = network_step(plain, batch, LAST)
+    if (torch.get_rng_state().tolist(), generator_states()) != before:
+        raise DoesNotApply(
+            "its update draws random numbers, which depend on the environments' order"
+        )
     reordered = network_step(permuted, replace(batch.of(order), environments=None), LAST)
     require_close(reordered, wanted, "the gradient depends on the environments' order")
 
@@ -189,7 +183,8 @@ def ignores_the_layout_in_memory(cls: type[Algorithm], task: Task) -> None:
     if reason is not None or not cls.trains_network:
         raise DoesNotApply(reason or "it does not train the network")
     formats = (torch.contiguous_format, torch.channels_last)
-    wanted, *others = [_trained(cls, image, *each) for each in itertools.product(formats, formats)]
+    with kept_generators():
+        wanted, *others = [_trained(cls, image, *f) for f in itertools.product(formats, formats)]
     for weights in others:
         error = max(float((w - weights[name]).abs().max()) for name, w in wanted.items())
         assert error <= 1e-8, f"weights differ by {error:.2g} after three updates"
@@ -199,6 +194,7 @@ def _trained(
     cls: type[Algorithm], task: Task, inputs: torch.memory_format, weights: torch.memory_format
 ) -> dict[str, Tensor]:
     algorithm = tiny_algorithm(cls, tiny_problem(task), network="ConvNet", memory_format=weights)
+    seed_process(0)
     for step in (0, 1, LAST):
         batch = tiny_batch(task, step)
         laid_out: dict[str, Any] = {}
@@ -220,14 +216,15 @@ def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
     whole, resumed = (tiny_algorithm(cls, problem, dtype=torch.float32) for _ in range(2))
     _updates(whole, range(3))
     file = io.BytesIO()
-    torch.save((_state(whole), torch.get_rng_state()), file)
+    torch.save((_state(whole), torch.get_rng_state(), generator_states()), file)
     _updates(whole, range(3, 6))
     file.seek(0)
-    (state, optimizers), rng = torch.load(file, weights_only=True)
+    (state, optimizers), rng, of_process = torch.load(file, weights_only=True)
     resumed.load_state_dict(state)
     for name, optimizer in resumed.optimizers.items():
         optimizer.load_state_dict(optimizers[name])
     torch.set_rng_state(rng)
+    set_generator_states(of_process)
     _updates(resumed, range(3, 6))
     (wanted, wanted_optimizers), (state, optimizers) = _state(whole), _state(resumed)
     for name, value in wanted.items():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs
 from oodbench.conformance import functions, updates
-from oodbench.conformance.requirement import Requirement
+from oodbench.conformance.requirement import DoesNotApply, Requirement
 from oodbench.conformance.tiny_problems import TASKS
 from oodbench.gradients.backward import Reduction
 from oodbench.hparams import hparam, log_uniform, uniform
@@ -129,16 +129,6 @@ class Attached(Algorithm):
         return out.risks.max()
 
 
-class Shuffling(Algorithm):
-    """An order that no checkpoint keeps."""
-
-    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        first = int(np.random.permutation(batch.x.shape[0])[0])
-        loss = self.outputs(batch, step).risks[first]
-        self.descend(loss, step)
-        return {"loss": loss.detach()}
-
-
 class NeedsTwoExamples(Algorithm):
     """A sample variance within each environment."""
 
@@ -173,7 +163,6 @@ class OutOfLimits(Algorithm):
         (PlainShift, updates.is_averaged_as_a_whole, "loaded weights .*`self.register_buffer"),
         (Fused, updates.ignores_the_layout_in_memory, "weights differ by .*`.*optimizer_of`"),
         (Attached, updates.updates_are_finite, "'worst' is not detached"),
-        (Shuffling, updates.draws_what_a_checkpoint_keeps, "`numpy.random`.*`noise"),
         (NeedsTwoExamples, updates.takes_one_example, "'loss' is nan"),
         (OutOfLimits, updates.draws_within_limits, "'weight' .* must be at least 0.5"),
     ],
@@ -185,3 +174,20 @@ def test_a_broken_requirement_is_named(
 ) -> None:
     with pytest.raises(AssertionError, match=sentence):
         check(cls, TASKS["binary"])
+
+
+class Shuffling(Algorithm):
+    """An update that draws from a generator of the process."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        first = int(np.random.permutation(batch.x.shape[0])[0])
+        loss = self.outputs(batch, step).risks[first]
+        self.descend(loss, step)
+        return {"loss": loss.detach()}
+
+
+def test_an_update_that_draws_random_numbers_resumes_and_has_no_order() -> None:
+    for check in (updates.resumes_exactly, updates.ignores_the_layout_in_memory):
+        check(Shuffling, TASKS["binary"])
+    with pytest.raises(DoesNotApply, match="draws random numbers"):
+        updates.ignores_the_order_of_environments(Shuffling, TASKS["binary"])
