@@ -4,7 +4,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, final
 
@@ -24,9 +24,10 @@ from oodbench.registry import CHANGES, Registry, folder
 from oodbench.seeds import derive
 from oodbench.steps import Batch as Batch
 from oodbench.steps import Drawing as Drawing
+from oodbench.steps import Needs as Needs
 from oodbench.steps import Outputs as Outputs
+from oodbench.steps import Problem as Problem
 from oodbench.steps import concatenated, scalars
-from oodbench.tasks import Task
 
 __path__ = [str(folder("algorithms"))]
 
@@ -86,66 +87,6 @@ def beta(alpha: float, shape: tuple[int, ...], generator: torch.Generator) -> Te
     """Draw from Beta(alpha, alpha) in float64, by inverting uniform numbers that do not depend on alpha."""
     quantiles = torch.rand(shape, generator=generator, dtype=torch.float64)
     return torch.from_numpy(scipy.special.betaincinv(alpha, alpha, quantiles.numpy()))
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The facts about a run that its algorithm is built from."""
-
-    input_shape: tuple[int, ...]
-    task: Task
-    environments: tuple[str, ...]
-    """Names of the training environments, in the order in which batches stack them."""
-    steps: int
-    attributes: int = 0
-    """The number of values of the examples' attribute; 0: they have none."""
-    discrete: bool = False
-    """Whether inputs are token ids, which cannot be averaged."""
-    sizes: tuple[int, ...] = ()
-    """The number of training examples of each environment."""
-    counts: tuple[tuple[int, ...], ...] = ()
-    """The number of training examples of each group, by environment; groups are numbered as in
-    `Task.groups`, and are classes if there is no attribute. Empty if targets are not classes."""
-    pretrained: bool = False
-    """Whether the network has weights that were trained on other data."""
-    zero_shot: bool = False
-    """Whether the network's head predicts classes before any training, as one made of texts does."""
-    seed: int = 0
-    """Seed of everything that all runs of a trial share: data noise, splits, initial weights, order of
-    batches."""
-    autocast: torch.dtype | None = None
-    """The dtype of the network's passes in training, by autocast; None: the parameters' dtype. Outputs,
-    losses, gradients and masks have the parameters' precision."""
-    hparams: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """The method's hyperparameters, for `skip` to look at."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Needs:
-    """Requirements of a method beyond the inputs and targets of one training environment."""
-
-    environments: int = 1
-    """The least number of training environments."""
-    attributes: bool | Mapping[str, object] = False
-    """Whether batches must hold attributes, or the values of hyperparameters at which they must."""
-    index: bool = False
-    """Whether a batch must hold each example's index in its environment."""
-    views: int = 0
-    """The number of extra views of every input in a batch, each a new draw of the dataset's training
-    augmentation; without an augmentation they are copies, and `prepare` may replace them. The network sees
-    them in the same pass; losses and risks are those of the first view."""
-    pretrained: bool = False
-    """Whether the network has to start from pretrained weights."""
-    zero_shot: bool = False
-    """Whether the network's head has to predict classes before any training."""
-    packages: Mapping[str, str] = field(default_factory=dict)
-    """Optional packages that the method imports, each with the command that installs it."""
-
-    def has_attributes(self, hparams: Mapping[str, Any]) -> bool:
-        """Whether batches must hold attributes, with these hyperparameters."""
-        if isinstance(self.attributes, bool):
-            return self.attributes
-        return all(hparams[name] == value for name, value in self.attributes.items())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The data of a training step: a batch, and the outputs of a forward pass."""
+"""What a method is given: facts about its run, the batch of a step, and the outputs of a forward pass."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +10,66 @@ from torch import Tensor
 
 from oodbench.errors import UserError, wrong_result
 from oodbench.tasks import Task
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The facts about a run that its algorithm is built from."""
+
+    input_shape: tuple[int, ...]
+    task: Task
+    environments: tuple[str, ...]
+    """Names of the training environments, in the order in which batches stack them."""
+    steps: int
+    attributes: int = 0
+    """The number of values of the examples' attribute; 0: they have none."""
+    discrete: bool = False
+    """Whether inputs are token ids, which cannot be averaged."""
+    sizes: tuple[int, ...] = ()
+    """The number of training examples of each environment."""
+    counts: tuple[tuple[int, ...], ...] = ()
+    """The number of training examples of each group, by environment; groups are numbered as in
+    `Task.groups`, and are classes if there is no attribute. Empty if targets are not classes."""
+    pretrained: bool = False
+    """Whether the network has weights that were trained on other data."""
+    zero_shot: bool = False
+    """Whether the network's head predicts classes before any training, as one made of texts does."""
+    seed: int = 0
+    """Seed of everything that all runs of a trial share: data noise, splits, initial weights, order of
+    batches."""
+    autocast: torch.dtype | None = None
+    """The dtype of the network's passes in training, by autocast; None: the parameters' dtype. Outputs,
+    losses, gradients and masks have the parameters' precision."""
+    hparams: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The method's hyperparameters, for `skip` to look at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """Requirements of a method beyond the inputs and targets of one training environment."""
+
+    environments: int = 1
+    """The least number of training environments."""
+    attributes: bool | Mapping[str, object] = False
+    """Whether batches must hold attributes, or the values of hyperparameters at which they must."""
+    index: bool = False
+    """Whether a batch must hold each example's index in its environment."""
+    views: int = 0
+    """The number of extra views of every input in a batch, each a new draw of the dataset's training
+    augmentation; without an augmentation they are copies, and `prepare` may replace them. The network sees
+    them in the same pass; losses and risks are those of the first view."""
+    pretrained: bool = False
+    """Whether the network has to start from pretrained weights."""
+    zero_shot: bool = False
+    """Whether the network's head has to predict classes before any training."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Optional packages that the method imports, each with the command that installs it."""
+
+    def has_attributes(self, hparams: Mapping[str, Any]) -> bool:
+        """Whether batches must hold attributes, with these hyperparameters."""
+        if isinstance(self.attributes, bool):
+            return self.attributes
+        return all(hparams[name] == value for name, value in self.attributes.items())
 
 
 class Drawing(NamedTuple):

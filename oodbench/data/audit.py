@@ -128,7 +128,7 @@ def _shared(
 
 
 def _is_chance(tested: Array, trained: Array) -> bool:
-    """Whether the equal pairs within each of two sets would make as many between them expected."""
+    """Whether chance explains the equal pairs between two sets, given those within each."""
     size = 1 + max(tested.max(), trained.max())
     a, b = (np.bincount(numbers, minlength=size) for numbers in (tested, trained))
     within = [1 + int((n * (n - 1)).sum()) // 2 for n in (a, b)]

@@ -55,6 +55,12 @@ def over_training(frames: Tables) -> pd.DataFrame:
     return pd.DataFrame(wide.reindex(columns=[*KEYS, "step", TRAIN, TEST, CSR]))
 
 
+def fitted(curves: pd.DataFrame) -> "pd.Series[float]":
+    """The first evaluated step at which a run has all training examples right, by KEYS; NaN if none."""
+    steps = curves["step"].where(curves[TRAIN] == 1)
+    return steps.groupby([curves[key] for key in KEYS]).min()
+
+
 def errors_of_examples(frames: Tables) -> dict[str, Numbers]:
     """Whether each of R runs misclassifies each of N training examples at the first step, (R, N), by
     dataset (and method, of several); raises UserError if predictions are not kept, or of other data in
@@ -207,10 +213,15 @@ def _over_sizes(curves: pd.DataFrame) -> list[Panel]:
     """Figures 3.5 and 3.6: the best test accuracy, and the steps until all training examples are right in
     every trial, by the number in the row's label, such as `64 units`.
     """
-    fitted = curves["step"].where(curves[TRAIN] == 1)
-    sizes = curves["label"].str.extract(r"([0-9.]+)", expand=False).astype(float)
-    runs = curves.assign(fitted=fitted, size=sizes).groupby(["size", "dataset_label", "trial"])
-    by_size = runs.agg(best=(TEST, "max"), fitted=("fitted", "min")).groupby(level=[0, 1])
+    runs = (
+        curves.groupby(KEYS)[TEST]
+        .max()
+        .to_frame("best")
+        .assign(fitted=fitted(curves))
+        .reset_index()
+    )
+    sizes = runs["label"].str.extract(r"([0-9.]+)", expand=False).astype(float)
+    by_size = runs.assign(size=sizes).groupby(["size", "dataset_label"])
     means = {
         f"best {TEST}": by_size["best"].mean(),
         "steps until fitted": by_size["fitted"].agg(lambda steps: steps.mean(skipna=False)),

@@ -1,4 +1,4 @@
-"""Launches all runs of a sweep, or some of them by id.
+"""Launches all runs of a sweep, or some of them by id, and decides about those that are stored.
 
 A sweep goes through a launch in this order: `resolve` and `plan`, then what its results directory holds,
 then a launcher, then the leaderboard.
@@ -32,16 +32,15 @@ from oodbench.sweep.file import Sweep
 from oodbench.sweep.launchers import (
     Job,
     Launcher,
-    LaunchOptions,
     RunStatus,
     launchers,
     statuses_on_disk,
 )
+from oodbench.sweep.launchers import LaunchOptions as LaunchOptions
 from oodbench.sweep.plan import Plan, make_plan, show_plan
 from oodbench.terminal import Terminal, counted, printable, terminal
 from oodbench.train.digests import digests_now
 
-__all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs"]
 COMPACT_SECONDS = 30.0
 """Seconds between two compactions while runs are trained."""
 SHARED_KEYS = {

@@ -7,14 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+class CannotMount(Exception):
+    """This process may not mount file systems."""
+
+
 @contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A file system in memory at a new folder; raises PermissionError where we may not mount one."""
+    """A file system in memory at a new folder; raises CannotMount where we may not mount one."""
     folder.mkdir()
     mount = shutil.which("mount")
     command = [mount or "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        raise PermissionError("no file system can be mounted here")
+        raise CannotMount("no file system can be mounted here")
     try:
         yield folder
     finally:

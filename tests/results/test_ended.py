@@ -24,7 +24,7 @@ from oodbench.results.schemas import DamagedFile
 from oodbench.sweep.cli import app as sweep
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
-from tests.helpers.disks import mounted
+from tests.helpers.disks import CannotMount, mounted
 from tests.helpers.kills import Killed
 from tests.helpers.results.made import Made, flat
 from tests.helpers.results.sweeps import outcome, tiny_file
@@ -246,7 +246,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
                     continue
                 break
             assert numbers(results) == wanted and not list((disk / "out" / "runs").iterdir())
-    except PermissionError as error:
+    except CannotMount as error:
         pytest.skip(str(error))
 
 

@@ -12,7 +12,7 @@ from oodbench.results.compact import compact
 from oodbench.results.directory import Directory
 from oodbench.results.run_spec import State
 from oodbench.sweep.cli import app as sweep
-from tests.helpers.disks import mounted, remount
+from tests.helpers.disks import CannotMount, mounted, remount
 from tests.helpers.results.made import Made, flat
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             (disk / "out" / "runs" / "unplanned").mkdir()
             remount(disk, "ro")
             yield disk / "out"
-    except PermissionError as error:
+    except CannotMount as error:
         pytest.skip(str(error))
 
 

@@ -27,7 +27,7 @@ LOCK_RETRY_SECONDS = 5.0
 RETRY_SECONDS = 30.0
 """The pause before failed runs are trained again."""
 MANY = 8
-"""The bundles for each worker from which on a bundle of usual size is trained by one of them."""
+"""With so many bundles for each worker, a bundle of average size goes to one worker whole."""
 MAX_REQUEUES = 3
 """How often a run is queued again after its process was asked to end or ended before it."""
 
@@ -223,7 +223,7 @@ class _Pool:
 
 
 def _bundles(job: Job) -> Iterator[list[str]]:
-    """Runs of one program, in groups such that every worker has a share; whole where there are many."""
+    """The runs in groups of one bundle each, split so that all workers have work."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for run_id in job.ids:
         alike.setdefault(job.specs[run_id].bundle_key, []).append(run_id)

@@ -14,7 +14,7 @@ COMPUTATIONS: dict[str, Callable[[int, Mapping[str, Tables]], Values]] = {
     "gradient-correlation": and_mask.gradient_correlation,
     "ilc-linear": and_mask.ilc_linear,
     "memorization": memorization.orderings,
-    "memorization-regularizers": memorization.memorization_regularizers,
+    "memorization-regularizers": memorization.regularizers,
     "random-gradients": and_mask.random_gradients,
     "risk-fields": rex.risk_fields,
     "scalar-sem": rex.scalar_sem,

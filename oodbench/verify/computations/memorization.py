@@ -17,6 +17,7 @@ from oodbench.diagnose.memorization import (
     TEST,
     TRAIN,
     errors_of_examples,
+    fitted,
     gini_over_training,
     over_training,
     spread,
@@ -28,6 +29,8 @@ CAP = 0.5
 """The training accuracy on random labels at which regularizers are compared."""
 PAIRS = (("dropout", "weight decay"),)
 """Regularizers that the paper finds better and worse, as their rows' labels begin."""
+NOISY = "randY 0.4", "randY 0.8"
+"""The datasets on which patterns come before noise."""
 
 
 def orderings(trials: int, frames: Mapping[str, Tables]) -> Values:
@@ -60,29 +63,24 @@ def _of_critical_samples(curves: pd.DataFrame) -> Values:
 
 def _of_time(curves: pd.DataFrame) -> Values:
     """Whether patterns are learned before noise: on labels of which a share is random, the test accuracy
-    is highest before the training set is fitted, and falls from there.
+    is highest before the training set is fitted (at the end, if never), and falls from there.
     """
-    values: Values = {}
-    noisy = curves[curves["dataset_label"].isin(["randY 0.4", "randY 0.8"])]
-    for name, of in noisy.sort_values("step").groupby("dataset_label"):
-        trials = [run.set_index("step") for _, run in of.groupby("trial")]
-        best = [run.index.to_numpy()[run[TEST].argmax()] for run in trials]
-        fitted = [run.index.to_numpy()[(run[TRAIN] == 1).argmax()] for run in trials]
-        values[f"steps, {name}: fitted - best"] = [*map(float, np.subtract(fitted, best))]
-        values[f"accuracy, {name}: best - last"] = [
-            float(run[TEST].max() - run[TEST].iloc[-1]) for run in trials
-        ]
-    return values
+    noisy = curves[curves["dataset_label"].isin(NOISY)].sort_values("step")
+    runs = noisy.groupby(KEYS)[TEST]
+    best = noisy.loc[runs.idxmax()].set_index(KEYS)["step"]
+    steps = fitted(noisy).fillna(noisy["step"].max()) - best
+    fall = runs.max() - runs.last()
+    values = {f"steps, {n}: fitted - best": steps.loc[n] for n in NOISY}
+    values |= {f"accuracy, {n}: best - last": fall.loc[n] for n in NOISY}
+    return {name: [*map(float, of_trials)] for name, of_trials in values.items()}
 
 
 def _of_capacity(curves: pd.DataFrame) -> Values:
     """What more units gain in best test accuracy, and how many times faster the training set is fitted
     (logarithm to base 2; runs that never fit count as fitted at their end), on noise and on real data.
     """
-    end = curves["step"].max()
-    curves = curves.assign(fitted=curves["step"].where(curves[TRAIN] == 1, end))
-    runs = curves.groupby(KEYS).agg(best=(TEST, "max"), fitted=("fitted", "min"))
-    best, steps = runs["best"], np.log2(runs["fitted"])
+    best = curves.groupby(KEYS)[TEST].max()
+    steps = fitted(curves).fillna(curves["step"].max()).map(np.log2)
 
     def gain(name: str) -> Any:
         return best.loc[f"{name}, 500", "units 256"] - best.loc[f"{name}, 500", "units 16"]
@@ -100,7 +98,7 @@ def _of_capacity(curves: pd.DataFrame) -> Values:
     }
 
 
-def memorization_regularizers(trials: int, frames: Mapping[str, Tables]) -> Values:
+def regularizers(trials: int, frames: Mapping[str, Tables]) -> Values:
     """The differences of validation accuracies at the cap, for trials whose curves both reach it."""
     values: Values = {}
     for frame in frames.values():

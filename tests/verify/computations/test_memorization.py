@@ -6,7 +6,7 @@ import pytest
 
 from oodbench.results.read import read_results
 from oodbench.results.tables import Tables
-from oodbench.verify.computations.memorization import PAIRS, memorization_regularizers
+from oodbench.verify.computations.memorization import PAIRS, regularizers
 from oodbench.verify.targets import load_experiment
 from tests.helpers.results.made import Curve, Made
 
@@ -46,7 +46,7 @@ def test_curves_are_compared_between_their_strengths_at_the_cap(made: OnDigits) 
     add(made, "dropout 0.8", 2, 0.7, 0.9)  # its curve ends before the cap
     add(made, "weight decay 1", 2, 0.0, 0.6)
     frames: dict[str, Tables] = {"memorization-regularizers": read_results(made.results)}
-    values = memorization_regularizers(2, frames)
+    values = regularizers(2, frames)
     assert values == {"dropout - weight decay": pytest.approx([0.1, 0.15])}
 
 
