@@ -145,7 +145,9 @@ def _mistake(environment: Environment, attribute_names: Sequence[str]) -> str | 
 
 
 def _is_finite(x: Tensor) -> bool:
-    return not x.is_floating_point() or bool(x.isfinite().all())
+    if not x.is_floating_point():
+        return True
+    return bool(x.sum().isfinite()) or bool(x.isfinite().all())  # a sum is ten times as fast
 
 
 def part(environment: Environment, places: Tensor) -> Environment:

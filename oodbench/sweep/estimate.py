@@ -19,7 +19,7 @@ BUDGET = 0.05
 """Seconds for which the updates of a bundle are measured, and as many for its evaluation."""
 SLOW_STEP = 0.5
 """Seconds of a first step above which no further step is measured: it stands for all."""
-TOTAL = 20.0
+TOTAL = 8.0
 """Seconds after which no further bundle is measured."""
 SAMPLE = 8
 """The number of runs that are measured as one program where runs are vectorized."""
@@ -72,11 +72,13 @@ def forecast(
         rows.setdefault(row_of(spec), {}).setdefault(spec.bundle_key, []).append(spec)
     rng = random.Random(0)
     queues = [[(row, b) for b in rng.sample([*of.values()], len(of))] for row, of in rows.items()]
+    rng.shuffle(queues)  # the rows that time allows are a fair sample of all
     turns = [
         turn for turns in zip_longest(*queues) for turn in turns if turn
     ]  # a bundle of each row
     result = Forecast()
     seconds, runs = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, 0)
+    alone: dict[str, str] = {}
     start = time.perf_counter()
     for done, (row, bundle) in enumerate(turns):
         passed = time.perf_counter() - start
@@ -95,7 +97,8 @@ def forecast(
         seconds[row] += taken
         runs[row] += len(bundle)
         if reason is not None:
-            result.alone[row] = reason
+            alone[row] = reason
+    result.alone = {row: alone[row] for row in rows if row in alone}
     result.of_run = {row: seconds[row] / runs[row] for row in rows if runs[row]}
     usual = sum(seconds.values()) / max(1, sum(runs.values()))
     left = [row for row in rows if row not in result.failing]

@@ -119,22 +119,31 @@ def show_plan(plan: Plan, console: Terminal) -> None:
     datasets: dict[str, dict[str, list[RunSpec]]] = {}
     for spec in plan.rows:
         datasets.setdefault(spec.dataset_name, {}).setdefault(spec.label, []).append(spec)
+    titles: dict[
+        tuple[tuple[str, ...], ...], list[str]
+    ] = {}  # datasets with equal tables share one
     for dataset, rows in datasets.items():
         sets = dict.fromkeys("+".join(s.test_environments) for row in rows.values() for s in row)
-        console.say(f"{dataset}, {counted(len(sets), 'test set')}: {', '.join(sets)}")
-        header = ["algorithm", "runs", "test sets", "draws", "trials", "steps"]
-        texts = [[label, *map(str, _counts(specs))] for label, specs in rows.items()]
-        console.print(console.tables(header, texts), soft_wrap=True)
+        table = tuple((label, *map(str, _counts(specs))) for label, specs in rows.items())
+        title = f"{dataset}, {counted(len(sets), 'test set')}: {', '.join(sets)}"
+        titles.setdefault(table, []).append(title)
+    header = ["algorithm", "runs", "test sets", "draws", "trials", "steps"]
+    for table, of_table in titles.items():
+        console.say("\n".join(of_table))
+        if len(of_table) > 1:
+            console.say("Each of them:")
+        console.print(console.tables(header, table), soft_wrap=True)
     console.say(f"{counted(len(plan.runs), 'run')} in sweep '{plan.sweep.name}'.")
     for note in plan.notes:
         console.say(note)
     if plan.chosen:
         console.say(f"Hyperparameters: {chosen_once(plan.chosen)}.")
+    impossible: dict[tuple[str, str, str], list[str]] = {}
     for cell in plan.impossible:
-        console.say(
-            f"impossible: {cell.algorithm} on {cell.dataset} "
-            f"(test {', '.join(cell.test_environments)}): {cell.reason}"
-        )
+        tests = impossible.setdefault((cell.algorithm, cell.dataset, cell.reason), [])
+        tests.append("+".join(cell.test_environments))
+    for (algorithm, dataset, reason), tests in impossible.items():
+        console.say(f"impossible: {algorithm} on {dataset} (test {', '.join(tests)}): {reason}")
 
 
 def as_json(plan: Plan) -> str:
