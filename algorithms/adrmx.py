@@ -51,7 +51,7 @@ class ADRMX(Algorithm):
     """
 
     changes = "adversarial"
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, classes=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -76,13 +76,6 @@ class ADRMX(Algorithm):
         for _ in range(hparams.discriminator_depth - 2):
             layers += [nn.Linear(WIDTH, WIDTH), nn.ReLU()]
         self.discriminator = nn.Sequential(*layers, nn.Linear(WIDTH, count))
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Refuse targets without classes: examples of the same class are compared."""
-        if problem.task.kind not in ("binary", "multiclass"):
-            return "it compares examples of the same class"
-        return super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """Random numbers that pick each class's two examples, (2, E, B)."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Problem, register
 from oodbench.gradients.critical import ALPHA, BETA, RADIUS, langevin_search
 from oodbench.hparams import hparam, uniform
 
@@ -26,6 +26,7 @@ class AdversarialTraining(Algorithm):
     """
 
     changes = "batch"
+    needs = Needs(classes=True, real_inputs=True)
     noise_on_host = True
 
     @dataclass(frozen=True, kw_only=True)
@@ -48,13 +49,6 @@ class AdversarialTraining(Algorithm):
     def neutral(cls, problem: Problem) -> dict[str, object]:
         """Neighbours have no weight."""
         return {"adversarial_weight": 0.0}
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require classes, and inputs that can be moved."""
-        if not problem.task.has_classes:
-            return "it searches inputs of another predicted class"
-        return "it moves inputs, and these are ids" if problem.discrete else super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The seed of the search, whose number of draws depends on what it finds."""

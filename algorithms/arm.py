@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Problem, register
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network
 
@@ -27,6 +27,7 @@ class ARM(Algorithm):
     """
 
     transductive = True
+    needs = Needs(outputs=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -48,8 +49,6 @@ class ARM(Algorithm):
         """Refuse inputs that are neither vectors nor images: a context is one more value or channel."""
         if problem.discrete or len(problem.input_shape) not in (1, 3):
             return "its context is one more channel of images, or one more number of vectors"
-        if problem.task.kind == "boxes":
-            return "a detector's losses are its own"
         return super().skip(problem)
 
     def prepare(self, batch: Batch) -> Batch:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Outputs, Problem, register
+from oodbench.algorithms import Batch, Needs, Outputs, register
 from oodbench.hparams import altered, hparam, log_uniform
 
 from .irm import IRM
@@ -28,6 +28,8 @@ class BIRM(Penalized):
     A deviation of 0 is IRM.
     """
 
+    needs = Needs(outputs=True)
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
         """Weights: IRM's, with the authors' on small images; deviations: around those of their code."""
@@ -35,11 +37,6 @@ class BIRM(Penalized):
         initial_weight: float = hparam(0.0, low=0.0)
         penalty_weight: float = altered(IRM.Hparams, "penalty_weight", {})
         deviation: float = hparam(0.06, log_uniform(0.02, 0.5), low=0.0)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require losses that depend on the scale of the outputs."""
-        return IRM.skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """Standard normal numbers (S, E), one for each draw and environment."""

@@ -25,7 +25,7 @@ class CAD(Algorithm):
     infinite terms; here all terms are finite. The cost is quadratic in the size of the batch.
     """
 
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, feature_vector=True)
     changes = "penalty"
     conditional = False
 
@@ -35,13 +35,6 @@ class CAD(Algorithm):
 
         penalty_weight: float = hparam(0.1, choice(1e-4, 1e-3, 1e-2, 1e-1, 1e0, 1e1, 1e2), low=0.0)
         temperature: float = hparam(0.1, choice(0.05, 0.1), low=1e-3)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require one feature vector per example."""
-        if problem.task.kind in ("tokens", "boxes"):
-            return "its bottleneck takes one feature vector of an example"
-        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
@@ -84,12 +77,7 @@ class CondCAD(CAD):
     class occurs in no other environment of the batch.
     """
 
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require classes, within which examples are compared."""
-        if problem.task.kind not in ("binary", "multiclass"):
-            return "it compares examples of one class, and the targets are no classes"
-        return super().skip(problem)
+    needs = Needs(environments=2, feature_vector=True, classes=True)
 
     def compared(self, out: Outputs) -> Tensor:
         """Mask (E * B, E * B) of the pairs of different examples of the same class."""

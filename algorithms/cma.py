@@ -30,7 +30,7 @@ class Moments(Penalized):
     pass is needed for them. The weights are zero before `anneal_steps`.
     """
 
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, feature_vector=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
@@ -50,13 +50,6 @@ class Moments(Penalized):
             raise UserError(f"{name} needs a network whose classifier is a single linear layer")
         self.has_bias = head.bias is not None
         self.head_shape = (head.out_features, head.in_features + self.has_bias)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require a classifier of one feature vector per example."""
-        if problem.task.kind in ("tokens", "boxes"):
-            return "its classifier takes one feature vector of an example"
-        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:

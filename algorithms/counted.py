@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Problem
+from oodbench.algorithms import Algorithm, Needs, Problem
 from oodbench.networks.base import Network
 
 
@@ -28,16 +28,10 @@ class Counted(Algorithm):
     """A method that knows the sizes of the classes, or of the groups with `over: groups`."""
 
     changes = "group"
+    needs = Needs(classes=True)
     counts: Tensor
 
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
         super().__init__(network, problem, hparams)
         counts = training_counts(problem, getattr(hparams, "over", "classes"))
         self.register_buffer("counts", counts, persistent=False)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require classes, by which examples are counted."""
-        return (
-            super().skip(problem) if problem.task.has_classes else "it counts examples of classes"
-        )

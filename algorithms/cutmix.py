@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Problem, beta, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Problem, beta, register
 from oodbench.hparams import choice, hparam, log_uniform
 
 
@@ -21,6 +21,7 @@ class CutMix(Algorithm):
     """
 
     changes = "batch"
+    needs = Needs(feature_vector=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -34,8 +35,6 @@ class CutMix(Algorithm):
         """Require images, with one loss per example."""
         if len(problem.input_shape) != 3:
             return "it cuts rectangles out of images"
-        if problem.task.kind in ("tokens", "boxes"):
-            return "its targets cannot be averaged"
         return super().skip(problem)
 
     @classmethod

@@ -29,7 +29,7 @@ class DANN(Algorithm):
     the training environments.
     """
 
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, feature_vector=True)
     changes = "adversarial"
     conditional = False
 
@@ -50,13 +50,6 @@ class DANN(Algorithm):
         self.discriminator = nn.Sequential(
             nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, len(problem.environments))
         )
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require one feature vector per example."""
-        if problem.task.kind in ("tokens", "boxes"):
-            return "its discriminator takes one feature vector of an example"
-        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:

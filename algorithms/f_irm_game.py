@@ -26,7 +26,7 @@ class F_IRM_Game(Algorithm):
 
     changes = "step"
     noise_on_host = True
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, outputs=True)
 
     def __init__(self, network: Network, problem: Problem, hparams: Algorithm.Hparams) -> None:
         super().__init__(network, problem, hparams)
@@ -41,13 +41,6 @@ class F_IRM_Game(Algorithm):
     def players(self) -> Sequence[nn.Module]:
         """What each training environment trains, in the problem's order."""
         return [self.first_player(), *self.others]
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require outputs, which are averaged."""
-        if problem.task.kind == "boxes":
-            return "its predictor averages outputs, and a detector computes its own losses"
-        return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """An optimizer for each player; raises UserError if nothing of a player is trained."""

@@ -15,7 +15,7 @@ class FeatureMatching(Algorithm, ABC):
     A subclass implements `distance`.
     """
 
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, feature_vector=True)
     changes = "penalty"
 
     @dataclass(frozen=True, kw_only=True)
@@ -23,13 +23,6 @@ class FeatureMatching(Algorithm, ABC):
         """Default and range: arXiv:2007.01434, D.2 (gamma)."""
 
         penalty_weight: float = hparam(1.0, log_uniform(1e-1, 1e1), low=0.0)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require one feature vector per example."""
-        if problem.task.kind in ("tokens", "boxes"):
-            return "its penalty takes one feature vector of an example"
-        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:

@@ -28,7 +28,7 @@ class Fishr(Penalized):
     the initial 1, times E K are ours (the defaults for small images).
     """
 
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, feature_vector=True)
     variances: Tensor
 
     @dataclass(frozen=True, kw_only=True)
@@ -63,13 +63,6 @@ class Fishr(Penalized):
             raise UserError("Fishr needs a network whose classifier is a single linear layer")
         components = head.weight.numel() + (0 if head.bias is None else head.out_features)
         self.register_buffer("variances", torch.zeros(len(problem.environments), components))
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require a classifier of one feature vector per example."""
-        if problem.task.kind in ("tokens", "boxes"):
-            return "its classifier takes one feature vector of an example"
-        return super().skip(problem)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """The running means a_e after this step; environments left out of the step keep theirs."""

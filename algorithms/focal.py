@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.hparams import hparam, log_uniform
 
 
@@ -18,21 +18,13 @@ class Focal(Algorithm):
     """
 
     changes = "group"
+    needs = Needs(classes=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """SubpopBench's default and range (arXiv:2302.12254); the paper's detector uses 2."""
 
         gamma: float = hparam(1.0, log_uniform(0.5, 5.0), low=0.0)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require losses that are negative log-probabilities."""
-        return (
-            super().skip(problem)
-            if problem.task.has_classes
-            else "it weighs by a class's probability"
-        )
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:

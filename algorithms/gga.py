@@ -30,7 +30,7 @@ class GGA(Algorithm):
 
     changes = "step"
     noise_on_host = True
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, outputs=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -40,13 +40,6 @@ class GGA(Algorithm):
         end: int | float = hparam(0.04, low=0)
         search: int = hparam(250, low=0)
         radius: float = hparam(1e-5, choice(1e-6, 1e-5, 1e-4), low=0.0)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require losses that are a function of the outputs."""
-        if problem.task.kind == "boxes":
-            return "a detector's losses are no function of its outputs"
-        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:

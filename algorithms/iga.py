@@ -19,7 +19,7 @@ class IGA(Algorithm):
     (`risk_gradients`).
     """
 
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, outputs=True)
     changes = "penalty"
 
     @dataclass(frozen=True, kw_only=True)
@@ -27,13 +27,6 @@ class IGA(Algorithm):
         """Default and range: arXiv:2007.01434's code."""
 
         penalty_weight: float = hparam(1000.0, log_uniform(1e1, 1e5), low=0.0)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require losses that are a function of the outputs."""
-        if problem.task.kind == "boxes":
-            return "a detector's losses are no function of its outputs"
-        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:

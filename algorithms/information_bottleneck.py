@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Problem, first_step, register
+from oodbench.algorithms import Needs, Outputs, Problem, first_step, register
 from oodbench.hparams import altered, hparam, log_uniform
 
 from .irm import IRM
@@ -24,12 +24,6 @@ def bottleneck(out: Outputs, of: str, pooled: bool) -> Tensor:
     return centred.square().mean() * (examples / max(1, examples - 1))
 
 
-def _skip(problem: Problem) -> str | None:
-    if problem.task.kind in ("tokens", "boxes"):
-        return "its penalty takes one feature vector of an example"
-    return None
-
-
 @register("IB_ERM", paper="arXiv:2106.06607")
 class IBERM(Penalized):
     """Mean risk plus the variance of the features, so that they keep no more than they need.
@@ -39,6 +33,8 @@ class IBERM(Penalized):
     problems takes the variance of the logits over the pooled examples: `variance_of` logits, `pooled`.
     """
 
+    needs = Needs(feature_vector=True)
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
         """Ranges: arXiv:2007.01434's registry."""
@@ -47,11 +43,6 @@ class IBERM(Penalized):
         penalty_weight: float = hparam(100.0, log_uniform(1e-1, 1e5), low=0.0)
         variance_of: str = hparam("features", options=("features", "logits"))
         pooled: bool = hparam(False)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require one feature vector per example."""
-        return _skip(problem) or super().skip(problem)
 
     def penalty(self, out: Outputs) -> Tensor:
         """The mean variance."""
@@ -68,6 +59,8 @@ class IBIRM(IRM):
     problems takes the variance of the logits within environments for IB-IRM, pooled for IB-ERM.
     """
 
+    needs = Needs(feature_vector=True)
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(IRM.Hparams):
         """Ranges: arXiv:2007.01434's registry."""
@@ -76,11 +69,6 @@ class IBIRM(IRM):
         bottleneck_anneal_steps: int | float = altered(Penalized.Hparams, "anneal_steps", {})
         variance_of: str = hparam("features", options=("features", "logits"))
         pooled: bool = hparam(False)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require one feature vector per example."""
-        return _skip(problem) or super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:

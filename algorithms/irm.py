@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Problem, register, to_device
+from oodbench.algorithms import Needs, Outputs, register, to_device
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
 from oodbench.seeds import derive
@@ -27,6 +27,8 @@ class IRM(Penalized):
     E / (1 - l), and under Adam its weight decay is ours times 1 - l.
     """
 
+    needs = Needs(outputs=True)
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
         """Ranges: arXiv:2007.01434, D.2; for small images the search of the paper's code."""
@@ -42,13 +44,6 @@ class IRM(Penalized):
         )
         split_half: bool = hparam(False)
         shift: bool = hparam(False, neutral=False)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require losses that depend on the scale of the outputs."""
-        if problem.task.kind == "boxes":
-            return "a detector's losses are no function of the scale of its outputs"
-        return super().skip(problem)
 
     def penalty(self, out: Outputs) -> Tensor:
         """The mean over environments of the squared scale gradients."""

@@ -21,18 +21,13 @@ class Extrapolated(Penalized):
     The authors add weight_decay ||theta||^2 to the loss: ours is twice theirs.
     """
 
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, outputs=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
         """The weights of `IRM`."""
 
         penalty_weight: float = altered(IRM.Hparams, "penalty_weight", {})
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require what `IRM` does."""
-        return IRM.skip(problem)
 
     def penalties(self, out: Outputs) -> Tensor:
         """P_e = (d/dw R_e(w * logits) at w = 1)^2 of each environment, (E,)."""

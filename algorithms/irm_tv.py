@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Problem, register
+from oodbench.algorithms import Needs, Outputs, register
 from oodbench.hparams import altered, hparam
 
 from .irm import IRM
@@ -24,17 +24,14 @@ class IRM_TV(Penalized):
     inference of environments by a second network.
     """
 
+    needs = Needs(outputs=True)
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
         """Ranges: IRM's, as the authors give no search; on small images their code's default."""
 
         initial_weight: float = hparam(0.0, low=0.0)
         penalty_weight: float = altered(IRM.Hparams, "penalty_weight", {})
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require losses that depend on the scale of the outputs."""
-        return IRM.skip(problem)
 
     def penalty(self, out: Outputs) -> Tensor:
         """The square of the mean over environments of the scale gradients' absolute values."""

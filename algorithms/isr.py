@@ -23,7 +23,7 @@ class ISR(Algorithm):
     """
 
     changes = "estimator"
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, classes=True)
     trains_network = False
     weights: Tensor
     bias: Tensor
@@ -44,13 +44,6 @@ class ISR(Algorithm):
         self.register_buffer("weights", torch.zeros(shape, dtype=torch.double))
         self.register_buffer("bias", torch.zeros(outputs, dtype=torch.double))
         self._last: tuple[Batch, Tensor] | None = None
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require classes, as moments are compared within a class."""
-        if problem.task.kind not in ("binary", "multiclass"):
-            return "it compares the features of one class between environments"
-        return super().skip(problem)
 
     @abstractmethod
     def directions(self, of_class: list[list[Tensor]], count: int) -> Tensor:

@@ -30,7 +30,7 @@ class JTT(Algorithm):
     """
 
     changes = "group"
-    needs = Needs(index=True)
+    needs = Needs(index=True, classes=True)
     initial: Tensor
     wrong: Tensor
     sizes: Tensor
@@ -50,13 +50,6 @@ class JTT(Algorithm):
         largest = max(problem.sizes)
         self.register_buffer("wrong", torch.zeros(len(problem.sizes), largest))
         self.register_buffer("sizes", torch.tensor(problem.sizes), persistent=False)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require predictions that are right or wrong."""
-        if not problem.task.has_classes:
-            return "its error set holds the examples whose class is predicted wrongly"
-        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:

@@ -24,7 +24,7 @@ class LfF(Algorithm):
     """
 
     changes = "group"
-    needs = Needs(index=True)
+    needs = Needs(index=True, classes=True)
     biased: Tensor
     debiased: Tensor
     label: Tensor
@@ -43,15 +43,6 @@ class LfF(Algorithm):
         self.register_buffer("biased", torch.zeros(shape))
         self.register_buffer("debiased", torch.zeros(shape))
         self.register_buffer("label", torch.full(shape, -1))
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require classes, whose probabilities weigh the examples."""
-        return (
-            super().skip(problem)
-            if problem.task.has_classes
-            else "it weighs by a class's probability"
-        )
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """Running losses (E, N) of both networks, b's with gradient, and the examples' classes."""

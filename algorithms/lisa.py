@@ -28,7 +28,7 @@ class LISA(Algorithm):
     """
 
     changes = "batch"
-    needs = Needs(attributes={"domains": "attributes"})
+    needs = Needs(attributes={"domains": "attributes"}, classes=True, real_inputs=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -42,10 +42,6 @@ class LISA(Algorithm):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """Require classes, and inputs that can be averaged."""
-        if not problem.task.has_classes:
-            return "it mixes examples of the same class"
-        if problem.discrete:
-            return "numbers of words cannot be averaged"
         by_attribute = problem.attributes and problem.hparams.get("domains") == "attributes"
         if by_attribute and BALANCED.get(problem.hparams["sampling"]) != "groups":
             return "`domains: attributes` mixes groups that are drawn equally often: add `sampling: rwg`"

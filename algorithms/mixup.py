@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Problem, beta, register
+from oodbench.algorithms import Algorithm, Batch, Needs, beta, register
 from oodbench.hparams import hparam, log_uniform
 
 
@@ -19,21 +19,13 @@ class Mixup(Algorithm):
     """
 
     changes = "batch"
+    needs = Needs(feature_vector=True, real_inputs=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Default and range: arXiv:2007.01434, D.2."""
 
         alpha: float = hparam(0.2, log_uniform(1e-1, 1e1), low=1e-6)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require inputs that can be averaged, and one loss per example."""
-        if problem.task.kind in ("tokens", "boxes"):
-            return "its inputs or targets cannot be averaged"
-        if problem.discrete:
-            return "numbers of words cannot be averaged"
-        return super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The order of the environments in the ring, (E,), and the share m of each pair, (E,)."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network
 
@@ -26,6 +26,8 @@ class MTL(Algorithm):
     training and prediction, and sums the risks.
     """
 
+    needs = Needs(feature_vector=True)
+
     transductive = True
     embeddings: Tensor
 
@@ -41,13 +43,6 @@ class MTL(Algorithm):
         self.of_embedding = nn.Linear(network.num_features, outputs, bias=False)
         count = len(problem.environments)
         self.register_buffer("embeddings", torch.zeros(count, network.num_features))
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require feature vectors, whose mean is an embedding."""
-        if problem.task.kind in ("tokens", "boxes"):
-            return "its embedding is a mean of one feature vector of an example"
-        return super().skip(problem)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """The environments' embeddings; environments left out of the step keep theirs."""

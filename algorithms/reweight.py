@@ -19,7 +19,7 @@ class Reweighted(Counted, ABC):
     (arXiv:2302.12254). A subclass implements `group_weights`.
     """
 
-    needs = Needs(attributes={"over": "groups"})
+    needs = Needs(attributes={"over": "groups"}, classes=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Counted.Hparams):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Needs, Outputs, register
 from oodbench.hparams import hparam, uniform
 from oodbench.tasks import Task
 
@@ -53,6 +53,7 @@ class RSC(Algorithm):
     """
 
     changes = "step"
+    needs = Needs(classes=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -60,13 +61,6 @@ class RSC(Algorithm):
 
         feature_share: float = hparam(1 / 3, uniform(0.0, 0.5), low=0.0, high=1.0)
         batch_share: float = hparam(1 / 3, uniform(0.0, 0.5), low=0.0, high=1.0)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require one class as the target."""
-        if problem.task.kind not in ("binary", "multiclass"):
-            return "it mutes the features that speak for the class that is the target"
-        return super().skip(problem)
 
     def objective(self, out: Outputs) -> Tensor:
         """The mean loss on the muted features."""

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Problem, register
 from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
 from oodbench.tasks import Task
@@ -70,6 +70,7 @@ class SagNet(Algorithm):
     """
 
     changes = "adversarial"
+    needs = Needs(classes=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -80,13 +81,6 @@ class SagNet(Algorithm):
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
         super().__init__(network, problem, hparams)
         self.style = nn.Linear(network.num_features, problem.task.num_outputs)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require classes, which the style head predicts."""
-        if not problem.task.has_classes:
-            return "its adversary makes predictions of classes uniform"
-        return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """An optimizer of the network, and one of the style head."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Problem, register
+from oodbench.algorithms import Needs, Outputs, register
 from oodbench.hparams import hparam, log_uniform
 
 from .penalized import Penalized
@@ -20,6 +20,8 @@ class SD(Penalized):
     initial_weight = 2e-5, anneal_steps = 450, penalty_weight = 1 with `divide_by_weight`.
     """
 
+    needs = Needs(outputs=True)
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
         """Default and range: arXiv:2007.01434's registry; there is no annealing."""
@@ -27,13 +29,6 @@ class SD(Penalized):
         penalty_weight: float = hparam(0.1, log_uniform(1e-5, 1e-1), low=0.0)
         anneal_steps: int | float = hparam(0, low=0)
         divide_by_weight: bool = hparam(False)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require losses that are computed from logits."""
-        if problem.task.kind == "boxes":
-            return "a detector works out its losses without logits"
-        return super().skip(problem)
 
     def penalty(self, out: Outputs) -> Tensor:
         """The mean squared logit."""

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, beta, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Outputs, Problem, beta, register
 from oodbench.networks.base import Network
 
 
@@ -34,13 +34,7 @@ class SelfReg(Algorithm):
     """
 
     changes = "penalty"
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require classes, as examples of the same class are compared."""
-        if problem.task.kind not in ("binary", "multiclass"):
-            return "it compares examples of the same class"
-        return super().skip(problem)
+    needs = Needs(classes=True)
 
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
         super().__init__(network, problem, hparams)

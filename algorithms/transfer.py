@@ -27,7 +27,7 @@ class Transfer(Algorithm):
     """
 
     changes = "adversarial"
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, outputs=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -41,13 +41,6 @@ class Transfer(Algorithm):
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
         super().__init__(network, problem, hparams)
         self.adversary: nn.Module = copy.deepcopy(network.classifier).requires_grad_()
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require features, which a second classifier reads."""
-        if problem.task.kind == "boxes":
-            return "a detector's losses are no function of its features"
-        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:

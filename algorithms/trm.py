@@ -34,7 +34,7 @@ class TRM(Algorithm):
     """
 
     changes = "penalty"
-    needs = Needs(environments=2)
+    needs = Needs(environments=2, feature_vector=True)
     heads: Tensor
     biases: Tensor
     shares: Tensor
@@ -60,8 +60,6 @@ class TRM(Algorithm):
         """Require heads that are linear in a feature vector, and cross-entropies."""
         if problem.task.kind == "regression":
             return "steps of its heads, which suit cross-entropies, diverge on squared errors"
-        if problem.task.kind in ("tokens", "boxes"):
-            return "its heads take one feature vector of an example"
         return super().skip(problem)
 
     def _started(self, out: Outputs) -> Tensor:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Outputs, Problem, register
 from oodbench.hparams import choice, hparam, uniform
 from oodbench.networks.base import Network
 
@@ -36,6 +36,7 @@ class URM(Algorithm):
     """
 
     changes = "adversarial"
+    needs = Needs(feature_vector=True)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -52,13 +53,6 @@ class URM(Algorithm):
         for _ in range(hparams.discriminator_layers):
             layers += [nn.Linear(HIDDEN, HIDDEN), nn.LeakyReLU()]
         self.discriminator = nn.Sequential(*layers, nn.Linear(HIDDEN, 1))
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Require one feature vector per example."""
-        if problem.task.kind in ("tokens", "boxes"):
-            return "its discriminator takes one feature vector of an example"
-        return super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw uniform features, (E, B, F)."""

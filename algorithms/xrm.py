@@ -58,7 +58,7 @@ class XRM(Algorithm):
     """
 
     changes = "group"
-    needs = Needs(index=True)
+    needs = Needs(index=True, classes=True)
     before: ClassVar[type[Algorithm]] = GroupDRO
     """The method of the second stage."""
     assigned: Tensor
@@ -73,7 +73,9 @@ class XRM(Algorithm):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Take over what the second stage's method needs."""
-        cls.needs = replace(cls.before.needs, environments=1, attributes=False, index=True)
+        cls.needs = replace(
+            cls.before.needs, environments=1, attributes=False, index=True, classes=True
+        )
         cls.transductive = cls.before.transductive
         super().__init_subclass__(**keywords)
 
@@ -95,8 +97,6 @@ class XRM(Algorithm):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """Require classes with two examples each, as every example is left to one of the twins."""
-        if not problem.task.has_classes:
-            return "its first stage changes labels to other classes, and targets are not classes"
         second = first_step(problem.hparams["first_stage"], problem.steps)
         if not second and cls.before.needs.has_attributes(problem.hparams):
             return "the groups of its second stage are inferred, and `first_stage` is 0"

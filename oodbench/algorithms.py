@@ -567,11 +567,13 @@ def why_skipped(
     if hparams is not None:
         values = {**neutral_values(cls.Hparams), **hparams}
     problem = replace(problem, hparams=values)
+    if (unmet := _unmet(cls, problem)) is not None:
+        return unmet
     with blaming(f"`skip` of the algorithm {cls.__name__}"):
         reason: Any = cls.skip(problem)
     if reason is not None and not isinstance(reason, str):
         raise wrong_result("skip", f"the algorithm {cls.__name__}", "a reason or None", reason)
-    return reason or _unmet(cls, problem)
+    return reason
 
 
 def cannot_balance(problem: Problem, hyperparameter: str = "sampling") -> str | None:
@@ -590,9 +592,18 @@ def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
         return "it needs a pretrained network"
     if cls.needs.zero_shot and not problem.zero_shot:
         return "it needs a head that is made of texts (`head_init: text` of the network CLIP)"
-    if problem.task.kind == "boxes" and cls.overrides("combine"):
+    kind = problem.task.kind
+    if cls.needs.classes and not problem.task.has_classes:
+        return f"it needs a class as each target, and this task is {kind}"
+    if cls.needs.real_inputs and problem.discrete:
+        return "it needs numbers as inputs, and these are ids of words"
+    if cls.needs.feature_vector and kind in ("tokens", "boxes"):
+        return f"it needs one feature vector and one target of each example, unlike {kind}"
+    if cls.needs.outputs and kind == "boxes":
+        return "a detector's losses are not a function of its outputs"
+    if kind == "boxes" and cls.overrides("combine"):
         return "a detector's losses have no gradient for each environment in one pass"
-    if problem.task.kind == "boxes" and cls.needs.views:
+    if kind == "boxes" and cls.needs.views:
         return "a detector gives no features of further views"
     if len(problem.environments) < cls.needs.environments:
         least = {2: "two"}.get(cls.needs.environments, cls.needs.environments)

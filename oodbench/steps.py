@@ -62,6 +62,15 @@ class Needs:
     """Whether the network has to start from pretrained weights."""
     zero_shot: bool = False
     """Whether the network's head has to predict classes before any training."""
+    classes: bool = False
+    """Whether a target must be one class."""
+    real_inputs: bool = False
+    """Whether inputs must be numbers that can be averaged or moved, unlike the ids of words."""
+    feature_vector: bool = False
+    """Whether an example must have one feature vector and one target. Those of `tokens` have one for each
+    token, and a detector has no feature vectors."""
+    outputs: bool = False
+    """Whether losses must be a function of the network's outputs, which a detector's are not."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Optional packages that the method imports, each with the command that installs it."""
 

@@ -2,13 +2,13 @@
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms, why_skipped
+from oodbench.algorithms import Algorithm, Batch, Needs, Outputs, Problem, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import (
     LAST,
     PLAIN,
@@ -22,7 +22,7 @@ from oodbench.conformance.tiny_problems import (
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.networks.base import Network
-from oodbench.tasks import Task
+from oodbench.tasks import Kind, Task
 from oodbench.train.run import on_host
 from tests.helpers.algorithms.methods import OURS
 from tests.helpers.paths import ROOT
@@ -263,6 +263,33 @@ def test_a_step_may_be_of_some_environments() -> None:
     counts = torch.bincount(torch.tensor(some).flatten(), minlength=8)
     assert counts.sum() == 1200 and 110 < counts.min() and counts.max() < 190  # 150 expected
     assert algorithms.get("ERM").Hparams().environments_per_step == 0
+
+
+@pytest.mark.parametrize(
+    ("need", "refused"),
+    [
+        ("classes", {"multilabel", "distribution", "regression", "tokens", "boxes"}),
+        ("feature_vector", {"tokens", "boxes"}),
+        ("outputs", {"boxes"}),
+        ("real_inputs", set()),
+    ],
+)
+def test_a_need_refuses_the_tasks_that_do_not_meet_it(need: str, refused: set[str]) -> None:
+    class Needing(Algorithm):
+        needs = Needs(**{need: True})
+
+        @classmethod
+        def skip(cls, problem: Problem) -> str | None:
+            assert problem.task.kind not in refused  # `skip` may take for granted what `needs` says
+            return super().skip(problem)
+
+    usual = tiny_problem(TASKS["binary"])
+    problems = {kind: replace(usual, task=Task(kind, 3)) for kind in get_args(Kind)}
+    assert {kind for kind, p in problems.items() if why_skipped(Needing, p)} == refused
+    ids = why_skipped(Needing, replace(usual, discrete=True))
+    assert (ids == "it needs numbers as inputs, and these are ids of words") == (
+        need == "real_inputs"
+    )
 
 
 def test_methods_that_compare_environments_are_refused_one() -> None:

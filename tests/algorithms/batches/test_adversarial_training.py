@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oodbench.algorithms import Batch, algorithms, why_skipped
-from oodbench.conformance.tiny_problems import TASKS, tiny_batch, tiny_problem
+from oodbench.algorithms import Batch
+from oodbench.conformance.tiny_problems import TASKS, tiny_batch
 from oodbench.tasks import Task
 from tests.helpers.algorithms.methods import BINARY, tiny
 
@@ -120,12 +120,3 @@ def test_running_statistics_are_those_of_the_pass_at_the_examples() -> None:
     assert len(built[0]) == 3
     for key, value in built[1].items():
         assert torch.equal(built[0][key], value)
-
-
-def test_it_needs_classes_and_numbers() -> None:
-    cls = algorithms.get("AdversarialTraining")
-    assert why_skipped(cls, tiny_problem(CLASSES)) is None
-    problem = replace(tiny_problem(CLASSES), discrete=True)
-    assert why_skipped(cls, problem) == "it moves inputs, and these are ids"
-    reason = why_skipped(cls, tiny_problem(TASKS["regression"]))
-    assert reason == "it searches inputs of another predicted class"

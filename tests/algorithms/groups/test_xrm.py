@@ -226,7 +226,7 @@ def test_each_class_needs_two_examples_and_targets_are_classes() -> None:
         "each twin needs examples of every class, and class 1 has only one"
     )
     assert reason(XRM, counts=((1, 0, 1, 0), (1, 0, 0, 1))) is None
-    assert "targets are not classes" in (reason(XRM, task=Task("regression")) or "")
+    assert "needs a class as each target" in (reason(XRM, task=Task("regression")) or "")
     problem = replace(tiny_problem(BINARY), steps=12)
     assert why_skipped(XRM, problem, {"first_stage": 0, "over": "groups"}) == (
         "the groups of its second stage are inferred, and `first_stage` is 0"

@@ -199,10 +199,12 @@ def test_what_can_be_trained_on_tokens_and_boxes(
     assert (
         reasons
         == {
-            "Py150": {"DANN": "its discriminator takes one feature vector of an example"},
+            "Py150": {
+                "DANN": "it needs one feature vector and one target of each example, unlike tokens"
+            },
             "GlobalWheat": {
-                "IRM": "a detector's losses are no function of the scale of its outputs",
-                "DANN": "its discriminator takes one feature vector of an example",
+                "IRM": "a detector's losses are not a function of its outputs",
+                "DANN": "it needs one feature vector and one target of each example, unlike boxes",
                 "ANDMask": "a detector's losses have no gradient for each environment in one pass",
             },
         }[name]
