@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from oodbench.algorithms import Needs, Outputs, Problem, register
-from oodbench.errors import UserError
 from oodbench.hparams import altered, choice, hparam
 from oodbench.networks.base import Network
 
 from .irm import IRM
+from .mm_rex import check_least_weight
 from .penalized import Penalized
 
 TENTHS = [n / 10 for n in range(1, 11)]
@@ -72,12 +72,7 @@ class MMIRMv1(Extrapolated):
 
     def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:
         super().__init__(network, problem, hparams)
-        count = len(self.environments_at(0))
-        if hparams.lambda_min > 1 / count:
-            raise UserError(
-                f"MMIRMv1: 'lambda_min' must be at most 1/{count} with that many environments a step, "
-                f"not {hparams.lambda_min}"
-            )
+        check_least_weight("MMIRMv1", hparams.lambda_min, len(self.environments_at(0)))
 
     def penalty(self, out: Outputs) -> Tensor:
         """The worst affine combination of the penalties."""

@@ -12,6 +12,15 @@ from oodbench.networks.base import Network
 from .penalized import Penalized, summed_risks_decay
 
 
+def check_least_weight(name: str, least: float, environments: int) -> None:
+    """Raise UserError if no weights of at least `least` for each environment of a step sum to 1."""
+    if least > 1 / environments:
+        raise UserError(
+            f"{name}: 'lambda_min' must be at most 1/{environments} with that many environments a step, "
+            f"not {least}"
+        )
+
+
 @register("MMREx", paper="arXiv:2003.00688")
 class MMREx(Penalized):
     """The worst affine combination of the training risks, with weights of at least `lambda_min`.
@@ -44,12 +53,7 @@ class MMREx(Penalized):
 
     def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:
         super().__init__(network, problem, hparams)
-        count = self.count(0)
-        if hparams.lambda_min > 1 / count:
-            raise UserError(
-                f"MMREx: 'lambda_min' must be at most 1/{count} with that many environments a step, "
-                f"not {hparams.lambda_min}"
-            )
+        check_least_weight("MMREx", hparams.lambda_min, self.count(0))
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object] | None:

@@ -47,9 +47,8 @@ class Distribution:
             value = math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
         else:
             value = low + u * (high - low)
-        value = min(
-            max(value, low), math.nextafter(high, low), *most
-        )  # round-off can leave [low, high)
+        # round-off can leave [low, high)
+        value = min(max(value, low), math.nextafter(high, low), *most)
         return int(value) if self.kind.endswith("_int") else value
 
     def __str__(self) -> str:

@@ -136,9 +136,10 @@ def _entry_points(*path: str) -> Any:
 
 
 def load_plugins(modules: Iterable[str]) -> None:
-    """Import the user's modules, which register their classes; the working directory is searched.
+    """Import the user's modules, which register their classes.
 
-    Raises UserError for a module that is missing or cannot be imported.
+    From then on this process searches the working directory first, for any module. Raises UserError for a
+    module that is missing or cannot be imported.
     """
     here = working_directory()
     if here is not None and "" not in sys.path and str(here) not in sys.path:
@@ -146,7 +147,7 @@ def load_plugins(modules: Iterable[str]) -> None:
     stays = nullcontext() if here is None else chdir(here)
     for module in modules:
         if not all(word.isidentifier() for word in module.split(".")):
-            raise UserError(f"'{module}' is no name of a module: a plug-in is named as in `import`")
+            raise UserError(f"'{module}' is not a module name; write it as in `import x`")
         with _imported("plug-in", module), stays:
             try:
                 importlib.import_module(module)

@@ -154,9 +154,8 @@ def _by_own_statistics(module: Any, x: Tensor, units: int) -> Tensor:
     rows = torch.unflatten(x, 0, (units, -1)).transpose(0, 1)  # (B, U, C, ...)
     if rows.numel() == rows.shape[1] * rows.shape[2]:
         raise ValueError("batch normalisation needs more than one value per channel and unit")
-    folded = rows.flatten(
-        1, 2
-    )  # one channel for each unit and channel, so that torch's kernel does all
+    # one channel for each unit and channel, so that torch's kernel does all
+    folded = rows.flatten(1, 2)
     dims = [d for d in range(folded.dim()) if d != 1]
     variance, mean = _moments(folded, dims)
     shape = (units, x.shape[1])
@@ -237,9 +236,8 @@ def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tupl
     The layer must be deterministic and keep units apart: the gradients come from a second forward pass.
     """
     module = copy(module)
-    module.__dict__.pop(
-        "forward", None
-    )  # `backward` put it there, and it would call this function again
+    # `backward` put it there, and it would call this function again
+    module.__dict__.pop("forward", None)
     fixed = {name: p.detach() for name, p in module.named_parameters()}
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     seen = x.detach()

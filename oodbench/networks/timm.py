@@ -246,10 +246,10 @@ def _body(
     fixed, trained_on = config.get("fixed_input_size"), tuple(config.get("input_size", ()))[1:]
     if fixed and sides != trained_on:
         if hparams.weights != "none" and not hparams.size:
-            width, height = trained_on
+            height, width = trained_on
             raise UserError(
-                f"{hparams.model} was trained on images of {width} x {height} pixels, and the inputs have "
-                f"{pixels[0]} x {pixels[1]}: resize them by the network's `size: {width}` "
+                f"{hparams.model} was trained on images of {height} x {width} pixels, and the inputs have "
+                f"{pixels[0]} x {pixels[1]}: resize them by the network's `size: {height}` "
                 "(or a dataset's), or adapt it to another `size`"
             )
         settings["img_size"] = sides

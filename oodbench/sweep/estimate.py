@@ -73,9 +73,8 @@ def forecast(
     rng = random.Random(0)
     queues = [[(row, b) for b in rng.sample([*of.values()], len(of))] for row, of in rows.items()]
     rng.shuffle(queues)  # the rows that time allows are a fair sample of all
-    turns = [
-        turn for turns in zip_longest(*queues) for turn in turns if turn
-    ]  # a bundle of each row
+    # a bundle of each row, then a second one
+    turns = [turn for turns in zip_longest(*queues) for turn in turns if turn]
     result = Forecast()
     seconds, runs = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, 0)
     alone: dict[str, str] = {}

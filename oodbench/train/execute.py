@@ -91,11 +91,11 @@ def execute_bundle(
     keys = dict[str, tuple[object, ...]]()
     with Heartbeats() as heartbeats:
         while waiting and not interrupts.stop:
-            limit = 0 if waiting[0][0].id in alone else most
+            vectorize = waiting[0][0].id not in alone
             bundle = _Bundle(settings, ended, heartbeats)
             try:
                 with clean_process(settings.threads):
-                    bundle.acquire(waiting, limit, keys)
+                    bundle.acquire(waiting, most if vectorize else 1, keys, vectorize)
                 with clean_process(settings.threads):  # undoes settings made in building
                     bundle.train(progress, interrupts)
             except Exception as error:
@@ -116,7 +116,7 @@ def execute_bundle(
                 waiting.extendleft(reversed(left))
             finally:
                 bundle.release()
-            if limit > 1 and not bundle.vectorized:
+            if vectorize and most > 1 and not bundle.vectorized:
                 return [spec.id for spec, _ in waiting]
     for spec, _ in waiting:
         ended(spec.id, State.INTERRUPTED, "")
@@ -161,16 +161,17 @@ class _Bundle:
         waiting: deque[tuple[RunSpec, RunDirectory]],
         limit: int,
         keys: dict[str, tuple[object, ...]],
+        vectorize: bool,
     ) -> None:
-        """Acquire runs of `waiting` that are trained together: at least one if any is free.
+        """Acquire at most `limit` runs of `waiting` that are trained together: at least one if any is free.
 
-        A limit of 0 means one run, trained by itself. `keys` keeps the `program_key` of runs that were
-        loaded before, by id.
+        `keys` keeps the `program_key` of runs that were loaded before, by id. Without `vectorize` a run is
+        trained by itself even if it could be vectorized.
         """
         first: Run | None = None
         key: tuple[object, ...] = ()
         others: list[tuple[RunSpec, RunDirectory]] = []
-        while waiting and len(self.held) < max(1, limit) and self._fits(waiting[0][0]):
+        while waiting and len(self.held) < limit and self._fits(waiting[0][0]):
             spec, directory = waiting.popleft()
             if first is not None and keys.get(spec.id, key) != key:
                 others.append((spec, directory))
@@ -181,7 +182,7 @@ class _Bundle:
                 continue
             if first is None:
                 first = run
-                self.vectorized = limit > 0 and why_alone(run) is None
+                self.vectorized = vectorize and why_alone(run) is None
                 limit = min(limit, capacity(run)) if self.vectorized else 1
                 key = program_key(run) if self.vectorized else ()
             elif keys.setdefault(spec.id, program_key(run)) != key:

@@ -57,7 +57,8 @@ class Data:
     units: StandardUnits | None = None
     """The units of targets; None: runs train on targets as they are."""
     constants: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
-    """The constant answers so far, by training environments, see `oodbench.train.evaluate`."""
+    """The constant answers so far, by training environments, see `oodbench.train.evaluate`; shared by all
+    runs of this process with the same data."""
 
     def with_mislabeled(self) -> dict[str, dict[str, Tensor]]:
         """The splits, with `mislabeled` examples as a further one where labels are noisy."""
@@ -88,10 +89,11 @@ def load_environments(
 ) -> Data:
     """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
 
-    Environments that are `held_out` have their unseen examples, the others those that are trained on, where
-    that differs; if the dataset separates clusters, the latter have none of a held-out one. Inputs are
-    `changed` by what is fitted to what is trained on, if the dataset fits anything.
-    All but the `test_environments` have the `noise`, see `oodbench.data.noise`.
+    Where an environment's unseen examples are not those for training, a `held_out` one has the former and
+    all others have the latter. If the dataset separates clusters, no training example is in a cluster of a
+    held-out environment. If the dataset fits a preprocessing step, it is fitted to the training examples
+    and applied to all inputs, unless `changed` is false. All but the `test_environments` have the `noise`,
+    see `oodbench.data.noise`.
     Examples without any known label are in no split. Raises UserError for data that do not suit their task.
     """
     source = dataset, json.dumps(options, sort_keys=True), trial, holdout, data_dir, device

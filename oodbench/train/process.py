@@ -50,6 +50,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object], Any], ...] = 
         (partial(getattr, cudnn, flag), partial(setattr, cudnn, flag), False)
         for flag in ("deterministic", "benchmark")
     ),
+    (partial(getattr, cudnn, "allow_tf32"), partial(setattr, cudnn, "allow_tf32"), True),
     # a product with a subnormal number takes a hundred times as long, as in the moments of components that
     # a mask has kept from moving; where they are flushed, half of the smallest normal number is 0
     (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal, True),

@@ -14,7 +14,6 @@ off.
 import math
 import traceback
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -190,13 +189,11 @@ def program_key(run: Run) -> tuple[object, ...]:
     batch = (len(run.names), run.batches.batch_size, h.accumulation > 1, h.head_only > 0)
     kept = vars(run.algorithm).items()
     plain = tuple(
-        (n, repr(_listed(v))) for n, v in kept if isinstance(v, PLAIN) and n not in MODULE
+        (n, repr(v.tolist() if isinstance(v, Tensor | np.ndarray) else v))
+        for n, v in kept
+        if isinstance(v, PLAIN) and n not in MODULE
     )
     return shapes, batch, tuple(map(str, optimizer.items())), plain
-
-
-def _listed(value: Any) -> Any:
-    return value.tolist() if isinstance(value, Tensor | np.ndarray) else value
 
 
 def explained(error: BaseException) -> str | None:

@@ -45,8 +45,26 @@ class VectorizedProgram(Program):
         members = _filled(self.runs, multiple)
         self._algorithms = [run.algorithm for run in members]
         first = runs[0].algorithm
-        parameters = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
         self._combines = first.reduction is not None
+        self._template = _template_of(first)
+        self._join()
+        self._slots = _slots_of(self._template)
+        self._averages = [run.average for run in members if run.average is not None]
+        """The averages of the rows, where weights are averaged."""
+        self._averaged = _stacked([average.running for average in self._averages])
+        for name, rows in self._averaged.items():
+            for average, row in zip(self._averages, rows, strict=True):
+                average.running[name] = row
+        self._numbers = _varying([a.hparams for a in self._algorithms], self._matrix)
+        self._largest = self._matrix.new_tensor([[a.hparams.clip_norm] for a in self._algorithms])
+        """The largest norms of the gradients, (K, 1), 0 where there is none."""
+        self._batches = _Batches(members)
+        self._multiples: dict[torch.Size, int] = {}
+        """The multiples of runs that are evaluated together, by the shape of a run's inputs."""
+
+    def _join(self) -> None:
+        # the rows' weights become one matrix and stacks, of which each run's own are views from now on
+        parameters = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
         shapes = {
             name: p.shape
             for name, p in parameters[0].items()
@@ -70,12 +88,6 @@ class VectorizedProgram(Program):
             for name in parameters[0]
             if name not in shapes
         }
-        self._template = copy.deepcopy(first)
-        self._template.optimizers = {}
-        own: Any = {
-            n: OfEachRun(getattr(first.problem, n)) for n in ("environments", "sizes", "counts")
-        }
-        self._template.problem = replace(first.problem, **own)
         self._buffers = {
             name: torch.stack([algorithm.get_buffer(name) for algorithm in self._algorithms])
             for name in self._template._buffers
@@ -87,26 +99,6 @@ class VectorizedProgram(Program):
                 algorithm.get_buffer(name).data = rows[k]
         self._weights = {**self._trained, **fixed, **self._buffers}
         """The runs' parameters and own buffers by name, (K, *shape), which updates change in place."""
-        self._slots: dict[str, tuple[dict[str, Any], str]] = {
-            f"{prefix}.{name}" if prefix else name: (module._parameters, name)
-            for prefix, module in self._template.named_modules()
-            for name in module._parameters
-        }
-        """The template's attributes that hold its weights, which `vmap` replaces by the runs'."""
-        self._slots |= {name: (self._template._buffers, name) for name in self._buffers}
-        averages = [run.average for run in members]
-        self._averages = [average for average in averages if average is not None]
-        """The averages of the rows, where weights are averaged."""
-        self._averaged = _stacked([average.running for average in self._averages])
-        for name, rows in self._averaged.items():
-            for average, row in zip(self._averages, rows, strict=True):
-                average.running[name] = row
-        self._numbers = _varying([a.hparams for a in self._algorithms], self._matrix)
-        self._largest = self._matrix.new_tensor([[a.hparams.clip_norm] for a in self._algorithms])
-        """The largest norms of the gradients, (K, 1), 0 where there is none."""
-        self._batches = _Batches(members)
-        self._multiples: dict[torch.Size, int] = {}
-        """The multiples of runs that are evaluated together, by the shape of a run's inputs."""
 
     def _over_runs(
         self,
@@ -326,6 +318,26 @@ class VectorizedProgram(Program):
     def sync_to_runs(self) -> None:
         """Write the optimizer's state; the runs' weights are views of the program's."""
         self._optimizer.sync_to_runs()
+
+
+def _template_of(algorithm: Algorithm) -> Algorithm:
+    """A copy that stands for every run in `vmap`: what differs between runs cannot be read from it."""
+    template = copy.deepcopy(algorithm)
+    template.optimizers = {}
+    problem = algorithm.problem
+    own: Any = {n: OfEachRun(getattr(problem, n)) for n in ("environments", "sizes", "counts")}
+    template.problem = replace(problem, **own)
+    return template
+
+
+def _slots_of(template: Algorithm) -> dict[str, tuple[dict[str, Any], str]]:
+    """The attributes of the template that hold its weights, which `vmap` replaces by the runs'."""
+    slots: dict[str, tuple[dict[str, Any], str]] = {
+        f"{prefix}.{name}" if prefix else name: (module._parameters, name)
+        for prefix, module in template.named_modules()
+        for name in module._parameters
+    }
+    return slots | {name: (template._buffers, name) for name in template._buffers}
 
 
 def _filled(items: list[T], multiple: int = 1) -> list[T]:

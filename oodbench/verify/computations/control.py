@@ -33,7 +33,10 @@ def control_rewards(trials: int, frames: Mapping[str, Tables]) -> Values:
     values: Values = {}
     for sweep in frames.values():
         runs = tuned(last_values("test", sweep, "mse"))
-        models = [_model(run) for run in runs.itertuples()]
+        models: list[Any] = [
+            load_model(Directory(Path(str(run.directory))).run(str(run.id)).path, rule=LAST)
+            for run in runs.itertuples()
+        ]
         runs["reward"] = [_reward(m.dataset, m, m.spec.trial) for m in models]
         for task, of_task in runs.groupby("dataset_label"):
             tables = {c: of_task.pivot(index="trial", columns="label", values=c) for c in MEASURES}
@@ -56,10 +59,6 @@ def tuned(runs: pd.DataFrame) -> pd.DataFrame:
     best = mean.groupby("label").idxmin()
     chosen = pd.MultiIndex.from_frame(runs[["label", "draw"]]).isin(best.tolist())
     return pd.DataFrame(runs[chosen & ~tried]).reset_index(drop=True)
-
-
-def _model(run: Any) -> Any:
-    return load_model(Directory(Path(run.directory)).run(run.id).path, rule=LAST)
 
 
 def _reward(dataset: Any, policy: Any, trial: int) -> float:
