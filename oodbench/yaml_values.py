@@ -1,6 +1,7 @@
 """Reads all YAML: files, texts and KEY=VALUE flags.
 
-A text in which a key is given twice is refused.
+A text is refused before its values are made if a key is given twice, if it is nested too deeply, or
+if its aliases stand for too many values.
 """
 
 import re
@@ -16,6 +17,10 @@ from oodbench.files import read_regular
 
 LARGEST_FILE = 2**18
 """Bytes of a YAML file."""
+DEEPEST = 50
+"""Lists and mappings within each other."""
+MOST_VALUES, LONG = 100_000, 16
+"""Values of a text with its aliases expanded; each `LONG` characters of a value count as one more."""
 LONGEST_REASON = 160
 """Characters of what a parser says."""
 
@@ -69,7 +74,7 @@ def parse_yaml(text: str, place: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        _check_keys(node, set())
+        _size(node, {})
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -79,21 +84,35 @@ def parse_yaml(text: str, place: str) -> Any:
         raise UserError(f"{place} is not YAML: {_shortened(error)}") from error
 
 
-def _check_keys(node: yaml.Node, seen: set[int]) -> None:
-    if isinstance(node, yaml.ScalarNode) or id(node) in seen:
-        return
-    seen.add(id(node))
-    inner, lines = node.value, dict[str, int]()
-    if isinstance(node, yaml.MappingNode):
-        for key, _ in inner:
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                if key.value in lines:
-                    line, name = lines[key.value], _shortened(key.value, 40)
-                    raise _refused(f"the key '{name}' is also in line {line}", key.start_mark)
-                lines[key.value] = key.start_mark.line + 1
-        inner = chain.from_iterable(inner)
-    for each in inner:
-        _check_keys(each, seen)
+def _size(node: yaml.Node, sizes: dict[int, int], depth: int = 0) -> int:
+    """How many values a node stands for; `sizes` has the nodes known, 0 for those around this one."""
+    if depth > DEEPEST:
+        raise _refused("nested too deeply", node.start_mark)
+    if id(node) not in sizes:
+        sizes[id(node)] = 0
+        inner = node.value
+        if isinstance(node, yaml.MappingNode):
+            _check_keys([key for key, _ in inner])
+            inner = chain.from_iterable(inner)
+        if isinstance(node, yaml.ScalarNode):
+            sizes[id(node)] = 1 + len(inner) // LONG
+        else:
+            sizes[id(node)] = 1 + sum(_size(each, sizes, depth + 1) for each in inner)
+    if not sizes[id(node)]:
+        raise _refused("a value contains itself", node.start_mark)
+    if sizes[id(node)] > MOST_VALUES:
+        raise _refused(f"over {MOST_VALUES:,} values", node.start_mark)
+    return sizes[id(node)]
+
+
+def _check_keys(keys: Sequence[yaml.Node]) -> None:
+    lines = dict[str, int]()
+    for key in keys:
+        if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+            if key.value in lines:
+                line, name = lines[key.value], _shortened(key.value, 40)
+                raise _refused(f"the key '{name}' is also in line {line}", key.start_mark)
+            lines[key.value] = key.start_mark.line + 1
 
 
 def _refused(reason: str, mark: Any) -> yaml.MarkedYAMLError:

@@ -1,4 +1,5 @@
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,19 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.yaml_values import LARGEST_FILE, assignments, parse_yaml, read_yaml
 
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
+TOO_MANY = "over 100,000 values"
 REFUSED = {
+    "an alias bomb": (BOMB, TOO_MANY),
+    "a long text many times": (f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 10)}]", TOO_MANY),
+    "100,001 values": (f"[{'1,' * 100_000}]", TOO_MANY),
+    "an alias in itself": ("a: &a [1, *a]", "line 1: a value contains itself"),
+    "a mapping in itself": ("a: &a {<<: *a}", "line 1: a value contains itself"),
+    "nesting of 100": ("[" * 100 + "]" * 100, "line 1: nested too deeply"),
+    "nesting of 10,000": ("[" * 10_000 + "]" * 10_000, "nested too deeply|depth"),
+    "nested mappings": ("{a: " * 10_000 + "}" * 10_000, "nested too deeply|depth"),
     "no integer": ("a: 1\nb: !!int x\n", "line 2: 'x' is no int"),
     "beyond 64 bits": ("trials: 9223372036854775808", "64 bits"),
     "an object": ("a: !!python/object/apply:os.system [ls]", "line 1"),
@@ -20,11 +33,13 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_text_is_refused_in_one_short_sentence(case: str) -> None:
     text, reason = REFUSED[case]
+    start = time.process_time()
     with pytest.raises(UserError, match=reason) as refused:
         parse_yaml(text, "file.yaml")
     message = str(refused.value)
     assert message.startswith("file.yaml is not YAML: ") and "\n" not in message
     assert len(message) <= 300
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
@@ -50,6 +65,7 @@ def test_a_key_is_given_once(text: str) -> None:
             "a: k\nb: a\nc: [a, a, b, {a: a}]",
             {"a": "k", "b": "a", "c": ["a", "a", "b", {"a": "a"}]},
         ),
+        (f"[{'1,' * 99_999}]", [1] * 99_999),
         ("", None),
     ],
 )
