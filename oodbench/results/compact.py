@@ -57,7 +57,7 @@ def compact(directory: Directory, patient: bool = True) -> int:
 def _to_merge(now: Ended, rows: pd.DataFrame, more: bool) -> list[int]:
     """The indices of the parts to write as one, with `more` runs: small ones, and those of other rows."""
     parts = list(enumerate(now.parts))
-    small = {i for i, part in parts if len(part.content) < SMALL}
+    small = {i for i, part in parts if part.size < SMALL}
     old = {i for i, part in parts if _keys(part.runs) != _keys(_in_rows(part.runs, rows))}
     return sorted(small | old) if more or old or len(small) > 1 else []
 

@@ -106,7 +106,8 @@ class Directory:
         """Planned runs, one per row that contains them: `id` and the fields of the spec."""
         from oodbench.results.parquet import SPEC, read_table, runs_frame
 
-        return runs_frame(read_table(self.path / "plan.parquet", SPEC))
+        file = self.path / "plan.parquet"
+        return runs_frame(read_table(file, SPEC), str(file))
 
     def specs(self) -> dict[str, RunSpec]:
         """The planned runs by id, each in its first row; raises as `plan`."""

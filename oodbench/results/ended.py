@@ -6,7 +6,7 @@ it is in a `runs` file, which is written after its records. `oodbench.results.co
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,16 +33,12 @@ class Part:
     key: str
     runs: "pd.DataFrame"
     """The columns `oodbench.results.parquet.RUNS`."""
-    content: bytes = field(repr=False)
+    records: "pa.Table"
+    """The columns `oodbench.results.parquet.RECORDS`."""
+    size: int
     """The bytes of the file of records."""
     place: str
-
-    @cached_property
-    def records(self) -> "pa.Table":
-        """The columns `oodbench.results.parquet.RECORDS`; raises DamagedFile."""
-        from oodbench.results.parquet import RECORDS, parsed
-
-        return parsed(self.content, RECORDS, self.place)
+    """That file."""
 
     def outcome(self, run_id: str) -> str:
         """How a run ended, and its records, as a text."""
@@ -187,7 +183,7 @@ def records_file(runs: Path) -> Path:
 
 
 def _part(runs: Path) -> Part:
-    from oodbench.results.parquet import RUNS, key_of, parsed, runs_frame
+    from oodbench.results.parquet import RECORDS, RUNS, count_records, key_of, parsed, runs_frame
 
     key, records = runs.stem.removeprefix("runs-"), records_file(runs)
     of_runs, of_records = read_bytes(runs), read_bytes(records)
@@ -197,7 +193,10 @@ def _part(runs: Path) -> Part:
         raise DamagedFile(f"{runs if of_runs is None else records} is missing")
     if key_of(of_runs, of_records) != key:
         raise DamagedFile(f"{runs} or {records.name} is damaged: they are not what was written")
-    return Part(key, runs_frame(parsed(of_runs, RUNS, str(runs))), of_records, str(records))
+    frame = runs_frame(parsed(of_runs, RUNS, str(runs)), str(runs))
+    table = parsed(of_records, RECORDS, str(records))
+    count_records(frame, table, str(records))
+    return Part(key, frame, table, len(of_records), str(records))
 
 
 def lock(results: Path, patient: bool = True) -> FileLock:

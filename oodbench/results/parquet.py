@@ -5,9 +5,9 @@ docs/guide/results_format.md describes every column for those who read the files
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -16,10 +16,21 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 
 from oodbench.files import whole_file
-from oodbench.results.run_spec import RunSpec
-from oodbench.results.schemas import COSTS, UNREADABLE, DamagedFile, brief, read_bytes
+from oodbench.results.run_spec import COMPLETE, RunSpec
+from oodbench.results.schemas import (
+    COSTS,
+    UNREADABLE,
+    Constant,
+    Context,
+    DamagedFile,
+    Provenance,
+    brief,
+    parse_json,
+    read_bytes,
+)
 
 FIELDS = fields(RunSpec)
 NAMES = pa.list_(pa.string())
@@ -78,6 +89,16 @@ JSON = frozenset(
 )
 """The columns whose texts are JSON."""
 CATEGORIES = [f.name for f in RECORDS if f.type == REPEATED]
+SHAPES: dict[str, Any] = {"constant": Constant, "context": Context, "provenance": Provenance}
+"""The types of the mappings whose keys the package reads."""
+OPTIONAL = frozenset(
+    [f.name for f in FIELDS if f.default is None]
+    + ["training_environments", "metric", "higher_is_better", *COSTS, *SHAPES]
+    + ["environment", "split", "value"]
+)
+"""The columns that may be null."""
+LEAST = {"draw": 0, "trial": 0, "steps": 1, "evaluate_every": 1, "step": 0, "count": 0}
+"""The least values of columns."""
 MOST_ROWS = 10_000
 """The most rows for each byte of a file: what unpacks to more is not read."""
 
@@ -131,7 +152,10 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
-    """The table in the bytes of a Parquet file; raises DamagedFile, which names the `place`."""
+    """The table in the bytes of a Parquet file; raises DamagedFile, which names the `place`.
+
+    Columns that are not in OPTIONAL have a value in each row.
+    """
     repeated = [f.name for f in schema if f.type == REPEATED]
     try:
         with pq.ParquetFile(
@@ -146,23 +170,50 @@ def parsed(content: bytes, schema: pa.Schema, place: str) -> pa.Table:
                 raise DamagedFile(f"{place} has no column {name}: it is no table of this version")
             values = pa.array([LATER[name]] * rows, schema.field(name).type)
             table = table.append_column(name, values)
-        return table.select(schema.names).cast(schema)
+        table = table.select(schema.names).cast(schema)
+        if odd := next(_odd(table), ""):
+            raise DamagedFile(f"{place} is damaged: {odd}")
+        return table
     except DamagedFile:
         raise
     except UNREADABLE as error:
         raise DamagedFile(f"{place} is torn or no table of results: {brief(error)}") from None
 
 
-def runs_frame(table: pa.Table) -> pd.DataFrame:
+def _odd(table: pa.Table) -> Iterator[str]:
+    """What is wrong in columns that have the right types."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if (name not in OPTIONAL and column.null_count) or (
+            column.type == NAMES and pc.list_flatten(column).null_count
+        ):
+            yield f"a row has no {name}"
+        if name in LEAST and any(pc.less(column, LEAST[name]).unique().to_pylist()):
+            yield f"a row has a {name} below {LEAST[name]}"
+        if name == "state" and (others := {*column.unique().to_pylist()} - {*COMPLETE}):
+            yield f"a run has the state {min(others)[:20]!r}"
+
+
+def count_records(runs: pd.DataFrame, records: pa.Table, place: str) -> None:
+    """Raise DamagedFile unless the records are those of the runs, as many as each has."""
+    counts = pc.value_counts(records["id"].cast(pa.string()))
+    there = dict(zip(*(counts.field(i).to_pylist() for i in (0, 1)), strict=True))
+    wanted = dict(zip(runs["id"], runs["records"], strict=True))
+    if unlike := there.items() ^ wanted.items():
+        first, _ = min(unlike)
+        has = f"{there.get(first, 0)} records of the run {first[:20]}, not {wanted.get(first, 0)}"
+        raise DamagedFile(f"{place} is damaged: it has {has}")
+
+
+def runs_frame(table: pa.Table, place: str = "") -> pd.DataFrame:
     """A table of runs as a frame: mappings parsed, lists of names as tuples.
 
-    Raises DamagedFile for invalid JSON.
+    Raises DamagedFile, which names the `place`, for mappings that are no JSON or of other types.
     """
     columns: dict[str, Any] = {}
     for name in table.column_names:
         column = table[name].combine_chunks()
         if name in JSON:
-            columns[name] = _each(column, partial(_mapping, name))
+            columns[name] = _each(column, partial(_mapping, place, name))
         elif column.type == NAMES:
             joined = pc.binary_join(column, "\x1f").fill_null("")
             columns[name] = _each(joined, lambda text: tuple(text.split("\x1f") if text else ()))
@@ -183,14 +234,13 @@ def _each(column: pa.Array, change: Callable[[Any], Any]) -> "np.ndarray[Any, An
     return np.asarray(values[places.to_numpy()])
 
 
-def _mapping(name: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise DamagedFile(f"{name} of a run is no mapping")
-    return value
+def _mapping(place: str, name: str, text: str) -> dict[str, Any]:
+    return parse_json(text.encode(), _shape(name), f"{place}: a run's {name}")
+
+
+@cache
+def _shape(name: str) -> TypeAdapter[dict[str, Any]]:
+    return TypeAdapter(SHAPES.get(name, dict[str, Any]))
 
 
 def records_frame(tables: Sequence[pa.Table]) -> pd.DataFrame:

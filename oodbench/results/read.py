@@ -37,6 +37,7 @@ from oodbench.results.parquet import (
     RECORDS,
     RUNS,
     SPEC,
+    count_records,
     of_runs,
     read_table,
     records_frame,
@@ -207,8 +208,12 @@ def read_board(board: Path) -> Tables:
     file = board / RUNS_FILE
     if not file.is_file():
         raise UserError(f"the board {board.name} has {nothing_frozen(board)}")
-    runs = runs_frame(read_table(file, RUNS))
-    values = records_frame([read_table(board / RECORDS_FILE, RECORDS)])
+    runs, table = (
+        runs_frame(read_table(file, RUNS), str(file)),
+        read_table(board / RECORDS_FILE, RECORDS),
+    )
+    count_records(runs, table, str(board / RECORDS_FILE))
+    values = records_frame([table])
     runs, values = _each_once(runs, values)
     is_score = values["split"].eq(SCORE)
     scores = values[is_score].astype({"id": object, "metric": object})

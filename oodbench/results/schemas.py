@@ -19,9 +19,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
+from typing_extensions import TypedDict
 
 from oodbench.errors import UserError
 from oodbench.files import read_regular
+from oodbench.identity import Digests
 from oodbench.results.run_spec import TRAIN, RunSpec, State
 
 SCHEMA = 2
@@ -50,17 +52,48 @@ class File(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, defer_build=True)
 
 
+OPEN = ConfigDict(strict=True, extra="allow")
+Constant = dict[str, dict[str, dict[str, float | None]]]
+"""The values of the constant answer by metric, environment and split."""
+
+
+class Context(TypedDict, total=False):
+    """What tables need to know of a run beyond its spec, as far as it is known."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+
+    dataset_label: str
+    training_environments: list[str]
+    metric: str
+    higher_is_better: bool
+    classes: list[str]
+    """Their names in the order of their numbers."""
+    family: str | None
+    shift: str | None
+    data_notes: list[str]
+    """What is unusual in how data were read."""
+    read_as: dict[str, str]
+    """What each column of a table was read as."""
+    constant: Constant | None
+
+
+class Provenance(TypedDict, total=False):
+    """The keys of a run's provenance that are compared, see `oodbench.results.provenance`."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+
+    digests: Digests
+    plugins: list[str]
+
+
 class RunFile(File):
     """run.json: the run's spec, what tables need to know of it, and what trained it."""
 
     schema_: Literal[2] = Field(alias="schema")
     spec: RunSpec
-    context: dict[str, Any]
-    """`dataset_label`, `training_environments`, `metric`, `higher_is_better`, and what is known of these:
-    `classes` (names in the order of their numbers), `family`, `shift`, `data_notes` and `read_as` (what is
-    unusual in how data were read; what each column of a table was read as), `constant`."""
-    provenance: dict[str, Any]
-    """See `oodbench.results.provenance`; `code` is that of another program."""
+    context: Context
+    provenance: Provenance
+    """`code` is that of another program."""
     columns: dict[str, tuple[str | None, str | None, str, Count]] = Field(default={}, strict=False)
     """By the key of a value in metrics.jsonl: environment, split, metric, and its number of examples."""
 
@@ -110,13 +143,44 @@ class ProcessHeartbeat(File):
     """The steps by the runs' ids."""
 
 
+class ChosenOnce(TypedDict):
+    """How an earlier sweep has chosen hyperparameters, see `oodbench.sweep.resolve`."""
+
+    results: str
+    rule: str
+    draws: int
+    trials: list[int]
+
+
+class SharedKeys(TypedDict, total=False):
+    """Keys of a sweep file in which all launches into a directory agree."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+
+    draws: Literal["shared", "per trial"]
+    shared_quantiles: bool
+    hparams_from: ChosenOnce
+
+
+class Settings(TypedDict, total=False):
+    """Decisions of a launch for all runs, see `oodbench.sweep.launch.store_plan`."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+
+    sweep: SharedKeys
+    selection: str | None
+    protocol: str | None
+    data_dir: str | None
+    plugins: list[str]
+    launcher: str
+
+
 class SweepFile(File):
     """sweep.json: the name of a sweep and the settings of its launches; plan.parquet has its runs."""
 
     schema_: Literal[2] = Field(alias="schema")
     name: str
-    settings: dict[str, Any]
-    """Decisions of a launch for all runs, see `oodbench.sweep.stored.store_plan`."""
+    settings: Settings
 
 
 def brief(error: Exception) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -98,7 +99,45 @@ def flip(which: int, share: float) -> Callable[[Files], None]:
     return damage
 
 
+def other(which: int, column: str, values: list[Any], kind: Any = None) -> Callable[[Files], None]:
+    """Other values at the beginning of a column, in a part whose name fits its bytes; none: no column."""
+
+    def damage(files: Files) -> None:
+        tables = [pq.read_table(file) for file in files]
+        table, at = tables[which], tables[which].column_names.index(column)
+        changed = pa.array(values + table[column].to_pylist()[len(values) :], kind)
+        replaced = table.set_column(at, column, changed)
+        tables[which] = replaced if values else table.drop_columns([column])
+        contents = [parquet.content_of(each) for each in tables]
+        key = parquet.key_of(*contents)
+        for file, content in zip(files, contents, strict=True):
+            file.unlink()
+            file.with_stem(f"{file.stem.partition('-')[0]}-{key}").write_bytes(content)
+
+    return damage
+
+
+FORGED = {
+    "no trial": other(0, "trial", []),
+    "no count": other(1, "count", []),
+    "a null id": other(0, "id", [None]),
+    "a null trial": other(0, "trial", [None]),
+    "a negative draw": other(0, "draw", [-1]),
+    "no steps": other(0, "steps", [0]),
+    "a list for a label": other(0, "label", [["IRM"], ["IRM"]]),
+    "texts for values": other(1, "value", ["x"] * 18 * 2, pa.string()),
+    "an environment that is null": other(0, "test_environments", [[None]]),
+    "another state": other(0, "state", ["asleep"]),
+    "too many records": other(0, "records", [19]),
+    "fewer records": other(0, "records", [17]),
+    "records of another run": other(1, "id", ["another"]),
+    "a list for hparams": other(0, "hparams", ["[1]"]),
+    "a number for classes": other(0, "context", ['{"classes": 5}']),
+    "a number for digests": other(0, "provenance", ['{"digests": 5}']),
+    "a list for a constant answer": other(0, "constant", ['{"accuracy": [1]}']),
+}
 DAMAGES: dict[str, Callable[[Files], None]] = {
+    **FORGED,
     "runs cut": cut(0),
     "records cut": cut(1),
     **{f"file {i} flipped at {s}": flip(i, s) for i in (0, 1) for s in (0.3, 0.6, 1)},
