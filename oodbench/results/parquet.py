@@ -187,6 +187,8 @@ def _odd(table: pa.Table) -> Iterator[str]:
             column.type == NAMES and pc.list_flatten(column).null_count
         ):
             yield f"a row has no {name}"
+        if name == "test_environments" and 0 in pc.list_value_length(column).unique().to_pylist():
+            yield f"a row has no {name}"
         if name in LEAST and any(pc.less(column, LEAST[name]).unique().to_pylist()):
             yield f"a row has a {name} below {LEAST[name]}"
         if name == "state" and (others := {*column.unique().to_pylist()} - {*COMPLETE}):

@@ -275,10 +275,11 @@ class RunDirectory:
         if end.status is State.DIVERGED:
             due = sorted({*run.spec.due(end.step), end.step})
         steps = [line["step"] for line in whole_lines(records)]
+        if steps == due:
+            return ""
         return (
-            ""
-            if steps == due
-            else f"{self.path / 'metrics.jsonl'} has records of the steps {steps}, not {due}"
+            f"{self.path / 'metrics.jsonl'} has records of other steps than planned: {len(steps)} up to "
+            f"step {max(steps, default=0)} instead of {len(due)} up to step {due[-1]}"
         )
 
 

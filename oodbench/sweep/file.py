@@ -292,13 +292,19 @@ def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] 
         if key == "trials":
             _drop_own_trials(values)
     if values.get("protocol") is not None:
-        values = under(_file(find_sweep(str(values["protocol"]))), values, str(path))
+        file = find_sweep(str(values["protocol"]))
+        protocol = _file(file)
+        validate(protocol, str(file), plugins)
+        values = under(protocol, values, str(path))
     return validate(values, str(path), plugins)
 
 
 def name_of(path: Path) -> str:
-    """The name of the sweep in a YAML file; raises UserError if it has none."""
-    name = _file(path).get("name")
+    """The name of the sweep in a YAML file, or of its protocol; raises UserError if it has none."""
+    values = _file(path)
+    if values.get("protocol") is not None:
+        values = _file(find_sweep(str(values["protocol"]))) | values
+    name = values.get("name")
     if not isinstance(name, str):
         raise UserError(f"{path}: name is missing")
     return name

@@ -9,10 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Directory
+from oodbench.results.parquet import spec_columns
 from oodbench.results.run_directory import LOST_AFTER, RunDirectory
 from oodbench.results.run_spec import State
 from tests.helpers.results.sweeps import edited
@@ -118,6 +120,18 @@ BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
         keys("run.json", schema=3),
         r"run\.json has schema 3, not 2: another version wrote it",
     ),
+    "a number for classes": (
+        keys("run.json", context={**CONTEXT, "classes": 5}),
+        r"run\.json is damaged: context\.classes: Input should be a valid",
+    ),
+    "a list for a metric": (
+        keys("run.json", context={**CONTEXT, "metric": ["mse"]}),
+        r"run\.json is damaged: context\.metric: Input should be a valid string",
+    ),
+    "a text for digests": (
+        keys("run.json", provenance={"digests": "x"}),
+        r"run\.json is damaged: provenance\.digests: Input should be",
+    ),
     "a run.json of other bytes": (
         lambda run: (run.path / "run.json").write_text(f"{(run.path / 'run.json').read_text()} "),
         r"run\.json is not what the run ended with",
@@ -146,11 +160,11 @@ BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
     ),
     "a torn record that the run ended with": (
         both(lines(lambda found: [*found[:-1], found[-1][:9]]), signed),
-        r"metrics\.jsonl has records of the steps \[5\], not \[5, 10\]",
+        r"metrics\.jsonl has .* planned: 1 up to step 5 instead of 2 up to step 10",
     ),
     "a doubled record that the run ended with": (
         both(lines(lambda found: [found[0], *found]), signed),
-        r"metrics\.jsonl has records of the steps \[5, 5, 10\], not",
+        r"metrics\.jsonl has .* planned: 3 up to step 10 instead of 2 up to step 10",
     ),
 }
 
@@ -215,3 +229,16 @@ def test_results_of_another_schema_are_refused(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"schema": 99}')
     with pytest.raises(UserError, match="schema"):
         Directory(tmp_path).plan()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"plugins": 5}, {"sweep": 5}, {"selection": []}, {"sweep": {"hparams_from": 5}}]
+)
+def test_a_sweep_json_of_other_types_is_told_in_a_sentence(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    results = Directory(tmp_path)
+    results.store("s", settings, pd.DataFrame(spec_columns([SPEC], [SPEC.id])))
+    with pytest.raises(UserError, match=r"^\S+sweep\.json is damaged: settings\.") as told:
+        results.plan()
+    assert len(str(told.value).splitlines()) == 1

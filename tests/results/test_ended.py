@@ -127,6 +127,7 @@ FORGED = {
     "a list for a label": other(0, "label", [["IRM"], ["IRM"]]),
     "texts for values": other(1, "value", ["x"] * 18 * 2, pa.string()),
     "an environment that is null": other(0, "test_environments", [[None]]),
+    "no test environment": other(0, "test_environments", [[]]),
     "another state": other(0, "state", ["asleep"]),
     "too many records": other(0, "records", [19]),
     "fewer records": other(0, "records", [17]),

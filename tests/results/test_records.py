@@ -94,9 +94,7 @@ def test_a_line_that_is_no_record_ends_the_records(tmp_path: Path, line: str) ->
         "last_step"
     ].tolist() == [5]
     run.finish(State.DIVERGED, 20, 1.0)
-    assert (
-        run.state() is State.BROKEN and "has records of the steps [5]" in run.state_and_reason()[1]
-    )
+    assert run.state() is State.BROKEN and "1 up to step 5 instead" in run.state_and_reason()[1]
 
 
 def test_costs_are_those_of_the_last_record_and_evaluations_add_up(tmp_path: Path) -> None:

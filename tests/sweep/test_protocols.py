@@ -12,7 +12,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.registry import folder
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import find_sweep, named_sweeps, read_sweep
+from oodbench.sweep.file import find_sweep, name_of, named_sweeps, read_sweep
 from oodbench.sweep.plan import make_plan
 from oodbench.sweep.sources import Source, measured
 from tests.helpers.paths import ROOT
@@ -88,6 +88,15 @@ def test_a_sweep_adds_methods_and_trials_to_a_protocol(tmp_path: Path) -> None:
     assert (mine.steps, mine.holdout, mine.network) == (theirs.steps, 0.0, theirs.network)
     assert mine.algorithms[0] == theirs.algorithms[1]
     assert [getattr(row, "name", row) for row in mine.algorithms] == ["IRM", "VREx"]
+
+
+def test_a_file_without_a_name_has_that_of_its_protocol(tmp_path: Path) -> None:
+    path = tmp_path / "short.yaml"
+    path.write_text(f"protocol: {PROTOCOL}\ntrials: 1\n")
+    assert name_of(path) == read_sweep(path).name == PROTOCOL
+    path.write_text(f"protocol: {path}\n")  # itself
+    with pytest.raises(UserError, match=r"short\.yaml has 3 problems:\n- name is missing"):
+        read_sweep(path)
 
 
 @pytest.mark.parametrize(
