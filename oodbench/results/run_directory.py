@@ -202,7 +202,7 @@ class RunDirectory:
         """The provenance of the run, empty where none can be read."""
         with suppress(DamagedFile, OSError):
             if (run := self.info()) is not None:
-                return run.provenance
+                return dict(run.provenance)
         return {}
 
     def end(self) -> State | None:

@@ -78,12 +78,14 @@ class Context(TypedDict, total=False):
 
 
 class Provenance(TypedDict, total=False):
-    """The keys of a run's provenance that are compared, see `oodbench.results.provenance`."""
+    """The keys of a run's provenance whose types matter, see `oodbench.results.provenance`."""
 
     __pydantic_config__ = OPEN  # type: ignore[misc]
 
     digests: Digests
     plugins: list[str]
+    vectorized: bool
+    """Whether the run was trained together with others."""
 
 
 class RunFile(File):
