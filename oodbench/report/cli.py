@@ -153,12 +153,14 @@ def hparams(
     sources: Sources,
     selection: Selection = None,
     format_: Format = "terminal",
+    allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
     """Print the hyperparameters that draws tried and that were chosen: an appendix's table."""
     from oodbench.report.why import hparams_sheet
 
-    print_sheet(hparams_sheet(_read(plugin, sources, allow_mixed=True), selection), format_)
+    tables = _read(plugin, sources, allow_mixed=allow_mixed)
+    print_sheet(hparams_sheet(tables, selection), format_)
 
 
 @app.command()
@@ -222,12 +224,13 @@ def why(
     ] = None,
     test_env: Annotated[str | None, typer.Option(help="Several are joined by +.")] = None,
     selection: Selection = None,
+    allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
     """List the runs, draws and steps behind a cell, and which were chosen."""
     from oodbench.report import why as room
 
-    tables = _read(plugin, sources, allow_mixed=True)
+    tables = _read(plugin, sources, allow_mixed=allow_mixed)
     room.show(room.why(tables, dataset, algorithm, test_env, selection), terminal())
     for note in tables.notes:
         terminal().say(str(note))

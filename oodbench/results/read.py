@@ -71,9 +71,10 @@ FURTHER = ("classes", "family", "shift", "data_notes", "read_as")
 """The fields of a run's context that are columns in memory alone."""
 PROTOCOL = (
     *("steps", "evaluate_every", "holdout", "network", "network_hparams", "metric", "noise"),
-    *("validation_environments", "draws"),
+    *("validation_environments", "draws", "options"),
 )
-"""The columns in which a dataset's runs must agree between directories; `draws` is how many a cell has."""
+"""The columns in which a dataset's runs must agree between directories: `draws` is how many a cell has,
+and ceilings have `options` of their own."""
 
 
 def read_folders(results: Path, ids: Sequence[str]) -> tuple[pd.DataFrame, pa.Table]:
@@ -273,7 +274,10 @@ def _check(runs: pd.DataFrame) -> None:
     draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
     validation = runs["validation_environments"].map(sorted)
     noise = runs["noise"].map(lambda value: value if isinstance(value, Mapping) else "none")
-    table = runs.assign(draws=draws, validation_environments=validation, noise=noise)
+    options = runs["options"].mask(runs["ceiling"].eq(True))
+    table = runs.assign(
+        draws=draws, validation_environments=validation, noise=noise, options=options
+    )
     for dataset, of_dataset in table.groupby("dataset_label", sort=False):
         trials = of_dataset.groupby("directory")["trial"].agg(set)
         of_dataset = of_dataset[of_dataset["trial"].isin(set.intersection(*trials))]

@@ -1,4 +1,5 @@
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from oodbench.report.comparison import OVERALL, comparison
 from oodbench.report.tables import FORMATS, Block, Sheet
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined
-from tests.helpers.results.made import CODE, OneStep, leaderboard, spec, texts
+from tests.helpers.results.made import CODE, OneStep, leaderboard, report, spec, texts
 
 
 @pytest.fixture
@@ -129,6 +130,7 @@ def test_other_runs_of_a_label_get_the_name_of_their_directory(
         ("steps", r"mine and .*theirs differ in steps of D \(10 against 20\)"),
         ("draws", "differ in draws of D"),
         ("noise", r"differ in noise of D \(.none. against .*label_noise"),
+        ("options", r"differ in options of D \(\{\} against \{.size.: 9\}\)"),
         ("code", r"differ in code \(.*0123456789ab.* against .*feedfeedfeed"),
     ],
 )
@@ -140,7 +142,8 @@ def test_what_was_not_made_alike_is_refused(
         theirs.code = {**CODE, "commit": "feedfeedfeedfeed"}
     steps = 20 if change == "steps" else 10
     noise = {"kind": "label_noise", "amount": 0.1} if change == "noise" else None
-    theirs.add(spec("D", "IRM", steps=steps, evaluate_every=steps, noise=noise), 0.6)
+    about: dict[str, object] = {"options": {"size": 9}} if change == "options" else {}
+    theirs.add(spec("D", "IRM", steps=steps, evaluate_every=steps, noise=noise, **about), 0.6)
     if change == "draws":
         theirs.add(spec("D", "IRM", draw=1), 0.6)
     directories = [mine.results.path, theirs.results.path]
@@ -148,6 +151,19 @@ def test_what_was_not_made_alike_is_refused(
         joined(directories)
     mixed = comparison(joined(directories, allow_mixed=True), "ERM")
     assert mixed.frame["label"].tolist() == ["IRM"]
+    for verb in (["table"], ["why", "--algorithm", "IRM"], ["hparams"]):
+        code, _, error = report(*verb, *directories)
+        assert code == 2 and re.search(message, error) and error.count("\n") == 1, verb
+        assert report(*verb, *directories, "--allow-mixed")[0] == 0, verb
+
+
+def test_a_ceiling_that_one_directory_has_is_no_other_protocol(
+    mine: OneStep, theirs: OneStep
+) -> None:
+    mine.add(spec("D", "ERM"), 0.5)
+    theirs.add(spec("D", "IRM"), 0.5)
+    theirs.add(spec("D", "top", ceiling=True, options={"as_test": "t"}), 0.9)
+    assert len(joined([mine.results.path, theirs.results.path]).runs) == 3
 
 
 def made_by(commit: str, digest: str) -> dict[str, object]:
