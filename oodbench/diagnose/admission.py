@@ -4,6 +4,7 @@ A benchmark on which an untuned forest beats every row, on whose validation most
 ceiling a support-vector machine exceeds, ranks chance.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ import numpy as np
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import CEILING, METHOD, REFERENCE, scores
+from oodbench.report.numbers import UNDEFINED
 from oodbench.report.statistics import mean_and_error, paired_differences
 from oodbench.report.tables.leaderboard import is_mean, leaderboard
 from oodbench.report.why import Why, why
@@ -47,7 +49,7 @@ class Check:
     found: str
     wanted: str
     holds: bool | None
-    """None where it cannot be measured."""
+    """None where it cannot be measured, or what was found is undefined."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ class Figures:
         return a - b if self.higher_is_better else b - a
 
     def best(self, values: Mapping[str, Value]) -> str:
-        """The name of the best value."""
-        return max(values, key=lambda name: self.better(values[name][0], 0.0))
+        """The name of the best value; one that is undefined is the worst."""
+        merits = {name: self.better(value, 0.0) for name, (value, _) in values.items()}
+        return max(merits, key=lambda name: (not math.isnan(merits[name]), merits[name]))
 
     @property
     def ceiling(self) -> Value | None:
@@ -116,7 +119,7 @@ def figures_of_results(frames: Tables, dataset: str) -> Figures:
     """
     frames = only(frames, [dataset])
     board = leaderboard(frames)
-    means = board.frame[is_mean(board.frame)].dropna(subset=["mean"]).set_index("label")
+    means = board.frame[is_mean(board.frame) & (board.frame["n"] > 0)].set_index("label")
     if ERM not in means.index:
         raise UserError(f"there are no runs of {ERM} on {dataset} that have ended")
     outside, ceilings = (
@@ -171,40 +174,46 @@ def least_room(metric: str, erm: float) -> float:
 
 
 def checks(f: Figures) -> list[Check]:
-    """The conditions of admission, each with what was found."""
+    """The conditions of admission, each with what was found; open where that is undefined."""
     (erm, _), proportion = f.outside[ERM], is_proportion(f.metric)
     unit = 100.0 if proportion else 1.0
+
+    def text(value: float, form: str = ".3g") -> str:
+        return UNDEFINED if math.isnan(value) else f"{unit * value:{form}}"
+
     found: list[Check] = []
     if f.inside:
         (own, _), best = f.inside[ERM], f.best(f.inside)
+        top = f.inside[best][0]
         slack = BEHIND if proportion else BEHIND_SHARE * abs(own)
-        text = f"{unit * own:.3g}, {best} {unit * f.inside[best][0]:.3g}"
         wanted = "1 point behind" if proportion else "3 % behind"
-        holds = f.better(own, f.inside[best][0]) >= -slack
-        found.append(Check("ERM in distribution", text, wanted, holds))
+        holds = _at_most(f.better(top, own), slack)
+        found.append(Check("ERM in distribution", f"{text(own)}, {best} {text(top)}", wanted, holds))
     if f.late_gain is not None:
         gain, error = f.late_gain
-        text, ended = (
-            f"{unit * gain:+.3g} ± {unit * error:.2g}",
-            gain <= max(NORMAL * error, slack / 2),
-        )
-        found.append(Check("its gain at the end", text, "none", ended))
+        ended = _at_most(gain, np.maximum(NORMAL * error, slack / 2))
+        gained = f"{text(gain, '+.3g')} ± {text(error, '.2g')}"
+        found.append(Check("its gain at the end", gained, "none", ended))
     least, room = least_room(f.metric, erm), f.ceiling and f.better(f.ceiling[0], erm)
-    text, wanted = "-" if room is None else f"{unit * room:.3g}", f"at least {unit * least:.3g}"
-    found.append(Check("head-room", text, wanted, None if room is None else room >= least))
+    left, holds = ("-", None) if room is None else (text(room), _at_most(least, room))
+    found.append(Check("head-room", left, f"at least {text(least)}", holds))
     if f.ceiling is not None:
-        top = f.best(f.outside)
-        (value, of_top), (ceiling, of_ceiling) = f.outside[top], f.ceiling
-        text = f"{top} {unit * value:.3g}, ceiling {unit * ceiling:.3g}"
-        holds = f.better(value, ceiling) <= NORMAL * float(np.hypot(of_top, of_ceiling))
-        found.append(Check("the best row", text, "not above", holds))
-    text, wanted = f"{100 * f.tied:.0f} % of trials", f"under {100 * TIES:.0f} %"
-    found.append(Check("choices by ties", text, wanted, f.tied < TIES))
+        best = f.best(f.outside)
+        (value, of_best), (ceiling, of_ceiling) = f.outside[best], f.ceiling
+        holds = _at_most(f.better(value, ceiling), NORMAL * float(np.hypot(of_best, of_ceiling)))
+        both = f"{best} {text(value)}, ceiling {text(ceiling)}"
+        found.append(Check("the best row", both, "not above", holds))
+    share, wanted = f"{100 * f.tied:.0f} % of trials", f"under {100 * TIES:.0f} %"
+    found.append(Check("choices by ties", share, wanted, f.tied < TIES))
     if f.rows:
-        text, wanted = f"{100 * f.equal:.0f} % of {f.rows}", f"at most {100 * EQUAL:.0f} %"
-        found.append(Check("rows equal to ERM", text, wanted, f.equal <= EQUAL))
+        share, wanted = f"{100 * f.equal:.0f} % of {f.rows}", f"at most {100 * EQUAL:.0f} %"
+        found.append(Check("rows equal to ERM", share, wanted, f.equal <= EQUAL))
         widest = max(WIDE if proportion else 0.0, WIDE_SHARE * (room or 0.0))
-        text, wanted = f"{unit * f.half_width:.2g}", f"at most {unit * widest:.2g}"
-        is_narrow = f.half_width <= widest if widest else None
-        found.append(Check("half-width of gains", text, wanted, is_narrow))
+        holds = _at_most(f.half_width, widest) if widest else None
+        half, wanted = text(f.half_width, ".2g"), f"at most {text(widest, '.2g')}"
+        found.append(Check("half-width of gains", half, wanted, holds))
     return found
+
+
+def _at_most(value: float, most: float) -> bool | None:
+    return None if math.isnan(value) or math.isnan(most) else bool(value <= most)

@@ -1,5 +1,6 @@
 """The head-room of a dataset: how far ERM is from the constant answer and from the ceiling."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import constant_values, reported_metrics
-from oodbench.report.numbers import gain, number, with_unit
+from oodbench.report.numbers import UNDEFINED, gain, number, with_unit
 from oodbench.report.statistics import mean_and_error
 from oodbench.report.why import why
 from oodbench.results.directory import Directory
@@ -71,8 +72,12 @@ class HeadRoom:
 
     @property
     def room(self) -> float | None:
-        """How much better than ERM the better one of `ceiling` and `own` is, in the metric's unit."""
-        return max(map(self._over_erm, filter(None, (self.ceiling, self.own))), default=None)
+        """How much better than ERM the better one of `ceiling` and `own` is, in the metric's unit.
+
+        None without either, NaN where ERM or both diverged.
+        """
+        rooms = map(self._over_erm, filter(None, (self.ceiling, self.own)))
+        return max(rooms, key=lambda room: (not math.isnan(room), room), default=None)
 
     @property
     def has_room(self) -> bool:
@@ -185,6 +190,8 @@ def verdicts(room: HeadRoom) -> list[str]:
         least = "8 points" if unit else "15 % of ERM's loss"
         than = "at least" if room.has_room else "less than"
         sentences = [f"Head-room: {gain(room.room, room.metric)}{unit}, {than} {least}."]
+        if math.isnan(room.room):
+            sentences = [f"Head-room: {UNDEFINED}, as the value of ERM or of the ceiling is."]
     if room.is_at_chance:
         sentences.append("ERM is no better than the constant answer.")
     if room.spearman is not None:

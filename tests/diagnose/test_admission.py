@@ -69,6 +69,41 @@ def test_what_cannot_be_measured_is_left_out_or_open() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("figures", "found"),
+    [
+        (replace(GOOD, late_gain=(np.nan, 0.1)), {"its gain at the end": "undefined ± 10"}),
+        (replace(GOOD, late_gain=(0.01, np.nan)), {"its gain at the end": "+1 ± undefined"}),
+        (replace(LOSS, half_width=np.nan), {"half-width of gains": "undefined"}),
+        (
+            replace(GOOD, inside={"ERM": (np.nan, 0.0), "Forest": (0.9, 0.0)}),
+            {"ERM in distribution": "undefined, Forest 90"},
+        ),
+        (
+            replace(GOOD, outside={"ERM": (np.nan, 0.0)}),
+            {"head-room": "undefined", "the best row": "ERM undefined, ceiling 72"},
+        ),
+        (replace(GOOD, ceilings={"ceiling": (np.nan, 0.0), "Forest ceiling": (0.72, 0.01)}), {}),
+    ],
+)
+def test_what_is_undefined_is_said_and_neither_holds_nor_is_broken(
+    figures: Figures, found: dict[str, str]
+) -> None:
+    assert {c.what: c.found for c in checks(figures) if not c.holds} == found
+    assert {c.holds for c in checks(figures)} == ({True, None} if found else {True})
+
+
+def test_results_of_an_erm_that_diverged_are_undefined(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for trial in range(3):
+        made.add("D", "ERM", ("c",), trial, curve(0.9, np.nan), state="diverged")
+        made.add("D", "IRM", ("c",), trial, curve(0.9, 0.6))
+        made.add("D", "ceiling", ("c",), trial, curve(0.9, 0.7), ceiling=True)
+    found = checks(figures_of_results(read_results(made.results, made.runs), "D"))
+    is_open = [c.what for c in found if c.holds is None]
+    assert is_open == ["head-room", "half-width of gains"]
+
+
 def curve(inside: float, outside: float, late: float = 0.0) -> Curve:
     """The scores of a run on environments a and b, and on c, which rise by `late` after step 75."""
     return lambda environment, split, step: (

@@ -74,6 +74,13 @@ def test_head_room_is_what_the_better_of_ceiling_and_test_alone_has_over_erm(
     assert any("no better than the constant" in each for each in verdicts(room)) == at_chance
 
 
+def test_a_head_room_of_runs_that_diverged_is_undefined() -> None:
+    diverged = (math.nan, math.nan)
+    assert replace(ROOM, ceiling=diverged).room == pytest.approx(0.1)
+    for room in (replace(ROOM, erm=diverged), replace(ROOM, ceiling=diverged, own=None)):
+        assert verdicts(room)[0] == "Head-room: undefined, as the value of ERM or of the ceiling is."
+
+
 @pytest.mark.parametrize(
     ("spearman", "expected", "words"),
     [
