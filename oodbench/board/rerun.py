@@ -21,7 +21,7 @@ from oodbench.report.numbers import number
 from oodbench.report.sources import Agreement, compared, distance, named, outcome
 from oodbench.report.tables import Sheet
 from oodbench.report.tables.leaderboard import is_mean, leaderboard
-from oodbench.report.tables.remarks import origin
+from oodbench.report.tables.remarks import trained_by
 from oodbench.results.directory import Directory
 from oodbench.results.parquet import specs_of
 from oodbench.results.read import read_board, read_results
@@ -82,7 +82,7 @@ def rerun(
         *(_failure(run, str(errors.get(run["id"], ""))) for _, run in failed.iterrows()),
         *(f"{text}." for text in [*changed, *absent]),
         f"Of {len(table)} runs of {board.name} that were trained again: {outcome(table)}.",
-        origin(runs, again.runs),
+        trained_by(runs, again.runs),
     ]
     return sentences, failed.empty
 

@@ -19,7 +19,7 @@ from oodbench.errors import UserError, counted
 from oodbench.metrics import is_proportion
 from oodbench.report.gaps import gaps_by_rule, losses
 from oodbench.report.statistics import BAND
-from oodbench.report.tables.remarks import origin, range_notes
+from oodbench.report.tables.remarks import range_notes, trained_by
 from oodbench.results.boards import board_among, datasets_to_come, find_board
 from oodbench.results.provenance import method_digest, versions
 from oodbench.results.read import joined, read_board
@@ -68,7 +68,8 @@ def frames_of(
         tables = only(joined(directories, allow_mixed), datasets)
     else:
         tables = beside_board(board, directories, datasets)
-    shown, count = only(tables, (), rows, baseline), tables.runs["label"].nunique()
+    shown = only(tables, (), rows, baseline)
+    count = tables.runs["label"].nunique()
     note = f"Ranks, places and the best values are those among the rows shown, not all {count}."
     return replace(shown, notes=(*shown.notes, *[note] * (shown.runs["label"].nunique() < count)))
 
@@ -85,9 +86,10 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     """
     board = only(_ranked(name), datasets)
     if not directories:
-        return replace(board, notes=(*board.notes, *range_notes(board.runs), origin(board.runs)))
+        return replace(board, notes=(*board.notes, *range_notes(board.runs), trained_by(board.runs)))
     local = joined(directories, allow_mixed=True)  # `_check` compares each with the protocol
-    here, title = ", ".join(map(str, directories)), f"the board {Path(name).name}"
+    here = ", ".join(map(str, directories))
+    title = f"the board {Path(name).name}"
     runs = local.runs.assign(frozen=False)
     shown = runs["dataset_label"].isin(datasets or set(runs["dataset_label"]))
     shown &= ~runs["dataset_label"].isin(datasets_to_come(find_board(name)))
@@ -96,7 +98,8 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
         raise UserError(f"{here} has no runs of {', '.join(datasets) or f'what {title} has'}")
     _check(local.runs, board.runs, here, title)
     local, cut, partial = _cut(_matched(local, board), board, here, title)
-    ranges, made = range_notes(board.runs, local.runs), origin(cut.runs, local.runs)
+    ranges = range_notes(board.runs, local.runs)
+    made = trained_by(cut.runs, local.runs)
     local, cut, repeated = _beside_frozen(local, cut, here, title)
     order = {label: i for i, label in enumerate(cut.runs["dataset_label"].unique())}
     runs = stacked_runs([cut.runs, local.runs]).sort_values(
@@ -238,7 +241,8 @@ def _beside_frozen(
     other_draws = 0
     for (dataset, label), row in local.runs.groupby(["dataset_label", "label"], sort=False):
         is_row = (board.runs["dataset_label"] == dataset) & (board.runs["label"] == label)
-        frozen_row, again = board.runs[is_row], both[both["id"].isin(row["id"])]
+        frozen_row = board.runs[is_row]
+        again = both[both["id"].isin(row["id"])]
         planned_there = row["id"].isin(frozen_row["id"])
         if frozen_row.empty:
             continue
@@ -250,7 +254,8 @@ def _beside_frozen(
             other_draws += int((~planned_there).sum())
     notes = []
     for dataset, rows in equal.items():
-        planned, names = pd.concat(rows), ", ".join(row["label"].iloc[0] for row in rows)
+        planned = pd.concat(rows)
+        names = ", ".join(row["label"].iloc[0] for row in rows)
         counts = f"{both['id'].isin(planned['id']).sum()} of {len(planned)}"
         notes.append(f"{names} on {dataset}: {counts} runs here are equal to the board's.")
         local = subset(local, local.runs[~local.runs["id"].isin(planned["id"])])

@@ -16,7 +16,7 @@ from oodbench.report.comparison import compare_own_rows, comparison
 from oodbench.report.html import contents
 from oodbench.report.sources import beside_board
 from oodbench.report.tables import Block
-from oodbench.report.tables.remarks import origin, range_notes
+from oodbench.report.tables.remarks import range_notes, trained_by
 from oodbench.report.tables.sheet import sheet
 from oodbench.results.read import joined, read_board, read_results
 from oodbench.results.tables import Tables, origins
@@ -32,7 +32,7 @@ RULES = ["train_val", "val_env", "oracle"]
 def together(results: Path) -> Tables:
     """The runs of a sweep, with what is told of its rows' ranges and what trained them beside a board."""
     frames = joined([results])
-    return replace(frames, notes=(*range_notes(frames.runs), origin(frames.runs)))
+    return replace(frames, notes=(*range_notes(frames.runs), trained_by(frames.runs)))
 
 
 @pytest.fixture(scope="module")

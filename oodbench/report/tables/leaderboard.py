@@ -203,7 +203,8 @@ def _means(values: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     """
     code = values.groupby(key, sort=False).ngroup().to_numpy()
     table = values[[*key, "kind"]].drop_duplicates(key, ignore_index=True)
-    undefined, complete = values["undefined"].ne("").to_numpy(), values["complete"].to_numpy(bool)
+    undefined = values["undefined"].ne("").to_numpy()
+    complete = values["complete"].to_numpy(bool)
     whole = complete & ~undefined
     numbers = values["value"].to_numpy(float)[whole]
     mean, error = each_mean_and_error(numbers, code[whole], len(table), LEAST)
@@ -239,13 +240,12 @@ def disagreement(board: Leaderboard) -> list[Note]:
         ranked = is_mean(means) & (means["n"] > 0) & (means["kind"] == METHOD)
         return means[ranked].set_index(["dataset", "label"])[["mean", "stderr", "metric"]]
 
-    mine, moved = of_methods(board), [pd.DataFrame()]
+    mine = of_methods(board)
+    moved = [pd.DataFrame()]
     for other in board.others:
         both = mine.join(of_methods(other).add_suffix("_other"), how="inner")
-        gap, errors = (
-            (both["mean"] - both["mean_other"]).abs(),
-            both["stderr"] + both["stderr_other"],
-        )
+        gap = (both["mean"] - both["mean_other"]).abs()
+        errors = both["stderr"] + both["stderr_other"]
         moved.append(both.assign(apart=gap / errors, other=other.rule)[gap > errors])
     table = pd.concat([part for part in moved if len(part)] or moved)
     if table.empty:
@@ -257,12 +257,13 @@ def disagreement(board: Leaderboard) -> list[Note]:
     )
     more = table.index.nunique() - 1
     others = f", and {more} more cell{'s differ' if more > 1 else ' differs'} so" * bool(more)
-    verb, start = "differ" if more else "differs", "The selection rule matters"
+    start = "The selection rule matters"
     finding = (
         f"{start}: {label} on {dataset} has {here} by {board.rule} and {there} by {far['other']}, a "
         f"difference beyond both errors{others}."
     )
-    return [Note(finding, f"{start}: {counted(more + 1, 'cell')} {verb} beyond both errors.")]
+    brief = f"{start}: {counted(more + 1, 'cell')} differ{'s' * (not more)} beyond both errors."
+    return [Note(finding, brief)]
 
 
 def _ties(chosen: Chosen) -> list[str]:

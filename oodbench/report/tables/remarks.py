@@ -198,7 +198,7 @@ def range_notes(*tables: pd.DataFrame) -> list[Note]:
     return notes
 
 
-def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> AnyNote:
+def trained_by(board: pd.DataFrame, here: pd.DataFrame | None = None) -> str:
     """A sentence on the versions and machines behind a board's runs, and other ones here."""
     frozen = made_by(board["provenance"])
     local = frozen if here is None else made_by(here["provenance"])
