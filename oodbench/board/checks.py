@@ -31,6 +31,7 @@ from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import DamagedFile
 from oodbench.results.stale import stale_runs
 from oodbench.results.tables import Tables
+from oodbench.selection import sees_test
 from oodbench.sweep.file import Component, Row, Sweep
 from oodbench.sweep.plan import make_plan
 from oodbench.sweep.sources import indices, trials_of
@@ -146,13 +147,22 @@ def wrong_board(board: Path) -> list[str]:
         of_row, of_first = (rules.get((dataset, each), []) for each in (label, name))
         if of_row != of_first:
             unlike.append(f"has the rules {of_row}, and {name} has {of_first}")
+        elif all(map(sees_test, of_row)):
+            unlike.append("has no score by a rule that does not see the test environments")
         if dataset in entries:
             unlike += _unlike_protocol(row, protocol, entries[dataset])
             unlike += _wrong_cells(row, protocol, entries[dataset], sets[dataset])
         else:
             unlike.append("the protocol has no such dataset")
         wrong += [f"{label} on {dataset}: {text}" for text in unlike]
-    return wrong + _wrong_entries(board / ENTRIES_FILE, set(runs["label"]))
+    return wrong + _strays(tables) + _wrong_entries(board / ENTRIES_FILE, set(runs["label"]))
+
+
+def _strays(tables: Tables) -> list[str]:
+    found = {*tables.records["id"].unique(), *tables.scores["id"]} - set(tables.runs["id"])
+    return [
+        f"there are records of {run}, which is no run of the board" for run in sorted(found)[:1]
+    ]
 
 
 def _wrong_ids(row: pd.DataFrame) -> list[str]:
@@ -185,6 +195,8 @@ def _off(tables: Tables) -> dict[str, "pd.Series[bool]"]:
     pairs = zip(ids, runs["test_environments"], strict=True)
     missing = [any((run_id, name) not in there for name in tests) for run_id, tests in pairs]
     off["has runs without a value on each test environment"] = pd.Series(missing, runs.index)
+    is_time = runs["training_seconds"].between(0, np.inf, inclusive="left")
+    off["has seconds that cannot be"] = ~is_time
     return off
 
 
@@ -196,10 +208,16 @@ def _unlike_first(row: pd.DataFrame, first: pd.DataFrame) -> list[str]:
         for name in ALIKE
         if repr(values[name]) != repr(known[name])
     ]
-    names = ["trial", *(f"{kind}_environments" for kind in ("test", "validation", "training"))]
-    given, usual = (set(t[names].itertuples(index=False, name=None)) for t in (row, first))
-    if strange := given - usual:
+    kinds = ("test", "validation", "training")
+    names = ["trial", *(f"{kind}_environments" for kind in kinds), "constant"]
+    given, usual = (
+        set(t[names].assign(constant=t["constant"].map(repr)).itertuples(index=False, name=None))
+        for t in (row, first)
+    )
+    if strange := {place[:-1] for place in given} - {place[:-1] for place in usual}:
         wrong.append(f"in trial {min(strange)[0]} it has other environments than")
+    elif given - usual:
+        wrong.append("its constant answers are not those of")
     if values["provenance"].get("data") != known["provenance"].get("data"):
         wrong.append("its data have not the digests of those of")
     return wrong
@@ -252,12 +270,13 @@ def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: Entry) -> list[
         **{"algorithm": row.name, "ceiling": row.ceiling, "network": network.name},
         "steps": settings.steps or protocol.steps,
         "evaluate_every": settings.evaluate_every or protocol.evaluate_every,
-        "adapt": _named(row.adapt, "adapt")["adapt"],
+        "adapt": _keys(row.adapt)["name"],
     }
-    found = {**spec, "adapt": _named(spec["adapt"] or "none", "adapt")["adapt"]}
+    found = {**spec, "adapt": _keys(spec["adapt"])["name"]}
     of_row = _unlike(about, found) + _unlike(options, spec["options"])
-    averages = (_named(each, "average") for each in (row.average, spec["average"] or "none"))
-    first = dict.fromkeys(of_row + _unlike(*averages), "")
+    averages = _unlike(_keys(row.average), _keys(spec["average"]))
+    of_row += ["average" if name == "name" else name for name in averages]
+    first = dict.fromkeys(of_row, "")
     hparams = {**settings.hparams, **row.hparams}
     hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
     neutral = neutral_values(algorithms.get(row.name).Hparams) if row.name in algorithms else {}
@@ -268,9 +287,9 @@ def _unlike_protocol(runs: pd.DataFrame, protocol: Sweep, entry: Entry) -> list[
     return [f"{name.replace('_', ' ')} is not the protocol's{run}" for name, run in first.items()]
 
 
-def _named(value: Any, what: str) -> dict[str, Any]:
-    """An average or adaptation, given by its name or with numbers, as a mapping from `what` to its name."""
-    return {what: value["name"], **value} if isinstance(value, dict) else {what: value}
+def _keys(value: Any) -> dict[str, Any]:
+    """The keys of an average or adaptation, which may be given by its name alone."""
+    return value if isinstance(value, dict) else {"name": value or "none"}
 
 
 def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:

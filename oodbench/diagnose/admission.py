@@ -188,7 +188,9 @@ def checks(f: Figures) -> list[Check]:
         slack = BEHIND if proportion else BEHIND_SHARE * abs(own)
         wanted = "1 point behind" if proportion else "3 % behind"
         holds = _at_most(f.better(top, own), slack)
-        found.append(Check("ERM in distribution", f"{text(own)}, {best} {text(top)}", wanted, holds))
+        found.append(
+            Check("ERM in distribution", f"{text(own)}, {best} {text(top)}", wanted, holds)
+        )
     if f.late_gain is not None:
         gain, error = f.late_gain
         ended = _at_most(gain, np.maximum(NORMAL * error, slack / 2))

@@ -86,7 +86,9 @@ def beside_board(name: str, directories: Sequence[Path], datasets: Sequence[str]
     """
     board = only(_ranked(name), datasets)
     if not directories:
-        return replace(board, notes=(*board.notes, *range_notes(board.runs), trained_by(board.runs)))
+        return replace(
+            board, notes=(*board.notes, *range_notes(board.runs), trained_by(board.runs))
+        )
     local = joined(directories, allow_mixed=True)  # `_check` compares each with the protocol
     here = ", ".join(map(str, directories))
     title = f"the board {Path(name).name}"

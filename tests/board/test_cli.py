@@ -18,7 +18,7 @@ from oodbench.results.boards import RECORDS_FILE, RUNS_FILE
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import State
-from tests.helpers.results.boards import edited_board, invoke, new_board, stored
+from tests.helpers.results.boards import edited_board, invoke, new_board, remove, stored
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +115,16 @@ def test_runs_that_lack_data_or_a_package_are_left_out_of_a_rerun(
     assert "2 runs left out: digits needs" in text
 
 
+def test_a_frozen_run_with_another_number_is_off(copy: Path) -> None:
+    remove(copy, "SEM")
+    remove(copy, "digits", "IRM")
+    with edited_board(copy) as tables:
+        tables.records.loc[tables.records["metric"].eq("accuracy"), "value"] = 2.0
+    text = invoke("rerun", copy, "--sample", 1, "--seed", 2, code=1)
+    assert "off: ERM on digits, trial" in text
+    assert "1 off" in text
+
+
 def test_results_are_valid_as_far_as_they_go(board: Path, mine: Path) -> None:
     assert "is as it must be" in invoke("validate", mine, board)
     assert "names no protocol" in invoke("validate", mine, code=2)
@@ -137,6 +147,18 @@ Change = Callable[[pd.DataFrame, "pd.Series[bool]"], pd.DataFrame]
         (
             lambda t, of: t.assign(provenance=[{"data": {"5": str(x)}} for x in of]),
             "IRM on SEM: its data have not the digests of those of ERM",
+        ),
+        (
+            lambda t, of: t.assign(training_seconds=t["training_seconds"].mask(of, -1.0)),
+            "ERM on SEM: has seconds that cannot be, first run {first}",
+        ),
+        (
+            lambda t, of: t.assign(constant=[{"mse": {"5": {"in": float(x)}}} for x in of]),
+            "IRM on SEM: its constant answers are not those of ERM",
+        ),
+        (
+            lambda t, of: t.assign(id=t["id"].mask(of & ~of.duplicated())),
+            "runs.parquet has a row without an id",
         ),
     ],
 )
@@ -169,6 +191,16 @@ def test_each_mistake_in_the_runs_of_a_board_is_named(
             lambda t, of: pd.concat([t, t[of & t["metric"].eq("mse")]]),
             False,
             "ERM on SEM: has a value twice, first run {first}",
+        ),
+        (
+            lambda t, of: t[t["split"].ne("score") | t["metric"].eq("oracle")],
+            True,
+            "IRM on SEM: has no score by a rule that does not see the test environments",
+        ),
+        (
+            lambda t, of: pd.concat([t, t[:1].assign(id="stray")]),
+            False,
+            "there are records of stray, which is no run of the board",
         ),
     ],
 )

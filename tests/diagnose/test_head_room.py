@@ -78,7 +78,9 @@ def test_a_head_room_of_runs_that_diverged_is_undefined() -> None:
     diverged = (math.nan, math.nan)
     assert replace(ROOM, ceiling=diverged).room == pytest.approx(0.1)
     for room in (replace(ROOM, erm=diverged), replace(ROOM, ceiling=diverged, own=None)):
-        assert verdicts(room)[0] == "Head-room: undefined, as the value of ERM or of the ceiling is."
+        assert (
+            verdicts(room)[0] == "Head-room: undefined, as the value of ERM or of the ceiling is."
+        )
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,12 @@ def stored(board: Path) -> Stored:
 
 @contextmanager
 def edited_board(board: Path) -> Iterator[Stored]:
-    """The tables of a board to change; records without a run are left out when they are written."""
+    """The tables of a board to change; records of runs that go are left out when they are written."""
     tables = stored(board)
+    before = set(tables.runs["id"])
     yield tables
-    tables.records = tables.records[tables.records["id"].isin(tables.runs["id"])]
+    gone = before - set(tables.runs["id"])
+    tables.records = tables.records[~tables.records["id"].isin(gone)]
     write_table(table_of(tables.runs, RUNS), board / RUNS_FILE)
     write_table(table_of(tables.records, RECORDS), board / RECORDS_FILE)
 
