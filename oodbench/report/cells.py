@@ -6,7 +6,6 @@ docs/guide/results_format.md has a report of one's own in a few lines.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,10 @@ from oodbench.metrics import (
     of_predictions,
 )
 from oodbench.report.statistics import each_mean_and_error
-from oodbench.results.directory import Directory
 from oodbench.results.predictions import predictions_of_runs
-from oodbench.results.read import read_results
-from oodbench.results.run_spec import BEFORE, COMPLETE, CONSTANT, SCORE
-from oodbench.results.tables import CELL, Tables, plugins_of, records_at, stacked
-from oodbench.selection.judge import Chosen, judge, served
+from oodbench.results.run_spec import BEFORE, CONSTANT, SCORE
+from oodbench.results.tables import CELL, Tables, plugins_of, records_at, with_records
+from oodbench.selection.judge import Chosen, judge
 
 METHOD, TRANSDUCTIVE, CEILING, REFERENCE = "method", "transductive", "ceiling", "reference"
 """The kinds of rows besides the constant answer. Methods are ranked; transductive ones, whose
@@ -308,11 +305,8 @@ def with_prediction_metrics(
         computed = of_predictions(metric) if metric is not None else None
         if metric is None or computed is None:
             continue
-        made = [*_computed(tables, rule, metric, computed)]
-        if made:
-            names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
-            values = pd.DataFrame(made, columns=list(Tables.RECORD_COLUMNS)).astype(names)
-            tables = replace(tables, records=stacked([tables.records, values]))
+        made = _computed(tables, rule, metric, computed)
+        tables = replace(tables, records=with_records(tables.records, made))
     return tables
 
 
@@ -338,17 +332,3 @@ def _computed(
                         value = computed.of_predictions(part)
                     value = value if math.isfinite(value) else math.nan
                     yield str(run_id), int(step), environment, split, metric, value, int(mask.sum())
-
-
-def spare(results: Directory) -> list[Path]:
-    """The files of predictions that no table shows by any rule; none before all runs have ended."""
-    files = list(results.path.glob("kept/*/predictions/*.npz"))
-    tables = read_results(results) if files else None
-    if tables is None or not tables.runs["state"].isin(COMPLETE).all():
-        return []
-    shown: set[tuple[str, str]] = set()
-    for rule in served(tables):
-        tied = judge(tables, rule).tied
-        shown |= {*zip(tied["id"], tied["step"].map(str), strict=True)}
-        shown |= {(run_id, "examples") for run_id in tied["id"]}
-    return [file for file in files if (file.parent.parent.name, file.stem) not in shown]

@@ -1,6 +1,6 @@
 """Runs and their records in memory, and as one tidy table."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cache
@@ -227,6 +227,12 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
             for name in Tables.RECORD_COLUMNS
         }
     )
+
+
+def with_records(records: pd.DataFrame, rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
+    """The records and further ones, each a tuple of RECORD_COLUMNS."""
+    more = pd.DataFrame(list(rows), columns=list(Tables.RECORD_COLUMNS))
+    return stacked([records, more.astype(dict.fromkeys(NAMES, "category"))])
 
 
 def records_at(

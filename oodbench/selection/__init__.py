@@ -18,7 +18,7 @@ from oodbench.metrics.builtin import right_of
 from oodbench.registry import Registry
 from oodbench.results.predictions import predictions_of_runs
 from oodbench.results.run_spec import COMPLETE, RunSpec
-from oodbench.results.tables import CELL, Tables, stacked
+from oodbench.results.tables import CELL, Tables, with_records
 
 Integers = npt.NDArray[np.integer]
 Numbers = npt.NDArray[np.float64]
@@ -348,9 +348,7 @@ class WorstInferred(Rule):
                 for name, member in zip(INFERRED, (fits, ~fits), strict=True):
                     of = right[member] if member.any() else right
                     found.append((run.id, step, name, "out", "accuracy", of.mean(), len(of)))
-        names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
-        table = pd.DataFrame(found, columns=list(Tables.RECORD_COLUMNS)).astype(names)
-        return stacked([tables.records, table])
+        return with_records(tables.records, found)
 
 
 @register("oracle")

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.metrics import known_direction
+from oodbench.results.directory import Directory
+from oodbench.results.read import read_results
 from oodbench.results.run_spec import COMPLETE, SCORE
 from oodbench.results.tables import CELL, KINDS, Tables, plugins_of, subset
 from oodbench.selection import (
@@ -121,9 +124,18 @@ def choose(tables: Tables, rule: str | None = None) -> pd.DataFrame:
     return judge(tables, rule).chosen
 
 
-def served(tables: Tables) -> list[str]:
-    """Names of the rules that can judge these runs, with the `usual` one if it can."""
-    return list(judge_by_all(tables, dict.fromkeys([*rule_names(), usual(tables)])))
+def unchosen_predictions(results: Directory) -> list[Path]:
+    """The files of kept predictions that no rule chooses; none before all runs have ended."""
+    files = list(results.path.glob("kept/*/predictions/*.npz"))
+    tables = read_results(results) if files else None
+    if tables is None or not tables.runs["state"].isin(COMPLETE).all():
+        return []
+    shown: set[tuple[str, str]] = set()
+    for chosen in judge_by_all(tables, [*rule_names(), usual(tables)]).values():
+        ids = chosen.tied["id"].str.partition("@")[0]  # of a run in several rows
+        shown |= {*zip(ids, chosen.tied["step"].map(str), strict=True)}
+        shown |= {(run_id, "examples") for run_id in ids}
+    return [file for file in files if (file.parent.parent.name, file.stem) not in shown]
 
 
 def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:

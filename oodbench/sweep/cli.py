@@ -260,13 +260,13 @@ def clean(
     yes: Yes = False,
 ) -> None:
     """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
-    from oodbench.report.cells import spare
+    from oodbench.selection.judge import unchosen_predictions
 
     results = _results(sweep)
     planned, tables = results.specs(), ended(results.path)
     complete = [i for i in planned if results.run(i).state().complete]
     checkpoints = [file for i in complete if (file := results.run(i).checkpoint).exists()]
-    predictions = spare(results)
+    predictions = unchosen_predictions(results)
     kept = weights_files(results, complete) if weights else []
     folders = [path for name in ("runs", "kept") for path in (results.path / name).glob("*")]
     strangers = [path for path in folders if path.name not in planned]

@@ -142,7 +142,7 @@ def test_what_was_not_made_alike_is_refused(
         theirs.code = {**CODE, "commit": "feedfeedfeedfeed"}
     steps = 20 if change == "steps" else 10
     noise = {"kind": "label_noise", "amount": 0.1} if change == "noise" else None
-    about: dict[str, object] = {"options": {"size": 9}} if change == "options" else {}
+    about: dict[str, Any] = {"options": {"size": 9}} if change == "options" else {}
     theirs.add(spec("D", "IRM", steps=steps, evaluate_every=steps, noise=noise, **about), 0.6)
     if change == "draws":
         theirs.add(spec("D", "IRM", draw=1), 0.6)

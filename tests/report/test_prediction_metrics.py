@@ -8,13 +8,13 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.metrics import PredictionMetric, register
 from oodbench.report import cli as report
-from oodbench.report.cells import reported_metrics, spare, with_prediction_metrics
+from oodbench.report.cells import reported_metrics, with_prediction_metrics
 from oodbench.report.html import contents
 from oodbench.results.directory import Directory
 from oodbench.results.predictions import Predictions
 from oodbench.results.read import joined
 from oodbench.selection import usual
-from oodbench.selection.judge import choose
+from oodbench.selection.judge import choose, unchosen_predictions
 from oodbench.sweep import cli as sweep
 from tests.helpers.results.sweeps import outcome, tiny, tiny_file, trained
 
@@ -107,7 +107,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert run(sweep.app, ["launch", file, *options]).exit_code == 0
     shown = run(report.app, ["table", str(out), "--metric", "worst_group_accuracy"])
     assert shown.exit_code == 0 and "worst_group_accuracy (%)" in shown.stdout
-    spared = spare(Directory(out))
+    spared = unchosen_predictions(Directory(out))
     assert {p.stem for p in spared} <= {"5", "10"} and len(spared) < 2
     assert run(sweep.app, ["clean", str(out), "--yes"]).exit_code == 0
     again = run(report.app, ["table", str(out), "--metric", "worst_group_accuracy"])

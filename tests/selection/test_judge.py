@@ -1,3 +1,4 @@
+import itertools
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.tables import Tables
 from oodbench.selection import TrainVal, rule_names, usual
-from oodbench.selection.judge import choose, judge, served
+from oodbench.selection.judge import choose, judge, judge_by_all, unchosen_predictions
 from tests.helpers.algorithms.plugins import rules_of_the_guide
 from tests.helpers.results.made import Made, flat, texts, write_run
 
@@ -323,8 +324,26 @@ def test_worst_inferred_waits_for_erm_and_needs_its_predictions(tmp_path: Path) 
     frames = load(tmp_path / "none", [Trained({5: out(0.5, 0.5)})])
     with pytest.raises(UserError, match=r"no predictions of step 5; `sweep launch --keep-pred"):
         choose(frames, "worst_inferred")
-    assert "worst_inferred" not in served(frames)
+    assert "worst_inferred" not in judge_by_all(frames, rule_names())
     assert choose(frames, "train_val")["step"].tolist() == [5]
+
+
+def test_predictions_that_no_rule_chooses_are_those_of_no_row(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    best, other = (
+        made.add("D", "ERM", ("a",), 0, flat(v), draw=d) for d, v in enumerate((0.9, 0.5))
+    )
+    alone = replace(made.runs[other], label="alone")
+    made.results.write_plan("made", {}, [*made.runs.values(), alone])
+    files = {}
+    for run_id, stem in itertools.product((best, other), ("10", "20", "examples")):
+        files[run_id, stem] = tmp_path / "kept" / run_id / "predictions" / f"{stem}.npz"
+        files[run_id, stem].parent.mkdir(parents=True, exist_ok=True)
+        files[run_id, stem].touch()
+    unchosen = [files[run_id, "20"] for run_id in (best, other)]
+    assert sorted(unchosen_predictions(made.results)) == sorted(unchosen)
+    made.add("D", "ERM", ("a",), 1, flat(0.5), state="lost")
+    assert unchosen_predictions(made.results) == []
 
 
 def test_ties_also_of_nan_go_to_the_lowest_draw_then_to_the_earliest_step(tmp_path: Path) -> None:
