@@ -11,7 +11,7 @@ import scipy.stats
 from oodbench.errors import UserError
 from oodbench.report import comparison
 from oodbench.report.gaps import Gaps, gaps_by_rule, losses, resampled
-from oodbench.report.html.views import orders, selection_cost, selection_costs
+from oodbench.report.html import orders, selection_cost, selection_costs
 from oodbench.report.tables import Block
 from oodbench.results.boards import HALVES_FILE, halves
 from oodbench.results.read import read_board

@@ -20,17 +20,18 @@ from oodbench.files import write_whole
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import METHOD, over_ties, test_values
 from oodbench.report.comparison import gain_cell
-from oodbench.report.gaps import BASELINE, Gaps, losses
-from oodbench.report.html.views import (
-    Numbers,
-    orders,
-    selection_cost,
-    selection_costs,
-    short_number,
-    views,
+from oodbench.report.gaps import (
+    BASELINE,
+    GROUPS,
+    Gaps,
+    bounded_mean,
+    losses,
+    lost_to_oracle,
 )
-from oodbench.report.numbers import gain, unit_of_gains, with_unit
-from oodbench.report.statistics import Difference
+from oodbench.report.html.views import Numbers, short_number, views
+from oodbench.report.numbers import Kind, Number, gain, share, unit_of_gains, with_unit
+from oodbench.report.statistics import Difference, kendall
+from oodbench.report.tables import Block, Cell
 from oodbench.report.tables.leaderboard import Leaderboard
 from oodbench.report.tables.remarks import number_of_trials
 from oodbench.report.tables.sheet import value_cell
@@ -46,6 +47,8 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 """The content policy: the browser may use this script and this style, and load nothing."""
+FLOORS = (-0.5, -2.0, -5.0)
+"""Other bounds of a share than the usual one, to see what changes with them."""
 
 
 def write(tables: Tables, out: Path) -> None:
@@ -254,6 +257,50 @@ def _tables(gaps: Mapping[str, Gaps], rule: str) -> list[dict[str, Any]]:
         )
         shown.append((about, orders(gaps, rule)))
     return [{"title": b.title, "note": n, "header": b.header, "rows": b.rows} for n, b in shown]
+
+
+def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
+    """The clause on what rows lose to the oracle by each other rule; empty without an oracle."""
+    most = max((len(gaps.rooms) for gaps in by_rule.values()), default=0)
+    texts: list[str] = []
+    for rule, loss in losses(by_rule).items():
+        few = len(by_rule[rule].rooms)
+        only = f", which judges {few} of {most} datasets" * (few < most)
+        texts.append(f"{loss:z.2f}{' of the gap' * (not texts)} by {rule}{only}")
+    return f"against the oracle rows lose {' and '.join(texts)}" if texts else ""
+
+
+def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
+    """What each row loses to the oracle by a rule, and on average by the others."""
+    lost = lost_to_oracle(by_rule)
+    means = {f"mean by {name}": lost[name].mean(axis=1) for name in losses(by_rule)}
+    table = pd.DataFrame(means).join(lost[rule])
+    table.loc["mean over rows"] = table.mean()
+    named = table.itertuples(name=None)
+    rows: list[list[Cell]] = [[str(label), *map(share, row)] for label, *row in named]
+    return Block("What selection costs", ["algorithm", *map(str, table)], rows, len(rows))
+
+
+def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
+    """What changes the order of the rows that have a place by a rule."""
+    one = by_rule[rule]
+    usual = one.shares[one.means.index]
+    parts = {f"without {dataset}": usual.drop(dataset) for dataset in usual.index}
+    parts |= {group: usual.loc[one.subsets[group]] for group in GROUPS if group in one.subsets}
+    orders = [(f"bounded at {b:g}", one.means, bounded_mean(usual, b)) for b in FLOORS]
+    orders += [(text, one.means, bounded_mean(part)) for text, part in parts.items()]
+    for name, other in by_rule.items():
+        both = usual.index.intersection(other.shares.index)
+        theirs = other.shares.reindex(both, columns=usual.columns)
+        if name != rule:
+            orders.append((f"by {name}", bounded_mean(usual.loc[both]), bounded_mean(theirs)))
+    first, rows = one.means.index[0], list[list[Cell]]()
+    for text, before, after in orders:
+        place = after.rank(ascending=False, method="min")[first]
+        tau = Number(kendall(before, after), kind=Kind.TAU)
+        rows.append([text, tau, str(after.idxmax()), Number(place, kind=Kind.PLACE)])
+    header = ["changed", "Kendall's tau", "first", f"place of {first}"]
+    return Block("What changes the order of rows", header, rows, len(rows))
 
 
 def _unfinished(runs: pd.DataFrame) -> list[list[str]]:

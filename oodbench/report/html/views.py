@@ -11,27 +11,15 @@ from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.report.cells import CEILING, METHOD, TRANSDUCTIVE, scores
 from oodbench.report.comparison import OVERALL, gain_cell, gains, left_by_holm
-from oodbench.report.gaps import (
-    ALL,
-    BASELINE,
-    GROUPS,
-    Gaps,
-    bounded_mean,
-    gaps_of,
-    losses,
-    lost_to_oracle,
-    share_cells,
-)
-from oodbench.report.numbers import Kind, Number, count, gain, scale, share, unit_of_gains
+from oodbench.report.gaps import ALL, BASELINE, GROUPS, Gaps, gaps_of, share_cells
+from oodbench.report.numbers import count, gain, scale, unit_of_gains
 from oodbench.report.statistics import (
     Difference,
     block_table,
     half_width,
-    kendall,
     mean_ranks,
     significant,
 )
-from oodbench.report.tables import Block, Cell
 from oodbench.report.tables.leaderboard import Leaderboard, is_mean
 from oodbench.results.run_spec import CONSTANT
 from oodbench.results.tables import Tables, subset
@@ -42,8 +30,6 @@ BY = "by a 95 % interval"
 """How rows are compared over several datasets."""
 SHOWN = 10
 """The number of best rows whose intervals the picture's axis spans."""
-FLOORS = (-0.5, -2.0, -5.0)
-"""Other bounds of a share than `FLOOR`, to see what changes with them."""
 TICKS = 5
 """About how many ticks an axis has."""
 
@@ -298,47 +284,3 @@ def _axis(values: Iterable[float]) -> list[Any]:
 def short_number(value: float) -> float | None:
     """Four digits of a number, for the page's file; None if it is not finite."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
-
-
-def selection_cost(by_rule: Mapping[str, Gaps]) -> str:
-    """The clause on what rows lose to the oracle by each other rule; empty without an oracle."""
-    most = max((len(gaps.rooms) for gaps in by_rule.values()), default=0)
-    texts: list[str] = []
-    for rule, loss in losses(by_rule).items():
-        few = len(by_rule[rule].rooms)
-        only = f", which judges {few} of {most} datasets" * (few < most)
-        texts.append(f"{loss:z.2f}{' of the gap' * (not texts)} by {rule}{only}")
-    return f"against the oracle rows lose {' and '.join(texts)}" if texts else ""
-
-
-def selection_costs(by_rule: Mapping[str, Gaps], rule: str) -> Block:
-    """What each row loses to the oracle by a rule, and on average by the others."""
-    lost = lost_to_oracle(by_rule)
-    means = {f"mean by {name}": lost[name].mean(axis=1) for name in losses(by_rule)}
-    table = pd.DataFrame(means).join(lost[rule])
-    table.loc["mean over rows"] = table.mean()
-    named = table.itertuples(name=None)
-    rows: list[list[Cell]] = [[str(label), *map(share, row)] for label, *row in named]
-    return Block("What selection costs", ["algorithm", *map(str, table)], rows, len(rows))
-
-
-def orders(by_rule: Mapping[str, Gaps], rule: str) -> Block:
-    """What changes the order of the rows that have a place by a rule."""
-    one = by_rule[rule]
-    usual = one.shares[one.means.index]
-    parts = {f"without {dataset}": usual.drop(dataset) for dataset in usual.index}
-    parts |= {group: usual.loc[one.subsets[group]] for group in GROUPS if group in one.subsets}
-    orders = [(f"bounded at {b:g}", one.means, bounded_mean(usual, b)) for b in FLOORS]
-    orders += [(text, one.means, bounded_mean(part)) for text, part in parts.items()]
-    for name, other in by_rule.items():
-        both = usual.index.intersection(other.shares.index)
-        theirs = other.shares.reindex(both, columns=usual.columns)
-        if name != rule:
-            orders.append((f"by {name}", bounded_mean(usual.loc[both]), bounded_mean(theirs)))
-    first, rows = one.means.index[0], list[list[Cell]]()
-    for text, before, after in orders:
-        place = after.rank(ascending=False, method="min")[first]
-        tau = Number(kendall(before, after), kind=Kind.TAU)
-        rows.append([text, tau, str(after.idxmax()), Number(place, kind=Kind.PLACE)])
-    header = ["changed", "Kendall's tau", "first", f"place of {first}"]
-    return Block("What changes the order of rows", header, rows, len(rows))

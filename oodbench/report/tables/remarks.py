@@ -69,7 +69,7 @@ def remarks(runs: pd.DataFrame) -> tuple[AnyNote, ...]:
         ),
         *_of_data(runs),
         *_audited(runs),
-        *_named(runs),
+        *_diverged_or_broken(runs),
         *_repeated(runs),
         Note(f"Code: {'; '.join(codes)}.", f"Code: {codes[0]}{' and others' * (len(codes) > 1)}."),
         *_mixed(runs),
@@ -98,26 +98,27 @@ def _audited(runs: pd.DataFrame) -> list[Note]:
     return [Note(f"Found in the data: {said}.", f"Found in the data: {kinds}.")] * bool(found)
 
 
-def _named(runs: pd.DataFrame) -> list[AnyNote]:
-    sentences = list[AnyNote]()
-    columns = ["label", "dataset_label", "test_environments", "trial", "draw", "error"]
-    for state, meaning in (
-        (State.DIVERGED, "counted with what they recorded"),
-        (State.BROKEN, "counted nowhere"),
-    ):
-        ended = runs.loc[runs["state"] == state, columns]
-        names = [
-            f"{label} on {dataset} (test {'+'.join(tests)}, trial {trial}, draw {draw})"
-            + f", as {error}" * bool(error)
-            for label, dataset, tests, trial, draw, error in ended[:NAMED].to_numpy()
-        ]
-        names += [f"{len(ended) - NAMED} more"] * (len(ended) > NAMED)
-        between, start = "; " if state is State.BROKEN else ", ", f"{state.capitalize()}, {meaning}"
-        text, brief = f"{start}: {between.join(names)}.", f"{counted(len(ended), 'run')} {state}"
-        if names:
-            is_broken = state is State.BROKEN
-            sentences.append(text if is_broken else Note(text, f"{brief}, {meaning}."))
+def _diverged_or_broken(runs: pd.DataFrame) -> list[AnyNote]:
+    sentences: list[AnyNote] = []
+    if diverged := _names(runs, State.DIVERGED):
+        number = counted(list(runs["state"]).count(State.DIVERGED), "run")
+        how = "counted with what they recorded"
+        text = f"Diverged, {how}: {', '.join(diverged)}."
+        sentences.append(Note(text, f"{number} diverged, {how}."))
+    if broken := _names(runs, State.BROKEN):
+        sentences.append(f"Broken, counted nowhere: {'; '.join(broken)}.")
     return sentences
+
+
+def _names(runs: pd.DataFrame, state: State) -> list[str]:
+    columns = ["label", "dataset_label", "test_environments", "trial", "draw", "error"]
+    ended = runs.loc[runs["state"] == state, columns].to_numpy()
+    names = [
+        f"{label} on {dataset} (test {'+'.join(tests)}, trial {trial}, draw {draw})"
+        + f", as {error}" * bool(error)
+        for label, dataset, tests, trial, draw, error in ended[:NAMED]
+    ]
+    return [*names, *[f"{len(ended) - NAMED} more"] * (len(ended) > NAMED)]
 
 
 def _repeated(runs: pd.DataFrame) -> list[Note]:
