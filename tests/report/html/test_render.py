@@ -6,9 +6,10 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from oodbench.report.html import contents, embedded, render
+from oodbench.report.html import ASSETS, contents, embedded, render
 from oodbench.results.read import joined
 from tests.helpers.results.made import Made, flat, report
 from tests.report.html.conftest import NASTY
@@ -43,6 +44,47 @@ def test_an_at_sign_in_a_name_is_kept(tmp_path: Path) -> None:
     sweep.add("@data@", "a@b", ("a",), 0, flat(0.5))
     page = render(contents(joined([sweep.results.path])))
     assert '"@data@"' in page and '"a@b"' in page
+
+
+LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
+CONES = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+"""From linear RGB to what Oklab takes the cube roots of, in which `color-mix` is linear."""
+
+
+def linear(colour: str) -> "np.ndarray":
+    """The linear RGB of #rgb or #rrggbb."""
+    digits = colour if len(colour) == 6 else "".join(2 * digit for digit in colour)
+    v = np.array(list(bytes.fromhex(digits))) / 255
+    return np.where(v <= 0.04045, v / 12.92, ((v + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(text: "np.ndarray", ground: "np.ndarray") -> float:
+    """WCAG's contrast of two colours in linear RGB."""
+    one, other = sorted(float(LUMINANCE @ colour) + 0.05 for colour in (text, ground))
+    return other / one
+
+
+@pytest.mark.parametrize("theme", ["light", "dark by the system", "dark"])
+def test_text_is_readable_on_every_ground(theme: str) -> None:
+    css, script = ((ASSETS / name).read_text() for name in ("page.css", "page.js"))
+    themes = re.findall(r":root[^{]*\{([^}]*--page[^}]*)\}", css)
+    body = dict(zip(("light", "dark by the system", "dark"), themes, strict=True))[theme]
+    colours = {name: linear(v) for name, v in re.findall(r"--(\w+): #(\w+)", body)}
+    for text in ("ink", "soft", "link"):
+        for ground in ("page", "card", "fill"):
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+    (strongest,) = re.findall(r"Math\.round\((\d+) \* Math\.abs\(colour\)", script)
+    share = int(strongest) / 100
+    for cell in ("up", "down"):
+        roots = [np.cbrt(CONES @ colours[name]) for name in (cell, "fill")]
+        mixed = np.linalg.solve(CONES, (share * roots[0] + (1 - share) * roots[1]) ** 3)
+        assert contrast(colours["ink"], mixed) >= 4.5, cell
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ function drawCell(r, d, whole) {
   if (!cell) return el("td", { class: "cell" }, "·");
   const colour = cell[COLOUR], text = cellText(d, r);
   const className = `cell ${missing(colour) ? "" : colour < 0 ? "down" : "up"}`;
-  const style = missing(colour) ? {} : { "--p": `${Math.round(70 * Math.abs(colour) ** 0.8)}%` };
+  const style = missing(colour) ? {} : { "--p": `${Math.round(55 * Math.abs(colour) ** 0.8)}%` };
   const says = `${label(r)} on ${D.datasets[d].name}: ${cell[VALUE]}${cell[GAIN] ? `, gain ${cell[GAIN]}` : ""}`;
   const made = button(whole ? text : short(text), () => openCell(r, d), says);
   if (cell[SIGN]) made.className = "sure";
