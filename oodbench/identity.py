@@ -141,8 +141,9 @@ def code_at(file: Path) -> Code:
     while waiting:
         path = waiting.pop(0)
         if (name := _recorded(path)) not in files:
-            files[name], imports = _read(path.read_bytes())
-            waiting += [found for each in imports if (found := _imported(each, path))]
+            source = path.read_bytes()
+            files[name] = _digest(source)
+            waiting += [found for each in _imports(source) if (found := _imported(each, path))]
     return Code(files=files)
 
 
@@ -159,7 +160,7 @@ def changed_files(recorded: Code) -> list[str]:
 
 def _now(name: str) -> str | None:
     with suppress(OSError, SyntaxError):
-        return _read(_here(name).read_bytes())[0]
+        return _digest(_here(name).read_bytes())
     return None
 
 
@@ -218,15 +219,19 @@ def _installed_top(file: Path) -> str | None:
 
 
 @lru_cache(4096)
-def _read(source: bytes) -> tuple[str, list[Import]]:
-    tree = ast.parse(source)
+def _digest(source: bytes) -> str:
+    return digest_of(json.dumps(_plain(ast.parse(source))).encode())
+
+
+@lru_cache(4096)
+def _imports(source: bytes) -> list[Import]:
     imports: list[Import] = []
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             imports += [(0, name.name, "") for name in node.names]
         elif isinstance(node, ast.ImportFrom):
             imports += [(node.level, node.module or "", name.name) for name in node.names]
-    return digest_of(json.dumps(_plain(tree)).encode()), imports
+    return imports
 
 
 def _imported(what: Import, by: Path) -> Path | None:
@@ -264,8 +269,9 @@ def _plain(node: Any) -> Any:
         return f"{type(value).__name__} {value!r}"
     fields = {
         name: _plain(value)
-        for name, value in ast.iter_fields(node)
-        if name not in ("ctx", "type_comment", "type_ignores", "kind") and value not in (None, [])
+        for name in node._fields
+        if name not in ("ctx", "type_comment", "type_ignores", "kind")
+        and (value := getattr(node, name, None)) not in (None, [])
     }
     return [type(node).__name__, fields]
 

@@ -166,12 +166,14 @@ def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     def objects(values: Sequence[Any]) -> "pd.Series[Any]":
         return pd.Series(values, runs.index, dtype=object)
 
-    states = [str(s) if isinstance(s, str) else str(State.PLANNED) for s in runs["state"]]
+    states = [str(s) if isinstance(s, str) else str(State.PLANNED) for s in runs["state"].astype(object)]
     runs["state"] = objects(states)  # plain texts
     runs["error"] = runs["error"].astype(object).fillna("")
     contexts = [c if isinstance(c, dict) else {} for c in runs.pop("context")]
+    known = {id(c): c for c in contexts}  # runs share what was read once
     for name in FURTHER:
-        runs[name] = [context.get(name) for context in contexts]
+        values = {key: context.get(name) for key, context in known.items()}
+        runs[name] = [values[id(context)] for context in contexts]
     runs["provenance"] = objects([p if isinstance(p, dict) else {} for p in runs["provenance"]])
     trained_on = [e if isinstance(e, tuple) else () for e in runs["training_environments"]]
     runs["training_environments"] = objects(trained_on)

@@ -317,9 +317,8 @@ def stale_runs(runs: "pd.DataFrame") -> list[Stale]:
     if runs.empty:
         return []
     complete = runs[runs["state"].isin(COMPLETE)]
-    return stale(
-        map(Trained._make, complete[list(Trained._fields)].itertuples(index=False, name=None))
-    )
+    columns = (complete[name].astype(object) for name in Trained._fields)
+    return stale(map(Trained, *columns))
 
 
 def stale_notes(runs: "pd.DataFrame") -> tuple[AnyNote, ...]:

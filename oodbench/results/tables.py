@@ -149,15 +149,14 @@ def seen_before(runs: pd.DataFrame) -> list[str]:
 
 
 def _starts(runs: pd.DataFrame) -> Iterator[tuple[tuple[str, str], str, Any]]:
-    rows = runs[["dataset_label", "label"]].reset_index(drop=True)
-    of = [o.get("of") if isinstance(o, Mapping) else None for o in runs["options"]]
-    pictures = [o or name for o, name in zip(of, runs["dataset"], strict=True)]
+    columns = ["dataset_label", "label", "dataset", "options"]
     for name in ("network_hparams", "options"):
-        values = runs[name].to_numpy()
-        shared = pd.Series(map(id, values), dtype=np.int64)  # the runs of a board share them
-        firsts = rows.assign(shared=shared).drop_duplicates()
-        for place, dataset, label in firsts[["dataset_label", "label"]].itertuples(name=None):
-            yield (dataset, label), str(pictures[place]), values[place]
+        shared = runs[name].map(id)  # the runs of a row share them
+        firsts = ~runs[["dataset_label", "label"]].assign(shared=shared).duplicated()
+        of_firsts = runs.loc[firsts, [*columns, name]].to_numpy()
+        for dataset_label, label, dataset, options, values in of_firsts:
+            of = options.get("of") if isinstance(options, Mapping) else None
+            yield (dataset_label, label), str(of or dataset), values
 
 
 def only(

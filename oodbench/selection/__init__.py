@@ -289,11 +289,12 @@ class LeaveOneOut(Rule):
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
         """For test set {T}: v's `in` split in the run {T, v}, for each training environment v."""
+        same = ["dataset_label", "label", "draw", "trial", "test", "environment"]
+        runs = runs[["id", *same[:4], "test_environments", "training_environments"]]
         sizes = runs["test_environments"].map(len)
         pairs = runs[sizes == 2].rename(columns={"id": "source"})
         ends = pairs["test_environments"]
         both = [pairs.assign(test=ends.str[i], environment=ends.str[1 - i]) for i in (0, 1)]
-        same = ["dataset_label", "label", "draw", "trial", "test", "environment"]
         judges = pd.concat(both)[["source", *same]]
         singles = runs[sizes == 1]
         singles = singles.assign(test=singles["test_environments"].str[0])

@@ -191,7 +191,10 @@ def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFra
         return pd.DataFrame(columns=[*EVIDENCE, "metric"])
     alone = rule.judges_alone and len(frozen) > 0
     asked = runs[live] if alone else runs
-    evidence = evidence_by(rule, asked).merge(asked[["id", "metric"]], on="id")
+    evidence = evidence_by(rule, asked)
+    at = pd.Index(asked["id"]).get_indexer(pd.Index(evidence["id"]))
+    evidence = evidence[at >= 0].reset_index(drop=True)
+    evidence["metric"] = asked["metric"].to_numpy()[at[at >= 0]]
     if not alone and runs["metric"].notna().any() and evidence["source"].isna().all():
         raise unserved(rule)
     return evidence
@@ -207,10 +210,10 @@ def _ready(
     if not live.any():
         return ended
     ids = pd.Index(runs["id"])
-    source = ids.get_indexer(pd.Index(evidence["source"]))
-    waits = (source < 0) | ~ended[source]
-    ready = ended & (judged | ids.isin(evidence["id"]))
-    return np.asarray(ready & ~ids.isin(evidence["id"][waits]))
+    run, source = (ids.get_indexer(pd.Index(evidence[name])) for name in ("id", "source"))
+    judged[run] = True
+    judged[run[(source < 0) | ~ended[source]]] = False
+    return ended & judged
 
 
 def _judged_by(metric: str, tables: Tables, runs: pd.DataFrame) -> pd.DataFrame:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from tabulate import tabulate
-
 from oodbench.errors import unknown
 from oodbench.notes import AnyNote, footnotes
 from oodbench.report.numbers import Number, Printed
@@ -169,6 +167,8 @@ def markdown(tables: Sheet) -> str:
 
 
 def _tabulated(block: Block, style: str) -> str:
+    from tabulate import tabulate
+
     escaped: Callable[[str], str] = _markdown_escaped if style == "pipe" else escape
     best, grey = ("**{}**", "*{}*") if style == "pipe" else ("<b>{}</b>", "<i>{}</i>")
     marks = _by_place(block, best, block.near, "<u>{}</u>", grey)

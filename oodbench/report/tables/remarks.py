@@ -134,10 +134,15 @@ def _repeated(runs: pd.DataFrame) -> list[Note]:
 
 
 def _mixed(runs: pd.DataFrame) -> list[Note]:
-    made = [p for p in runs.loc[runs["state"].isin(COMPLETE), "provenance"] if p]
+    made = list(runs.loc[runs["state"].isin(COMPLETE), "provenance"])
+    number = Counter(map(id, made))  # runs that were trained together share one
+    distinct = {id(p): p for p in made}
     words, found = {"True": "yes", "False": "no"}, {}
     for name in ("threads", "torch", "device", "vectorized"):
-        counts = Counter(str(p[name]).partition(":")[0] for p in made if name in p)
+        counts = Counter[str]()
+        for key, p in distinct.items():
+            if name in p:
+                counts[str(p[name]).partition(":")[0]] += number[key]
         if len(counts) > 1:
             texts = (f"{words.get(v, v)} ({counted(n, 'run')})" for v, n in sorted(counts.items()))
             found[name] = f"{name}: {', '.join(texts)}"
