@@ -275,8 +275,10 @@ def test_a_step_may_be_of_some_environments() -> None:
     ],
 )
 def test_a_need_refuses_the_tasks_that_do_not_meet_it(need: str, refused: set[str]) -> None:
+    values: Any = {need: True}
+
     class Needing(Algorithm):
-        needs = Needs(**{need: True})
+        needs = Needs(**values)
 
         @classmethod
         def skip(cls, problem: Problem) -> str | None:
