@@ -166,7 +166,9 @@ def _expanded(runs: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     def objects(values: Sequence[Any]) -> "pd.Series[Any]":
         return pd.Series(values, runs.index, dtype=object)
 
-    states = [str(s) if isinstance(s, str) else str(State.PLANNED) for s in runs["state"].astype(object)]
+    states = [
+        str(s) if isinstance(s, str) else str(State.PLANNED) for s in runs["state"].astype(object)
+    ]
     runs["state"] = objects(states)  # plain texts
     runs["error"] = runs["error"].astype(object).fillna("")
     contexts = [c if isinstance(c, dict) else {} for c in runs.pop("context")]

@@ -9,7 +9,7 @@ import pandas as pd
 import yaml
 
 from oodbench.results.boards import HALVES_FILE, PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
-from oodbench.results.parquet import RECORDS, RUNS, table_of, write_table
+from oodbench.results.parquet import LATER, RECORDS, RUNS, table_of, write_table
 from oodbench.results.run_spec import SCORE
 
 STEP = 7
@@ -65,6 +65,8 @@ def _run(run: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
     made = {"commit": "0123456789abcdef", "torch": "2.9", "machine": "a machine"}
     kinds = {k: label in about.get(f"{k}s", ()) for k in ("ceiling", "transductive")}
     return {name: run[name] for name in ("id", "label", "draw", "trial")} | {
+        **LATER,
+        "records": len(_records(run, about)),
         "dataset": "Any",
         "dataset_label": dataset,
         "algorithm": label,
