@@ -48,6 +48,14 @@ def test_a_disk_without_room_leaves_no_temporary_file(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with whole_file(path) as first, whole_file(path) as second:
+        first.write(b"first")
+        second.write(b"second")
+    assert path.read_text() == "first"  # the outer block ends last
+
+
 def test_a_folder_takes_its_name_whole(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     with whole_folder(path) as temporary:
@@ -55,6 +63,16 @@ def test_a_folder_takes_its_name_whole(tmp_path: Path) -> None:
         (temporary / "inner" / "file").write_text("text")
         assert not path.exists()
     assert (path / "inner" / "file").read_text() == "text"
+    assert names(tmp_path) == ["folder"]
+
+
+def test_a_folder_that_another_made_first_stays(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with whole_folder(path) as temporary:
+        (temporary / "file").write_text("second")
+        with whole_folder(path) as other:
+            (other / "file").write_text("first")
+    assert (path / "file").read_text() == "first"
     assert names(tmp_path) == ["folder"]
 
 

@@ -65,6 +65,13 @@ def packed(path: Path) -> None:
     np.savez_compressed(path, names=np.array(["a"]), logits0=np.zeros((10**6, 3)))
 
 
+def lying(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as file, file.open("names.npy", "w") as member:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (10**9, 50)}
+        np.lib.format.write_array_header_1_0(member, header)
+        member.write(bytes(80))
+
+
 def coded(path: Path) -> None:
     np.savez(path, names=np.array([Evil()], dtype=object))
 
@@ -81,7 +88,7 @@ def overlapping(path: Path) -> None:
         file.writestr("more.npy", b"")  # the list of entries is then written anew
 
 
-@pytest.mark.parametrize("make", [packed, coded, overlapping])
+@pytest.mark.parametrize("make", [packed, lying, coded, overlapping])
 def test_a_strangers_arrays_run_no_code_and_are_no_larger_than_their_file(
     make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

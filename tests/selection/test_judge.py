@@ -239,6 +239,13 @@ def test_leave_one_out_scores_each_environment_by_the_run_that_left_it_out(tmp_p
     assert picks(frames, "train_val") == [(0, 0)]  # the pairs make no cell of their own
 
 
+def test_a_step_that_a_pair_has_not_recorded_is_not_chosen(tmp_path: Path) -> None:
+    runs = leave_one_out_runs()
+    del runs[3].records[5]
+    runs[3].state = "diverged"
+    assert picks(load(tmp_path, runs), "leave_one_out") == [(0, 5)]
+
+
 def test_leave_one_out_waits_for_the_pairs_and_needs_every_one(tmp_path: Path) -> None:
     runs = leave_one_out_runs()
     some = [run for run in runs if run.test != ("T", "B")]

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from oodbench.results.run_directory import RunDirectory
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.train.execute import execute
+from oodbench.train.loop import begin
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at
 from tests.helpers.results.sweeps import first, records_of
@@ -89,6 +90,24 @@ def test_a_run_whose_records_are_not_all_there_starts_anew(
     metrics.write_bytes(damage(metrics.read_bytes()))
     with pytest.warns(UserWarning, match="the 2 records .* not all there; the run starts anew"):
         assert first_step_of(spec(), directory, undisturbed) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*the run starts anew")
+def test_power_cuts_lose_no_number_unseen(directory: RunDirectory) -> None:
+    """The end of the records is lost, or NULs stand for it, while later files are on the disk."""
+    run, metrics = spec(), directory.path / "metrics.jsonl"
+    text, checkpoint = metrics.read_bytes(), directory.checkpoint.read_bytes()
+    for lost in range(1, len(text) + 1, 19):
+        for instead in (b"", bytes(lost)):
+            directory.checkpoint.write_bytes(checkpoint)
+            metrics.write_bytes(text[:-lost] + instead)
+            assert begin(run, directory, SETTINGS).run.step == 0 and not directory.records()
+    execute(run, directory, SETTINGS)
+    text = metrics.read_bytes()
+    for lost in range(1, len(text) + 1):
+        for instead in (b"", bytes(lost)):
+            metrics.write_bytes(text[:-lost] + instead)
+            assert directory.state() is State.BROKEN
 
 
 def test_a_checkpoint_of_a_step_that_does_not_fit_its_records_is_not_used(

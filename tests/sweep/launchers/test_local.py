@@ -18,7 +18,7 @@ from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job, Launcher
 from oodbench.sweep.launchers import local as pool
 from oodbench.sweep.launchers.local import Debug, Local
-from oodbench.sweep.launchers.worker import FORKS, warm_up
+from oodbench.sweep.launchers.worker import FORKS, MALLOC, warm_up
 from tests.helpers.commands import run
 from tests.helpers.paths import ROOT
 from tests.helpers.results.sweeps import ODD_METHODS, job, outcome, tiny, tiny_file
@@ -149,6 +149,20 @@ def test_a_server_that_dies_while_a_worker_starts_is_replaced(tmp_path: Path) ->
     states = local(asked)
     killer.join()
     assert set(states.values()) == {"done"} and server._forkserver_pid != pid
+
+
+@pytest.mark.skipif(not FORKS, reason="workers are not forked here")
+def test_workers_reuse_freed_memory_and_the_user_process_keeps_its_environment() -> None:
+    before = dict(os.environ)
+    server: Any = forkserver._forkserver
+    server._stop()
+    warm_up()
+    assert dict(os.environ) == before
+    wanted = {f"{name}={value}".encode() for name, value in MALLOC.items()}
+    file, end = Path(f"/proc/{server._forkserver_pid}/environ"), time.monotonic() + 60
+    while not wanted <= {*file.read_bytes().split(b"\0")}:  # it may still be starting
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def launch(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":
