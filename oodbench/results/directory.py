@@ -228,7 +228,9 @@ class Directory:
 
 
 def _places(rows: "pd.DataFrame") -> "pd.Series[Any]":
-    return rows[PLACE].apply(tuple, axis=1) if len(rows) else rows["id"]
+    import pandas as pd
+
+    return pd.Series([*zip(*(rows[name] for name in PLACE), strict=True)], rows.index, dtype=object)
 
 
 def _renamed(before: "pd.DataFrame", new: "pd.DataFrame") -> "pd.DataFrame":

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from oodbench.files import whole_file
-from oodbench.results.run_spec import COMPLETE, RunSpec
+from oodbench.results.run_spec import COMPLETE, LATER, RunSpec
 from oodbench.results.schemas import (
     COSTS,
     UNREADABLE,
@@ -43,8 +43,6 @@ PLAIN: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
 }
 """The types of columns of plain fields; lists of names are lists, and mappings are JSON."""
-LATER = {f.name: f.default for f in FIELDS if f.metadata.get("later")}
-"""The columns that tables of an earlier version may lack, with what runs did then."""
 SPEC = pa.schema(
     [
         ("id", pa.string()),

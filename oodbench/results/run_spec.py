@@ -133,10 +133,10 @@ class RunSpec:
         metadata say so) is hashed only where it is not at its default, which is what runs did before the
         field existed.
         """
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
-        for f in fields(self):
-            if f.metadata.get("later") and values[f.name] == f.default:
-                del values[f.name]
+        values = {name: getattr(self, name) for name in COMPARED}
+        for name, default in LATER.items():
+            if values[name] == default:
+                del values[name]
         for key in ("network_hparams", "options"):
             if values[key].get("sha256"):
                 values[key] = {k: v for k, v in values[key].items() if k not in FILES}
@@ -188,6 +188,10 @@ class RunSpec:
         return cls(**known)
 
 
+COMPARED = [f.name for f in fields(RunSpec) if f.compare]
+"""The fields that are part of the id."""
+LATER = {f.name: f.default for f in fields(RunSpec) if f.metadata.get("later")}
+"""The fields that earlier versions did not have, with what runs did then."""
 OPTIONS = {f.name: f.default for f in fields(RunSpec) if f.metadata.get("option")}
 """The fields that a sweep file sets by a key of the same name, with their defaults: a new option of a
 run is such a field, the key in `oodbench.sweep.file.Sweep`, and what it does in `oodbench.train`."""

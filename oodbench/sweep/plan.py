@@ -235,11 +235,12 @@ def _validation(source: Source, tests: tuple[str, ...], trial: int) -> tuple[str
 
 
 def _training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
-    names = tuple(name for name in source.trainable if name not in spec.held_out)
+    held_out = spec.held_out
+    names = tuple(name for name in source.trainable if name not in held_out)
     if not names:
-        held_out = ", ".join((*spec.test_environments, *spec.validation_environments))
+        tests = ", ".join((*spec.test_environments, *spec.validation_environments))
         raise UserError(
-            f"{source.label}: with {held_out} held out, no environment is left to train on"
+            f"{source.label}: with {tests} held out, no environment is left to train on"
         )
     return names
 
