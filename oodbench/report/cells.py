@@ -201,7 +201,9 @@ def _on_tests(
     tests["metric"] = tests["dataset_label"].map(metrics)
     table = tests.merge(means, on=key, how="left")
     undefined = table["complete"] & table.pop("known").isna()
-    return table.assign(undefined=table["metric"].map(needs).where(undefined, ""))
+    lacking = table["metric"].where(undefined, "")
+    reasons = {metric: needs(metric) if metric else "" for metric in lacking.unique()}
+    return table.assign(undefined=lacking.map(reasons))
 
 
 def test_values(

@@ -141,7 +141,7 @@ Gains = Mapping[str, Mapping[str, Difference]]
 def gains(table: pd.DataFrame, baseline: str) -> Gains:
     """The gains on each dataset where rows can be compared; also over several measured in proportions."""
     parts = {str(dataset): scored for dataset, scored in table.groupby("dataset", sort=False)}
-    shares = table[table["metric"].map(is_proportion).astype(bool)]
+    shares = table[table["metric"].isin(list(filter(is_proportion, table["metric"].unique())))]
     if shares["dataset"].nunique() > 1:
         parts[OVERALL] = shares
     found = {}

@@ -10,6 +10,7 @@ A *table* has a block (a dataset) a row and a label a column, larger values bein
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,7 @@ def estimate(values: npt.ArrayLike) -> Estimate:
     """The mean of (n,) independent values and its interval by Student's t with n - 1 degrees."""
     n = len(np.asarray(values))
     mean, stderr = mean_and_error(values, LEAST)
-    half = stderr * float(half_width(n))
+    half = stderr * _half_width(n)
     return Estimate(mean, stderr, mean - half, mean + half, n)
 
 
@@ -65,6 +66,11 @@ def half_width(n: npt.ArrayLike) -> Numbers:
     count = np.asarray(n, dtype=float)
     quantile = scipy.special.stdtrit(np.maximum(count - 1, 1), (1 + LEVEL) / 2)
     return np.where(count >= LEAST, quantile, np.nan)
+
+
+@cache
+def _half_width(n: int) -> float:
+    return float(half_width(n))
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def versions(provenances: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def made_by(provenances: Iterable[Mapping[str, Any]]) -> str:
     """Versions and machine that trained some runs: `oodbench 0.2.0, torch 2.15.0, Intel Xeon`."""
-    known = [made for made in provenances if made]
+    known = [made for made in {id(p): p for p in provenances}.values() if made]  # runs share them
     columns = (
         [str(made.get("code", f"oodbench {made.get('oodbench', '?')}")) for made in known],
         [f"torch {made['torch']}" for made in known if "torch" in made],

@@ -191,13 +191,13 @@ def _evidence(rule: Rule, runs: pd.DataFrame, live: Booleans, frozen: pd.DataFra
         return pd.DataFrame(columns=[*EVIDENCE, "metric"])
     alone = rule.judges_alone and len(frozen) > 0
     asked = runs[live] if alone else runs
-    found = evidence_by(rule, asked)
-    at = pd.Index(asked["id"]).get_indexer(pd.Index(found["id"]))
-    evidence = pd.DataFrame(found[at >= 0]).reset_index(drop=True)
-    evidence["metric"] = asked["metric"].to_numpy()[at[at >= 0]]
-    if not alone and runs["metric"].notna().any() and evidence["source"].isna().all():
+    evidence = evidence_by(rule, asked)
+    at = pd.Index(asked["id"]).get_indexer(pd.Index(evidence["id"]))
+    found: pd.DataFrame = evidence[at >= 0].reset_index(drop=True)
+    found["metric"] = asked["metric"].to_numpy()[at[at >= 0]]
+    if not alone and runs["metric"].notna().any() and found["source"].isna().all():
         raise unserved(rule)
-    return evidence
+    return found
 
 
 def _ready(

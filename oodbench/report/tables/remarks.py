@@ -158,11 +158,10 @@ def number_of_trials(runs: pd.DataFrame) -> str:
 
 
 def _draws(runs: pd.DataFrame) -> str:
-    texts = {}
-    for label, group in runs.groupby("label", sort=False):
-        settings = group.groupby(CELL).size().max()  # several runs may share a draw
-        count = max(group["draw"].nunique(), settings)
-        texts[label] = "1" if count == 1 else f"{count} (random)"
+    draws = runs.groupby("label", sort=False)["draw"].nunique()
+    settings = dict(runs.groupby(CELL).size().groupby("label").max())  # several may share a draw
+    counts = {label: max(n, settings[label]) for label, n in draws.items()}
+    texts = {label: "1" if n == 1 else f"{n} (random)" for label, n in counts.items()}
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return ", ".join(f"{label} {text}" for label, text in texts.items())
