@@ -161,7 +161,7 @@ class ImageFolder(OwnImages):
         for file in image_files(self.folder):
             if len(folders := file.parts[start:-1]) > 1:
                 names[file] = tuple(written.setdefault(normalize("NFC", f), f) for f in folders)
-        for name in {*class_folders(self.folder)} - {file.parts[start] for file in names}:
+        for name in sorted({*class_folders(self.folder)} - {file.parts[start] for file in names}):
             if others := left_out(at := self.folder / name, ()):
                 raise UserError(f"ImageFolder: {at} has no images in folders of classes; {others}")
         return self._without_splits(names)
@@ -195,7 +195,8 @@ class ImageFolder(OwnImages):
                 raise UserError(f"ImageFolder: no `splits: {option}` of {', '.join(sorted(other))}")
             return read
         if option not in ("", "keep"):
-            raise UserError(f"ImageFolder: {self.folder} has no folders such as train and test")
+            why = "has no folders such as train and test with folders of environments or classes"
+            raise UserError(f"ImageFolder: {self.folder} {why}")
         return names
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
@@ -248,6 +249,8 @@ class ImageFolder(OwnImages):
             left_out(root, files): True,
             f"without images, and so no class or environment: {empty}": empty,
             f"environments are the folders of {root}, alone in {self.given}": root != self.given,
+            f"environments are called like splits ({', '.join(self.environments)}), and splits of one "
+            "data set differ by chance alone": all(map(SPLIT.fullmatch, self.environments)),
         }
         for what, names in (("environments", self.environments), ("classes", self.classes)):
             notes[f"{what} {look_alikes(names)}"] = look_alikes(names)

@@ -207,7 +207,8 @@ class Listed(Dataset):
         for name in names:
             if name not in self.environments:
                 place = f"test_environments, {self.path}"
-                raise unknown("environment", name, self.environments, place)
+                hint = " (a sweep's own `test_environments: each` holds out one after the other)"
+                raise unknown("environment", name, self.environments, place, hint)
         return tuple(names)
 
     def _targets(self) -> tuple[Task, Tensor, tuple[str, ...]]:

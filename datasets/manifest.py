@@ -1,8 +1,9 @@
 """A user's images, listed in a file."""
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 from unicodedata import normalize
 
@@ -54,9 +55,22 @@ class Manifest(Listed, OwnImages):
             file = next((at for form in forms if (at := self.root / form).is_file()), None)
             if file is None:
                 where = "" if Path(text).is_absolute() else f" in {self.root}"
-                raise UserError(f"{self.rows.place(row)}: there is no image '{text}'{where}")
+                what = f"{self.rows.place(row)}: there is no image '{text}'{where}"
+                near = self._nearest(text)
+                raise UserError(f"{what}; did you mean '{near}'?" if near else what)
             files.append(file)
         return files
+
+    def _nearest(self, text: str) -> str:
+        """The end of a path of another computer that is there, or the nearest name in its folder."""
+        folders = PureWindowsPath(text).parts  # it takes slashes, too
+        ends = ("/".join(folders[i:]) for i in range(1, len(folders)))
+        if found := next((end for end in ends if (self.root / end).is_file()), ""):
+            return found
+        place = PurePath(*folders).parent
+        names = {p.name.lower(): p.name for p in (self.root / place).glob("*")}
+        near = get_close_matches(folders[-1].lower(), names, 1)
+        return str(place / names[near[0]]) if near else ""
 
     @property
     def files_read(self) -> list[Path]:

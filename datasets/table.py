@@ -169,12 +169,8 @@ class Table(Listed):
         if len(distinct) > MOST:
             raise UserError(
                 f"{self.path}: '{name}' has {len(distinct):,} categories, and a column may have {MOST}; "
-                "name the columns of inputs in the option `features`"
-                + (
-                    ", or this one in `group` if its rows belong together"
-                    if name == "group"
-                    else ""
-                )
+                "name the columns of inputs in the option `features`, or this one in `group` if equal ones "
+                "belong together, such as a patient's"
             )
         if name == "group":
             why += "; the option `group` keeps its rows on one side of a split"

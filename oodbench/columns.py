@@ -72,9 +72,9 @@ class Columns:
         gaps = [np.isnan(table[name]) for name in self.gaps]
         places = []
         for name, values in self.categories.items():
-            is_value = table[name][:, None] == np.array(values, dtype=object)
-            assert is_value.any(1).all(), f"a category of {name} is not listed"
-            places.append(is_value.argmax(1))
+            place = {value: i for i, value in enumerate(values)}
+            assert place.keys() >= set(table[name]), f"a category of {name} is not listed"
+            places.append(np.array([place[text] for text in table[name]]))
         return torch.from_numpy(np.stack([*numbers, *gaps, *places], 1).astype(np.float64))
 
     def encoded_frame(self, frame: Any) -> Tensor:
@@ -122,21 +122,19 @@ class Columns:
 
         `x` has encoded rows (N, columns), or rows (N, len(inputs)) whose categories are one-hot already.
         """
-        rows, start = self._with_gaps(x), len(self.numbers) + len(self.gaps)
+        rows, start = self._with_gaps(x), len(self.numbers)
+        if not len(rows):
+            return dict.fromkeys(self.inputs, "-")
+        known = (values[~np.isnan(values)] for values in rows.T[:start])
+        shown = [f"{v.mean():.4g} ± {float(f'{v.std():.2g}'):g}" if len(v) else "-" for v in known]
+        shares = rows.T[start:].mean(1)
         if rows.shape[1] != len(self.inputs):
-            categories = zip(rows.T[start:], self.categories.values(), strict=True)
-            one_hot = [each[:, None] == np.arange(len(values)) for each, values in categories]
-            rows = np.concatenate([rows[:, :start], *one_hot], 1)
-        shown = {}
-        for i, (name, values) in enumerate(zip(self.inputs, rows.T, strict=True)):
-            known = values[~np.isnan(values)]
-            if not len(known):
-                shown[name] = "-"
-            elif i < len(self.numbers):
-                shown[name] = f"{known.mean():.4g} ± {float(f'{known.std():.2g}'):g}"
-            else:
-                shown[name] = f"{100 * known.mean():.1f} %"
-        return shown
+            start += len(self.gaps)
+            codes = zip(rows.T[start:].astype(int), self.categories.values(), strict=True)
+            counts = (np.bincount(each, minlength=len(values)) for each, values in codes)
+            shares = np.concatenate([shares[: len(self.gaps)], *(c / len(rows) for c in counts)])
+        shown += [f"{100 * share:.1f} %" for share in shares]
+        return dict(zip(self.inputs, shown, strict=True))
 
     def _with_gaps(self, x: Tensor) -> npt.NDArray[np.float64]:
         rows: npt.NDArray[np.float64] = x.double().numpy().copy()

@@ -23,6 +23,8 @@ SAMPLE = 20_000
 """Columns are judged by at most about this many rows."""
 MANY = 20
 """An identifier has at least this many values."""
+COUNTED = re.compile(r"(.*\D)\d{3,}")
+"""A text that may number people or things, such as P0012."""
 UNIT = r"patient|subject|participant|person|customer|client|user|case|sample"
 NAMED = re.compile(
     rf"({UNIT})([\W_]?(id|no|nr|number))?|(.*[\W_])?(uu?id|mrn)|.*[\W_]id", re.IGNORECASE
@@ -151,11 +153,12 @@ def _of_columns(
     names = (*columns.numbers, *(f"{name} {EMPTY}" for name in columns.gaps), *columns.categories)
     if len(names) != x.shape[1]:  # categories are one-hot already
         names = columns.inputs
+    marks: dict[int, str] = {}
     for i, name in enumerate(names):
         known = np.full(len(x), True)
         if name in columns.gaps:
             known = x[:, names.index(f"{name} {EMPTY}")] == 0
-        if why := _identifier(name, x[known, i], place[known], name in columns.categories):
+        if why := _identifier(name, x[known, i], place[known], columns.categories.get(name)):
             text = f"'{name}' looks like an identifier ({why}{said}): `features` leaves it out"
             yield Finding("an identifier", tuple(parts), {"rows": len(x)}, name, text)
         if _repeats_place(x[known, i], place[known], len(parts)):
@@ -163,11 +166,28 @@ def _of_columns(
             text += "; `features` leaves it out"
             yield Finding("an environment column", tuple(parts), {"rows": len(x)}, name, text)
         rows, is_class = trained & known, dataset.task.has_classes
+        if dataset.task.kind == "multiclass" and (mark := _marked(x[rows, i], y[rows, 0])) >= 0:
+            marks.setdefault(mark, name)
         if y.shape[1] == 1 and (score := _told(x[rows, i], y[rows, 0], is_class)):
             share = f"{100 * score:.4g} % of {'the classes' if is_class else 'its variance'}{said}"
             text = f"'{name}' alone tells the target ({share}): `features` leaves out what is made from it"
             counts = {"rows": int(rows.sum()), "score": score}
             yield Finding("a telling column", tuple(training), counts, name, text)
+    if len(marks) > 1 and len(marks) >= len(np.unique(y[trained])) - 1:
+        listed = _some([*map(repr, marks.values())])
+        text = f"{listed} tell the target together (each marks a class{said}): `features` leaves them out"
+        yield Finding("a telling column", tuple(training), {}, next(iter(marks.values())), text)
+
+
+def _marked(values: Array, target: Array) -> int:
+    """The class that one of a column's two values marks, up to one example in a hundred, or -1."""
+    is_high = values == values.max(initial=0)
+    if len(np.unique(values)) == 2:
+        for marked in (is_high, ~is_high):
+            mark = int(np.bincount(target[marked].astype(int)).argmax())
+            if 100 * (marked != (target == mark)).sum() <= min(marked.sum(), (~marked).sum()):
+                return mark
+    return -1
 
 
 def _told(values: Array, target: Array, is_class: bool) -> float:
@@ -192,15 +212,22 @@ def _told(values: Array, target: Array, is_class: bool) -> float:
     return float(1 - error) if error <= least else 0.0
 
 
-def _identifier(name: str, values: Array, place: Array, is_category: bool) -> str:
-    """Why a column looks like an identifier; empty if it does not.
+def _identifier(name: str, values: Array, place: Array, categories: Sequence[str] | None) -> str:
+    """Why a column, of numbers unless there are `categories`, looks like an identifier, or nothing.
 
     Measurements, too, may have all values distinct. Whole numbers are suspect where so many of them would
     repeat by chance, or where environments have ranges of their own.
     """
     distinct, size = len(np.unique(values)), len(values)
-    if is_category:
-        return "nearly every row has another" if distinct > max(FEW, 0.95 * size) else ""
+    if categories is not None:
+        if distinct > max(FEW, 0.95 * size):
+            return "nearly every row has another"
+        if distinct >= MANY and NAMED.fullmatch(name):
+            return f"by its name and its {distinct} categories"
+        begun = {match[1] if (match := COUNTED.fullmatch(c)) else None for c in categories}
+        return "its categories are numbered" * (
+            distinct >= MANY and len(begun - {None}) == len(begun) == 1
+        )
     if distinct < MANY or (values != np.round(values)).any():
         return ""
     repeated, by_chance = size - distinct, size * (size - 1) / 2 / (1 + np.ptp(values))

@@ -138,7 +138,7 @@ def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:
 @app.command()
 def cache(
     name: Name,
-    data_dir: DataDir,
+    data_dir: DataDirOrNone = None,
     set_: Settings = None,
     plugin: Plugins = None,
 ) -> None:

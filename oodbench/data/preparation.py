@@ -205,8 +205,9 @@ def inspect(dataset: Dataset) -> list[Contents]:
             raise UserError(
                 f"{dataset.label}: with {names} held out, no environment is left to train on"
             )
-        some = {n: torch.arange(min(CHUNK, len(environments[n].y))) for n in training}
-        fitted(dataset, environments, some)
+        if dataset.columns is None:  # a table's inputs fit, and fitting imports scikit-learn
+            some = {n: torch.arange(min(CHUNK, len(environments[n].y))) for n in training}
+            fitted(dataset, environments, some)
     return every
 
 

@@ -158,7 +158,7 @@ def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, T
     state: Any
     refuse_pointer(file)
     try:
-        if file.suffix == ".safetensors":
+        if _is_safetensors(file):
             state = safetensors.torch.load_file(file)
         elif zipfile.is_zipfile(file) and any(
             entry.compress_type for entry in zipfile.ZipFile(file).infolist()
@@ -168,18 +168,26 @@ def _read(file: Path) -> tuple[Mapping[str, Tensor], Mapping[str, Mapping[str, T
                 f"{file} is a compressed archive, which torch does not write: unpack it"
             )
         else:
-            with torch.serialization.safe_globals([argparse.Namespace]):  # a script's arguments
-                state = torch.load(file, map_location="cpu", weights_only=True)
+            known = torch.serialization.safe_globals([argparse.Namespace])  # a script's arguments
+            with known, file.open("rb") as stream:  # torch judges a path by its ending
+                state = torch.load(stream, map_location="cpu", weights_only=True)
         flat = _flat(state) if isinstance(state, Mapping) else {}
     except READ_ERRORS as error:
         found = re.search(r"GLOBAL (\S+)", str(error))
         more = f": it holds {found[1]}, save a state_dict alone" if found else ""
         raise UserError(f"{file} is not a file of weights that torch can read{more}") from error
     if not flat:
-        held = f" but {', '.join(map(str, [*state][:6]))}" if isinstance(state, Mapping) else ""
-        raise UserError(f"{file} does not hold a state_dict of tensors{held}"[:300])
+        is_named = isinstance(state, Mapping)
+        held = ", ".join(map(str, [*state][:6])) if is_named else f"a {type(state).__name__}"
+        raise UserError(f"{file} does not hold a state_dict of tensors but {held}"[:300])
     wrapped = {k: _flat(state[k]) for k in WRAPPERS if isinstance(state.get(k), Mapping)}
     return flat, wrapped
+
+
+def _is_safetensors(file: Path) -> bool:
+    """Whether a file, whatever its ending, begins with the length of a header in JSON."""
+    with file.open("rb") as stream:
+        return stream.read(9)[8:] == b"{"
 
 
 def _flat(state: Mapping[Any, Any]) -> dict[str, Tensor]:

@@ -278,7 +278,8 @@ def _check_environments(
         for name in names:
             if name not in known:
                 place = f"{key} of {source.label}"
-                raise unknown("environment", short(name)[1:-1], known, place)
+                hint = " (`each` holds out one after the other)" * key.startswith("test")
+                raise unknown("environment", short(name)[1:-1], known, place, hint)
     for names in tests:
         if not names or len(set(names)) < len(names):
             raise UserError(

@@ -166,6 +166,26 @@ def test_whole_numbers_that_look_like_identifiers(tmp_path: Path, name: str, cel
     assert finding.example == name and "looks like an identifier" in finding.sentence
 
 
+@pytest.mark.parametrize("name", ["patient", "Sample ID", "code"])
+def test_texts_that_look_like_identifiers(tmp_path: Path, name: str) -> None:
+    data = frame()
+    texts = [f"P{i:04}" for i in np.random.default_rng(0).integers(0, 60, len(data))]
+    (finding,) = found(tmp_path, data.assign(**{name: texts}))["an identifier"]
+    assert finding.example == name
+    few = [f"P{i:04}" for i in np.random.default_rng(0).integers(0, 12, len(data))]
+    assert not found(tmp_path, data.assign(**{name: few}))
+    several = [f"{'EI'[i % 2]}{i:03}" for i in np.random.default_rng(0).integers(0, 60, len(data))]
+    assert not found(tmp_path, data.assign(diagnosis=several))
+
+
+def test_columns_that_mark_a_class_each_tell_the_target(tmp_path: Path) -> None:
+    data = frame().assign(target=np.random.default_rng(1).choice(["r", "g", "b"], 3 * SIZE))
+    marks = {f"is_{c}": (data["target"] != c).astype(int) for c in "rg"}
+    (finding,) = found(tmp_path, data.assign(**marks))["a telling column"]
+    assert "'is_r', 'is_g' tell the target together" in finding.sentence
+    assert not found(tmp_path, data.assign(is_r=marks["is_r"]))
+
+
 @pytest.mark.parametrize("values", [["u", "v", "w"], [3, 1, 2]])
 def test_a_column_that_repeats_the_environment(tmp_path: Path, values: list[Any]) -> None:
     data = frame()

@@ -1,6 +1,10 @@
+from pathlib import Path
+
+import pytest
 import torch
 from torch import Tensor
 
+from oodbench.columns import Columns
 from oodbench.data.audit import audit_of
 from oodbench.data.preparation import inspect
 from oodbench.data.streams import Stored
@@ -56,6 +60,16 @@ def found_in(dataset: Dataset) -> list[object]:
     every = inspect(dataset)
     shared = [f for f in audit_of(dataset, every) if f.kind in ("copies", "equal inputs")]
     return [*[c for c in every if c.repeated], *shared]
+
+
+def test_a_table_is_inspected_without_a_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fitting imports scikit-learn, which takes as long as all else."""
+    rows = "".join(f"{i},{i % 2},{'ab'[i % 3 % 2]}\n" for i in range(60))
+    (tmp_path / "t.csv").write_text(f"x,target,environment\n{rows}")
+    monkeypatch.delattr(Columns, "fitted")
+    assert sum(c.size for c in inspect(make("Table", {"file": "t.csv"}, tmp_path))) == 60
 
 
 def test_inputs_that_repeat_by_design_are_not_reported() -> None:

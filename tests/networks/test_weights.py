@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor
 
 from oodbench.errors import UserError
 from oodbench.networks.base import build
-from oodbench.networks.weights import sha256
+from oodbench.networks.weights import read_weights, sha256
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +126,7 @@ def test_errors_name_what_the_file_has_and_what_is_wanted(vit: State, tmp_path: 
     }
     shorter = {k: v for k, v in vit.items() if not k.startswith("blocks.11.")}
     scales = {f"blocks.{i}.ls1.gamma": torch.ones(192) for i in range(12)}
-    forms: dict[str, Mapping[str, object]] = {
+    forms: dict[str, object] = {
         once + "0, 1, 2, 3, 4, 5, 0, 1": by_chunk,
         once + "0, 1, 2, 3, 4, 5, 6, 8": {k: v for k, v in chunked(vit).items() if ".7." not in k},
         "missing: 12 names, such as 'blocks.11.norm1.weight'$": shorter,
@@ -134,6 +135,7 @@ def test_errors_name_what_the_file_has_and_what_is_wanted(vit: State, tmp_path: 
         "missing: 150 names, such as 'cls_token'; unknown: .* 'conv1.0.weight'": states("resnet10t"),
         "unknown: 1 name, such as 'dist_token'": states("deit_tiny_distilled_patch16_224"),
         "does not hold a state_dict of tensors but epoch$": {"epoch": 3},
+        "does not hold a state_dict of tensors but a list$": [vit],
         "not all values of 'model.norm.bias' are finite": under(
             "model.", {**vit, "norm.bias": vit["norm.bias"] / 0}
         ),
@@ -147,6 +149,15 @@ def test_errors_name_what_the_file_has_and_what_is_wanted(vit: State, tmp_path: 
     registers["register_tokens"] = registers.pop("reg_token")
     with pytest.raises(UserError, match="such as 'register_tokens'"):
         read(registers, tmp_path, "vit_small_patch14_dinov2", 28)
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.bin", "a.ckpt"])
+def test_a_file_is_read_as_what_it_is_whatever_its_ending(name: str, tmp_path: Path) -> None:
+    state = {"x": torch.ones(2)}
+    torch.save(state, tmp_path / name)
+    assert equal(read_weights(tmp_path / name), state)
+    safetensors.torch.save_file(state, tmp_path / f"other-{name}")
+    assert equal(read_weights(tmp_path / f"other-{name}"), state)
 
 
 @pytest.mark.parametrize("registers", [False, True])

@@ -244,10 +244,11 @@ class Images(FileDataset):
         survey, notes = self.survey(), []
         looks = [*chain(*survey.values())]
         if deep := sum(each.deep is not None for each in looks):
-            white = (
-                f"white is {_each(self.whites)}, and the largest value {_each(_largest(survey))}"
-            )
-            notes.append(f"deep greys in {counted(deep, 'picture')}: {white}")
+            said = f"white is {_each(self.whites)}, and the largest value {_each(_largest(survey))}"
+            notes.append(f"deep greys in {counted(deep, 'picture')}: {said}")
+            plain = {name: sum(x.deep is None for x in each) for name, each in survey.items()}
+            if those := [f"{n} in {name}" for name, n in plain.items() if n]:
+                notes.append(f"other pictures have 8 bits, whose white is 255: {', '.join(those)}")
         if transparent := sum(each.transparent for each in looks):
             notes.append(f"what is transparent in {counted(transparent, 'picture')} is white")
         if turned := sum(each.turned for each in looks) * self.upright:
@@ -266,8 +267,9 @@ class Images(FileDataset):
                     size, changed = stamp(file)
                     at = str(file).removeprefix(root)
                     lines.append(f"{name}\t{at}\t{number}\t{size}\t{changed}\n")
-        except OSError as error:  # such as a dead link
-            raise UserError(f"{self.name}: {error.filename}: {error.strerror}") from error
+        except OSError as error:
+            why = "a dead link" if Path(error.filename).is_symlink() else error.strerror
+            raise UserError(f"{self.name}: {error.filename}: {why}") from error
         return digest_of("".join(lines).encode())
 
     def cache_folder(self, listing: Listing) -> Path:

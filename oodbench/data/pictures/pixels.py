@@ -6,6 +6,7 @@ import io
 import math
 import os
 import re
+import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
 from oodbench.errors import UserError, counted
 from oodbench.files import POINTER, is_pointer
@@ -65,9 +67,49 @@ def opened(file: Path, content: IO[bytes] | None = None) -> Iterator[Image.Image
 def _opened(file: Path | IO[bytes]) -> Iterator[Image.Image]:
     Image.init()
     formats = [name for name in FORMATS if name in Image.OPEN]  # that this Pillow can read
-    with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
-        with Image.open(file, formats=formats) as image:
+    with _quiet():
+        try:
+            image: Image.Image = Image.open(file, formats=formats)
+        except Image.DecompressionBombError as error:
+            image = _reduced(file, error)
+        with image:
             yield image
+
+
+def _reduced(file: Path | IO[bytes], too_large: Exception) -> Image.Image:
+    """An eighth of each side of a JPEG that is beyond Pillow's limit; raises `too_large` for others."""
+    if not isinstance(file, Path):
+        file.seek(0)
+    try:
+        image = JpegImageFile(file)
+    except SyntaxError:
+        raise too_large from None
+    image.draft(None, (1, 1))
+    # a progressive one is held whole while it is decoded
+    if math.prod(image.size) > (Image.MAX_IMAGE_PIXELS or 0) or "progressive" in image.info:
+        image.close()
+        raise too_large
+    return image
+
+
+_LOCK, _READERS, _FILTERS = threading.Lock(), list[object](), contextlib.ExitStack()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """A context without Pillow's warnings; filters are the process's, so the last thread restores them."""
+    with _LOCK:
+        if not _READERS:
+            _FILTERS.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+        _READERS.append(None)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _READERS.pop()
+            if not _READERS:
+                _FILTERS.close()
 
 
 def nature(file: Path) -> str:

@@ -144,10 +144,11 @@ def _unpacked(path: Path) -> bytes:
             names = [n for n in archive.namelist() if not re.search(r"(^|/)(\.|__MACOSX/)|/$", n)]
             if len(names) == 1:
                 return archive.read(names[0])
-            book = "(as an Excel workbook is) " * ("xl/workbook.xml" in names)
-            raise UserError(
-                f"{path} is an archive {book}of {len(names)} files, not of one: {FORMS}"
-            )
+            if "xl/workbook.xml" in names:
+                raise UserError(f"{path} is an Excel workbook: {FORMS}")
+            listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
+            what = f"{path} is an archive of {len(names)} files, not of one ({listed})"
+            raise UserError(f"{what}: join those that belong together, and name one file")
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError) as error:
         raise UserError(f"{path} cannot be unpacked: {error}") from None
     return data

@@ -30,11 +30,13 @@ MONTH = (
     r"(?i:jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|"
     r"oct(ober)?|nov(ember)?|dec(ember)?)\.?"
 )
+DAY = r"(?i:mon|tue(s)?|wed(nes)?|thu(rs)?|fri|sat(ur)?|sun)(day)?\.?"
 DATE = (
     r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(\d{2})?"
     r"|(19|20)\d{2}(0[1-9]|1[0-2])([0-2]\d|3[01])"
-    rf"|(\d{{1,2}}\.?[- ])?{MONTH}[-, ]+(\d{{1,2}},? +)?\d{{2,4}}|\d{{4}}[- ]{MONTH}([- ]\d{{1,2}})?)"
-    r"([ T]\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?(Z|[+-]\d{2}:?\d{2}|[AaPp][Mm]))?)?$"
+    rf"|({DAY},? )?(\d{{1,2}}\.?[- ])?{MONTH}[-, ]+(\d{{1,2}},? +)?\d{{2,4}}"
+    rf"|\d{{4}}[- ]{MONTH}([- ]\d{{1,2}})?)"
+    r"([ T]\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?(Z|GMT|UTC|[+-]\d{2}:?\d{2}|[AaPp][Mm]))?)?$"
 )
 SAME = {"true": "1", "yes": "1", "false": "0", "no": "0"}
 """Words that mean what a number means."""

@@ -243,6 +243,11 @@ def _records(value: Any, path: Path) -> tuple[list[tuple[str, Any]], str]:
         if not any(isinstance(value, dict) for column in columns for value in column):
             rows = zip(*columns, strict=True)
             return _records([dict(zip(inner, row, strict=True)) for row in rows], path)
+    if len(lists) == len(columns) > 1:
+        raise UserError(
+            f"{path} holds the lists {', '.join(lists)}: join them to one list of records, with a key that "
+            "says which of them each is from"
+        )
     if len(lists) == 1:  # what else there is tells of the file
         return _records(value[lists[0]], path)[0], f"the records are those in '{lists[0]}'"
     kinds = [{*map(type, of.values())} if isinstance(of, dict) else set() for of in inner.values()]

@@ -76,8 +76,7 @@ def test_augmentation_is_for_training_and_can_be_left_out(augment: bool, root: P
 
 def test_the_cache_holds_the_same_bytes_and_is_made_once(dataset: Any, tmp_path: Path) -> None:
     direct = dataset.load(0)
-    command = ["cache", "ImageFolder", "--set", "root=set", "--set", "size=24"]
-    command += ["--data-dir", str(tmp_path)]
+    command = ["cache", "ImageFolder", "--set", f"root={tmp_path / 'set'}", "--set", "size=24"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert "36 examples, 6.22e-05 GB, into" in result.output

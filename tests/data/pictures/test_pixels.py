@@ -1,6 +1,7 @@
 """Pictures as people have them are what networks see: modes, backgrounds, orientation, other formats."""
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,7 @@ def test_large_pictures_are_read_without_warnings_and_too_large_ones_refused(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / f"x{suffix}"
-    picture(1, 0, (300, 200)).save(file)
+    picture(1, 0, (300, 200)).save(file, progressive=True)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000)
     assert decoded(file, 20).std() > 0 and not look(file).problem
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20_000)
@@ -210,6 +211,39 @@ def test_large_pictures_are_read_without_warnings_and_too_large_ones_refused(
     )
     with pytest.raises(UserError, match=r"60000 pixels.* save it smaller"):
         decoded(file, 20)
+
+
+def test_too_large_jpegs_are_read_at_an_eighth_of_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x.jpg"
+    picture(1, 0, (1600, 1600)).save(file)
+    whole = decoded(file, 20).astype(int)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000)
+    assert np.abs(decoded(file, 20) - whole).max() < 4 and not look(file).problem
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 39_999)
+    with pytest.raises(UserError, match="exceeds limit of 79998 pixels; save it smaller"):
+        decoded(file, 20)
+
+
+def test_no_warning_of_pillow_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are the process's filters others than before, though many threads read."""
+    exif = Image.Exif()
+    exif[274] = 6
+    draw(tmp_path, "ab", ("x", "y"), count=60, suffixes=(".png",))
+    for file in [*tmp_path.rglob("*.png")][::20]:
+        picture(0, 1).save(jpeg := file.with_suffix(".jpg"), exif=exif)
+        cut = jpeg.read_bytes().replace(b"\0\x01\x01\x12", b"\0\xc8\x01\x12", 1)
+        jpeg.write_bytes(cut)  # it names more entries than there are
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 700)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        before = [*warnings.filters]
+        dataset: Any = make("ImageFolder", {"root": str(tmp_path), "size": 8})
+        dataset.check()
+        dataset.cache(16)
+        assert warnings.filters == before
+    assert not seen
 
 
 def test_copies_are_known_by_their_pixels(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_one_packed_file_is_read(tmp_path: Path, text: str) -> None:
         assert (packed.columns, packed.notes) == (plain.columns, plain.notes)
     with zipfile.ZipFile(tmp_path / "f.zip", "a") as archive:
         archive.writestr("g.csv", text)
-    with pytest.raises(UserError, match="is an archive of 2 files, not of one"):
+    with pytest.raises(UserError, match=r"of 2 files, not of one \(folder/f.csv, g.csv\)"):
         Cells(tmp_path / "f.zip")
 
 
@@ -190,7 +190,11 @@ def test_a_quote_within_a_cell_is_a_character(tmp_path: Path) -> None:
         ),
         ("f.jsonl", '{"a": 1, "b": 2}\n{"a": 1}\n', "line 2: not all records have the key 'b'"),
         ("f.json", '[{"b": 1}, {"c": 1}]', "record 2: not all records have the key 'b'"),
-        ("f.json", '{"train": [{"b": 1}], "test": [{"b": 1}]}', "none of the forms that are read"),
+        (
+            "f.json",
+            '{"train": [{"b": 1}], "test": [{"b": 1}]}',
+            "holds the lists train, test: join them",
+        ),
         ("f.json", '{"s": {"e": {"c": ["f"]}}}', "none of the forms that are read: a list of"),
         ("f.json", "[1, 2]", "record 1 is not a JSON object"),
         ("f.json", '[{"b": [1]}]', "'b' holds values of type list, which are no numbers"),

@@ -52,6 +52,7 @@ def kinds(dataset: Any) -> dict[str, str]:
         (["2020-01-31T10:00:00Z", "2021-12-01T00:30:00+01:00"], "date"),
         (["20200131", "20211201"], "date"),
         (["Jan-2020", "31. Dec 2021", "March 1, 2021", "2020-Feb-02"], "date"),
+        (["Wed Jan 01 2020", "Thu, 02 Jan 2020 10:00:00 GMT", "Friday, January 3, 2020"], "date"),
         (["", ""], "left out"),
         (["1", "NA", "3"], "number"),
         (["1", "<NA>", "#DIV/0!"], "number"),

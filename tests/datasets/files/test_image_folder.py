@@ -93,6 +93,15 @@ def test_environments_and_a_class_may_be_called_like_splits(tmp_path: Path) -> N
         folder(tmp_path / "two", splits="merge")
 
 
+def test_splits_of_one_data_set_are_no_shift(tmp_path: Path) -> None:
+    draw(tmp_path, ("train", "val", "test"), ("cat", "dog"))
+    assert "called like splits (test, train, val), and splits of one data set" in said(
+        folder(tmp_path)
+    )
+    with pytest.raises(UserError, match="no folders such as train and test with folders of"):
+        folder(tmp_path, splits="merge")
+
+
 def test_attributes_lie_in_splits_too(tmp_path: Path) -> None:
     for domain in ("art", "photo"):
         for split in ("train", "test"):
@@ -196,6 +205,9 @@ def test_a_dead_link_is_said(tmp_path: Path) -> None:
     draw(tmp_path, "ab", ("cat", "dog"))
     (tmp_path / "a" / "cat" / "session2").symlink_to(tmp_path / "nowhere")
     assert "1 without an ending (a dead link)" in said(folder(tmp_path))
+    (tmp_path / "a" / "cat" / "9.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(UserError, match=r"cat/9\.png: a dead link$"):
+        folder(tmp_path).check()
 
 
 def greys(root: Path, whites: dict[str, int], suffix: str = ".tif") -> None:
@@ -226,6 +238,17 @@ def test_each_environment_has_its_own_white(other: int, suffix: str, tmp_path: P
     with pytest.raises(UserError, match="the option `white` says it"):
         found.read([tmp_path / "a" / "x" / f"0{suffix}"])
     assert one.read([tmp_path / "a" / "x" / f"0{suffix}"]).max() < 70
+
+
+def test_pictures_of_8_bits_among_deeper_ones_are_said(tmp_path: Path) -> None:
+    greys(tmp_path / "deep", {"a": 4095, "b": 4095})
+    assert "8 bits" not in said(folder(tmp_path / "deep"))
+    draw(tmp_path / "deep", "c", ("x", "y"), suffixes=(".png",))
+    found = folder(tmp_path / "deep")
+    assert "other pictures have 8 bits, whose white is 255: 8 in c" in said(found)
+    assert found.load(0)["c"].x.read(torch.arange(8)).max() > 150
+    draw(tmp_path / "plain", "ab", ("x", "y"))
+    assert "8 bits" not in said(folder(tmp_path / "plain"))
 
 
 def test_what_holds_nothing_is_said(tmp_path: Path) -> None:

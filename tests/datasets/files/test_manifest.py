@@ -92,6 +92,15 @@ def test_backslashes_separate_folders(written: str, tmp_path: Path) -> None:
     assert {file.resolve() for file in plain.files_read} == {f.resolve() for f in other.files_read}
 
 
+@pytest.mark.parametrize(
+    "written",
+    ["C:\\Users\\me\\images\\{}.png", "/home/me/images/{}.png", "images/{}.PNG", "images/{}"],
+)
+def test_a_path_that_is_elsewhere_here_is_shown(written: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"line 2: .*; did you mean 'images/0\.png'\?$"):
+        manifest(tmp_path, listed().assign(path=[written.format(i) for i in range(24)]))
+
+
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
 def test_paths_are_found_in_both_forms_of_unicode(
     forms: tuple[Literal["NFC", "NFD"], ...], tmp_path: Path
