@@ -66,8 +66,8 @@ def test_a_table_is_inspected_without_a_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fitting imports scikit-learn, which takes as long as all else."""
-    rows = "".join(f"{i},{i % 2},{'ab'[i % 3 % 2]}\n" for i in range(60))
-    (tmp_path / "t.csv").write_text(f"x,target,environment\n{rows}")
+    rows = "".join(f"{i}.5,{i % 2},{'ab'[i % 3 % 2]}\n" for i in range(60))
+    (tmp_path / "t.csv").write_text(f"age,target,environment\n{rows}")
     monkeypatch.delattr(Columns, "fitted")
     assert sum(c.size for c in inspect(make("Table", {"file": "t.csv"}, tmp_path))) == 60
 
