@@ -68,7 +68,8 @@ class Manifest(Listed, OwnImages):
         if found := next((end for end in ends if (self.root / end).is_file()), ""):
             return found
         place = PurePath(*folders).parent
-        names = {p.name.lower(): p.name for p in (self.root / place).glob("*")}
+        there = (self.root / place).glob("*")
+        names = {name.lower(): p.name for p in there for name in (p.stem, p.name)}
         near = get_close_matches(folders[-1].lower(), names, 1)
         return str(place / names[near[0]]) if near else ""
 

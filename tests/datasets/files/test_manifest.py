@@ -98,7 +98,7 @@ def test_backslashes_separate_folders(written: str, tmp_path: Path) -> None:
 )
 def test_a_path_that_is_elsewhere_here_is_shown(written: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"line 2: .*; did you mean 'images/0\.png'\?$"):
-        manifest(tmp_path, listed().assign(path=[written.format(i) for i in range(24)]))
+        manifest(tmp_path, listed().assign(path=[written.format(i) for i in range(24)])).check()
 
 
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
