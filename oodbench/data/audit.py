@@ -224,10 +224,9 @@ def _identifier(name: str, values: Array, place: Array, categories: Sequence[str
             return "nearly every row has another"
         if distinct >= MANY and NAMED.fullmatch(name):
             return f"by its name and its {distinct} categories"
-        begun = {match[1] if (match := COUNTED.fullmatch(c)) else None for c in categories}
-        return "its categories are numbered" * (
-            distinct >= MANY and len(begun - {None}) == len(begun) == 1
-        )
+        numbered = [COUNTED.fullmatch(each) for each in categories if each != EMPTY]
+        are_alike = len({match and match[1] for match in numbered}) == 1 and all(numbered)
+        return "its categories are numbered" * (distinct >= MANY and are_alike)
     if distinct < MANY or (values != np.round(values)).any():
         return ""
     repeated, by_chance = size - distinct, size * (size - 1) / 2 / (1 + np.ptp(values))

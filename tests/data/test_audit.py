@@ -170,6 +170,7 @@ def test_whole_numbers_that_look_like_identifiers(tmp_path: Path, name: str, cel
 def test_texts_that_look_like_identifiers(tmp_path: Path, name: str) -> None:
     data = frame()
     texts = [f"P{i:04}" for i in np.random.default_rng(0).integers(0, 60, len(data))]
+    texts[0] = ""
     (finding,) = found(tmp_path, data.assign(**{name: texts}))["an identifier"]
     assert finding.example == name
     few = [f"P{i:04}" for i in np.random.default_rng(0).integers(0, 12, len(data))]
