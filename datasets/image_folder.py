@@ -12,7 +12,7 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from oodbench.data.pictures.folders import Listing, OwnImages, image_metadata
+from oodbench.data.pictures.folders import Listing, OwnImages, files_of, image_metadata
 from oodbench.data.pictures.pixels import class_folders, image_files, left_out
 from oodbench.data.tables.readings import look_alikes
 from oodbench.datasets import Environment, in_order, register
@@ -147,11 +147,9 @@ class ImageFolder(OwnImages):
                 if not (at / name).is_dir():
                     odd = next(file for file, folders in found.items() if folders[1] == name)
                     like = look_alikes([name, *seen])
-                    help_ = (
-                        f"move it elsewhere if '{name}' is no class, or else make an empty folder"
-                    )
-                    help_ = f"{like}, name the folders alike" if like else help_
-                    raise UserError(f"{why}no folder {at / name}, but there is {odd}: {help_}")
+                    hint = f"move it if '{name}' is no class, or else make an empty folder"
+                    hint = f"{like}, name the folders alike" if like else hint
+                    raise UserError(f"{why}no folder {at / name}, but there is {odd}: {hint}")
         return listing
 
     def _names(self) -> Names:
@@ -238,7 +236,6 @@ class ImageFolder(OwnImages):
     def notes(self) -> Sequence[str]:
         """How pictures are read, which files are not, and which folders may not belong there."""
         root, listing = self.root, self.listing()
-        files = [file for images in listing.values() for file, _ in images]
         at = [root / name for name in class_folders(root)]
         at += [folder / name for folder in at for name in class_folders(folder)]
         empty = ", ".join(str(folder) for folder in at if not image_files(folder))
@@ -246,7 +243,7 @@ class ImageFolder(OwnImages):
         classes = sum(each.values(), Counter[str]())
         sizes = {name: len(images) for name, images in listing.items()}
         notes = {
-            left_out(root, files): True,
+            left_out(root, files_of(listing)): True,
             f"without images, and so no class or environment: {empty}": empty,
             f"environments are the folders of {root}, alone in {self.given}": root != self.given,
             f"environments are called like splits ({', '.join(self.environments)}), and splits of one "

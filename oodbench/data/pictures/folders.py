@@ -42,6 +42,11 @@ Listing = dict[str, list[tuple[Path, int]]]
 """The file and the class of each image, by environment."""
 
 
+def files_of(listing: Listing) -> list[Path]:
+    """The files of all environments in the order of the listing."""
+    return [file for images in listing.values() for file, _ in images]
+
+
 class ImageFiles(Stored):
     """Images decoded when they are read, as bytes (3, size, size); the reader is `pictures.decoded`."""
 
@@ -73,8 +78,7 @@ class ImageFiles(Stored):
 
 def typical_side(listing: Listing) -> int:
     """The median of the longer sides of some images, in pixels; `USUAL_SIZE` without any."""
-    files = [file for images in listing.values() for file, _ in images]
-    sides = []
+    files, sides = files_of(listing), []
     for file in files[:: max(1, len(files) // SAMPLE)]:
         with suppress(UserError), opened(file) as image:
             sides.append(max(image.size))
@@ -87,7 +91,7 @@ SURVEY = TypeAdapter(Survey)
 
 
 def _surveyed(listing: Listing) -> Survey:
-    files = [file for images in listing.values() for file, _ in images]
+    files = files_of(listing)
     with ThreadPoolExecutor() as pool, progress() as bar:
         found = pool.map(look, files)
         looks = iter([*bar.track(found, total=len(files), description="looking at images")])
@@ -168,7 +172,7 @@ class Images(FileDataset):
     @property
     def files_read(self) -> Collection[Path]:
         """The images."""
-        return [file for images in self.listing().values() for file, _ in images]
+        return files_of(self.listing())
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
         """The attribute of each image in `files`, (N,); None if they have none."""

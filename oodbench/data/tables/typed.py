@@ -178,8 +178,7 @@ def read_json(text: str, path: Path) -> Read:
         types |= {key: type(v).__name__ for key, v in record.items() if isinstance(v, list | dict)}
         rows.append(["" if record[key] is None else str(record[key]) for key in keys])
     columns = [pa.chunked_array([column], pa.string()) for column in zip(*rows, strict=True)]
-    notes = (note,) if note else ()
-    return Read(keys, columns, types, lambda row: named[max(row, 0)][0], notes)
+    return Read(keys, columns, types, lambda row: named[max(row, 0)][0], (note,) * bool(note))
 
 
 def _is_by_column(inner: Mapping[str, Mapping[str, Any]]) -> bool:
