@@ -9,8 +9,8 @@ import pandas as pd
 import yaml
 
 from oodbench.results.boards import HALVES_FILE, PROTOCOL_FILE, RECORDS_FILE, RUNS_FILE
-from oodbench.results.parquet import LATER, RECORDS, RUNS, table_of, write_table
-from oodbench.results.run_spec import SCORE
+from oodbench.results.parquet import RECORDS, RUNS, table_of, write_table
+from oodbench.results.run_spec import LATER, SCORE
 
 STEP = 7
 Means = Mapping[str, Mapping[str, float | None]]
