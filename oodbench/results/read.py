@@ -37,7 +37,6 @@ from oodbench.results.parquet import (
     RECORDS,
     RUNS,
     SPEC,
-    count_records,
     of_runs,
     read_table,
     records_frame,
@@ -213,12 +212,8 @@ def read_board(board: Path) -> Tables:
     file = board / RUNS_FILE
     if not file.is_file():
         raise UserError(f"the board {board.name} has {nothing_frozen(board)}")
-    runs, table = (
-        runs_frame(read_table(file, RUNS), str(file)),
-        read_table(board / RECORDS_FILE, RECORDS),
-    )
-    count_records(runs, table, str(board / RECORDS_FILE))
-    values = records_frame([table])
+    runs = runs_frame(read_table(file, RUNS), str(file))
+    values = records_frame([read_table(board / RECORDS_FILE, RECORDS)])
     runs, values = _each_once(runs, values)
     is_score = values["split"].eq(SCORE)
     scores = values[is_score].astype({"id": object, "metric": object})
