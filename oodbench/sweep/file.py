@@ -68,9 +68,13 @@ Count = Annotated[int, Field(ge=1, le=MAX_INDEX), BeforeValidator(_whole)]
 Share = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_from_text)]
 Names = list[str | int | float]
 COUNTED = "a whole number from 1 on, or a list of different numbers from 0 on"
-TestSets = Literal["default", "each", "pairs"] | Annotated[list[Names], MinLen(1)]
+TestSets = (
+    Literal["default", "each", "pairs"]
+    | Annotated[list[Names], MinLen(1)]
+    | Annotated[Names, MinLen(1)]
+)
 SHARE = "a share from 0 to below 1"
-TEST_SETS = "default, each, pairs, or a list of lists of names"
+TEST_SETS = "default, each, pairs, a list of names (one set), or a list of such lists"
 
 
 class Component(BaseModel):
@@ -98,9 +102,7 @@ class DatasetSettings(BaseModel):
     validation_environments: Count | Names | None = Field(
         default=None, description="a whole number from 1 on, or a list of names"
     )
-    test_environments: TestSets | Annotated[Names, MinLen(1)] | None = Field(
-        default=None, description=f"{TEST_SETS}, or a list of names, which are one set"
-    )
+    test_environments: TestSets | None = Field(default=None, description=TEST_SETS)
     """The sets of test environments of this dataset."""
     trials: Count | list[Index] | None = Field(default=None, description=COUNTED)
     """The trials of this dataset, such as more where they differ much."""
@@ -217,7 +219,11 @@ class Sweep(BaseModel):
 class Keys(TypedDict, total=False):
     """The keys of a sweep file that `oodbench.sweep` and `oodbench.run` take as they are."""
 
-    test_environments: Literal["default", "each", "pairs"] | Sequence[Sequence[str | float]]
+    test_environments: (
+        Literal["default", "each", "pairs"]
+        | Sequence[str | float]
+        | Sequence[Sequence[str | float]]
+    )
     validation_environments: Literal["default", "none"] | int | Sequence[str | float]
     hparam_draws: int | Sequence[int]
     draws: Literal["shared", "per trial"]

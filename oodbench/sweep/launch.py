@@ -4,6 +4,7 @@ A sweep goes through a launch in this order: `resolve` and `plan`, then what its
 then a launcher, then the leaderboard.
 """
 
+import json
 import sys
 import threading
 from collections import Counter
@@ -25,7 +26,7 @@ from oodbench.results.directory import LAST, Directory
 from oodbench.results.ended import ended
 from oodbench.results.parquet import specs_of
 from oodbench.results.run_directory import kept_weights
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import DIWA, RunSpec, State
 from oodbench.results.stale import Stale, Trained, stale
 from oodbench.selection import find_rule
 from oodbench.sweep.file import Sweep
@@ -40,6 +41,7 @@ from oodbench.sweep.launchers import LaunchOptions as LaunchOptions
 from oodbench.sweep.plan import Plan, make_plan, show_plan
 from oodbench.terminal import Terminal, counted, printable, terminal
 from oodbench.train.digests import digests_now
+from oodbench.validation import short
 
 COMPACT_SECONDS = 30.0
 """Seconds between two compactions while runs are trained."""
@@ -53,6 +55,8 @@ SHARED_KEYS = {
     "shared_quantiles",
 }
 """Keys of a sweep file in which all launches into one results directory agree."""
+TRAINING = ("options", "noise", "steps", "evaluate_every", "holdout", "network")
+"""The fields in which the rows of a dataset agree, so that their gains are paired."""
 RETRAIN, KEEP = "retrain", "keep"
 """The values of `LaunchOptions.stale` with which a launch accepts stale runs."""
 OUTCOME = {RETRAIN: "they are trained again", KEEP: "they are kept"}
@@ -211,6 +215,7 @@ def _with_stored(
     for sentence in ended(results.path).wrong:
         console.say(f"{sentence}.")
     places = {_place(spec): spec for spec in plan.rows}
+    _check_datasets(results, plan, [s for s in specs_in(stored) if _place(s) not in places])
     replaced = {s.id: s for s in specs_in(stored) if s.id not in plan.runs and _place(s) in places}
     both = {**replaced, **plan.runs}
     statuses = statuses_on_disk(results, both)
@@ -224,6 +229,35 @@ def _with_stored(
         places |= {_place(replaced[i]): replaced[i] for i in old & replaced.keys()}
         plan, again = replace(plan, rows=[places[_place(spec)] for spec in plan.rows]), frozenset()
     return plan, {i: statuses[i].state for i in plan.runs}, again
+
+
+def _check_datasets(results: Directory, plan: Plan, kept: Sequence[RunSpec]) -> None:
+    """Raise UserError if rows that stay were trained on a dataset otherwise than those of the plan."""
+    now: dict[str, list[dict[str, Any]]] = {}
+    for spec in plan.rows:
+        if not spec.ceiling:
+            now.setdefault(spec.dataset_name, []).append(_training(spec))
+    for spec in kept:
+        others, of_average = now.get(spec.dataset_name), (spec.average or {}).get("name") == DIWA
+        if others is None or spec.ceiling or of_average:
+            continue
+        before = _training(spec)
+        for key in dict.fromkeys([*before, *others[0]]):
+            old, new = before.get(key), [each.get(key) for each in others]
+            if old not in new:
+                raise UserError(
+                    f"{results.path} holds {spec.label} on {spec.dataset_name} with {key} {short(old)}, "
+                    f"and this launch has {short(new[0])}: use another directory, or give the dataset "
+                    "another `label`"
+                )
+
+
+def _training(spec: RunSpec) -> dict[str, Any]:
+    """The fields TRAINING as they are stored, and each option by its name."""
+    values: dict[str, Any] = {key: vars(spec)[key] for key in TRAINING}
+    values |= {f"option {name}": value for name, value in values.pop("options").items()}
+    stored: dict[str, Any] = json.loads(json.dumps(values))
+    return stored
 
 
 def reasons(

@@ -252,7 +252,7 @@ def _with_environments(sweep: Sweep, source: Source) -> Source:
     return replace(source, tests=tests, validation=validation)
 
 
-def _test_sets(wanted: TestSets | Names, dataset: Any) -> list[tuple[str, ...]]:
+def _test_sets(wanted: TestSets, dataset: Any) -> list[tuple[str, ...]]:
     if wanted == "default":
         return [dataset.test_environments]
     if isinstance(wanted, list):

@@ -24,7 +24,7 @@ WRONG: dict[str, list[Any]] = {
     "name": ["", " x", "..", "/tmp", "a//b", "a\nb", 3, "x" * 201],
     "datasets": ["LinearSEM", [], [3], [None], [{"name": "LinearSEM", "training": {"step": 5}}]],
     "algorithms": ["ERM", [], [3], [{"name": "ERM", "hparam": {}}], [{"label": "x"}], ["ERM", []]],
-    "test_environments": ["all", [], ["5"], [[None]], [[True]], 3],
+    "test_environments": ["all", [], [["5"], "6"], [[None]], [[True]], 3],
     "validation_environments": ["some", 0, True, [None], {}],
     "hparam_draws": [0, -1, True, 1.5, "3", [-1], ["0"], 2**31],
     "draws": ["each", True],
