@@ -36,7 +36,7 @@ EXTRAS = {"transformers": "text", "torch_geometric": "graphs"}
 
 @lru_cache(maxsize=1)
 def package() -> Any:
-    """The package `wilds`, ready for use."""
+    """The package `wilds`, whose means over groups are from now on ours, in the whole process."""
     there = sys.modules.get("outdated")
     sys.modules["outdated"] = None  # type: ignore[assignment]  # its import then fails
     try:

@@ -77,24 +77,13 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     launcher = _launcher(options.launcher, plugins)
     plan = make_plan(sweep, options.data_dir)
     results.check(sweep.name, {"sweep": _shared_keys(plan)})
-    rule = None if sweep.selection is None else find_rule(sweep.selection)
-    if rule is not None and rule.reads_predictions and not options.keep_predictions:
-        raise UserError(f"selection {rule.name} reads predictions: add --keep-predictions")
     show_plan(plan, console)
     if sentence := lost_here():
         console.say(sentence)
     if not plan.runs:
         cells = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
         raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(cells))}")
-    rules = options.keep_weights or tuple(sweep.keep_weights)
-    options = replace(
-        options,
-        plugins=plugins,
-        observers=tuple(_usable(options.observers)),
-        keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
-        run_timeout=options.run_timeout or sweep.run_timeout,
-        resources=sweep.resources,
-    )
+    options = _complete(options, sweep, plan, plugins)
     plan, before, again = _with_stored(plan, results, stored, options, console)
     left = {
         i for i, s in before.items() if not s.final or (options.failed and not s.complete)
@@ -123,6 +112,24 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         return Counter({**states, **trained}.values())
     _report(job, trained, states, console)
     return Counter(states.values())
+
+
+def _complete(
+    options: LaunchOptions, sweep: Sweep, plan: Plan, plugins: tuple[str, ...]
+) -> LaunchOptions:
+    """The options with what the sweep's file says; raises UserError for rules that runs cannot serve."""
+    rule = None if sweep.selection is None else find_rule(sweep.selection)
+    if rule is not None and rule.reads_predictions and not options.keep_predictions:
+        raise UserError(f"selection {rule.name} reads predictions: add --keep-predictions")
+    rules = options.keep_weights or tuple(sweep.keep_weights)
+    return replace(
+        options,
+        plugins=plugins,
+        observers=tuple(_usable(options.observers)),
+        keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
+        run_timeout=options.run_timeout or sweep.run_timeout,
+        resources=sweep.resources,
+    )
 
 
 def _launcher(name: str, plugins: Sequence[str]) -> Launcher:

@@ -116,10 +116,8 @@ def sources_of(sweep: Sweep, data_dir: Path | None, problems: Problems) -> list[
 
 def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, MissingError]:
     """The datasets that lack data or a package, by label, with the command that gets it."""
-    absent, kept = (
-        {},
-        [],
-    )  # as features of several networks share their images while they are in use
+    absent: dict[str, MissingError] = {}
+    kept = []  # features of several networks share their images while they are in use
     for item in sweep.datasets:
         label = str(item if isinstance(item, str) else item.get("label", item.get("name")))
         try:
