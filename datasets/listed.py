@@ -5,11 +5,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
@@ -25,7 +27,7 @@ from oodbench.data.tables.readings import (
     one_spelling,
     shown,
 )
-from oodbench.data.tables.typed import table_files
+from oodbench.data.tables.typed import table_files, table_of_frame
 from oodbench.datasets import Dataset, Environment, in_order, labelled, md5
 from oodbench.errors import UserError, unknown
 from oodbench.files import refuse_pointer
@@ -177,6 +179,18 @@ class Listed(Dataset):
             )
             for name, index in self.places.items()
         }
+
+    def further(self, new: pd.DataFrame | str | PathLike[str]) -> Cells:
+        """The cells of other rows, those of a data frame or a file; raises UserError for what is none."""
+        if isinstance(new, pd.DataFrame):
+            called = "the data frame"
+            return Cells(Path(called), table=table_of_frame(new, called))
+        if not isinstance(new, str | PathLike):
+            kind = type(new).__name__
+            raise UserError(f"{self.name} reads new rows of a data frame or a file, not of {kind}")
+        path = Path(new)
+        table_files(path)
+        return Cells(path, self.options.encoding, self.options.separator)
 
     def _words(self, role: str, column: str) -> npt.NDArray[np.object_]:
         """The texts of the rows in the column of a role; raises UserError for an empty one."""

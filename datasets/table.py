@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -116,6 +118,29 @@ class Table(Listed):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments in the order of the file, as `Columns` encodes them, the same in every trial."""
         return self.examples({name: self.x[places] for name, places in self.places.items()})
+
+    def read(self, new: pd.DataFrame | str | PathLike[str]) -> Tensor:
+        """The inputs (N, columns) of new rows, a data frame or a file with the columns of inputs.
+
+        Other columns are ignored. Raises UserError for a missing column, for a cell that is no number,
+        for a category that the dataset's file does not have, and for a gap in a column without one there.
+        """
+        rows = self.further(new)
+        table: dict[str, npt.NDArray[Any]] = {}
+        for name in self.columns.numbers:
+            table[name] = self.reader.more_numbers(name, rows)
+            gaps = np.flatnonzero(np.isnan(table[name]))
+            if len(gaps) and name not in self.columns.gaps:
+                what = f"{rows.place(int(gaps[0]))}: '{name}' is empty"
+                raise UserError(
+                    f"{what}, and nothing fills it, as no cell of it is empty in {self.path}"
+                )
+        for name, known in self.columns.categories.items():
+            texts = np.array([text or EMPTY for text in rows.cells(name).to_pylist()], dtype=object)
+            for row in np.flatnonzero(~np.isin(texts, known))[:1]:
+                raise unknown(f"value of '{name}'", texts[row], known, rows.place(int(row)))
+            table[name] = texts
+        return self.columns.encoded(table)
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
         """The map to inputs that the columns estimate, see `Columns.fitted`."""

@@ -1,10 +1,14 @@
 """A user's texts, in a column of a file."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
+from torch import Tensor
 
 from oodbench.columns import Reading
 from oodbench.data.encodings import hashed_words, word_pieces
@@ -58,7 +62,14 @@ class Texts(Listed):
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments in the order of the file, the same in every trial."""
+        x = self._encoded(self.texts)
+        return self.examples({name: x[places] for name, places in self.places.items()})
+
+    def read(self, new: pd.DataFrame | str | PathLike[str]) -> Tensor:
+        """The ids (N, size) of new texts, in a data frame or a file with the column of texts."""
+        return self._encoded(self.further(new).texts(self.options.text))
+
+    def _encoded(self, texts: Sequence[str]) -> Tensor:
         size, model = self.options.size, self.options.model
         ids = word_pieces(size, model) if model else hashed_words(size)
-        x = torch.stack([ids(text) for text in self.texts])
-        return self.examples({name: x[places] for name, places in self.places.items()})
+        return torch.stack([ids(text) for text in texts])

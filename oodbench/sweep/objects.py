@@ -21,10 +21,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oodbench.algorithms import Algorithm, algorithms
+from oodbench.data.tables.typed import table_of_frame
 from oodbench.datasets import PLAIN, Dataset, datasets, register
 from oodbench.errors import LONGEST_LIST, ORIGIN, UserError, definition
 from oodbench.files import whole_file, write_whole
@@ -45,8 +45,6 @@ KINDS: Mapping[str, tuple[Registry[Any], type]] = {
     "network": (networks, Network),
 }
 """The keys of a sweep file that name classes."""
-SPANS = (pd.IntervalDtype, pd.PeriodDtype)
-"""The types of columns that Parquet would hold in pandas' own way: as texts they are categories."""
 
 
 def plain(value: Any) -> Any:
@@ -134,17 +132,7 @@ def _table(entry: dict[str, Any], out: Path | None, data_dir: Path | None) -> di
     if len(stem) > LONGEST_NAME:
         stem = f"{stem[:LONGEST_NAME]}-{digest_of(stem.encode())}"
     file = _folder(out, DATA) / f"{stem}.parquet"
-    kinds = {name: getattr(kind, "categories", kind) for name, kind in frame.dtypes.items()}
-    spans = [
-        name for name, kind in kinds.items() if isinstance(getattr(kind, "dtype", kind), SPANS)
-    ]
-    try:
-        frame = frame.astype(dict.fromkeys(spans, "string"))
-        table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        reason = "; ".join(map(str, error.args))
-        hint = "; `.astype(str)` makes texts of mixed values" * ("type object" in reason)
-        raise UserError(f"the data frame of {label} cannot be written: {reason}{hint}") from error
+    table = table_of_frame(frame, f"the data frame of {label}")
     if not (file.is_file() and pq.read_table(file).equals(table)):  # else its bytes stay
         with whole_file(file) as stream:
             pq.write_table(table, stream)

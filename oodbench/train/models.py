@@ -53,7 +53,7 @@ class Model(nn.Module):
         super().__init__()
         self.algorithm = algorithm
         self.dataset = dataset
-        """The dataset; if it is one of files, its `read` gives the inputs of new files."""
+        """The dataset; its `read` gives the inputs of new files, or of the rows of a data frame."""
         self.spec = info.spec
         """All that the run's numbers depend on."""
         self.step = step
@@ -68,7 +68,17 @@ class Model(nn.Module):
 
         Raises UserError for inputs of another shape.
         """
-        inputs = self.dataset.transform(self._change(x), None)
+        if not isinstance(x, Tensor):
+            hint = "`model.dataset.read` makes one of rows or files"
+            raise UserError(f"a model takes a tensor of inputs, not {type(x).__name__}: {hint}")
+        try:
+            inputs = self.dataset.transform(self._change(x), None)
+        except (ValueError, IndexError, RuntimeError) as error:
+            given = f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(
+                f"inputs of {self.spec.dataset_name} cannot be {given}: {reason}"
+            ) from error
         shape, wanted = tuple(inputs.shape[1:]), tuple(self.dataset.input_shape)
         if shape != wanted:
             raise UserError(

@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+import oodbench
+from oodbench.errors import UserError
 from oodbench.sweep.cli import app
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
@@ -33,6 +37,47 @@ def test_the_guide_of_python_runs_as_a_script(tmp_path: Path) -> None:
     assert "RiskSpread" in done.stdout and "gain over ERM" in done.stdout
 
 
+def train_patients(folder: Path) -> pd.DataFrame:
+    """Train what the guide of trained models loads from results/patients; returns the table."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(300, 3)), columns=["age", "dose", "weight"])
+    frame["hospital"] = np.repeat(["Leiden", "Utrecht", "Delft"], 100)
+    frame["relapse"] = np.where(frame["age"] > 0, "yes", "no")
+    keys: Any = {"trials": 1, "steps": 100, "evaluate_every": 100, "launcher": "debug"}
+    oodbench.sweep(
+        [{"data": frame, "target": "relapse", "environment": "hospital", "label": "patients"}],
+        [{"name": "ERM", "hparams": {"lr": 0.01}}],
+        test_environments="each",
+        out=folder / "results" / "patients",
+        keep_weights=["last"],
+        **keys,
+    )
+    return frame
+
+
+def test_its_model_of_a_table_predicts_new_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = train_patients(tmp_path)
+    (block,) = (b for b in re.split(r"```", (GUIDE / "models.md").read_text()) if "DataFrame" in b)
+    names: dict[str, Any] = {"oodbench": oodbench}
+    exec(block.removeprefix("python"), names)
+    model = names["model"]
+    assert names["guesses"] == ["no", "yes"]
+    assert model.dataset.read(frame[200:]).equal(model.dataset.load(0)["Delft"].x)
+    with pytest.raises(UserError, match="unknown column 'dose' in the data frame"):
+        model.dataset.read(frame[["age", "weight"]])
+    with pytest.raises(
+        UserError, match=r"a model takes a tensor of inputs, not DataFrame: `model."
+    ):
+        model(frame)
+    with pytest.raises(
+        UserError, match=r"patients cannot be \(2, 7\) of float32: X has 7 features"
+    ):
+        model(torch.zeros(2, 7))
+
+
 @pytest.mark.nightly
 def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -54,9 +99,10 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
         options += ["--data-dir", "pictures"] if name == "pictures" else []
         launched = CliRunner().invoke(app, ["launch", f"{name}.yaml", *options])
         assert launched.exit_code == 0, launched.output
+    train_patients(tmp_path)
     script = script_of("models.md")
-    assert set(re.findall(r"import (\S+)", script)) == {"oodbench", "torch"}
+    assert set(re.findall(r"import (\S+)", script)) == {"oodbench", "pandas", "torch"}
     names: dict[str, Any] = {}
-    exec(script, names)
-    assert len(names["guesses"]) == 2 and set(names["guesses"]) <= {"cat", "dog"}
+    exec(script.replace("guesses = [model.classes[k]", "named = [model.classes[k]"), names)
+    assert len(names["named"]) == 2 and set(names["named"]) <= {"cat", "dog"}
     assert set(names["table"]["metric"]) > {"accuracy", "brier"}

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from oodbench.data.tables.typed import LINES, Read, is_arrow, read_arrow, read_json
+from oodbench.data.tables.typed import LINES, Read, is_arrow, read_arrow, read_json, read_table
 from oodbench.errors import UserError, unknown
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "blank": " "}
@@ -47,14 +47,22 @@ class Cells:
     otherwise.
     """
 
-    def __init__(self, path: Path, encoding: str = "", separator: str = "") -> None:
-        """Raises UserError, with the line, for a file that is no table."""
-        self.path, self.separator = path, ","
-        if is_arrow(path):
+    def __init__(
+        self, path: Path, encoding: str = "", separator: str = "", table: pa.Table | None = None
+    ) -> None:
+        """Read the file, or `table`, which errors call `path`.
+
+        Raises UserError, with the line, for a file that is no table.
+        """
+        self.path, self.separator, self.is_text = path, ",", False
+        if table is not None:
+            read = read_table(table)
+        elif is_arrow(path):
             read = read_arrow(path)
         else:
             text, found = _decoded(path, encoding)
             is_json = path.suffix.lower() in (".json", *LINES) or JSON.match(text)
+            self.is_text = not is_json
             read = read_json(text, path) if is_json else self._read_csv(text, found, separator)
         if not read.names or not len(read.columns[0]):
             raise UserError(f"{path} holds no row")

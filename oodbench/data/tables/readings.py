@@ -109,6 +109,8 @@ class Reader:
         others = [] if decimal else [f for d in FORMS if d != chosen for f in FORMS[d]]
         self.forms = [*FORMS[chosen], BLANKS[chosen], *others]
         """The forms of numbers, the first that fits first."""
+        self._written: dict[str, tuple[Form, str]] = {}
+        """The form and the unit of the columns that were read as numbers."""
 
     def numbers(self, name: str) -> tuple[Numbers, Reading] | None:
         """A column as numbers (N,), NaN in gaps, and how it is read; None if a filled cell is no number."""
@@ -121,6 +123,8 @@ class Reader:
         if form is None:
             return None
         values = form.numbers(filled)
+        takes_commas = self.forms[0] is COMMA and COMMA.fits(filled)
+        self._written[name] = COMMA if takes_commas else form, unit
         if np.isinf(values).any():
             row = int(np.flatnonzero(np.isinf(values))[0])
             raise UserError(
@@ -141,6 +145,24 @@ class Reader:
         shown, gaps = f"{given.min():.5g} to {given.max():.5g}", len(values) - len(given)
         is_unusual = form is not POINT or len(why) > 1
         return values, Reading(name, "number", "; ".join(why), shown, gaps, is_unusual)
+
+    def more_numbers(self, name: str, cells: Cells) -> Numbers:
+        """Other rows of a column that was read as numbers, NaN in gaps, written in the same way.
+
+        Raises UserError, with the line, for a cell that is no such number.
+        """
+        form, unit = self._written[name]
+        if self.table.is_text and not cells.is_text:  # Python's own numbers
+            form = POINT
+        filled = _filled(cells.cells(name))
+        if unit and _without_unit(filled)[1] == unit:
+            filled = _without_unit(filled)[0]
+        row = pc.index(pc.match_substring_regex(filled, form.pattern), False).as_py()
+        if row >= 0:
+            like = f", as in {self.table.path}" + f" in '{unit}'" * bool(unit)
+            cell = cells.cells(name)[row]
+            raise UserError(f"{cells.place(row)}: '{name}' must be a number{like}, not '{cell}'")
+        return form.numbers(filled)
 
     def _form_of(self, filled: pa.Array) -> Form | None:
         form = next((form for form in self.forms if form.fits(filled)), None)

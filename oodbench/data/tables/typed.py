@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.feather
@@ -21,6 +22,8 @@ SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\b.*")
 PARTITION = re.compile(r"([^=]+)=(.*)")
 """A folder that holds the rows with one value of a column, such as `year=2020`."""
 TREE = ("environment", "target", "path")
+SPANS = (pd.IntervalDtype, pd.PeriodDtype)
+"""The types of columns that Parquet would hold in pandas' own way: as texts they are categories."""
 
 
 class Read(NamedTuple):
@@ -107,9 +110,7 @@ def _read(file: Path) -> pa.Table:
         table = pa.feather.read_table(file)
     else:
         table = pa.parquet.read_table(file, partitioning=None)
-    for i, column in enumerate(table.columns):
-        if pa.types.is_dictionary(column.type):  # other files may have the plain values
-            table = table.set_column(i, table.field(i).name, column.cast(column.type.value_type))
+    table = _without_codes(table)
     info = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
     for name, feature in info.get("info", {}).get("features", {}).items():
         is_label = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
@@ -119,6 +120,14 @@ def _read(file: Path) -> pa.Table:
             numbers = pc.if_else(pc.less(numbers, 0), None, numbers)
             column = pc.take(pa.array(feature["names"], pa.string()), numbers)
             table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def _without_codes(table: pa.Table) -> pa.Table:
+    """The table with plain values for categories, which other files may have."""
+    for i, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            table = table.set_column(i, table.field(i).name, column.cast(column.type.value_type))
     return table
 
 
@@ -133,17 +142,38 @@ def _partitioned(table: pa.Table, folders: Sequence[str]) -> pa.Table:
 
 def read_arrow(path: Path) -> Read:
     """Read Arrow's or Parquet's files; raises UserError for what cannot be read."""
-    table, files = arrow_table(path), table_files(path)
+    files = table_files(path)
+    note = f"{len(files)} files are read as one table: {files[0]} to {files[-1]}"
+    return read_table(arrow_table(path))._replace(notes=(note,) * (len(files) > 1))
+
+
+def read_table(table: pa.Table) -> Read:
+    """The texts of a table of Arrow, in which NaN and null are empty cells."""
+    table = _without_codes(table)
     columns, empty = [*map(_texts, table.columns)], pa.chunked_array([[""] * len(table)])
     no_cells = [field for field, text in zip(table.schema, columns, strict=True) if text is None]
-    note = f"{len(files)} files are read as one table: {files[0]} to {files[-1]}"
     return Read(
         table.column_names,
         [empty if text is None else text for text in columns],
         {field.name: str(field.type) for field in no_cells},
         lambda row: f"row {row + 1}" if row >= 0 else "",
-        (note,) * (len(files) > 1),
+        (),
     )
+
+
+def table_of_frame(frame: pd.DataFrame, called: str) -> pa.Table:
+    """A data frame of pandas as a table of Arrow, without its index; raises UserError for mixed types."""
+    kinds = {name: getattr(kind, "categories", kind) for name, kind in frame.dtypes.items()}
+    spans = [
+        name for name, kind in kinds.items() if isinstance(getattr(kind, "dtype", kind), SPANS)
+    ]
+    try:
+        frame = frame.astype(dict.fromkeys(spans, "string"))
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = "; ".join(map(str, error.args))
+        hint = "; `.astype(str)` makes texts of mixed values" * ("type object" in reason)
+        raise UserError(f"{called} has no plain columns: {reason}{hint}") from error
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:

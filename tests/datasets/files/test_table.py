@@ -232,3 +232,64 @@ def test_environments_are_named_as_the_file_has_them(tmp_path: Path, name: str) 
     (tmp_path / "s.yaml").write_text(text + "algorithms: [ERM]\n")
     plan = make_plan(read_sweep(tmp_path / "s.yaml"), tmp_path)
     assert {run.test_environments for run in plan.runs.values()} == {(name,)}
+
+
+def test_new_rows_are_read_as_those_of_the_file(tmp_path: Path) -> None:
+    """From a frame and from a file, which writes numbers and units as the first does."""
+    data = mixed()
+    data["weight"] = [f"{90 + i},5 kg" for i in range(90)]
+    data.to_csv(tmp_path / "mine.csv", index=False, sep=";", decimal=",")
+    options = {"file": "mine.csv", "missing": "median", "categorical": ["code"]}
+    dataset = make("Table", options, tmp_path)
+    west = data[data["environment"] == "west"].drop(columns=["target", "environment"])
+    west[:2].to_csv(tmp_path / "new.csv", index=False, sep=";", decimal=",")
+    wanted = dataset.load(0)["west"].x
+    assert torch.equal(dataset.read(tmp_path / "new.csv"), wanted[:2])
+    few = west.assign(weight=west.index + 90.5, extra=pd.Series([[1]] * 90))
+    few = few.astype({"code": float, "colour": "category"})
+    assert torch.equal(dataset.read(few), wanted)
+    few = few[:2]
+    mistakes: list[tuple[Any, str]] = [
+        (few.drop(columns="a"), "unknown column 'a' in the data frame"),
+        (
+            few.assign(colour="pink"),
+            "unknown value of 'colour' 'pink' in the data frame, row 1; known",
+        ),
+        (
+            few.assign(code=[8, 5]),
+            r"unknown value of 'code' '5' in the data frame, row 2; known: 7, 8",
+        ),
+        (
+            few.assign(a=[1, float("nan")]),
+            r"row 2: 'a' is empty, and nothing fills it, as no cell of it is",
+        ),
+        (
+            few.assign(weight="9 lb"),
+            r"'weight' must be a number, as in .*mine.csv in 'kg', not '9 lb'",
+        ),
+        ([1.0], "reads new rows of a data frame or a file, not of list"),
+        (tmp_path / "no.csv", "there is no file"),
+    ]
+    for new, words in mistakes:
+        with pytest.raises(UserError, match=words):
+            dataset.read(new)
+    with pytest.raises(
+        UserError, match="LinearSEM cannot read new examples: give a model the inputs"
+    ):
+        make("LinearSEM", {}).read(few)
+
+
+def test_a_point_in_new_rows_is_no_separator_of_thousands(tmp_path: Path) -> None:
+    """The file's numbers have decimal commas; one of its columns has whole numbers alone."""
+    data = frame().assign(whole=range(90, 150))
+    data.to_csv(tmp_path / "mine.csv", index=False, sep=";", decimal=",")
+    dataset = make("Table", {"file": "mine.csv"}, tmp_path)
+    new = frame(2).assign(whole=["1,234", "7"])
+    new.to_csv(tmp_path / "new.csv", index=False, sep=";", decimal=",")
+    assert dataset.read(tmp_path / "new.csv")[:, -1].tolist() == [1.234, 7]
+    new.assign(whole=["1.234", "7"]).to_csv(tmp_path / "new.csv", index=False, sep=";", decimal=",")
+    with pytest.raises(
+        UserError, match=r"line 2: 'whole' must be a number, as in .*, not '1\.234'"
+    ):
+        dataset.read(tmp_path / "new.csv")
+    assert dataset.read(new.assign(whole=[1.234, 7]))[:, -1].tolist() == [1.234, 7]

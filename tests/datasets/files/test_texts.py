@@ -1,7 +1,7 @@
 """A user's texts: the ids that a tokenizer gives, and any model of transformers beside its own outputs."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -98,10 +98,13 @@ def test_a_text_models_features_are_those_of_transformers(name: str, tmp_path: P
 def test_texts_of_csv_and_parquet_are_the_same(tmp_path: Path) -> None:
     for form in ("csv", "parquet"):
         table(tmp_path, form)
-    one, other = (make("Texts", {"file": f"texts.{f}"}, tmp_path) for f in ("csv", "parquet"))
+    one, other = (
+        cast(Any, make("Texts", {"file": f"texts.{f}"}, tmp_path)) for f in ("csv", "parquet")
+    )
     assert one.environments == ("mail", "news", "web")
     for e in one.environments:
         assert torch.equal(one.load(0)[e].x, other.load(0)[e].x)
+        assert torch.equal(one.read(tmp_path / "texts.csv")[one.places[e]], one.load(0)[e].x)
     assert one.network == "TextCNN" and one.input_shape == (128,)
     with pytest.raises(UserError, match="'words'"):
         make("Texts", {"file": "texts.csv", "text": "words"}, tmp_path)
