@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 PLACE = ["dataset_label", "label", "test_environments", "draw", "trial"]
 """The columns of a plan by which a run of a row is found."""
+PLUGINS = "plugins"
+"""The folder of classes that a script or a notebook defines."""
 FINDINGS = TypeAdapter(dict[str, list[dict[str, Any]]])
 LAST = "last"
 """The name of the weights of a run's last step, where else a selection rule stands."""

@@ -31,13 +31,13 @@ from oodbench.files import whole_file, write_whole
 from oodbench.identity import digest_of
 from oodbench.networks.base import Network, networks
 from oodbench.registry import Registry
-from oodbench.results.directory import Directory
+from oodbench.results.directory import PLUGINS, Directory
 from oodbench.results.stale import DATA
 
 MAIN = "__main__"
 LONGEST_NAME = 120
 """Names of data frames' files are cut after so many letters, as file systems take some 255."""
-FOLDER, PREFIX = "plugins", "saved_"
+PREFIX = "saved_"
 ELSE = "write it into a file of its own, and import that"
 KINDS: Mapping[str, tuple[Registry[Any], type]] = {
     "datasets": (datasets, Dataset),
@@ -175,8 +175,8 @@ def imported(values: Mapping[str, Any], out: Path) -> Iterator[tuple[list[str], 
         setattr(module, cls.__name__, cls)
         sys.modules[module.__name__] = module
         cls.__module__ = module.__name__
-    if (out / FOLDER).is_dir():
-        sys.path.append(str((out / FOLDER).absolute()))
+    if (out / PLUGINS).is_dir():
+        sys.path.append(str((out / PLUGINS).absolute()))
     try:
         yield [*others, *(m.__name__ for m in saved.values())], [cls.__name__ for cls in saved]
     finally:
@@ -187,7 +187,7 @@ def imported(values: Mapping[str, Any], out: Path) -> Iterator[tuple[list[str], 
 
 
 def _saved_file(out: Path, cls: type) -> Path:
-    return out / FOLDER / f"{PREFIX}{cls.__name__}.py"
+    return out / PLUGINS / f"{PREFIX}{cls.__name__}.py"
 
 
 def _named(entry: Any) -> Any:
@@ -208,7 +208,7 @@ def _write(value: Any, out: Path, footers: Mapping[type, str], written: set[str]
             lines.append(f"from {PREFIX}{used.__name__} import {used.__name__} as {name}")
         elif not name.startswith("__"):
             lines.append(_imported(name, used) or _constant(name, used, value.__name__))
-    _folder(out, FOLDER)
+    _folder(out, PLUGINS)
     file = _saved_file(out, value)
     write_whole(file, "\n".join([*lines, "", "", text, "", footers.get(value, ""), ""]))
     origin = {"file": source, "lines": _origins(node, text, len(lines) + 2)}

@@ -159,11 +159,13 @@ class Results:
         trial: int | None = None,
         data_dir: str | PathLike[str] | None = None,
         device: str = "cpu",
+        plugins: bool = False,
     ) -> "Model":
         """The trained model that a rule chooses, from weights that the sweep kept (`keep_weights`).
 
-        It is what `oodbench.load_model` returns; names are as in `why`. Raises UserError as that does, and
-        for boards and several directories.
+        It is what `oodbench.load_model` returns; names are as in `why`. In a new process, `plugins=True`
+        imports the plug-ins of its run and the classes of a script or a notebook, which runs their code.
+        Raises UserError as `load_model` does, and for boards and several directories.
         """
         from oodbench.train.models import load_model
 
@@ -179,4 +181,5 @@ class Results:
             trial=trial,
             data_dir=data_dir,
             device=device,
+            plugins=plugins,
         )

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
 from oodbench.identity import Digests, code_of
 from oodbench.results.run_spec import RunSpec
-from oodbench.results.stale import DataFiles
+from oodbench.results.stale import DATA, DataFiles
 
 if TYPE_CHECKING:
     from oodbench.datasets import Dataset
@@ -60,12 +61,25 @@ def digests_now(
         if data not in made:
             made[data] = None
             with suppress(UserError):
-                made[data] = dataset_of(spec, data_dir)
+                made[data] = dataset_of(located(spec, results, data_dir), data_dir)
         key = spec.algorithm, spec.network, str((spec.adapt or {}).get("name")), *data
         if key not in digests:
             digests[key] = digests_of(spec, made[data], results)
         by_run[run_id] = digests[key]
     return by_run
+
+
+def located(spec: RunSpec, results: Path, data_dir: Path | None) -> RunSpec:
+    """The spec with the file of a data frame where the results directory is now, for reading it alone.
+
+    The file's path in a run's id is the one relative to the working directory of its launch.
+    """
+    file = Path(str(spec.options.get("file", "")))
+    here = results.absolute() / DATA / file.name
+    is_moved = file.parent.name == DATA and not ((data_dir or Path()) / file).is_file()
+    if not is_moved or not here.is_file():
+        return spec
+    return replace(spec, options={**spec.options, "file": str(here)})
 
 
 def dataset_of(spec: RunSpec, data_dir: Path | None) -> "Dataset":

@@ -1,6 +1,7 @@
 """Trained models as modules, and the scores of any module on a dataset's environments."""
 
 import json
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from numbers import Real
@@ -17,17 +18,25 @@ from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError, counted, names_arguments, unknown, whole_number
 from oodbench.networks.base import networks
 from oodbench.networks.weights import load_fitting, replaced_weights
-from oodbench.results.directory import LAST, Directory
+from oodbench.registry import load_plugins
+from oodbench.results.directory import LAST, PLUGINS, Directory
 from oodbench.results.run_directory import RunDirectory, kept_weights
-from oodbench.results.run_spec import Evaluation, State
+from oodbench.results.run_spec import Evaluation, RunSpec, State
 from oodbench.results.schemas import RunFile
 from oodbench.tasks import Task
 from oodbench.train.adapted import drawn_batches
-from oodbench.train.digests import dataset_of
+from oodbench.train.digests import dataset_of, located
 from oodbench.train.evaluate import evaluate as evaluate_splits
 from oodbench.train.evaluate import whole_metrics
 from oodbench.train.kept_weights import ABOUT
-from oodbench.train.loading import Data, estimated, fit_to_examples, load_data, load_environments
+from oodbench.train.loading import (
+    Data,
+    StandardUnits,
+    estimated,
+    fit_to_examples,
+    load_data,
+    load_environments,
+)
 from oodbench.train.process import check_device, clean_process, kept_generators
 from oodbench.train.run import build_algorithm, problem_of
 from oodbench.train.settings import TrainSettings
@@ -48,7 +57,7 @@ class Model(nn.Module):
         dataset: Dataset,
         info: RunFile,
         step: int,
-        settings: TrainSettings,
+        estimates: tuple[Callable[[Tensor], Tensor], StandardUnits | None],
     ) -> None:
         super().__init__()
         self.algorithm = algorithm
@@ -60,7 +69,7 @@ class Model(nn.Module):
         """The number of updates of the weights."""
         self.classes: tuple[str, ...] = tuple(info.context.get("classes", ()))
         """The names of the classes in the order of their numbers, if they have names."""
-        self._change, self._units = estimated(info.spec, dataset, settings)
+        self._change, self._units = estimates
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, C) of inputs (N, ...) as the dataset holds them: not standardised, images as
@@ -104,6 +113,7 @@ def load_model(
     trial: int | None = None,
     data_dir: str | PathLike[str] | None = None,
     device: str = "cpu",
+    plugins: bool = False,
 ) -> Model:
     """The model that a selection rule chooses, in eval mode, from weights kept by `--keep-weights`.
 
@@ -116,7 +126,8 @@ def load_model(
     The file of weights that a network began with may be gone; what the package transformers began
     with must be there, as the sizes of the network stand in its folder or cache alone.
 
-    Nothing that the run names is imported: import its plug-ins before. Raises UserError for unknown
+    Code that the run names is imported only with `plugins=True`: its plug-ins, and the classes of a script
+    or a notebook, which the results hold. Without it, import them before. Raises UserError for unknown
     names, and where nothing is chosen, no weights are kept, the device is not here, or a file of
     weights is damaged or another network's.
     """
@@ -130,16 +141,37 @@ def load_model(
         _check_names(run, (*names, trial))
     else:
         run, file = _weights_of_cell(Directory(path), names, rule, trial)
+    results = run.path.absolute().parent.parent
     info = _info(run)
-    plugins = ", ".join(info.provenance.get("plugins", []))
-    hint = f" (import the run's plug-ins before: {plugins})" if plugins else ""
+    modules = info.provenance.get("plugins", [])
+    if plugins:
+        _import(modules, results / PLUGINS, info.spec)
+    hint = f" (`plugins=True` runs the code of the run's plug-ins, {', '.join(modules)})"
+    hint *= bool(modules) and not plugins
     algorithms.get(info.spec.algorithm, hint=hint)
     datasets.get(info.spec.dataset, hint=hint)
     networks.get(info.spec.network, hint=hint)
     known = _data_dir(run) if data_dir is None else Path(data_dir)
     settings = TrainSettings(data_dir=known, device=device)
     with clean_process(torch.get_num_threads()), kept_generators():
-        return _built(info, file, settings)
+        return _built(info, file, settings, located(info.spec, results, known))
+
+
+def _import(modules: Sequence[str], folder: Path, spec: RunSpec) -> None:
+    """Import plug-ins, also from the folder of saved classes, unless the run's classes are known."""
+    for name in modules:
+        module = sys.modules.get(name)
+        if (folder / f"{name}.py").is_file() and module and module.__file__:
+            if Path(module.__file__).parent != folder:
+                raise UserError(f"{name} is imported from {module.__file__}: use another process")
+    named = (algorithms, spec.algorithm), (datasets, spec.dataset), (networks, spec.network)
+    if all(registry.find(name) for registry, name in named):
+        return
+    sys.path.append(str(folder))
+    try:
+        load_plugins(modules)
+    finally:
+        sys.path.remove(str(folder))
 
 
 def _info(run: RunDirectory) -> RunFile:
@@ -227,10 +259,9 @@ def _data_dir(run: RunDirectory) -> Path | None:
     return None if stored is None else Path(stored)
 
 
-def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
-    spec = info.spec
+def _built(info: RunFile, file: Path, settings: TrainSettings, spec: RunSpec) -> Model:
     weights, about = _read(file)
-    if about.get("id") != spec.id:
+    if about.get("id") != info.spec.id:
         raise UserError(f"{file} holds the weights of another run, {str(about.get('id'))[:20]}")
     dataset = dataset_of(spec, settings.data_dir)
     seen = {*info.context["training_environments"], *spec.test_environments}
@@ -249,7 +280,8 @@ def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
     if algorithm.overrides("fit_examples"):
         names = dataset.trainable(spec.held_out)
         fit_to_examples(algorithm, load_data(spec, settings), names)
-    return Model(algorithm, dataset, info, about["step"], settings).eval()
+    estimates = estimated(spec, dataset, settings)
+    return Model(algorithm, dataset, info, about["step"], estimates).eval()
 
 
 def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

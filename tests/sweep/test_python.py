@@ -388,3 +388,58 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=f"unknown board or results directory .*{words}"):
             oodbench.Results(there)
+
+
+NOTEBOOK = """
+import oodbench
+import numpy as np
+import pandas as pd
+from torch import Tensor
+from oodbench.algorithms import Algorithm, Outputs
+
+
+def scaled(out: Outputs) -> Tensor:
+    return 2 * out.risks.mean()
+
+
+class Mine(Algorithm):
+    def objective(self, out: Outputs) -> Tensor:
+        return scaled(out)
+
+
+frame = pd.DataFrame({"age": np.arange(60.0), "y": ["no", "yes"] * 30, "site": np.arange(60) % 3})
+data = {"data": frame, "target": "y", "environment": "site", "label": "cohort"}
+keys = {"trials": 1, "steps": 4, "launcher": "debug", "keep_weights": ["last"]}
+oodbench.sweep([data], [Mine], **keys, out="results/nb")
+"""
+LATER = """
+import oodbench
+import pandas as pd
+
+results = oodbench.Results("moved")
+try:
+    results.model(rule="last")
+except oodbench.errors.UserError as error:
+    print(error)
+model = results.model(rule="last", plugins=True)
+assert results.model(rule="last").spec == model.spec and "stale" not in str(results.table())
+print(model.spec.options["file"], tuple(model(model.dataset.read(pd.DataFrame({"age": [3.0]}))).shape))
+"""
+
+
+@pytest.mark.slow
+def test_a_notebooks_model_is_loaded_later_and_elsewhere(tmp_path: Path) -> None:
+    """Its class runs only when asked for, and its data frame's file is where the results are now."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder, text in ((before, NOTEBOOK), (after, LATER)):
+        folder.mkdir()
+        (folder / "script.py").write_text(text)
+    first = python(before, "script.py")
+    assert first.returncode == 0, first.stderr
+    (before / "results" / "nb").rename(after / "moved")
+    second = python(after, "script.py")
+    assert second.returncode == 0, second.stderr
+    refused, told = second.stdout.splitlines()
+    assert "unknown algorithm 'Mine'" in refused
+    assert refused.endswith("(`plugins=True` runs the code of the run's plug-ins, saved_Mine)")
+    assert told == "results/nb/data/cohort.parquet (1, 1)"
