@@ -4,7 +4,7 @@ A requirement is a function in `functions` or `updates`. The first sentence of i
 requirement; further sentences say how to keep it, and are printed when it is broken.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 
 from torch import Tensor
@@ -16,6 +16,11 @@ from oodbench.tasks import Task
 
 FLOAT32 = 1e-6
 """The largest relative difference of two numbers that are equal up to a few float32 roundings."""
+
+HINT = " (a plug-in's needs --plugin MODULE, in Python `import MODULE`)"
+OF_CLASSES = (
+    "A method whose targets must be classes has `needs = Needs(classes=True)` in its class."
+)
 
 Requirement = Callable[[type[Algorithm], Task], None]
 
@@ -33,7 +38,15 @@ class RoundOff(AssertionError):
 
 
 class Broken(AssertionError):
-    """A method breaks a requirement; the message says how, and how to keep it."""
+    """A method breaks a requirement; the message has the `reason`, and says how to keep it."""
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(f"{reason}. {advice}" if advice else reason)
+        self.reason = reason
+
+
+Failure = tuple[str, Mapping[str, Broken]]
+"""The sentence of a requirement that a method breaks, and the errors by kind of task."""
 
 
 def sentence(requirement: Requirement) -> str:
@@ -58,7 +71,7 @@ def requirement(function: Requirement) -> Requirement:
         except Exception as error:
             advice = " ".join((function.__doc__ or "").split()).partition(". ")[2]
             reason = str(error) if isinstance(error, AssertionError) else described(error)
-            raise Broken(f"{reason}. {advice}" if advice else reason) from error
+            raise Broken(reason, advice) from error
 
     requirements.append(check)
     return check
@@ -90,17 +103,23 @@ def check_algorithm(algorithm: str | type[Algorithm], say: Callable[[str], objec
     `say` gets a line for each requirement: kept, broken, or does not apply, with the reason. Raises
     AssertionError with a sentence for each broken requirement, and UserError for an unknown name.
     """
-    cls = algorithms.get(algorithm) if isinstance(algorithm, str) else algorithm
-    tasks, broken = tasks_of(cls), dict[str, list[str]]()
+    cls = algorithms.get(algorithm, hint=HINT) if isinstance(algorithm, str) else algorithm
+    tasks, broken = tasks_of(cls), dict[str, list[Failure]]()
     for each in requirements:
         say(_outcome(cls, each, tasks, broken))
     for task in (task for task in TASKS.values() if task not in tasks):
         reason = why_skipped(cls, tiny_problem(suited(cls, task)))
         say(f"not tried: {task.kind} tasks, {reason}")
     sentences = []
-    for reason, (first, *others) in broken.items():  # one mistake often breaks several requirements
+    without = [task.kind for task in tasks if not task.has_classes]
+    for reason, failures in broken.items():  # one mistake often breaks several requirements
+        (first, errors), *others = failures
+        where = "" if len(errors) == len(tasks) else f" on {', '.join(errors)} tasks"
         more = f" and {len(others)} more" if others else ""
-        sentences.append(f"{cls.__name__} breaks '{first}'{more}: {reason}")
+        why = reason if others else str(next(iter(errors.values())))
+        if len(without) < len(tasks) and any([*each] == without for _, each in failures):
+            why = f"{reason}. {OF_CLASSES}"
+        sentences.append(f"{cls.__name__} breaks '{first}{where}'{more}: {why}")
     if sentences:
         raise AssertionError("\n".join(sentences))
 
@@ -109,9 +128,9 @@ def _outcome(
     cls: type[Algorithm],
     check: Requirement,
     tasks: Sequence[Task],
-    broken: dict[str, list[str]],
+    broken: dict[str, list[Failure]],
 ) -> str:
-    ending, reasons = "", dict[str, str]()
+    ending, errors = "", dict[str, Broken]()
     for task in tasks:
         try:
             check(cls, task)
@@ -120,12 +139,11 @@ def _outcome(
         except RoundOff:
             ending = " (to float32's round-off)"
         except Broken as error:
-            reasons[task.kind] = str(error)
-    if not reasons:
+            errors[task.kind] = error
+    if not errors:
         return f"kept: {sentence(check)}{ending}"
-    kinds, reason = [*reasons], next(iter(reasons.values()))
-    where = "" if len(kinds) == len(tasks) else f" on {', '.join(kinds)} tasks"
-    broken.setdefault(reason, []).append(sentence(check) + where)
+    reason = next(iter(errors.values())).reason
+    broken.setdefault(reason, []).append((sentence(check), errors))
     return f"broken: {sentence(check)}"
 
 

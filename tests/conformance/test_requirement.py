@@ -123,6 +123,15 @@ class VarianceOfOne(Algorithm):
         return out.risks.mean() + out.risks.std()
 
 
+class OfTwoClasses(Algorithm):
+    """A Python branch on targets, as they are where each is one class."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        if out.targets.dim() > 2:
+            raise TypeError("each target is a vector")
+        return out.risks.max()
+
+
 @pytest.mark.parametrize("cls", [Staged, Float32])
 def test_a_stage_and_a_constant_of_float32_break_nothing(
     cls: type[Algorithm], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -138,14 +147,18 @@ def test_a_stage_and_a_constant_of_float32_break_nothing(
     [
         (FirstRisk, "breaks 'Permuting the environments changes .*': the gradient depends on"),
         (OfScale, r"line \d+\) takes a gradient .* `out.task.scale_gradients\(out.logits"),
+        (
+            OfTwoClasses,
+            r" on multilabel tasks' and \d more: .*\. A .* `needs = Needs\(classes=True\)`",
+        ),
         (VarianceOfOne, r"has `needs = Needs\(environments=2\)` in its class\."),
     ],
 )
 def test_a_mistake_is_told_once(
     cls: type[Algorithm], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    two = {kind: TASKS[kind] for kind in ("binary", "multiclass")}
-    monkeypatch.setattr(requirement, "TASKS", two)
+    kinds = ("binary", "multilabel" if cls is OfTwoClasses else "multiclass")
+    monkeypatch.setattr(requirement, "TASKS", {kind: TASKS[kind] for kind in kinds})
     with pytest.raises(AssertionError, match=sentence) as told:
         check_algorithm(cls, lambda line: None)
     assert len(str(told.value).splitlines()) == 1
@@ -160,5 +173,5 @@ def test_the_command_ends_on_one_screen_without_a_traceback(
     kept, broken, unknown = (CliRunner().invoke(app, [name]) for name in ("ERM", "Mine", "Mne"))
     assert (kept.exit_code, broken.exit_code, unknown.exit_code) == (0, 1, 2)
     assert "FirstRisk breaks 'Permuting the environments" in broken.output
-    assert "did you mean Mine" in unknown.output
+    assert "did you mean Mine" in unknown.output and "--plugin MODULE" in unknown.output
     assert max(len(kept.output.splitlines()), len(broken.output.splitlines())) <= 24
