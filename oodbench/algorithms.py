@@ -32,7 +32,7 @@ from oodbench.steps import concatenated, scalars
 __path__ = [str(folder("algorithms"))]
 
 algorithms: Registry[type["Algorithm"]] = Registry(
-    "algorithm", "oodbench.algorithms", check=lambda cls: _check(cls)
+    "algorithm", "oodbench.algorithms.Algorithm", check=lambda cls: _check(cls)
 )
 A = TypeVar("A", bound=type["Algorithm"])
 H = TypeVar("H", bound="CommonHparams", covariant=True)

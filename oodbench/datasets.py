@@ -24,7 +24,7 @@ from oodbench.tasks import Task
 
 __path__ = [str(folder("datasets"))]
 
-datasets: Registry[type["Dataset"]] = Registry("dataset", "oodbench.datasets")
+datasets: Registry[type["Dataset"]] = Registry("dataset", "oodbench.datasets.Dataset")
 D = TypeVar("D", bound=type["Dataset"])
 
 

@@ -69,12 +69,14 @@ PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
 
 
 def plugin_hint(plugins: Iterable[str]) -> str:
-    """`PLUGIN_HINT`, with the names of the plug-ins that results were made with.
+    """`PLUGIN_HINT`, with those plug-ins of a sweep that have not been imported.
 
     Reading results imports none of them, as the results may be somebody else's.
     """
-    named = " ".join(f"--plugin {plugin}" for plugin in plugins)
-    return f" (its plug-ins are imported with {named})" if named else PLUGIN_HINT
+    others = [plugin for plugin in plugins if plugin not in sys.modules]
+    named = " ".join(f"--plugin {plugin}" for plugin in others)
+    imports = f"in Python `import {', '.join(others)}`"
+    return f" (if a plug-in of the sweep defines it: {named}, {imports})" if named else PLUGIN_HINT
 
 
 def unknown(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from oodbench.arithmetic import settle
-from oodbench.errors import UserError, described, unknown, user_packages
+from oodbench.errors import UserError, definition, described, unknown, user_packages
 from oodbench.overrides import check_overrides
 
 T = TypeVar("T", bound=type)
@@ -35,21 +35,25 @@ CHANGES = {
 class Registry(Generic[T]):
     """Classes by name; errors call each by `noun`, such as `algorithm`.
 
-    The module or the files of the folder `package` and the entry points of `group`, which register the
-    classes, are imported at the first look-up.
+    The module or the folder's files beside the base class and the entry points of `group`, which register
+    the classes, are imported at the first look-up.
     """
 
     def __init__(
         self,
         noun: str,
-        group: str,
-        package: str | None = None,
+        base: str,
+        group: str | None = None,
         check: Callable[[T], None] = lambda cls: None,
     ) -> None:
-        """`package` defaults to `group`; `check` raises UserError for classes that cannot be registered."""
+        """`base` is the dotted name of the class that all derive from; `group` defaults to its package.
+
+        `check` raises UserError for classes that cannot be registered.
+        """
         self.noun = noun
-        self._group = group
-        self._package = package or group
+        self.base = base
+        self._package = base.rpartition(".")[0]
+        self._group = group or self._package
         self._check = check
         self.papers: dict[str, str] = {}
         """Papers of the classes that were registered with one, by name."""
@@ -61,7 +65,8 @@ class Registry(Generic[T]):
     def add(self, name: str, paper: str = "") -> Callable[[T], T]:
         """A decorator that registers a class under `name`.
 
-        Raises UserError if the name is taken or `check_overrides` refuses the class.
+        Raises UserError if the name is taken or the class is refused by `require_base`, `check_overrides`
+        or the registry's own check.
         """
 
         def decorate(cls: T) -> T:
@@ -69,6 +74,7 @@ class Registry(Generic[T]):
             if f"{other.__module__}.{other.__qualname__}" != f"{cls.__module__}.{cls.__qualname__}":
                 both = f"by {other.__module__} and by {cls.__module__}"
                 raise UserError(f"{self.noun} '{name}' is registered twice: {both}")
+            self.require_base(cls)
             check_overrides(self.noun, cls)
             self._check(cls)
             self._classes[name] = cls
@@ -77,6 +83,12 @@ class Registry(Generic[T]):
             return cls
 
         return decorate
+
+    def require_base(self, cls: type) -> None:
+        """Raise UserError for a class that is not derived from `base`."""
+        if not issubclass(cls, pkgutil.resolve_name(self.base)):
+            noun = f"{'an' if self.noun[0] in 'aeiou' else 'a'} {self.noun}"
+            raise UserError(f"{definition(cls)} is not {noun}: it is not derived from {self.base}")
 
     def get(self, name: str, place: str = "", hint: str = "") -> T:
         """The class registered under `name`; raises UserError with the nearest names if there is none."""

@@ -14,7 +14,9 @@ from oodbench.hparams import checked, defaults, hparam, neutral_values
 from oodbench.networks.base import Network
 from oodbench.registry import Registry
 
-adaptations: Registry[type["Adaptation"]] = Registry("adaptation", "oodbench.adaptations")
+adaptations: Registry[type["Adaptation"]] = Registry(
+    "adaptation", "oodbench.adaptations.Adaptation"
+)
 
 
 def register(name: str, *, paper: str) -> Callable[[type["Adaptation"]], type["Adaptation"]]:

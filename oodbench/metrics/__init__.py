@@ -127,7 +127,7 @@ class PredictionMetric(AnyMetric, ABC):
         """The value on the predictions of a split, which has at least one example."""
 
 
-metrics: Registry[type[AnyMetric]] = Registry("metric", "oodbench.metrics")
+metrics: Registry[type[AnyMetric]] = Registry("metric", "oodbench.metrics.AnyMetric")
 register = metrics.add
 
 

@@ -14,7 +14,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import checked, hparam, neutral_values
 from oodbench.registry import Registry
 
-networks: Registry[type["Network"]] = Registry("network", "oodbench.networks")
+networks: Registry[type["Network"]] = Registry("network", "oodbench.networks.Network")
 ACTIVATIONS: tuple[type[nn.Module], ...] = (
     nn.ReLU,
     nn.LeakyReLU,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from oodbench.errors import UserError, described, plugin_hint, unknown, wrong_result
+from oodbench.errors import UserError, blaming, described, plugin_hint, unknown, wrong_result
 from oodbench.metrics import sees_attributes
 from oodbench.metrics.builtin import right_of
 from oodbench.registry import Registry
@@ -32,7 +32,7 @@ def _check_sentences(rule: type["Rule"]) -> None:
 
 
 selection_rules: Registry[type["Rule"]] = Registry(
-    "selection rule", "oodbench.selection_rules", "oodbench.selection", _check_sentences
+    "selection rule", "oodbench.selection.Rule", "oodbench.selection_rules", _check_sentences
 )
 register = selection_rules.add
 USUAL = "train_val"
@@ -123,7 +123,7 @@ class Rule(ABC):
         self, specs: Sequence[RunSpec], training_environments: Sequence[str]
     ) -> pd.DataFrame:
         try:
-            return evidence_by(self, _frame(specs, [training_environments] * len(specs)))
+            return _evidence_by(self, _frame(specs, [training_environments] * len(specs)))
         except (AttributeError, KeyError) as error:
             raise UserError(
                 f"selection rule {self.name}: {described(error)}; a run judged alone has only `id`, "
@@ -137,19 +137,38 @@ EVIDENCE = ("id", "source", "environment", "split")
 
 
 def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
-    """The evidence of a rule; raises UserError if it lacks a column of EVIDENCE."""
+    """The evidence of a rule.
+
+    Raises UserError if the rule fails, if a column of EVIDENCE is missing, and for a test environment among
+    the evidence of a rule that does not say that it sees them.
+    """
+    with blaming(f"selection rule {rule.name}"):
+        return _evidence_by(rule, runs)
+
+
+def _evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
     evidence: object = rule.evidence(runs)
     columns = evidence.columns if isinstance(evidence, pd.DataFrame) else ()
     if not isinstance(evidence, pd.DataFrame) or not {*EVIDENCE} <= {*columns}:
         wanted = f"a table with the columns {', '.join(EVIDENCE)}"
         given = evidence if evidence is None else f"one with {', '.join(map(str, columns))}"
         raise wrong_result("evidence", f"the selection rule {rule.name}", wanted, given)
+    if not rule.sees_test:
+        tests = runs[["id", "test_environments"]].explode("test_environments")
+        tests = tests.rename(columns={"test_environments": "environment"})
+        seen = evidence[["id", "environment"]].astype(object).merge(tests.astype(object))
+        if len(seen):
+            raise UserError(
+                f"selection rule {rule.name} judges by the test environment "
+                f"'{seen['environment'][0]}': write `sees_test = True` into its class"
+            )
     return evidence
 
 
 def score_by(rule: Rule, values: Numbers, weights: Numbers, higher_is_better: bool) -> Numbers:
-    """The scores by a rule; raises UserError where they have another shape than (..., steps)."""
-    scores = np.asarray(rule.score(values, weights, higher_is_better))
+    """The scores by a rule; raises UserError if it fails, or their shape is not (..., steps)."""
+    with blaming(f"selection rule {rule.name}"):
+        scores = np.asarray(rule.score(values, weights, higher_is_better))
     if scores.shape != values.shape[:-1]:
         wanted = f"an array of the shape {values.shape[:-1]}"
         raise wrong_result("score", f"the selection rule {rule.name}", wanted, scores)
@@ -187,7 +206,7 @@ def require_evidence(
     if not {*rule.rows} <= {spec.label for spec in specs}:
         raise unserved(rule)
     with suppress(AttributeError, KeyError):
-        evidence = evidence_by(rule, _frame(specs, training_environments))
+        evidence = _evidence_by(rule, _frame(specs, training_environments))
         if evidence["source"].isna().all():
             raise unserved(rule)
 
@@ -232,7 +251,11 @@ def usual(tables: Tables) -> str:
     named = set(runs["selection"].dropna()) if "selection" in runs else set()
     if len(named) == 1:
         return str(named.pop())
-    return next((x for x in rule_names() if selection_rules.get(x).is_usual(runs)), USUAL)
+    for name in rule_names():
+        with blaming(f"selection rule {name}"):
+            if selection_rules.get(name).is_usual(runs):
+                return name
+    return USUAL
 
 
 INFERRED = ("inferred 0", "inferred 1")

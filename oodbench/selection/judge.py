@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, blaming
 from oodbench.metrics import known_direction
 from oodbench.results.directory import Directory
 from oodbench.results.read import read_results
@@ -147,7 +147,9 @@ def _candidates(tables: Tables, name: str, runs: pd.DataFrame) -> pd.DataFrame:
     ready = _ready(runs, evidence, live, frozen)
     table = frozen
     if live.any():
-        scores = _scores(rule, rule.records(tables), evidence, runs)
+        with blaming(f"selection rule {name}"):
+            records = rule.records(tables)
+        scores = _scores(rule, records, evidence, runs)
         table = pd.concat([scores[live[scores["run"]]], frozen], ignore_index=True)
     table = table[(ready & ~runs["helper"].to_numpy())[table["run"]]]
     cell = runs.groupby(CELL).ngroup()
@@ -246,7 +248,9 @@ def _scores(
     steps["count"] = steps.groupby("run")["step"].transform("size")
     steps["end"] = steps["sets"].cumsum()
     steps["higher"] = _higher_is_better(runs)[steps["run"]]
-    values, weights = _laid_out(steps, _seen(records, evidence))
+    seen = _seen(records, evidence)
+    _require_records(rule, runs, records, evidence, seen)
+    values, weights = _laid_out(steps, seen)
     scores = np.empty(len(steps))
     shapes: Any = steps.groupby(["count", "sets", "higher"])
     for (count, sets, higher), alike in shapes:
@@ -274,13 +278,33 @@ def _seen(records: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
     return found.merge(asked, on=[*codes])
 
 
+def _require_records(
+    rule: Rule,
+    runs: pd.DataFrame,
+    records: pd.DataFrame,
+    evidence: pd.DataFrame,
+    seen: pd.DataFrame,
+) -> None:
+    """Raise UserError for a dataset whose runs have records, but none of the evidence."""
+    asked = evidence[evidence["source"].isin(records["id"].unique())]
+    dataset = runs["dataset_label"].to_numpy()
+    lacks = ~np.isin(dataset[asked["run"]], dataset[seen["run"].unique()])
+    if lacks.any():
+        first = asked[lacks].iloc[0]
+        raise UserError(
+            f"selection rule {rule.name}: the runs of {dataset[first['run']]} have no record of its "
+            f"evidence, such as the split '{first['split']}' of '{first['environment']}'"
+        )
+
+
 def _laid_out(steps: pd.DataFrame, seen: pd.DataFrame) -> tuple[Numbers, Numbers]:
     seen = seen.merge(steps[["run", "step", "sets", "end"]], on=["run", "step"])
     # a run that has not ended may have lines twice, each of which would weigh half
     seen = seen.drop_duplicates(["end", "set"], keep="last")
     place = seen["end"] - seen["sets"] + seen["set"]
     environment = seen.groupby(["end", "environment"], sort=False).ngroup()
-    values, weights = np.full((2, int(steps["sets"].sum())), [[np.nan], [1]])
+    values = np.full(int(steps["sets"].sum()), np.nan)
+    weights = np.ones(len(values))
     values[place] = seen["value"]
     weights[place] = shares(seen["count"].to_numpy(), environment.to_numpy())
     return values, weights

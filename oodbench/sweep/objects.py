@@ -95,10 +95,10 @@ def _name(key: str, cls: Any) -> Any:
     if not isinstance(cls, type):
         return cls
     registry, base = KINDS[key]
-    noun = f"{'an' if registry.noun[0] == 'a' else 'a'} {registry.noun}"
-    if not issubclass(cls, base):
-        wanted = f"{base.__module__}.{base.__name__}"
-        raise UserError(f"{key}: {definition(cls)} is not {noun}: it is not derived from {wanted}")
+    try:
+        registry.require_base(cls)
+    except UserError as error:
+        raise error.at(key) from error
     for name, known in registry.items():
         if known is cls:
             return name

@@ -18,7 +18,7 @@ from oodbench.results.run_spec import RunSpec, State
 from oodbench.train.process import kept_generators
 
 observers: Registry[type["Observer"]] = Registry(
-    "observer", "oodbench.observers", "oodbench.train.observers"
+    "observer", "oodbench.train.observers.Observer", "oodbench.observers"
 )
 PROJECT = "oodbench"  # MLflow calls it an experiment
 

@@ -5,6 +5,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.registry import Registry, load_plugins
+from tests.helpers.algorithms.plugins import REGISTRIES
 from tests.helpers.commands import installed, python
 from tests.helpers.paths import ROOT
 
@@ -19,7 +20,7 @@ class Two:
 
 @pytest.fixture
 def registry() -> Registry[type]:
-    registry: Registry[type] = Registry("thing", "json")  # a package without things
+    registry: Registry[type] = Registry("thing", "builtins.object")  # a package without things
     registry.add("One")(One)
     return registry
 
@@ -41,6 +42,12 @@ def test_a_name_is_given_once(registry: Registry[type]) -> None:
     with pytest.raises(UserError, match=r"thing 'One' is registered twice: by \S+ and by \S+$"):
         registry.add("One")(Two)
     assert registry.get("One") is One
+
+
+def test_a_class_of_another_base_is_refused_with_the_base() -> None:
+    for registry in REGISTRIES:
+        with pytest.raises(UserError, match=rf"^One, .*: it is not derived from {registry.base}$"):
+            registry.add("One")(One)
 
 
 METHOD = '''
@@ -118,13 +125,13 @@ def test_an_entry_point_that_fails_is_named_at_every_look(
 ) -> None:
     installed(tmp_path, "things", "absent_methods")
     monkeypatch.syspath_prepend(tmp_path)
-    registry: Registry[type] = Registry("thing", "oodbench.things", "json")
+    registry: Registry[type] = Registry("thing", "builtins.object", "oodbench.things")
     for _ in range(2):
         with pytest.raises(UserError, match="'absent_methods' needs the missing 'abs"):
             registry.get("One")
     (tmp_path / "absent_methods.py").write_text("raise SystemExit('no')")
     with pytest.raises(UserError, match="entry point 'absent_methods' asks to exit when it is imp"):
-        Registry[type]("thing", "oodbench.things", "json").get("One")
+        Registry[type]("thing", "builtins.object", "oodbench.things").get("One")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from oodbench.results.predictions import write_examples, write_predictions
 from oodbench.results.read import read_results
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.tables import Tables
-from oodbench.selection import TrainVal, rule_names, usual
+from oodbench.selection import Rule, TrainVal, records_on, rule_names, selection_rules, usual
 from oodbench.selection.judge import choose, judge, judge_by_all, unchosen_predictions
 from tests.helpers.algorithms.plugins import rules_of_the_guide
 from tests.helpers.results.made import Made, flat, texts, write_run
@@ -147,6 +147,45 @@ def test_a_score_of_another_shape_is_an_error(
         UserError, match="`score` of the selection rule train_val must return an array"
     ):
         choose(frames, "train_val")
+
+
+class Named(Rule):
+    """Judges by what is given to its name, `ENVIRONMENTS SPLIT`."""
+
+    summary, needs = "as it is called", "nothing"
+
+    def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """Of one column and one split."""
+        return records_on(runs, *self.name.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "training_environments outt",
+            "the runs of D have no record of .* the split 'outt' of 'A'",
+        ),
+        ("test_environments in", "judges by the test environment 'T': write `sees_test = True`"),
+        ("training_envs out", r"KeyError: .*test_judge\.py:\d+, in evidence"),
+    ],
+)
+def test_a_mistaken_rule_is_named_and_other_rules_judge(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = load(tmp_path, [Trained({0: out(0.5, 0.5), 5: out(0.6, 0.6)})])
+    monkeypatch.setattr(selection_rules, "_classes", dict(selection_rules.items()))
+    selection_rules.add(name)(Named)
+    with pytest.raises(UserError, match=f"^selection rule {name}:? .*{words}"):
+        choose(frames, name)
+    assert [*judge_by_all(frames, rule_names())] == ["train_val", "oracle"]
+
+
+def test_a_dataset_without_any_record_of_the_evidence_is_named(tmp_path: Path) -> None:
+    inside = {0: {("A", "in"): 0.5}}
+    runs = [Trained({0: out(0.5, 0.5)}), Trained(inside, dataset="E")]
+    with pytest.raises(UserError, match="rule train_val: the runs of E have no record"):
+        choose(load(tmp_path, runs), "train_val")
 
 
 def out(a: float, b: float, t: float = 0.5) -> Values:

@@ -126,11 +126,15 @@ def test_reading_a_strangers_results_runs_none_of_its_code(
         at.write_text("open('was_run', 'w').close()\n")
     Path("out/evil").mkdir()
     Path("out/evil/__init__.py").write_text("open('was_run', 'w').close()\n")
+    monkeypatch.setitem(sys.modules, "evil.inside", sys)  # it is imported, and has no such rule
     for command, *options in READS:
         group = sweep.app if command in ("status", "cancel") else report.app
         result = CliRunner().invoke(group, [command, "out", *options])
         assert result.exit_code in (0, 2), result.output
         assert not Path("was_run").exists(), command
+        if "mine" in options:
+            said = " ".join(result.output.split())
+            assert "(if a plug-in of the sweep defines it: --plugin evil, in Python `import" in said
     with pytest.raises(UserError):
         oodbench.load_model("out")
     assert not Path("was_run").exists()

@@ -27,7 +27,7 @@ from oodbench.train.settings import TrainSettings
 from oodbench.validation import parse
 
 launchers: Registry[type["Launcher"]] = Registry(
-    "launcher", "oodbench.launchers", "oodbench.sweep.launchers"
+    "launcher", "oodbench.sweep.launchers.Launcher", "oodbench.launchers"
 )
 
 Specs = dict[str, RunSpec]
