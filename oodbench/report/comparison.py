@@ -238,8 +238,9 @@ def board_sheet(
     """
     whole = leaderboard(tables, rule, metric, also)
     board = whole if shown is None else leaderboard(shown, whole.rule, metric, also)
-    main, blocks = sheet(board), sheet(whole).blocks
-    paper, notes = blocks[-(whole.frame["dataset"].nunique() > 1)], main.notes
+    every = sheet(whole)
+    main = every if shown is None else sheet(board)
+    blocks, paper, notes = every.blocks, every.paper or every.blocks[0], main.notes
     ranking = paper
     if not short or board.frame["dataset"].nunique() > 1:
         found = gaps_of(whole.chosen, whole.cells)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -168,52 +168,73 @@ def rounded(mean: float) -> float:
     return float(f"{mean:.12g}")
 
 
-def _over_datasets(board: Leaderboard) -> Block:
-    """Every dataset's mean, the mean of these where they are proportions, and the mean rank.
+class Ranked(NamedTuple):
+    """A column of the table over all datasets, by method."""
 
-    Methods that are complete on all datasets are ranked, the best mean rank first; ties share a rank.
+    title: str
+    values: "pd.Series[float]"
+    """NaN where a method has none."""
+    told: "pd.Series[bool]"
+    """Whether the value of a method that is complete on all datasets is told from the constant answer."""
+    higher: bool
+
+
+def _ranking(board: Leaderboard, means: pd.DataFrame) -> tuple[list[str], list[Ranked]]:
+    """The methods that are complete on all datasets, the best mean rank first, and the ranked columns.
+
+    These are each dataset's mean, the mean of the proportions where there are any, and the mean rank; ties
+    share a rank.
     """
-    frame = board.frame
-    means = frame[is_mean(frame)].assign(told=beats_constant(frame))
-    is_method = frame["kind"] == METHOD
-    labels, grey = (list(frame.loc[rows, "label"].unique()) for rows in (is_method, ~is_method))
-    datasets = list(frame["dataset"].unique())
     methods = means[means["kind"] == METHOD]
     methods = methods.assign(mean=methods["mean"].map(rounded), whole=is_complete(methods))
+    labels, datasets = methods["label"].unique(), list(means["dataset"].unique())
     values, whole, told = (
         methods.pivot(index="label", columns="dataset", values=name).reindex(labels)[datasets]
         for name in ("mean", "whole", "told")
     )
     whole = whole.eq(True)
-    full = [label for label in labels if whole.loc[label].all()]
+    full = whole.index[whole.all(axis=1)]
+    told = told.loc[full].eq(True)
     metrics = dict(zip(methods["dataset"], methods["metric"], strict=True))
     higher = {d: board.higher.get(metrics[d], True) for d in datasets}
-    judged = methods.loc[methods["defined"] > 0, "dataset"] if "defined" in methods else datasets
-    judged = [d for d in datasets if d in set(judged)]
-    costs = values.loc[full, judged] * [-1 if higher[d] else 1 for d in judged]
-    rank = costs.rank(na_option="bottom").mean(axis=1)
-    full.sort(key=lambda label: rank[label])
-    in_percent = [d for d in judged if is_proportion(metrics[d])]
-    share = values.where(whole)[in_percent].mean(axis=1, skipna=False)
+    judged = set(
+        methods.loc[methods["defined"] > 0, "dataset"] if "defined" in methods else datasets
+    )
+    signs = {d: -1 if up else 1 for d, up in higher.items() if d in judged}
+    costs = values.loc[full, [*signs]] * [*signs.values()]
+    rank = costs.rank(na_option="bottom").mean(axis=1).sort_values(kind="stable")
+    columns = [Ranked(d, values[d], told[d], up) for d, up in higher.items()]
+    if in_percent := [d for d in signs if is_proportion(metrics[d])]:
+        share = values.where(whole)[in_percent].mean(axis=1, skipna=False)
+        columns.append(Ranked("mean (%)", share, told.any(axis=1), True))
+    return [*rank.index], [*columns, Ranked("mean rank", rank, told.any(axis=1), False)]
+
+
+def _over_datasets(board: Leaderboard) -> Block:
+    """The means on every dataset with the columns of `_ranking`; complete methods stand first."""
+    frame = board.frame
+    means = frame[is_mean(frame)].assign(told=beats_constant(frame))
+    full, columns = _ranking(board, means)
+    is_method = frame["kind"] == METHOD
+    labels, grey = (list(frame.loc[rows, "label"].unique()) for rows in (is_method, ~is_method))
+    datasets = list(frame["dataset"].unique())
+    shares, rank = [c.values for c in columns[len(datasets) : -1]], columns[-1].values
     entries = {(e["dataset"], e["label"]): e for e in means.to_dict("records")}
     froms = frame.drop_duplicates("label").set_index("label")[[FROM] if FROM in frame else []]
     rows: list[list[Cell]] = []
     for label in [*full, *(x for x in labels if x not in full), *grey]:
         row: list[Cell] = [label]
         for dataset in datasets:
-            entry = entries.get((dataset, label), {"kind": None, "n": 0})
-            row.append(value_cell(entry) if (entry["kind"] == METHOD) != (label in grey) else "-")
-        if in_percent:
-            mean = share.get(label, math.nan)
+            entry = entries.get((dataset, label), {})
+            is_shown = (entry.get("kind") == METHOD) != (label in grey)
+            row.append(value_cell(entry) if is_shown else "-")
+        for mean in (share.get(label, math.nan) for share in shares):
             row.append("-" if math.isnan(mean) else Number(mean, metric="accuracy"))
-        rows.append([*row, Number(rank.get(label, math.nan), kind=Kind.RANK), *froms.loc[label]])
-    header = ["algorithm", *datasets, *["mean (%)"] * bool(in_percent), "mean rank", *froms]
-    told = told.loc[full].eq(True)
-    columns = [(values[d], told[d], up) for d, up in higher.items()]
-    columns += [(share, told.any(axis=1), True)] * bool(in_percent)
-    columns.append((rank, told.any(axis=1), False))
+        place = Number(rank.get(label, math.nan), kind=Kind.RANK)
+        rows.append([*row, place, *froms.loc[label]])
+    header = ["algorithm", *(column.title for column in columns), *froms]
     best, near, second = _places(
-        [_marked([{"mean": v[x], "told": t[x]} for x in full], up) for v, t, up in columns]
+        [_marked([{"mean": v[x], "told": t[x]} for x in full], up) for _, v, t, up in columns]
     )
     title = "All datasets: means over test environments"
     fits = (0, *range(1 + len(datasets), len(header)))
