@@ -15,10 +15,10 @@ MEASURED = ("temp", "dewpt", "humidity", "hg", "vis", "wind")
 """Temperature and dew point in degrees Fahrenheit, humidity in %, pressure in inches of mercury,
 visibility in miles, wind in miles an hour."""
 GUSTS = "low_wind"
-"""The column is larger than the highest wind: it rather has the gusts."""
+"""The gusts, in spite of its name: it exceeds the highest wind."""
 WET = "Rain|Snow|Hail"
 DAYS = 7
-"""The days of a cluster: a day is like its neighbours."""
+"""The days of a cluster, since a day is like its neighbours."""
 
 
 @register(
@@ -38,10 +38,10 @@ class CityWeather(RTable):
 
     The 731 days of 2016 and 2017 in Auckland, Beijing, Chicago, Mumbai and San Diego. Inputs are the day's
     highest, mean and lowest temperature, dew point, humidity, pressure and visibility, its highest and
-    mean wind, and its gusts, which stations report on 20 to 100 % of the days; neither date nor rainfall is
-    among them. What goes with rain differs: in Mumbai it is a season, in Auckland it rains on two days of
-    three, and stations measure visibility and gusts differently. Mumbai is the test. Clusters are weeks, so
-    that splits share none.
+    mean wind, and its gusts, which stations report on 20 to 100 % of the days, but neither date nor
+    rainfall. The signs of rain differ: Mumbai has a rainy season, in Auckland it rains on two days of
+    three, and stations measure visibility and gusts differently. Mumbai is the test environment. Clusters
+    are weeks: splits share none.
 
     By `train_val` (8 draws, three trials) the constant answer has 69 %, ERM 73 % with a standard error of
     6, and 92 % with `as_test`.

@@ -44,16 +44,16 @@ from oodbench.tasks import Task
 class CoinRun(FileDataset):
     """Images of a platform game and what an expert would do: a distribution over 15 actions.
 
-    Every training level is an environment, `level0` and on; `unseen`, the test environment, holds
-    one state of each of many other levels. The paper's sizes are the defaults: 64 levels of 1,000
-    states and 2,000 test levels. `python -m oodbench.data make CoinRun` makes the data, in hard
+    Every training level is an environment, `level0`, `level1` and so on; `unseen`, the test environment,
+    holds one state of each of many other levels. The default sizes are the paper's: 64 levels of
+    1,000 states and 2,000 test levels. `python -m oodbench.data make CoinRun` makes the data, in hard
     mode; the paper's expert, a policy trained for 400 million steps, is not published, so ours is
     a search (`oodbench.data.coinrun`).
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options(FileDataset.Options):
-        """The first `levels`, `states` and `test_levels` of the set that was made are read."""
+        """How much of the set is read: its first `levels`, `states` and `test_levels`."""
 
         levels: int = hparam(64, low=1, high=FIRST_UNSEEN)
         states: int = hparam(1000, low=1)
@@ -87,14 +87,13 @@ class CoinRun(FileDataset):
     @property
     def checksums(self) -> Mapping[str, str]:
         """The md5 of each file that is read, by the set's manifest; raises UserError without it."""
-        options = self.options
         known = self._manifest().checksums
-        wanted = Settings(options.levels, options.states, options.test_levels, options.expert)
+        wanted = Settings(**asdict(self.options))
         files = [file for shard in shards(wanted) for file in shard.files]
         return {f"{FOLDER}/{file}": known[file] for file in files}
 
     def _manifest(self) -> Manifest[Settings]:
-        """The manifest of the set, which must be whole and have what the options ask for."""
+        """The manifest of a complete set; raises UserError if the set has less than the options ask for."""
         path = self.file(f"{FOLDER}/{MANIFEST}")
         manifest = finished_set(path, Settings, self.command(self.data_dir))
         has = manifest.settings
@@ -123,12 +122,11 @@ class CoinRun(FileDataset):
         return f"{super().command(data_dir)}{sizes}"
 
     def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
-        """Make the levels that the options say; what was stopped goes on."""
+        """Make the levels that the options name; an interrupted call is continued."""
         options = self.options
         if source is not None or options.expert != PLANNER:
             raise UserError(f"{self.name} is made by the expert '{PLANNER}', and not --from a file")
-        settings = Settings(options.levels, options.states, options.test_levels, options.expert)
-        folder = make(data_dir, settings, workers)
+        folder = make(data_dir, Settings(**asdict(options)), workers)
         from oodbench.terminal import terminal  # rich draws random numbers as it is imported
 
         terminal().say(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Environment, Metadata, permutation, register
+from oodbench.datasets import Environment, Metadata, dealt, register
 from oodbench.hparams import hparam
 
 from .colored_mnist import ColoredImages
@@ -29,16 +29,15 @@ from .colored_mnist import ColoredImages
 class ColoredDigits(ColoredImages):
     """Colored MNIST on 1,797 real 8x8 scans of digits, which need no download.
 
-    The scans are those of `sklearn.datasets.load_digits`. In an order drawn by the trial they are
-    dealt out to all environments in turn, the test one too, which hence share no scan (599 each).
-    A scan appears `copies` times in its environment, with draws of label noise and colour of its
-    own each time: with a single copy a network memorises the label noise. Copies stay on one side
-    of a split. Inputs are (2, 8, 8). See `ColoredImages` for labels and colours.
+    The scans are those of `sklearn.datasets.load_digits`, dealt out in an order drawn by the trial, so
+    that environments (599 scans each) share none. Each of a scan's `copies` in its environment has
+    label noise and a colour drawn for it: with a single copy a network memorises the label noise.
+    Copies stay on one side of a split. Inputs are (2, 8, 8). See `ColoredImages` for labels and colours.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options(ColoredImages.Options):
-        """The noise, and how often it is drawn for a scan."""
+        """The noise, and the number of its draws for a scan."""
 
         copies: int = hparam(10, low=1)
 
@@ -51,10 +50,9 @@ class ColoredDigits(ColoredImages):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial; `clusters` are the numbers of the scans."""
         images, digits = read_digits()
-        order = permutation(self, len(images), trial)
         environments = {}
-        for i, name in enumerate(self.environments):
-            scans = order[i :: len(self.environments)].repeat_interleave(self.options.copies)
+        for i, (name, numbers) in enumerate(dealt(self, len(images), trial).items()):
+            scans = numbers.repeat_interleave(self.options.copies)
             colored = self.colored(i, images[scans], digits[scans], trial)
             environments[name] = replace(colored, clusters=scans)
         return environments

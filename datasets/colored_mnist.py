@@ -10,7 +10,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Environment, FileDataset, Metadata, md5, permutation, register
+from oodbench.datasets import (
+    Environment,
+    FileDataset,
+    Metadata,
+    md5,
+    numbered_environments,
+    permutation,
+    register,
+)
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -50,13 +58,8 @@ class ColoredImages(FileDataset):
 
     def __init__(self, options: Options, data_dir: Path | None, side: int) -> None:
         super().__init__(options, data_dir)
-        self.environments = tuple(f"{flip:g}" for flip in options.flips)
-        distinct = len(set(self.environments))
-        if distinct < max(2, len(options.flips)) or not all(0 <= p <= 1 for p in options.flips):
-            raise UserError(
-                f"'flips' in the options of {self.name} must be at least two distinct numbers "
-                f"between 0 and 1, not {list(options.flips)}"
-            )
+        valid = all(0 <= p <= 1 for p in options.flips)
+        self.environments = numbered_environments(self, "flips", valid, " between 0 and 1")
         self.test_environments = self.environments[-1:]
         self.input_shape = (1 if options.grayscale else 2, side, side)
         self.task = Task("binary")
@@ -131,7 +134,7 @@ def download(dataset: FileDataset, source: str, data_dir: Path) -> None:
         file = data_dir / path
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.is_file() and md5(file) != checksum:
-            file.unlink()  # torchvision does not check it
+            file.unlink()  # torchvision would take it as it is
     try:
         getattr(torchvision.datasets, source)(data_dir, download=True)
     except (RuntimeError, OSError) as error:

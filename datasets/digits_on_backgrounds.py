@@ -7,8 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Dataset, Environment, Metadata, permutation, register
-from oodbench.errors import UserError
+from oodbench.datasets import (
+    Dataset,
+    Environment,
+    Metadata,
+    dealt,
+    numbered_environments,
+    register,
+)
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -32,13 +38,12 @@ AGREEMENT = (0.95, 0.85, 0.5, 0.1)
 class DigitsOnBackgrounds(Dataset):
     """Is the digit below five? The construction of Waterbirds (Sagawa et al.) on 8x8 scans and stripes.
 
-    The 1,797 real scans are those of `sklearn.datasets.load_digits`. In an order drawn by the trial they
-    are dealt out to all environments in turn, which hence share none (449 or 450 each). Behind a digit
-    are stripes, `contrast` bright, with a phase of their own: upright where the background goes with the
-    label, level where it does not. An environment is called after the share of the former: by default 0.95
-    and 0.85 in training, so that a group of a label and a background may have a few examples there, 0.5 in
-    the validation environment and 0.1 in the test. Labels have no noise. Inputs are (1, 8, 8) in [0, 1];
-    the attribute of an example is its background.
+    The 1,797 scans of `sklearn.datasets.load_digits` are dealt out in an order drawn by the trial, so that
+    environments (449 or 450 scans each) share none. Behind a digit are stripes, `contrast` bright, with a
+    random phase: upright where the background agrees with the label, level where it does not. The share of
+    agreeing backgrounds names an environment: by default 0.95 and 0.85 in training, so that a group of a
+    label and a background may have few examples there, 0.5 for validation and 0.1 in the test. Labels
+    have no noise. Inputs are (1, 8, 8) in [0, 1]; the attribute of an example is its background.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -60,24 +65,16 @@ class DigitsOnBackgrounds(Dataset):
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
-        self.environments = tuple(f"{share:g}" for share in options.agreement)
-        if len(set(self.environments)) < max(3, len(options.agreement)):
-            raise UserError(
-                f"'agreement' in the options of {self.name} must be at least three different shares, "
-                f"not {list(options.agreement)}"
-            )
+        self.environments = numbered_environments(self, "agreement", least=3)
         self.validation_environments = self.environments[-2:-1]
         self.test_environments = self.environments[-1:]
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial."""
         images, digits = read_digits()
-        order = permutation(self, len(images), trial)
         environments = {}
-        shares = self.options.agreement
-        for i, (name, share) in enumerate(zip(self.environments, shares, strict=True)):
-            scans = order[i :: len(shares)]
-            agreement = shares[-1] if self.options.as_test else share
+        for i, (name, scans) in enumerate(dealt(self, len(images), trial).items()):
+            agreement = self.options.agreement[-1 if self.options.as_test else i]
             noise = self.generator(trial, name)
             label = digits[scans] < 5
             contradicts = torch.rand(len(scans), generator=noise) >= agreement

@@ -29,7 +29,7 @@ GROUPS = (
     "Objects",
     "Symbols",
 )
-"""Unicode's groups, less flags and what only modifies others."""
+"""Unicode's groups, except flags and components such as skin tones."""
 FILES = r"(icons|chars|metadata)\.json"
 
 
@@ -104,9 +104,9 @@ SETS: Mapping[str, Package] = {
         "OpenMoji",
     ),
 }
-"""The package of each set of emoji. Sets of one author share a hand: noto-v1, with its blobs, is the older
-one of Google, emojione-mono the other in black and white, fluent-flat and fluent-mono are the shaded one
-without its shades and without its colours; twemoji is flat, openmoji outlined."""
+"""The package of each set of emoji. Sets of one author look alike: noto-v1 is Google's older set of blobs,
+emojione-mono is emojione in black and white, fluent-flat and fluent-mono are fluent without shades and
+without colours. twemoji is flat, openmoji outlined."""
 NAMING = "noto"
 """The set whose metadata give the groups."""
 
@@ -134,11 +134,10 @@ NAMING = "noto"
 class EmojiStyles(DrawnPictures):
     """Unicode's group of an emoji, drawn in a style that no training environment has.
 
-    All sets show the same code points, those that every one of nine sets draws, one by one, without skin
-    tones: a set is an environment, a group a class. A trial deals the code points out, one half to be
-    trained on and one to be tested on, in every set, and a fifth of each to the `out` splits: a drawing's
-    identity is never the cue. The sets are packages of npm, which `python -m oodbench.data make
-    EmojiStyles` fetches and draws on white.
+    A set is an environment, a group a class. All nine sets show the same code points, without skin tones.
+    In every set a trial deals one half of them out to be trained on and one to be tested on, and a fifth of
+    each to the `out` splits, so that a drawing's identity is never the cue. The sets are packages of npm,
+    which `python -m oodbench.data make EmojiStyles` fetches and draws on white.
 
     Accuracy on openmoji in the sweep `emoji-styles`: ERM 21.7 ± 1.8 %,
     ceiling 45.4 ± 1.4 %, constant 18.1 %.
@@ -161,7 +160,7 @@ class EmojiStyles(DrawnPictures):
     normalization = IMAGENET
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Map bytes (N, 3, H, W) to standardised floats; in training augmented, if they are to be."""
+        """Map bytes (N, 3, H, W) to standardised floats, augmented in training if `augment` is set."""
         if generator is not None and self.options.augment:
             x = domainbed(x.float().div_(255), generator).mul_(255)
         return super().transform(x, None)
@@ -174,19 +173,21 @@ class EmojiStyles(DrawnPictures):
         return environments
 
     def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
-        """Every set's drawings of the code points that all sets have; raises UserError."""
+        """Every set's drawings of the code points that all sets have; raises UserError for damage."""
         sets = {name: _Set(name, files[package.name]) for name, package in SETS.items()}
         group = {icon: each for each, icons in sets[NAMING].groups.items() for icon in icons}
         listed = [s for s in sets.values() if s.by_point]
-        points = sorted(set.intersection(*(set(s.by_point) for s in listed)), key=_order)
+        points = set.intersection(*(set(s.by_point) for s in listed))
+        single = (point for point in points if "-" not in point)
         pictures: list[Picture] = []
         used: set[tuple[str, str]] = set()
-        for point in points:
+        for point in sorted(single, key=partial(int, base=16)):
             target = group.get(sets[NAMING].by_point[point])
             names = [name for s in listed for name in s.names(s.by_point[point])]
             icons = {name: s.icon(point, names) for name, s in sets.items()}
             bodies = {(name, sets[name].drawing(icon)) for name, icon in icons.items() if icon}
-            if target not in GROUPS or "-" in point or None in icons.values() or bodies & used:
+            # a drawing of two code points could be both trained and tested on
+            if target not in GROUPS or None in icons.values() or bodies & used:
                 continue
             used |= bodies
             pictures += [
@@ -207,9 +208,8 @@ class _Set:
             icons = json.loads(files["icons.json"])
             self.by_point: dict[str, str] = json.loads(files["chars.json"])
             """The icon of each code point (or several, joined by -), in hexadecimal; empty in old sets."""
-            self.groups: dict[str, list[str]] = json.loads(files["metadata.json"]).get(
-                "categories", {}
-            )
+            metadata = json.loads(files["metadata.json"])
+            self.groups: dict[str, list[str]] = metadata.get("categories", {})
             self._icons, self._aliases = icons["icons"], icons.get("aliases", {})
             self._side = {"width": icons["width"], "height": icons["height"]}
         except (KeyError, ValueError) as error:
@@ -219,17 +219,16 @@ class _Set:
         self._by_name = {_plain(icon): icon for icon in [*self._aliases, *self._icons]}
 
     def names(self, icon: str) -> list[str]:
-        """The names of an icon, its own first."""
+        """The icon's name, then its aliases."""
         return [icon, *(name for name, alias in self._aliases.items() if alias["parent"] == icon)]
 
     def icon(self, point: str, names: Sequence[str]) -> str | None:
-        """The icon of a code point: as the set says or, in one that does not, the first of some names."""
+        """The icon of a code point; in an old set, which names none, the first with one of `names`."""
         if self.by_point:
             return self.by_point.get(point)
         return next((self._by_name[n] for n in map(_plain, names) if n in self._by_name), None)
 
     def drawing(self, icon: str) -> str:
-        """An icon as SVG, in a square."""
         while icon in self._aliases:
             icon = self._aliases[icon]["parent"]
         body = {"left": 0, "top": 0, **self._side, **self._icons[icon]}
@@ -240,7 +239,3 @@ class _Set:
 
 def _plain(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name)
-
-
-def _order(point: str) -> tuple[int, ...]:
-    return tuple(int(part, 16) for part in point.split("-"))

@@ -89,20 +89,20 @@ class FinancialIndicators(FileDataset):
     Inputs are the 37 indicators of several thousand companies that the files of all years have, whitened:
     centred and divided by their standard deviation (thesis, section 11.1.10.3). The files are the paper's
     own. Its authors took version 1 of a set on Kaggle, whose download needs a login, filled gaps, and
-    moved what is beyond the 3rd and the 97th percentile to these; the result is in their code. Most
-    companies are in several years. The last year is the test, the one before it for validation; the sweep
-    `financial-indicators` has all 20 choices of both.
+    clipped values at the 3rd and 97th percentiles; the result is in their code's repository. Most companies
+    appear in several years. The last year is the test environment, the one before it is for validation; the
+    sweep `financial-indicators` has all 20 choices of both.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options(FileDataset.Options):
-        """The paper's text has the defaults; its code and table have the other values."""
+        """The defaults are from the paper's text, the other values from its code and table."""
 
         whitening: str = hparam("training", options=("training", "year"))
-        """The examples that whiten the inputs: all that a run trains on, or those of each year, also of
-        the test year, whose inputs a run then knows."""
+        """The examples whose moments whiten the inputs: all that a run trains on, or those of each year. A
+        run then knows the inputs of the test year."""
         balanced: bool = hparam(False)
-        """Whether a year has as many companies of one class as of the other: the first in its file."""
+        """Whether a year keeps equally many companies of both classes, the first in its file."""
 
     options: Options
     environments = tuple(ROWS)
@@ -128,7 +128,7 @@ class FinancialIndicators(FileDataset):
         return Environment(x, y)
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
-        """The map that whitens inputs by the training examples, unless each year's own have done so."""
+        """The map that whitens inputs by the training examples, unless each year was whitened by itself."""
         if self.options.whitening == "year":
             return super().fit(training)
         return self.columns.fitted(torch.cat([e.x for e in training.values()]))
@@ -148,7 +148,7 @@ class FinancialIndicators(FileDataset):
 @lru_cache(maxsize=len(ROWS))
 def _read(file: Path, rows: int) -> tuple[Tensor, Tensor]:
     """The indicators (N, 37), float64, and classes (N,) of a year's file with N = `rows`."""
-    import pandas as pd  # not where runs of other data are trained
+    import pandas as pd  # runs of other datasets start faster without it
 
     wanted = (*INDICATORS, TARGET)
     try:
@@ -160,7 +160,7 @@ def _read(file: Path, rows: int) -> tuple[Tensor, Tensor]:
         )
     except ValueError as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{file} is no table of financial indicators: {reason}") from error
+        raise UserError(f"{file} is not a table of financial indicators: {reason}") from error
     if lacking := [name for name in wanted if name not in table]:
         raise UserError(f"{file} lacks the columns {', '.join(lacking)}; {INSTEAD}")
     if len(table) != rows:

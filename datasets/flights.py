@@ -32,11 +32,11 @@ CHOICES = {
     "origin": ("EWR", "JFK", "LGA"),
     "carrier": tuple("9E AA AS B6 DL EV F9 FL HA MQ OO UA US VX WN YV".split()),
 }
-"""The values of each column that is one-hot."""
+"""The values of each one-hot column."""
 STORM = 100
-"""Miles an hour that no wind had: one hour's reading at Newark is 1,048."""
+"""Winds above so many miles an hour are errors: one reading at Newark is 1,048."""
 CLIP = 5
-"""Standard deviations: hardly any but the hours of heavy rain are beyond."""
+"""Numbers are clipped at so many standard deviations, which hardly any but heavy rain exceeds."""
 
 
 @register(
@@ -55,15 +55,15 @@ CLIP = 5
     ),
 )
 class Flights(PackagedTable):
-    """Will a flight be late, as far as is known when it should leave New York? A summer is held out.
+    """Will a flight from New York be late, judged when it should leave? A summer is held out.
 
     The 327,346 flights of 2013 from Newark, JFK and La Guardia that arrived, less an eighth for which the
     weather of the scheduled hour has gaps. A flight is late if it arrives after its scheduled time.
-    Inputs are ten numbers (see `NUMBERS`), standardised by what a run trains on, then weekday,
-    airport and airline, one-hot; nothing of them is known only later. Environments are pairs of
-    months: June and July, when it is hot and storms delay flights, are the test, May and August, their
-    neighbours, for validation. A trial draws 2,000 flights of each; those of the test are of a half of
-    its days, which the trial draws, too. Clusters are days, so that splits share none.
+    Inputs, all known before departure, are ten numbers (see `NUMBERS`), standardised by what a run trains
+    on, then weekday, airport and airline, one-hot. Environments are pairs of months: June and July, when
+    it is hot and storms delay flights, are the test, May and August, their neighbours, are for validation.
+    A trial draws 2,000 flights of each, in the test from half of its days, which the trial draws, too.
+    Clusters are days: splits share none.
 
     With 8 draws and two trials the constant answer has 53 %, ERM 61 % by `val_env`, 59 % by `train_val`,
     and 66 % with `as_test`.
@@ -89,7 +89,7 @@ class Flights(PackagedTable):
     @classmethod
     def read_rows(cls, *files: Path) -> TableRows:
         """The flights that arrived, with the weather at the airport in the scheduled hour of departure."""
-        import pandas as pd  # not where runs of other data are trained
+        import pandas as pd  # runs of other datasets start faster without it
 
         flights, weather = files
         key = ["origin", "time_hour"]
@@ -109,11 +109,11 @@ class Flights(PackagedTable):
             torch.tensor((table[[column]].to_numpy() == [*values]).astype("float32"))
             for column, values in CHOICES.items()
         ]
-        place = {month: i for i, months in enumerate(MONTHS.values()) for month in months}
+        number = {month: i for i, months in enumerate(MONTHS.values()) for month in months}
         return TableRows(
             torch.cat([numbers, *chosen], 1),
             torch.tensor((table["arr_delay"] > 0).to_numpy("float32")),
-            torch.tensor(table["month"].map(place).to_numpy("int64")),
+            torch.tensor(table["month"].map(number).to_numpy("int64")),
             torch.tensor(date.dt.day_of_year.to_numpy("int64")),
         )
 

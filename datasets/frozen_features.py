@@ -39,12 +39,12 @@ from oodbench.yaml_values import assignments
 IN_MEMORY = 2**30
 """Features of at most so many bytes are held in memory."""
 CHUNK = 32
-"""Inputs in memory of a forward pass: they may be small, and what the network makes of them large."""
+"""Inputs in memory per forward pass: the activations of small inputs can be large."""
 SAMPLE = 4
-"""Inputs of an environment by which stored ones are known again."""
+"""Stored inputs of an environment that identify it in a hash."""
 
 _IMAGES: WeakValueDictionary[tuple[Any, ...], Dataset] = WeakValueDictionary()
-"""The datasets of images in use: features of several networks look at a folder once."""
+"""The datasets of images in use, so that a folder is listed once for the features of several networks."""
 
 
 @register(
@@ -62,10 +62,10 @@ class FrozenFeatures(FileDataset):
     """The features of any dataset of images under a network with given weights, or from a `file`.
 
     Environments, splits, clusters, attributes and metrics are that dataset's. Features are extracted once,
-    without augmentation, into the data directory: of image files and other inputs on disk by
-    `python -m oodbench.data cache FrozenFeatures`, of inputs in memory when they are first loaded. Their
-    folder is named by a hash of the network, its weights and the inputs: of image files their names, sizes
-    and times, of other inputs on disk their number and a few of each environment.
+    without augmentation, into the data directory: `python -m oodbench.data cache FrozenFeatures` does so
+    for inputs on disk, the first `load` for inputs in memory. Their folder is named by a hash of the
+    network, its weights and the inputs (names, sizes and times of image files, the number and a few of
+    other inputs on disk).
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -78,21 +78,19 @@ class FrozenFeatures(FileDataset):
         """The options of that dataset, as KEY=VALUE."""
         network: str = hparam("ResNet50")
         weights: str = hparam("imagenet")
-        """The weights of the network: a file, here or in the data directory, or as the network calls those
-        that are published. They are part of a run's id as they are given, a file by its path, unless
-        there is a `sha256`."""
+        """The weights of the network: a file, in the working or the data directory, or the network's name
+        for published ones. A run's id holds them as given, a file by its path, unless `sha256` is given."""
         network_settings: tuple[str, ...] = hparam((), neutral=())
         """Other hyperparameters of that network, as KEY=VALUE, such as `model` of timm."""
         sha256: str = hparam("", neutral="")
-        """The SHA-256 of the file of the weights, which stands in a run's id for them, wherever the file
-        is; a run stops at another file. For the network timm a plan sets it."""
+        """The SHA-256 of the file of the weights, by which a run's id names them wherever the file is; a
+        run refuses another file. A plan sets it for the network timm."""
         file: str = hparam("", neutral="")
-        """A file of numpy.savez with features that were made elsewhere, of any model: an array (N, F) for
-        each environment, its examples in the order of `load`. No network is needed then, and `sha256` is
-        that of this file."""
+        """A file of numpy.savez with the features of any model: an array (N, F) for each environment, its
+        examples in the order of `load`. No network is needed then, and `sha256` is that of this file."""
         as_test: str = hparam("", neutral="")
-        """The environment whose examples all others have: what could be reached in it as a test. Some of
-        its examples have to be unseen in training (`Environment.unseen`), as those of `EmojiStyles`."""
+        """The environment whose examples all others get: what could be reached in it as a test. Some of its
+        examples have to be unseen in training (`Environment.unseen`), as in `EmojiStyles`."""
 
     options: Options
 
@@ -124,7 +122,7 @@ class FrozenFeatures(FileDataset):
             raise unknown("environment", options.as_test, images.environments, "`as_test`")
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """The checksum of the file, or of the weights where the network's runs have it, too."""
+        """The SHA-256 of the file of features, or of the weights if the network's own runs record it."""
         if self.options.file:
             return {"sha256": sha256(self._given())}
         space = networks.get(self.options.network).Hparams
@@ -149,7 +147,7 @@ class FrozenFeatures(FileDataset):
         return self._shown(featured)
 
     def _require_memory(self, environments: Mapping[str, Environment], folder: Path) -> None:
-        """Raise MissingError if inputs are on disk, whose features only the command `cache` extracts."""
+        """Raise MissingError for inputs on disk: only the command `cache` extracts their features."""
         if any(isinstance(each.x, Stored) for each in environments.values()):
             command = f"python -m oodbench.data cache FrozenFeatures --data-dir {self.data_dir}"
             for key, value in self.changed_options.items():
@@ -161,7 +159,6 @@ class FrozenFeatures(FileDataset):
             )
 
     def _shown(self, featured: dict[str, Environment]) -> dict[str, Environment]:
-        """The environments, with `as_test` all with the examples of that one."""
         if not self.options.as_test:
             return featured
         shown = featured[self.options.as_test]
@@ -211,7 +208,7 @@ class FrozenFeatures(FileDataset):
             self._require_memory(environments, folder)
 
     def cache(self, workers: int) -> None:
-        """Extract the features, on the first GPU if there is one; of trial 0, where trials differ."""
+        """Extract the features of trial 0, on the first GPU if there is one."""
         self._weights_file()
         environments = self.images.load(0)
         self._extract(environments, self._folder(environments), workers)
@@ -272,7 +269,6 @@ class FrozenFeatures(FileDataset):
         return values | given | {"weights": weights}
 
     def _weights_file(self) -> Path | None:
-        """The file of the weights; raises MissingError that says where to put it if it is not there."""
         values = self._values(self.options.weights)
         file = Path(values["weights"])
         if file.suffix and not is_there(file):
@@ -286,7 +282,7 @@ class FrozenFeatures(FileDataset):
         return found
 
     def _sha256(self) -> str:
-        """The checksum of the weights, whose file need not be there where the options say it."""
+        """The checksum of the weights; their file is not needed if the options state it."""
         if self.options.weights == "none":
             raise UserError("FrozenFeatures needs `weights`: a file or a name such as imagenet")
         if self.options.sha256:
@@ -321,7 +317,9 @@ def _read_arrays(file: Path, digest: str, who: str) -> Mapping[str, NDArray[np.f
         with open_regular(file) as opened, opened_arrays(opened) as stored:
             arrays = {name: stored[name].astype(np.float32) for name in stored.files}
     except (AttributeError, OSError, ValueError, zipfile.BadZipFile) as error:
-        raise UserError(f"`file` of {who}: {file} is no file of numpy.savez ({error})") from error
+        raise UserError(
+            f"`file` of {who}: {file} is not a file of numpy.savez ({error})"
+        ) from error
     if not arrays or any(values.ndim != 2 for values in arrays.values()):
         raise UserError(f"`file` of {who}: {file} must have arrays (N, F)")
     return arrays

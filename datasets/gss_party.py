@@ -25,7 +25,7 @@ QUESTIONS = ("abany", "abdefect", "abnomore", "abhlth", "abpoor", "abrape", "abs
 woman's health, as the family is poor, after a rape, as the woman is single? Not every survey asks each."""
 ANSWERS = {1.0: "yes", 0.0: "no"}
 FEWEST = 3
-"""The questions that a respondent must have answered."""
+"""The number of questions that a respondent must have answered."""
 INDEPENDENT, OTHER = 3, 7
 """On the scale of parties, from strong Democrat (0) to strong Republican (6), the values of respondents
 who lean to neither party and of supporters of another party."""
@@ -48,17 +48,17 @@ class GSSParty(RTable):
 
     The General Social Survey asks another sample of adults in the United States every year or two. Inputs
     are age, years of school, race and sex as recorded by the survey, and the answers to seven questions on
-    abortion. What these say of the party drifts: of those for a legal abortion for any reason 38 % lean to
-    Republicans in the surveys of 1977 to 1988, and 38 % of those against; in the surveys of 2010 to 2018
-    it is 28 % and 52 %. The surveys until 1988 are trained on, those from 2010 on are the test, those
-    between them for validation.
+    abortion. Their relation to the party drifts: of those for a legal abortion for any reason, and of those
+    against, 38 % each lean to Republicans in the surveys of 1977 to 1988, and 28 % and 52 % in those of
+    2010 to 2018. The surveys until 1988 are trained on, those from 2010 on are the test, those between
+    are for validation.
 
     With an MLP of two layers of 64 (8 draws, three trials) the constant answer has 59 %, ERM 61 % by
     `train_val` and 64 % by `val_env`, and 70 % with `as_test`. With networks of all widths and depths ERM
-    has 68 % by `val_env`: then the head-room is just short of the 5 points that a board asks for.
+    has 68 % by `val_env`, which leaves just less than the 5 points of head-room that a board asks for.
 
     This is a study of how an association in a population drifts. It says nothing about any person, and
-    a model of it must not be used to guess the party of one.
+    a model of it must not be used to guess a person's party.
     """
 
     environments = tuple(YEARS)

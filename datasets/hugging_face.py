@@ -51,7 +51,7 @@ class HuggingFace(Manifest):
 
     @cached_property
     def files(self) -> list[Path]:
-        """The picture of each row; raises UserError, with the row, where there is none."""
+        """The file of each row's picture; raises UserError, with the row, for a missing one."""
         data, paths = self._pictures()
         held = pc.is_valid(data).to_pylist()
         names = [f"{row:08}{PurePath(path).suffix}" for row, path in enumerate(paths)]
@@ -61,11 +61,11 @@ class HuggingFace(Manifest):
         folder = self.root / ".oodbench" / f"pictures-{self.options.md5[:16]}"
         if not folder.is_dir():
             _unpack(folder, zip(names, data, strict=True))
-        places = zip(held, names, paths, strict=True)
-        return [folder / name if is_held else self.root / path for is_held, name, path in places]
+        rows = zip(held, names, paths, strict=True)
+        return [folder / name if is_held else self.root / path for is_held, name, path in rows]
 
     def _pictures(self) -> tuple[pa.ChunkedArray, list[str]]:
-        """The bytes of each row's picture, null without any, and its path, empty without one."""
+        """The bytes of each row's picture, or null, and its path, or an empty text."""
         column = arrow_table(self.path)[self.image_column]
         if pa.types.is_struct(column.type):
             names = {field.name for field in column.type}
@@ -79,7 +79,7 @@ class HuggingFace(Manifest):
 
 
 def _unpack(folder: Path, pictures: Iterable[tuple[str, Any]]) -> None:
-    """Write pictures, by name, into a folder, which other processes see when it is complete."""
+    """Write pictures into a folder that other processes see only when it is complete."""
     folder.parent.mkdir(exist_ok=True)
     unpacked = Path(tempfile.mkdtemp(dir=folder.parent))
     try:

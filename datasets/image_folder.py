@@ -28,13 +28,13 @@ SPLIT = re.compile(
 )
 """The names of folders that mean a split."""
 VALIDATION = ("dev", "eval")
-"""What else `val` is called."""
+"""Other names of `val`."""
 SUBJECT = re.compile(r"[a-z]+[-_]?\d+(?=[-_])", re.IGNORECASE)
-"""The beginning of a picture's name that may be a patient's or a thing's."""
+"""The beginning of a file name that may name a patient or a thing."""
 STRAYS = ("raw", "new folder", "untitled folder", "tmp", "temp", "backup", "unsorted")
-"""The names of folders, in lower case, that hardly mean a class or an environment."""
+"""Names of folders, in lower case, that are rarely meant as a class or an environment."""
 Names = dict[Path, tuple[str, ...]]
-"""The names of the folders that a picture is in: of the environment, the class and further ones."""
+"""The names of the folders around a picture: its environment, its class and further ones."""
 
 
 @register(
@@ -61,13 +61,13 @@ class ImageFolder(OwnImages):
         attributes: bool = hparam(False, neutral=False)
         """Whether each class's folder has a subfolder for every attribute value."""
         splits: str = hparam("", options=("", "merge", "train", "val", "test", "keep"), neutral="")
-        """Which of the folders `train`, `val`, `test` in environments, or around them, are read: `merge`
-        reads all together; `keep` takes them for classes or environments."""
+        """Which of the folders `train`, `val`, `test` inside or around environments are read: one, or all
+        with `merge`; `keep` takes them for classes or environments."""
         group: str = hparam("", neutral="")
-        r"""A regular expression that finds in a picture's path below the root what stays on one side of
-        drawn splits, such as the patient: `P\d+`, or the first parentheses of `scan_(\d+)_`."""
+        r"""A regular expression for the part of a path below the root that names a picture's group, such as
+        a patient, which stays on one side of drawn splits: `P\d+`, or the parentheses in `scan_(\d+)_`."""
         group_across: str = hparam("keep", options=("keep", "drop"), neutral="keep")
-        """Whether training keeps or drops pictures of groups that are in test environments, too."""
+        """Whether training keeps or drops pictures whose group is in a test environment, too."""
 
     options: Options
 
@@ -109,13 +109,13 @@ class ImageFolder(OwnImages):
 
     @cached_property
     def _groups(self) -> dict[str, list[str]]:
-        """The group of each picture, by environment; raises UserError for one without."""
+        """The group of each picture, by environment; raises UserError for a picture without one."""
         if not self.options.group:
             return {}
         try:
             pattern = re.compile(self.options.group)
         except re.error as error:
-            raise UserError(f"ImageFolder: `group` is no regular expression: {error}") from error
+            raise UserError(f"ImageFolder: `group` is not a regular expression: {error}") from error
         found: dict[str, list[str]] = {}
         for environment, files in self.listing().items():
             for file, _ in files:
@@ -128,7 +128,7 @@ class ImageFolder(OwnImages):
         return found
 
     def listing(self) -> Listing:
-        """All pictures in the order of their names; environments must have the same class folders."""
+        """All pictures by name; raises UserError unless environments have the same class folders."""
         root, found = self.root, self._names()
         numbers = {name: number for number, name in enumerate(self.classes)}
         listing: Listing = {name: [] for name in self.environments}
@@ -147,14 +147,14 @@ class ImageFolder(OwnImages):
                 if not (at / name).is_dir():
                     odd = next(file for file, folders in found.items() if folders[1] == name)
                     like = look_alikes([name, *seen])
-                    hint = f"move it if '{name}' is no class, or else make an empty folder"
+                    hint = f"move it if '{name}' is not a class, or else make an empty folder"
                     hint = f"{like}, name the folders alike" if like else hint
                     raise UserError(f"{why}no folder {at / name}, but there is {odd}: {hint}")
         return listing
 
     def _names(self) -> Names:
         """The names of each picture's folders, without those of splits."""
-        written: dict[str, str] = {}  # how a name in NFC is written first
+        written: dict[str, str] = {}  # by a name in NFC, its first spelling on disk
         names, start = Names(), len(self.folder.parts)
         for file in image_files(self.folder):
             if len(folders := file.parts[start:-1]) > 1:
@@ -198,7 +198,7 @@ class ImageFolder(OwnImages):
         return names
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
-        """The attributes, by the folders in the classes' folders; raises UserError for a file in none."""
+        """The attributes (N,), by the folders in those of classes; raises UserError for a file in none."""
         if not self.options.attributes:
             return None
         depth = len(self.root.parts) + 2 + (self.options.splits not in ("", "keep"))
@@ -226,7 +226,7 @@ class ImageFolder(OwnImages):
             raise UserError("ImageFolder needs its option `root`, or --data-dir DIR")
         if not self.environments:
             state = "holds no folders with images" if self.given.is_dir() else "is not there"
-            state = "is no folder" if self.given.is_file() else state
+            state = "is not a folder" if self.given.is_file() else state
             raise UserError(
                 f"ImageFolder: {self.given} {state} (it takes {self.given}/ENVIRONMENT/CLASS/IMAGE)"
             )
@@ -234,7 +234,7 @@ class ImageFolder(OwnImages):
 
     @property
     def notes(self) -> Sequence[str]:
-        """How pictures are read, which files are not, and which folders may not belong there."""
+        """How pictures are read, which files are left out, and which folders may be there by mistake."""
         root, listing = self.root, self.listing()
         at = [root / name for name in class_folders(root)]
         at += [folder / name for folder in at for name in class_folders(folder)]
@@ -259,7 +259,7 @@ class ImageFolder(OwnImages):
 
 
 def _unwrapped(root: Path) -> Path:
-    """The folder, or the only one in it, where the folders in that all have the same folders."""
+    """Enter a lone folder whose folders, the environments, all have the same folders, the classes."""
     inside = class_folders(root)
     at = root / inside[0] if len(inside) == 1 else root
     classes = {class_folders(at / name) for name in class_folders(at)}
@@ -267,7 +267,7 @@ def _unwrapped(root: Path) -> Path:
 
 
 def _same_subjects(listing: Listing) -> str:
-    """A note where pictures' names begin, as `P012_3.png`, with what recurs in several environments."""
+    """A note if all file names begin as `P012_3.png` does, and environments share such beginnings."""
     begun = {
         name: [match[0] for file, _ in files if (match := SUBJECT.match(file.name))]
         for name, files in listing.items()

@@ -102,7 +102,7 @@ NO_LETTERS = (
 
 
 class Face(NamedTuple):
-    """A face of a font, with the characters that were asked for as SVG."""
+    """A face of a font, with its drawings of characters as SVG."""
 
     kind: str
     name: str
@@ -110,7 +110,7 @@ class Face(NamedTuple):
 
 
 def faces(files: Mapping[str, Files], characters: str, who: str) -> list[Face]:
-    """The faces that have all characters, and say which lack one; raises UserError for what is no font."""
+    """The faces that have all characters, saying which others lack one; raises UserError for bad fonts."""
     from oodbench.terminal import terminal  # rich draws random numbers as it is imported
 
     chosen: list[tuple[str, str, bytes]] = []
@@ -183,9 +183,9 @@ class LetterFonts(DrawnPictures):
 
     Every environment is a kind of font, with the 26 letters of each of its faces, black on white and as
     large as fits: 22 faces of text, 27 monospaced, 14 of handwriting, 9 of pixels and 159 display faces. A
-    trial keeps a quarter of the faces of each kind for where it is held out, and a fifth of the others for
-    the `out` splits. The faces are packages of npm and Debian, and those that matplotlib brings, which
-    `python -m oodbench.data make LetterFonts` fetches and draws.
+    trial keeps a quarter of the faces of a kind for its test, and a fifth of the others for the `out`
+    splits. The faces are from npm, Debian and matplotlib; `python -m oodbench.data make LetterFonts`
+    fetches and draws them.
 
     Accuracy on display fonts in the sweep `letter-fonts`: ERM 35.1 ± 3.0 %,
     ceiling 55.4 ± 0.6 %, constant 3.8 %.

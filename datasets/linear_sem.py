@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Dataset, Environment, Metadata, register
-from oodbench.errors import UserError
+from oodbench.datasets import Dataset, Environment, Metadata, numbered_environments, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -20,8 +19,7 @@ class Model:
     """The coefficients of one structural equation model, with k = `dim`."""
 
     hx: Tensor
-    """(k, k): the weights from the confounder H to the causes X; the names of the others say likewise
-    from what to what they lead."""
+    """(k, k): the weights from the confounder H to the causes X; the others are named alike."""
     hy: Tensor
     hz: Tensor
     xy: Tensor
@@ -76,13 +74,8 @@ class LinearSEM(Dataset):
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
-        self.environments = tuple(f"{scale:g}" for scale in options.scales)
-        distinct = len(set(self.environments))
-        if distinct < max(2, len(options.scales)) or not all(e > 0 for e in options.scales):
-            raise UserError(
-                f"'scales' in the options of {self.name} must be at least two distinct numbers "
-                f"above 0, not {list(options.scales)}"
-            )
+        valid = all(scale > 0 for scale in options.scales)
+        self.environments = numbered_environments(self, "scales", valid, " above 0")
         self.test_environments = self.environments[-1:]
         self.input_shape = (2 * options.dim,)
         self.task = Task("regression")
@@ -134,7 +127,7 @@ class LinearSEM(Dataset):
     def predictor_metrics(
         self, predict: Callable[[Tensor], Tensor], trial: int
     ) -> dict[str, float]:
-        """Errors of the weights of a linear predictor; nothing for one that is not linear.
+        """Errors of a linear predictor's weights; empty for a predictor that is not linear.
 
         With w the weights in terms of (X, Z), S times those in terms of the inputs: `causal_error`
         is the mean squared difference between X's w and the row sums of W_xy, `noncausal_error`
@@ -158,16 +151,13 @@ class LinearSEM(Dataset):
 
 
 def named_weights(predict: Callable[[Tensor], Tensor], names: Sequence[str]) -> dict[str, float]:
-    """The weights of a predictor of one output by their inputs' names; none if it is not linear."""
+    """The weights of a linear predictor by the inputs' `names`; empty if it is not linear."""
     weights = linear_weights(predict, len(names))
     return {} if weights is None else dict(zip(names, weights.flatten().tolist(), strict=True))
 
 
 def linear_weights(predict: Callable[[Tensor], Tensor], dim: int) -> Tensor | None:
-    """The weights (dim, C) of a predictor of inputs (N, dim), its intercept aside.
-
-    None for one that is not linear, judged by random inputs.
-    """
+    """Weights (dim, C) of a predictor of inputs (N, dim); None if random inputs show it is not linear."""
     generator = torch.Generator().manual_seed(0)
     probes = torch.cat([torch.eye(dim), torch.randn(2 * dim, dim, generator=generator)])
     outputs = predict(torch.cat([torch.zeros(1, dim), probes]))

@@ -11,7 +11,7 @@ from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 DIM = 5
-"""How many inputs are invariant, and how many spurious."""
+"""The number of invariant inputs, and of spurious ones."""
 SCALES = (0.1, 1.5, 2.0)
 """Example 1: the noise's standard deviation in the first environments."""
 SHARES = ((0.95, 0.3), (0.97, 0.5), (0.99, 0.7))
@@ -45,10 +45,9 @@ class LinearUnitTests(Dataset):
       class 1, half of each, and an environment's mu = N(0, 1).
 
     Each training environment E0, E1, ... has further draws `E0-validation` for selection and `E0-test`,
-    in which z is shuffled over the examples, so that it says nothing of the target. With
-    `oracle` it is in all of them. From the fourth environment on s is 10^U(-2, 1) in Example 1, and p
-    is U(0.9, 1), s U(0.3, 0.7) in Example 2. A trial is one draw of everything, which `scrambled`
-    and `oracle` do not change.
+    in which z is shuffled over the examples, so that it is independent of the target; `oracle` shuffles
+    it everywhere. From the fourth environment on s is 10^U(-2, 1) in Example 1, and p is U(0.9, 1),
+    s U(0.3, 0.7) in Example 2. `scrambled` and `oracle` do not change what a trial draws.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -78,15 +77,13 @@ class LinearUnitTests(Dataset):
         """Inputs (N, 10) and targets, (N, 1) in Example 1, else (N,), of each environment."""
         rotation = torch.eye(2 * DIM, dtype=torch.double)
         if self.options.scrambled:
-            normal = self._normal(
-                self.generator(trial, self.options.example, "rotation"), 2 * DIM, 2 * DIM
-            )
-            rotation = torch.linalg.qr(normal).Q
+            generator = self.generator(trial, self.options.example, "rotation")
+            rotation = torch.linalg.qr(self._normal(generator, 2 * DIM, 2 * DIM)).Q
         environments = {}
         for name in self.environments:
-            place = int(name.partition("-")[0].removeprefix("E"))
+            number = int(name.partition("-")[0].removeprefix("E"))
             generator = self.generator(trial, self.options.example, name)
-            x, z, y = self._examples(trial, place, generator)
+            x, z, y = self._examples(trial, number, generator)
             order = torch.randperm(len(z), generator=generator)
             if self.options.oracle or name in self.test_environments:
                 z = z[order]
@@ -97,25 +94,23 @@ class LinearUnitTests(Dataset):
         return torch.randn(shape, generator=generator, dtype=torch.double)
 
     def _examples(
-        self, trial: int, place: int, generator: torch.Generator
+        self, trial: int, number: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x and z, (N, 5) each, and the targets of the environment at a place."""
+        """x and z, (N, 5) each, and the targets of the environment of a number."""
         n = self.options.num_examples
-        of_environment = self.generator(trial, self.options.example, "environment", place)
+        of_environment = self.generator(trial, self.options.example, "environment", number)
         first, second = torch.rand(2, generator=of_environment, dtype=torch.double).tolist()
         noise_x, noise_z = self._normal(generator, 2, n, DIM)
         if self.options.example == 1:
-            scale = SCALES[place] if place < len(SCALES) else 10 ** (3 * first - 2)
-            xy, yz = (
-                self._normal(self.generator(trial, self.options.example, "weights"), 2, DIM, DIM)
-                / DIM
-            )
+            scale = SCALES[number] if number < len(SCALES) else 10 ** (3 * first - 2)
+            weights = self.generator(trial, self.options.example, "weights")
+            xy, yz = self._normal(weights, 2, DIM, DIM) / DIM
             x = scale * noise_x
             y = x @ xy + scale * self._normal(generator, n, DIM)
             return x, y @ yz + noise_z, y.sum(1, keepdim=True)
         if self.options.example == 2:
             drawn = 0.9 + 0.1 * first, 0.3 + 0.4 * second
-            agree, cows = SHARES[place] if place < len(SHARES) else drawn
+            agree, cows = SHARES[number] if number < len(SHARES) else drawn
             uniform = torch.rand(2, n, 1, generator=generator, dtype=torch.double)
             animal = torch.where(uniform[0] < cows, 1.0, -1.0)
             background = torch.where(uniform[1] < agree, animal, -animal)

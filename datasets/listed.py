@@ -36,17 +36,16 @@ from oodbench.tasks import Task
 
 SPLITS = ("in", "out")
 SEVERAL = 10
-"""More classes that are fractions are rather real targets."""
+"""More classes than these that are fractions are taken for real targets."""
 
 
 class Listed(Dataset):
     """Examples that a file lists, one a row, with a target and an environment.
 
-    The file is CSV, JSON, Parquet or Arrow, or a folder: Parquet's, or of `Dataset.save_to_disk`.
+    The file is CSV, JSON, Parquet or Arrow, or a folder of Parquet files or of `Dataset.save_to_disk`.
 
     A column `split` (`in` or `out`) replaces the drawn split. Environments are in the order in which
-    people count. All trials have the same data. Real targets are standardised for training, and scored in
-    their own units.
+    people count. All trials have the same data. Real targets are standardised in training alone.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -54,17 +53,16 @@ class Listed(Dataset):
         """The file and what its columns mean."""
 
         file: str = hparam("")
-        """The file's or the folder's path under the data directory, or else under the working directory."""
+        """The path of the file or folder under the data directory, or else the working directory."""
         md5: str = hparam("")
-        """The md5 of the file, so that other contents make other runs; it is taken from the file if not
-        given."""
+        """The md5 of the file, so that other contents make other runs; by default computed."""
         encoding: str = hparam("", neutral="")
-        """The file's encoding; found unless it is given."""
+        """The file's encoding; by default detected."""
         separator: str = hparam("", neutral="")
-        """What separates the columns: a character, `comma`, `semicolon`, `tab`, `bar` or `blank`; found
-        unless it is given."""
+        """What separates columns, by default detected: a character, `comma`, `semicolon`, `tab`, `bar` or
+        `blank`."""
         decimal: str = hparam("", options=("", ".", ","), neutral="")
-        """The decimal sign of numbers; found unless it is given."""
+        """The decimal sign of numbers; by default detected."""
         target: str = hparam(
             "target", no_list="several labels an example need a dataset with the task `multilabel`"
         )
@@ -74,20 +72,18 @@ class Listed(Dataset):
         environment: str = hparam("environment")
         """The column of the environments' names."""
         attribute: str = hparam("", neutral="")
-        """The column of the examples' attribute, if there is one."""
+        """The column of the examples' attribute, if any."""
         group: str = hparam("", neutral="")
-        """The column whose equal values (a patient, a day) stay on one side of a drawn split, if there is
-        one."""
+        """The column, if any, whose equal values (a patient, a day) stay on one side of a drawn split."""
         group_across: str = hparam("keep", options=("keep", "drop"), neutral="keep")
-        """What becomes of examples of training environments whose group a held-out environment has, too:
-        `keep` trains on them, `drop` leaves them out."""
+        """Whether training keeps or drops examples whose group is in a held-out environment, too."""
         test_environments: tuple[str, ...] = hparam(())
         """The default test environments; the last one with at least 30 examples if none are given."""
 
     options: Any
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
-        """Read the file's rows. Raises UserError, with the line, for what cannot be used."""
+        """Read the file; raises UserError, with the line, for values that cannot be used."""
         if not options.file:
             raise UserError(f"{self.name} needs a file: give the dataset's option `file`")
         self.path = (data_dir or Path()) / options.file
@@ -98,12 +94,12 @@ class Listed(Dataset):
         if options.md5 not in ("", checksum):
             raise UserError(
                 f"{self.path} has changed since these runs were planned (its md5 was {options.md5} "
-                f"and is {checksum}); use another file name, or plan anew with another --out"
+                f"and is {checksum}); use another file name, or plan again with another --out"
             )
         super().__init__(replace(options, md5=checksum), data_dir)
         self.rows = _cells(self.path, checksum, options.encoding, options.separator)
         self._roles: dict[str, Reading] = {}
-        """The readings of the columns that are no inputs, by their names."""
+        """How columns are read that an option gives a role, by name."""
         self._refuse_a_second_header()
         names = self._words("environment", options.environment)
         self.places = {
@@ -138,7 +134,7 @@ class Listed(Dataset):
 
     @property
     def label(self) -> str:
-        """The file's name and what else is not usual."""
+        """The file's name and the options without their default."""
         unsaid = ("file", "md5", "test_environments", "encoding", "separator", "decimal")
         changed = {k: v for k, v in self.changed_options.items() if k not in unsaid}
         said = {k: f"[{', '.join(v)}]" if isinstance(v, tuple) else v for k, v in changed.items()}
@@ -152,7 +148,7 @@ class Listed(Dataset):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Sentences on how the file was read and what environments differ in, where that is unusual."""
+        """Sentences on unusual readings of the file, and on how environments differ."""
         read: dict[tuple[str, str], list[str]] = {}
         for r in self.readings:
             if r.unusual:
@@ -168,7 +164,7 @@ class Listed(Dataset):
         return [*of_classes, *self.rows.notes, *said, *others]
 
     def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
-        """The environments, given the inputs of each."""
+        """The environments with these `inputs`, by name."""
         return {
             name: Environment(
                 inputs[name],
@@ -193,7 +189,7 @@ class Listed(Dataset):
         return Cells(path, self.options.encoding, self.options.separator)
 
     def _words(self, role: str, column: str) -> npt.NDArray[np.object_]:
-        """The texts of the rows in the column of a role; raises UserError for an empty one."""
+        """The texts (N,) in the column of a role; raises UserError for an empty one."""
         words, note = one_spelling(self.rows.texts(column))
         distinct = set(words)
         names = [f"{mark} is a name here, not a gap" for mark in MARKS if mark in distinct]
@@ -204,12 +200,12 @@ class Listed(Dataset):
         return words
 
     def _refuse_a_second_header(self) -> None:
-        """Raise UserError for a row that is the header again, as in files that were joined."""
+        """Raise UserError for a row that repeats the header, as in files that were joined."""
         names = self.options.environment, self.options.target
         environment, target = (pc.equal(self.rows.cells(name), name) for name in names)
         row = pc.index(pc.and_(environment, target), True).as_py()
         if row >= 0:
-            raise UserError(f"{self.rows.place(row)} is the header again; leave it out")
+            raise UserError(f"{self.rows.place(row)} repeats the header; leave it out")
 
     def _test_environments(self) -> tuple[str, ...]:
         if not self.options.test_environments:
@@ -243,7 +239,7 @@ class Listed(Dataset):
         return Task("multiclass", len(names)), classes, names
 
     def _check_classes(self, names: Sequence[str]) -> None:
-        """Raise UserError for one class, and for classes that are rather real numbers."""
+        """Raise UserError for a single class, and for classes that look like real numbers."""
         where = f"{self.path}: the target '{self.options.target}'"
         if len(names) == 1:
             raise UserError(f"{where} has one class only, '{names[0]}'")
@@ -270,16 +266,13 @@ class Listed(Dataset):
 
 @lru_cache(maxsize=2)
 def _cells(path: Path, md5: str, encoding: str, separator: str) -> Cells:
-    return Cells(path, encoding, separator)  # other contents have another md5
+    return Cells(path, encoding, separator)  # `md5` tells other contents apart
 
 
 def class_notes(
     classes: Mapping[str, Mapping[str, int]], test_environments: Sequence[str]
 ) -> list[str]:
-    """Sentences on the classes that not all environments have.
-
-    `classes` has the number of examples of each class by environment and class.
-    """
+    """Sentences on classes that some environments lack, from counts by environment and class."""
     notes = []
     for name, of_here in classes.items():
         size = sum(of_here.values())
@@ -310,5 +303,5 @@ def class_notes(
 
 
 def _numbered(texts: Sequence[str] | npt.NDArray[Any]) -> Tensor:
-    """The index of each text among the sorted ones, (N,)."""
+    """Indices (N,) of the texts among the sorted distinct ones."""
     return torch.from_numpy(np.unique(np.asarray(texts, dtype=object), return_inverse=True)[1])

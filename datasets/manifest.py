@@ -24,7 +24,7 @@ from .listed import Listed
     ),
 )
 class Manifest(Listed, OwnImages):
-    """Image files that a column `path` names, from the folder of the file that lists them or absolutely."""
+    """Image files that a column `path` names, absolutely or relative to the folder of the listing file."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Listed.Options, OwnImages.Options):
@@ -62,7 +62,7 @@ class Manifest(Listed, OwnImages):
         return files
 
     def _nearest(self, text: str) -> str:
-        """The end of a path of another computer that is there, or the nearest name in its folder."""
+        """The end of another computer's path that is a file here, or the nearest name in its folder."""
         folders = PureWindowsPath(text).parts  # it takes slashes, too
         ends = ("/".join(folders[i:]) for i in range(1, len(folders)))
         if found := next((end for end in ends if (self.root / end).is_file()), ""):
@@ -87,7 +87,7 @@ class Manifest(Listed, OwnImages):
         }
 
     def check(self) -> None:
-        """Raise UserError, with the line, for an image that is missing or unreadable."""
+        """Raise UserError, with the line, for a missing or unreadable image."""
         try:
             super().check()
         except UserError as error:

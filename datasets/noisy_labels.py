@@ -22,7 +22,7 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package `dataset-fashion-mnist` keeps the files, as .gz."""
 CLASSES = 10
 DIGITS = 1400
-"""The first of scikit-learn's 1,797 scans of digits are the training images, the others the test's."""
+"""The training images among scikit-learn's 1,797 scans of digits; the others are test images."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Images:
     """A set of training and test images of ten classes, in torchvision's layout."""
 
     source: str
-    """The class of torchvision.datasets that downloads it, if anything has to."""
+    """The class of torchvision.datasets that downloads it; empty if no download is needed."""
     shape: tuple[int, int, int]
     mean: tuple[float, ...]
     """The mean by which a channel's values in [0, 1] are normalised, with the standard deviation `std`."""
@@ -98,9 +98,9 @@ class NoisyLabels(FileDataset):
     Section 4.2 and its code. The one training environment is `train`; `test` has clean test images.
     The training images whose redrawn label is wrong are also there as `mislabeled`, with
     that wrong label. It counts as a test environment because nobody trains on this copy: there
-    accuracy is the share memorized, chance is a tenth, and whoever ignores the noise has less. Its
-    average with `test` says nothing. Train on all of `train`, as the paper did, with `holdout: 0`
-    in the sweep: else the copies of images in the `out` split were never seen.
+    accuracy is the share memorized, chance is a tenth, and a method that ignores the noise has less.
+    Its average with `test` says nothing. Train on all of `train`, as the paper did, with `holdout: 0`
+    in the sweep: otherwise the copies of images in the `out` split were never seen.
 
     Which images, labels and noise are drawn depends on the trial alone, so that a larger `fraction`
     changes more labels of the same images. Inputs are normalised by channel.
@@ -121,9 +121,8 @@ class NoisyLabels(FileDataset):
         num_test_examples: int = hparam(0, low=0)
         """The number of test images, which the trial draws; 0 takes all."""
         same_data: bool = hparam(False, neutral=False)
-        """Whether all trials have the same images, labels and noise, and differ in initial weights and
-        batches alone: then an example has an error rate over trials (arXiv:1706.05394, section
-        3.3.1)."""
+        """Whether trials share images, labels and noise, and differ in initial weights and batches alone,
+        which gives an example an error rate over trials (arXiv:1706.05394, section 3.3.1)."""
         critical: int = hparam(0, low=0, neutral=0)
         """The number of test images whose `critical_sample_ratio` is recorded at each evaluation:
         the share that `oodbench.critical_samples` finds in the paper's box. 0 records none."""
@@ -159,7 +158,7 @@ class NoisyLabels(FileDataset):
             raise MissingError(f"{error} or with `{debian}`", error.command) from None
 
     def command(self, data_dir: object) -> str:
-        """The command that fetches the data, which names the base where it is not the usual one."""
+        """The command that fetches the data; it names a base other than the default."""
         usual = self.options.base == type(self.options).base
         return super().command(data_dir) + ("" if usual else f" --set base={self.options.base}")
 
@@ -208,7 +207,7 @@ class NoisyLabels(FileDataset):
         return {"critical_sample_ratio": float(found.float().mean())}
 
     def _drawn(self, trial: int, what: str, count: int, total: int) -> Tensor:
-        """Sorted positions of `count` of the images; raises UserError if there are not so many."""
+        """Sorted indices of `count` random images, 0 for all; raises UserError if there are fewer."""
         if count > total:
             raise UserError(f"{self.label}: {self.options.base} has {total} images, not {count}")
         order = torch.randperm(total, generator=self.generator(trial, what))
@@ -247,7 +246,7 @@ class CIFARNoise(NoisyLabels):
 
 @lru_cache(maxsize=2)
 def _read(base: str, files: tuple[Path, ...]) -> tuple[Tensor, ...]:
-    """Training images as bytes (N, C, H, W) and labels (N,), then those of the test."""
+    """Training images as bytes (N, C, H, W) and labels (N,), then the test's."""
     if base == "digits":
         scans, digits = read_digits()
         images = (scans * 255).round().to(torch.uint8).unsqueeze(1)

@@ -17,7 +17,7 @@ from oodbench.datasets import register
 class OfficeHome(Suite):
     """65 kinds of things from offices and homes in pictures of four kinds (15,588 images).
 
-    The numbers of each kind are from memory; they add up to what is published of the whole.
+    The number of images of each kind is from memory; the sum is the published one.
     """
 
     source = "https://www.hemanthdv.org/officeHomeDataset.html"

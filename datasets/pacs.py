@@ -17,7 +17,7 @@ from oodbench.datasets import register
 class PACS(Suite):
     """Seven classes of objects in art paintings, cartoons, photographs and sketches (9,991 images).
 
-    The numbers of images are those of arXiv:2003.06054; what comes with the data says no licence.
+    The numbers of images are those of arXiv:2003.06054; the data come without a licence.
     """
 
     source = "https://dali-dl.github.io/project_iccv2017.html"

@@ -1,4 +1,4 @@
-"""The very models and examples behind two papers' linear studies."""
+"""The models and examples behind two papers' linear studies, number for number."""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ class PublishedSEM(LinearSEM):
     those behind the published numbers, so that ours can be compared model by model. The results
     stored with the code of arXiv:1907.02893 have a seed for each model, which is its trial; those of
     arXiv:2003.00688 (`one_stream`, with `unit_weights` false) draw all models from seed 0, one
-    after another. The last of `scales`, which neither paper has, is of our own noise.
+    after another. The noise of the last of `scales`, which neither paper has, is ours.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class PublishedSEM(LinearSEM):
         return drawn[environment] if environment in drawn else super().noise(trial, environment)
 
     def _drawn(self, trial: int) -> tuple[Model, dict[str, Tensor]]:
-        """A trial's model and its environments' noise, in the order in which the code draws them."""
+        """A trial's model and its environments' noise, drawn in the order of the released code."""
         o, k = self.options, self.options.dim
         seed, before = (0, trial) if o.one_stream else (trial, 0)
         generator = torch.Generator().manual_seed(seed)

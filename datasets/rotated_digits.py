@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import scipy
 import torch
 
-from oodbench.datasets import Dataset, Environment, Metadata, permutation, register
+from oodbench.datasets import Dataset, Environment, Metadata, dealt, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -28,10 +28,10 @@ DEGREES = (0, 15, 30, 45, 60, 75)
 class RotatedDigits(Dataset):
     """1,797 real 8x8 scans of digits, rotated by 0 to 75 degrees; they need no download.
 
-    The scans are those of `sklearn.datasets.load_digits`. In an order drawn by the trial they are dealt
-    out to the environments in turn, which hence share none (299 or 300 each). Inputs are (1, 8, 8) in
-    [0, 1], rotated anticlockwise about their centre, bilinearly, black outside. Angles beyond those
-    trained on are held out: 60 degrees for validation, 75 for the test.
+    The scans are those of `sklearn.datasets.load_digits`, dealt out in an order drawn by the trial, so
+    that environments (299 or 300 scans each) share none. Inputs are (1, 8, 8) in [0, 1], rotated
+    anticlockwise about their centre, bilinearly, black outside. Larger angles than in training are held
+    out: 60 degrees for validation, 75 for the test.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -52,14 +52,12 @@ class RotatedDigits(Dataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial."""
         images, digits = read_digits()
-        order = permutation(self, len(images), trial)
         environments = {}
-        for i, degree in enumerate(DEGREES):
-            scans = order[i :: len(DEGREES)]
-            angle = DEGREES[-1] if self.options.as_test else degree
+        for name, scans in dealt(self, len(images), trial).items():
+            angle = DEGREES[-1] if self.options.as_test else int(name)
             turned = scipy.ndimage.rotate(
                 images[scans].numpy(), angle, axes=(2, 1), reshape=False, order=1
             )
             x = torch.from_numpy(turned).clamp(0, 1).unsqueeze(1)
-            environments[str(degree)] = Environment(x, digits[scans].long())
+            environments[name] = Environment(x, digits[scans].long())
         return environments

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from oodbench.datasets import Environment, FileDataset, Metadata, permutation, register
+from oodbench.datasets import Environment, FileDataset, Metadata, dealt, register
 from oodbench.tasks import Task
 
 from . import colored_mnist
@@ -25,9 +25,8 @@ CHECKSUMS = {
 
 
 class DealtMNIST(FileDataset):
-    """All 70,000 images of MNIST, in an order drawn by the trial, dealt out in turn.
+    """All 70,000 images of MNIST, dealt out to the environments in an order drawn by the trial.
 
-    Image i of the order goes to environment i modulo their number, which hence share no image.
     DomainBed's code draws another order for every run; here all runs of a trial share it.
     """
 
@@ -43,12 +42,8 @@ class DealtMNIST(FileDataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = _mnist(*(self.file(path) for path in sorted(CHECKSUMS)))
-        order = permutation(self, len(images), trial)
-        environments = {}
-        for i, (name, degree) in enumerate(
-            zip(self.environments, self.degrees_of_change, strict=True)
-        ):
-            part = order[i :: len(self.environments)]
+        environments, parts = {}, dealt(self, len(images), trial)
+        for (name, part), degree in zip(parts.items(), self.degrees_of_change, strict=True):
             generator = self.generator(trial, name)
             environments[name] = self.changed(images[part.numpy()], digits[part], degree, generator)
         return environments

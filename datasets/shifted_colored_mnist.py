@@ -50,7 +50,7 @@ class ShiftedColoredMNIST(ColoredMNIST):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(ColoredMNIST.Options):
-        """The property that is out of balance between the training environments, and by how much."""
+        """The property that differs between the training environments, and by how much."""
 
         imbalance: str = hparam("class", options=("class", "digit", "colour"))
         share: float = hparam(0.5, low=0.0, high=1.0)
@@ -81,7 +81,7 @@ class ShiftedColoredMNIST(ColoredMNIST):
         return environments
 
     def _kept(self, digits: Tensor, share: float) -> Tensor:
-        """Whether an environment keeps each image, (N,): the first ones of every group of digits."""
+        """Mask (N,) of the images that an environment keeps: the first of every group of digits."""
         if self.options.imbalance == "colour":
             return torch.ones(len(digits), dtype=torch.bool)
         kept = torch.zeros(len(digits), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Spawrious: breeds of dogs before backgrounds that go with them, until they do not."""
+"""Spawrious: breeds of dogs in front of backgrounds that go with them, until they do not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +18,9 @@ from oodbench.tasks import Task
 BREEDS = ("bulldog", "corgi", "dachshund", "labrador")
 BACKGROUNDS = ("beach", "desert", "dirt", "jungle", "mountain", "snow")
 TOTAL = 3168
-"""The number of images of a breed before a background in one of the two folders."""
+"""The number of images of a breed in front of a background in one of the two folders."""
 SHARES = (0.97, 0.87)
-"""The share of a breed's images that are before its background, in the two training environments
-(`O2O`)."""
+"""The share of a breed's images in front of its background in each training environment (`O2O`)."""
 GROUPS = {
     "O2O_easy": ("desert jungle dirt snow", "dirt snow desert jungle", "beach"),
     "O2O_medium": ("mountain beach dirt jungle", "jungle dirt beach snow", "desert"),
@@ -30,11 +29,11 @@ GROUPS = {
     "M2M_medium": ("beach snow mountain desert", "desert mountain beach snow", ""),
     "M2M_hard": ("dirt jungle snow beach", "snow beach dirt jungle", ""),
 }
-"""The backgrounds in training and in the test, and of the rest of the training images."""
+"""The backgrounds in training, in the test, and of the other training images."""
 ORDER = ("bulldog", "dachshund", "labrador", "corgi")
 """The breeds to which the backgrounds belong, in turn."""
 SWAPPED = (1, 0, 3, 2)
-"""By breed, the place of the breed whose background it has in the other half (`M2M`)."""
+"""By breed, the index of the one whose background it has in the second training environment (`M2M`)."""
 
 
 @register(
@@ -47,14 +46,13 @@ SWAPPED = (1, 0, 3, 2)
     ),
 )
 class Spawrious(Published):
-    """Four breeds of dogs before six backgrounds, in generated pictures; six variants.
+    """Four breeds of dogs in front of six backgrounds, in generated pictures; six variants.
 
-    `O2O`: in training 97 % (first environment) or 87 % (second) of a breed are before one background
-    and the rest before a background that all share; in the test each breed has another's. `M2M`: pairs
-    of breeds share two backgrounds, swapped between the environments; in the test the pairs change
-    places. The background is the attribute. After the authors' code in DomainBed, but the files of a
-    folder are taken in the order of their names, where that takes them as the disk has them. Layout:
-    spawrious224/{0,1}/BACKGROUND/BREED/.
+    `O2O`: in training 97 % (first environment) or 87 % (second) of a breed have one background and the
+    rest one that all share; in the test each breed has another's. `M2M`: pairs of breeds share two
+    backgrounds, swapped between the environments; in the test the pairs exchange them. The background
+    is the attribute. This is the authors' code in DomainBed, except that a folder's files are taken by
+    name, not in the order of the disk. Layout: spawrious224/{0,1}/BACKGROUND/BREED/.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -76,7 +74,7 @@ class Spawrious(Published):
         self.input_shape = (3, options.size, options.size)
 
     def listing(self) -> Listing:
-        """All files of the variant; raises UserError if a folder has fewer than it takes."""
+        """All files of the variant; raises UserError for a folder with too few."""
         training, test, filler = GROUPS[self.options.variant]
         seen, unseen = training.split(), test.split()
         listing: Listing = {name: [] for name in self.environments}
@@ -92,7 +90,7 @@ class Spawrious(Published):
         return listing
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor:
-        """The backgrounds, by the folders that hold those of the breeds."""
+        """The backgrounds (N,), by the folders around those of the breeds."""
         return torch.tensor([BACKGROUNDS.index(file.parents[1].name) for file in files])
 
     def _files(

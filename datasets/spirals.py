@@ -34,10 +34,10 @@ class Spirals(Dataset):
     that is drawn once per environment; in `test` it is noise. Pooled environments can be
     memorised; only the spirals carry over.
 
-    Each environment depends on (trial, its own name) and the sizes alone. The draws follow the
-    order of the released code, which also draws signatures that it does not use; we do not.
+    An environment depends on the trial, its name and the sizes alone. The draws are in the order of
+    the released code, without the signatures that it draws and does not use.
 
-    The paper's own text says 32 environments, 32 shortcut dimensions, 1280 examples and N(0, 0.1)
+    The paper's text says 32 environments, 32 shortcut dimensions, 1280 examples and N(0, 0.1)
     shortcuts next to raw spirals: `num_environments: 32, shortcut_dims: 32, num_examples: 1280,
     shortcut_scale: 0.1, standardize: false`.
     """
@@ -48,10 +48,9 @@ class Spirals(Dataset):
 
         num_environments: int = hparam(16, low=1, high=10_000)
         num_validation: int = hparam(0, low=0, high=10_000)
-        """The number of further environments, with signatures of their own, that are held out for selection
-        by default."""
+        """The number of further environments, each with a signature, that are held out for selection."""
         num_examples: int = hparam(1024, low=2)
-        """The number of examples of every environment but `test`."""
+        """The number of examples of every environment except `test`."""
         num_test_examples: int = hparam(2000, low=2)
         shortcut_dims: int = hparam(16, low=0)
         shortcut_scale: float = hparam(1.0, low=0.0)

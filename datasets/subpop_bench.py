@@ -1,12 +1,11 @@
 """Data in the folders of SubpopBench (arXiv:2302.12254), as its scripts store them.
 
-A folder DATA_DIR has, for each set, files and a table that SubpopBench has written: a row an example, with
-the columns `filename`, `split` (0, 1, 2: train, validation, test), `y` (the class) and `a` (the
-attribute). The three splits are environments. `train` is trained on whole, `validation` selects, and groups
-of class and attribute are what shifts between them: `--rule val_env:worst_group_accuracy` and the key
-`attributes` of a sweep have its three settings.
+For each set DATA_DIR has files and a table that SubpopBench has written: an example a row, with the columns
+`filename`, `split` (0, 1, 2: train, validation, test), `y` (the class) and `a` (the attribute). Splits are
+environments: all of `train` is trained on, `validation` selects, and groups of class and attribute shift.
+`--rule val_env:worst_group_accuracy` and a sweep's key `attributes` give its three settings.
 
-Networks and steps are SubpopBench's, but for texts: BERT is DistilBERT here, of the same vocabulary.
+Networks and steps are SubpopBench's, except that BERT is DistilBERT here, with the same vocabulary.
 """
 
 from abc import abstractmethod
@@ -23,7 +22,7 @@ from oodbench.data import encodings
 from oodbench.data.pictures.pixels import opened
 from oodbench.data.streams import Prepared
 from oodbench.data.tables.cells import Cells
-from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata, register
+from oodbench.datasets import IMAGENET, Environment, Metadata, SampledDataset, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -33,11 +32,11 @@ SPLITS = {"0": "train", "1": "validation", "2": "test"}
 SOURCE = "the scripts of https://github.com/YyzHarry/SubpopBench make it"
 
 
-class SubpopBench(FileDataset):
+class SubpopBench(SampledDataset):
     """A set of SubpopBench, see the module."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(FileDataset.Options):
+    class Options(SampledDataset.Options):
         """The size of an input, and whether the network is pretrained."""
 
         size: int = hparam(0, low=0)
@@ -89,14 +88,14 @@ class SubpopBench(FileDataset):
 
     @abstractmethod
     def items(self) -> Sequence[Any]:
-        """What each row names, to be prepared; raises UserError, with the line, for what is not there."""
+        """The item of each row, for `prepare`; raises UserError, with the line, for a missing file."""
 
     @abstractmethod
     def prepare(self) -> Callable[[Any], Tensor]:
         """The function from an item to an input."""
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The three splits, the same in every trial; inputs stay on disk, but for texts."""
+        """The three splits, the same in every trial; inputs other than texts stay on disk."""
         splits = torch.tensor([int(n) for n in self._numbers("split", len(SPLITS))])
         y, a = (
             torch.tensor(self._numbers(column, len(names)))
@@ -107,25 +106,20 @@ class SubpopBench(FileDataset):
         items, prepare = self.items(), self.prepare()
         environments = {}
         for number, name in SPLITS.items():
-            places = (splits == int(number)).nonzero().squeeze(1)
-            if not len(places):
+            index = (splits == int(number)).nonzero().squeeze(1)
+            if not len(index):
                 raise UserError(f"{self.rows.path} has no row of the split {number} ({name})")
-            chosen = [items[i] for i in places.tolist()]
+            chosen = [items[i] for i in index.tolist()]
             x = Prepared(chosen, prepare, self.input_shape)
-            environments[name] = Environment(x, y[places], attributes=a[places])
+            environments[name] = Environment(x, y[index], attributes=a[index])
         return environments
-
-    def check(self) -> None:
-        """Read the table and an example of each split."""
-        for environment in self.load(0).values():
-            environment.x.read(torch.tensor([0]))
 
     def download(self, data_dir: Path) -> None:
         """Raise UserError with the scripts that make the folder."""
         raise UserError(f"{self.name} is in {data_dir / self.metadata.folder}: {SOURCE}")
 
     def _numbers(self, column: str, count: int) -> list[int]:
-        """A column of integers from 0 to `count` - 1; raises UserError, with the line, for others."""
+        """A column of integers below `count`; raises UserError, with the line, for another value."""
         texts, known = self.rows.texts(column), {str(n): n for n in range(count)}
         for row, text in enumerate(texts):
             if text not in known:
@@ -140,7 +134,7 @@ class SubpopImages(SubpopBench):
     images: ClassVar[str] = ""
     """The folder of the images, inside the folder of the dataset."""
     margin: ClassVar[float] = 1.0
-    """How much larger images are than their centre, which is the input."""
+    """The factor by which images are larger than their centre, the input."""
     crop: ClassVar[bool] = False
     """Whether the largest central square is taken first."""
     usual_size = 224
@@ -152,11 +146,11 @@ class SubpopImages(SubpopBench):
 
     @property
     def network_hparams(self) -> Mapping[str, Any]:
-        """Without weights, if the option says so."""
+        """Random weights if the option `from_scratch` is set."""
         return {"weights": "none"} if self.options.from_scratch else {}
 
     def place(self, name: str) -> str:
-        """The path of a file that the table names, in the folder of the images."""
+        """The path, in the folder of the images, of a file that the table names."""
         return name
 
     @property
@@ -175,7 +169,7 @@ class SubpopImages(SubpopBench):
         return files
 
     def prepare(self) -> Callable[[Path], Tensor]:
-        """Decode and cut an image, as bytes (3, size, size)."""
+        """A function that decodes and crops an image to bytes (3, size, size)."""
         cut = encodings.image(self.size, margin=self.margin, crop=self.crop)
 
         def prepared(file: Path) -> Tensor:
@@ -204,8 +198,7 @@ class SubpopTexts(SubpopBench):
 
     def numbered(self, texts: Sequence[Any]) -> Sequence[Any]:
         """The item of each row, whose `filename` is its number among `texts`."""
-        places = self._numbers("filename", len(texts))
-        return [texts[i] for i in places]
+        return [texts[i] for i in self._numbers("filename", len(texts))]
 
 
 @lru_cache(maxsize=2)
@@ -231,7 +224,7 @@ NON_COMMERCIAL = "non-commercial research"
     ),
 )
 class SubpopWaterbirds(SubpopImages):
-    """Birds of land and water before land and water, from SubpopBench's folder."""
+    """Land birds and water birds in front of land or water, from SubpopBench's folder."""
 
     table, images = "metadata_waterbirds.csv", "waterbird_complete95_forest2water2"
     classes, attributes = ("landbird", "waterbird"), ("land", "water")
@@ -272,7 +265,7 @@ class SubpopCheXpert(SubpopImages):
     task, crop, margin = Task("binary"), True, 256 / 224
 
     def place(self, name: str) -> str:
-        """The part of the absolute path that SubpopBench has written after its folder `chexpert`."""
+        """The path below the folder `chexpert`: SubpopBench has written absolute ones."""
         return name.rpartition("chexpert/")[2]
 
 
@@ -286,7 +279,7 @@ class SubpopCheXpert(SubpopImages):
 class SubpopCivilComments(SubpopTexts):
     """Toxic comments that mention one of eight groups, from SubpopBench's folder (its "fine" table).
 
-    A comment that mentions several stands in it as often, one that mentions none does not.
+    The table repeats a comment for each group that it mentions, and leaves out the other comments.
     """
 
     table, usual_size = "metadata_civilcomments_fine.csv", 220
@@ -303,12 +296,11 @@ class SubpopCivilComments(SubpopTexts):
 
     def items(self) -> Sequence[str]:
         """The comments."""
-        return self.numbered(
-            _rows(self._there("civilcomments_fine.csv")).cells("comment_text").to_pylist()
-        )
+        comments = _rows(self._there("civilcomments_fine.csv")).cells("comment_text")
+        return self.numbered(comments.to_pylist())
 
     def prepare(self) -> Callable[[str], Tensor]:
-        """Word pieces, or hashed words."""
+        """A function from a text to its word pieces, or to hashed words."""
         if self.options.from_scratch:
             return encodings.hashed_words(self.size)
         return encodings.word_pieces(self.size)
@@ -322,9 +314,9 @@ FEATURES = tuple(
         "dev_bert-base-uncased_128_mnli-mm",
     )
 )
-"""The files of word pieces, whose examples are numbered one file after the other."""
+"""The files of word pieces; examples are numbered through all of them."""
 InputFeatures = type("InputFeatures", (), {"__module__": "utils_glue"})
-"""The class of the objects in FEATURES; nothing else in these files is made an object."""
+"""The class of the objects in FEATURES, the only one that is loaded from these files."""
 
 
 @register(
@@ -355,7 +347,7 @@ class SubpopMultiNLI(SubpopTexts):
         return self.numbered(_pieces(tuple(map(self._there, FEATURES))))
 
     def prepare(self) -> Callable[[Tensor], Tensor]:
-        """The first `size` word pieces; raises UserError if there are fewer."""
+        """A function to the first `size` word pieces; it raises UserError if there are fewer."""
 
         def prepared(ids: Tensor) -> Tensor:
             if len(ids) < self.size:
@@ -369,7 +361,7 @@ class SubpopMultiNLI(SubpopTexts):
 
 @lru_cache(maxsize=1)
 def _pieces(files: Sequence[Path]) -> list[Tensor]:
-    """The word pieces in SubpopBench's files, which hold Python objects: only theirs are read."""
+    """The word pieces in SubpopBench's pickled objects; objects of other classes are refused."""
     pieces = []
     for file in files:
         try:

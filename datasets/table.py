@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
@@ -36,9 +35,9 @@ FILL = (
     "input of 0 and 1; or leave the row out"
 )
 NUMBERED = ("row", "no", "nr", "lfd. nr.", "x")
-"""The names of columns that are no inputs where they count the rows, or those of each environment."""
+"""Names of columns that are left out if they count the rows, or those of each environment."""
 IDENTIFIERS = ("id", "index", "level_0", "idx", "rowname", "rownames")
-"""Those that are none, either, where their whole numbers all differ in each environment."""
+"""Names of columns that are left out if they hold whole numbers, all distinct in each environment."""
 
 
 @register(
@@ -55,11 +54,11 @@ IDENTIFIERS = ("id", "index", "level_0", "idx", "rowname", "rownames")
 class Table(Listed):
     """Columns of numbers and categories: numbers are standardised, categories one-hot.
 
-    `oodbench.data check Table` prints what each column is read as, and why. Columns without a name, that
-    count the rows, and of dates are no inputs unless `features` names them.
+    `oodbench.data check Table` prints what each column is read as, and why. Columns that have no name,
+    count the rows or hold dates are not inputs unless `features` names them.
 
-    Numbers that are empty are filled by `missing`, and a further input of each such column is 1 where they
-    were; an empty category is a category. All that is estimated comes from the rows that a run trains on.
+    Empty numbers are filled by `missing`, and a further input of each such column is 1 where they were
+    empty; an empty category is a category. All estimates are from the rows that a run trains on.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -67,13 +66,12 @@ class Table(Listed):
         """The file and what its columns mean."""
 
         features: tuple[str, ...] = hparam(())
-        """The columns of inputs; all that have no other meaning if none are given."""
+        """The columns of inputs; by default all that no other option names."""
         categorical: tuple[str, ...] = hparam((), neutral=())
-        """The columns of inputs that are categories though they are numbers, such as codes; columns
-        without a number are so anyway."""
+        """The columns of numbers that are categories, such as codes; columns of texts always are."""
         missing: str = hparam("", options=("", *IMPUTATIONS), neutral="")
-        """The statistic that fills an empty cell of numbers: `median` or `mean` of the rows that a run
-        trains on; where none is given, an empty cell is refused."""
+        """The statistic that fills empty cells of numbers, the `median` or `mean` of the rows that a run
+        trains on; without one, an empty cell is an error."""
 
     columns: Columns
 
@@ -147,7 +145,7 @@ class Table(Listed):
         return self.columns.fitted(torch.cat([e.x for e in training.values()]))
 
     def _read(self, name: str) -> tuple[Reading, npt.NDArray[Any] | None]:
-        """Decide what a column is: its reading, and floats with NaN in gaps or texts if it is an input."""
+        """How a column is read and, if it is an input, its texts, or floats with NaN in gaps."""
         options, cells = self.options, self.rows.cells(name)
         if name in options.categorical:
             return self._category(name, "the option `categorical`")
@@ -155,12 +153,12 @@ class Table(Listed):
             return Reading(name, "left out", "all its cells are empty", empty=len(cells)), None
         is_named = name in options.features
         if NAMELESS.fullmatch(name) and not is_named:
-            return Reading(
-                name, "index", "it has no name; `features` may name it", unusual=True
-            ), None
+            why = "it has no name; `features` may name it"
+            return Reading(name, "index", why, unusual=True), None
         if self.reader.is_date(name) and not is_named:
-            why = "dates are no inputs; `features` takes them"
-            return Reading(name, "date", why, shown(_distinct(cells)), unusual=True), None
+            why = "dates are not inputs unless `features` names them"
+            distinct = in_order(filter(None, pc.unique(cells).to_pylist()))
+            return Reading(name, "date", why, shown(distinct), unusual=True), None
         if (found := self.reader.numbers(name)) is not None:
             return self._number(*found, is_named)
         if self.reader.has_numbers(name):
@@ -206,12 +204,7 @@ class Table(Listed):
         return Reading(name, "category", why, shown(distinct), empty, is_unusual), texts
 
 
-def _distinct(cells: pa.Array) -> list[str]:
-    return in_order(text for text in pc.unique(cells).to_pylist() if text)
-
-
 def _identifies(name: str, of_environments: Sequence[npt.NDArray[np.float64]]) -> bool:
-    """Whether a column is called an identifier, and has whole numbers that differ in each environment."""
     return name.lower() in IDENTIFIERS and all(
         (values == values.round()).all() and len(np.unique(values)) == len(values)
         for values in of_environments

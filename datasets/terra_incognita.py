@@ -15,10 +15,10 @@ from oodbench.datasets import register
     ),
 )
 class TerraIncognita(Suite):
-    """Ten kinds of animals, or none, before four camera traps.
+    """Ten kinds of animals, or none, seen by four camera traps.
 
-    24,788 images in all are published; how many each location has depends on the version of the
-    annotations and is not checked.
+    24,788 images are published; their number at each location depends on the version of the annotations
+    and is not checked.
     """
 
     source = "https://lila.science/datasets/caltech-camera-traps (sorted by DomainBed's script)"

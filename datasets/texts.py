@@ -52,7 +52,7 @@ class Texts(Listed):
 
     @property
     def network(self) -> str:
-        """The model's network, or a small one."""
+        """`TextModel` with a model, else the small `TextCNN`."""
         return "TextModel" if self.options.model else "TextCNN"
 
     @property

@@ -17,7 +17,7 @@ from oodbench.datasets import register
 class VLCS(Suite):
     """Five classes of objects in photographs of four collections (10,729 images).
 
-    The numbers of each class are from memory; they add up to what is published of the whole.
+    The number of images of each class is from memory; the sum is the published one.
     """
 
     source = "https://github.com/facebookresearch/DomainBed (domainbed/scripts/download.py)"

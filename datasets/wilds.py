@@ -10,15 +10,14 @@ How the package's notions become ours:
   that its paper reports is the dataset's metric: selection `val_env` takes it of all of `val`,
   as the package's leaderboard does. Name `id_val` as the validation environment to select in
   distribution. There is no `train_val`.
-- The metadata field that its worst group is told by is the attribute: the region (FMoW), town or
-  land (PovertyMap), `black` (CivilComments, as its group methods), sex (CelebA), the
-  background (Waterbirds).
+- The attribute is the metadata field that defines its worst group: the region (FMoW), town or land
+  (PovertyMap), `black` (CivilComments, as its group methods), sex (CelebA), the background (Waterbirds).
 - `group_by` takes other metadata fields, or `all` for one environment; how many groups a step
   stacks is the hyperparameter `environments_per_step`, drawn uniformly as by its group loader.
 
 Defaults (network, input size, optimizer, group sampling) are those of the package's examples
 (configs/datasets.py and configs/model.py of its repository), and `steps` their epochs. Left out:
-its augmentation but for RxRx1's, warm-up, gradient clipping for text.
+its augmentation except RxRx1's, warm-up, gradient clipping for text.
 """
 
 import sys
@@ -35,7 +34,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from oodbench.data import encodings as inputs
 from oodbench.data import wilds as official
-from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata, Normalization, register
+from oodbench.datasets import (
+    IMAGENET,
+    Environment,
+    Metadata,
+    Normalization,
+    SampledDataset,
+    register,
+)
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -49,7 +55,7 @@ FETCHED = {
 """The weights and tokenizers that networks take from the package transformers, by its classes."""
 
 
-class WILDS(FileDataset):
+class WILDS(SampledDataset):
     """A set of the package, see the module."""
 
     row: ClassVar[Set]
@@ -58,7 +64,7 @@ class WILDS(FileDataset):
         cls.row = SETS[cls.__name__]
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(FileDataset.Options):
+    class Options(SampledDataset.Options):
         """The set that is read, and its default network."""
 
         split_scheme: str = hparam("official")
@@ -74,7 +80,7 @@ class WILDS(FileDataset):
     test_environments = ("test",)
     validation_environments = ("val",)
     higher_is_better = True
-    """A larger value is better of every official metric that a paper reports."""
+    """This holds for every official metric that a paper reports."""
 
     def __init__(self, options: Options, data_dir: Path | None) -> None:
         super().__init__(options, data_dir)
@@ -123,7 +129,7 @@ class WILDS(FileDataset):
 
     @property
     def network_hparams(self) -> Mapping[str, Any]:
-        """The hyperparameters by which weights are pretrained or not; nothing is frozen or dropped out."""
+        """Hyperparameters for pretrained or random weights; nothing is frozen or dropped out."""
         weights = self.row.weights
         if weights == "-" or self.network == "TextCNN":
             return {}
@@ -136,7 +142,7 @@ class WILDS(FileDataset):
     def data(self) -> Any:
         """The package's object; raises UserError for missing or damaged files, or another version's."""
         if self.data_dir is None:
-            self.file("")  # says so
+            self.file("")  # raises MissingError
         assert self.data_dir is not None
         row, root = self.row, self.data_dir
         release = () if row.by_hand else (f"RELEASE_v{row.version}.txt",)
@@ -154,7 +160,7 @@ class WILDS(FileDataset):
             raise error.at(self.name) from error
 
     def _version(self) -> str | None:
-        """The version that the package's class takes: none where another package keeps the data."""
+        """The version that the package's class takes; None if another package keeps the data."""
         return None if self.row.folder else self.row.version
 
     def _settings(self) -> tuple[tuple[str, Any], ...]:
@@ -163,7 +169,7 @@ class WILDS(FileDataset):
 
     @cached_property
     def places(self) -> dict[str, Tensor]:
-        """The positions (n,) of the examples of every environment among all of the package's."""
+        """Indices (n,) of every environment's examples among all of the package's."""
         splits = official.positions(self.data)
         fields = self.options.group_by or self.row.group_by
         try:
@@ -186,7 +192,7 @@ class WILDS(FileDataset):
 
     @property
     def attributes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The values of the field that the table names, if it names one; raises as `environments`."""
+        """The values of the field that the table names, if any; raises UserError without the data."""
         return official.values(self.data, self.row.attribute) if self.row.attribute else ()
 
     def load(self, trial: int) -> dict[str, Environment]:
@@ -201,11 +207,6 @@ class WILDS(FileDataset):
             )
             for name, index in self.places.items()
         }
-
-    def check(self) -> None:
-        """Read the metadata and one example of every environment."""
-        for environment in self.load(0).values():
-            environment.x.read(torch.tensor([0]))
 
     def download(self, data_dir: Path) -> None:
         """Fetch the set with the package, and for texts and code weights with transformers."""
@@ -230,11 +231,11 @@ class WILDS(FileDataset):
 
     @property
     def _zoom(self) -> float:
-        """The size of a pixel of the package's images in pixels of ours."""
+        """The factor from pixels of the package's images to pixels of ours."""
         return float(self.input_shape[-1] / self.data.original_resolution[0])
 
     def _targets(self) -> Tensor:
-        """The package's targets (n, ...); boxes in pixels of our images, NaN filling up."""
+        """The package's targets (n, ...); boxes are in pixels of our images and padded with NaN."""
         y = self.data.y_array
         if self.row.kind != "boxes":
             y = torch.as_tensor(y)
@@ -277,7 +278,7 @@ class WILDS(FileDataset):
 
 
 def known(name: str) -> dict[str, Any]:
-    """The entries of the tables for a set, as keywords of its metadata."""
+    """The metadata of a set, as keywords from the tables."""
     row = SETS[name]
     hparams = {k: getattr(row, k) for k in ("optimizer", "lr", "weight_decay", "lr_schedule")}
     return {
@@ -298,7 +299,7 @@ class Camelyon17(WILDS):
 
 @register("iWildCam", Metadata(paper="arXiv:2012.07421", **known("iWildCam")))
 class iWildCam(WILDS):
-    """Animals before camera traps at places that were not trained on."""
+    """Animals seen by camera traps at locations that were not trained on."""
 
 
 @register("FMoW", Metadata(paper="arXiv:2012.07421", **known("FMoW")))
@@ -353,7 +354,7 @@ class CelebA(WILDS):
 
 @register("Waterbirds", Metadata(paper="arXiv:2012.07421", **known("Waterbirds")))
 class Waterbirds(WILDS):
-    """Birds of land and water before either; by the worst of the four groups."""
+    """Land birds and water birds in front of land or water; by the worst of the four groups."""
 
 
 @register("WILDSDomainNet", Metadata(paper="arXiv:2012.07421", **known("WILDSDomainNet")))

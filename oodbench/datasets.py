@@ -353,6 +353,15 @@ class FileDataset(Dataset):
         raise UserError(f"{self.name} has nothing to cache")
 
 
+class SampledDataset(FileDataset):
+    """A dataset of files without published checksums."""
+
+    def check(self) -> None:
+        """Load the environments, and read an example of each."""
+        for environment in self.load(0).values():
+            environment.x.read(torch.tensor([0]))
+
+
 def require_files(dataset: Dataset) -> FileDataset:
     """The dataset, typed as `FileDataset`; raises UserError if it is not made of files."""
     if not isinstance(dataset, FileDataset):
@@ -389,6 +398,26 @@ def _pieces(name: str) -> list[tuple[int, str]]:
 def permutation(dataset: Dataset, count: int, trial: int) -> Tensor:
     """The order, (count,), in which a trial deals examples out to its environments."""
     return torch.randperm(count, generator=dataset.generator(trial, "permutation"))
+
+
+def dealt(dataset: Dataset, count: int, trial: int) -> dict[str, Tensor]:
+    """Indices (n,) of the examples of each environment, to which a trial deals `count` out in turn."""
+    order, parts = permutation(dataset, count, trial), len(dataset.environments)
+    return {name: order[i::parts] for i, name in enumerate(dataset.environments)}
+
+
+def numbered_environments(
+    dataset: Dataset, option: str, is_valid: bool = True, where: str = "", least: int = 2
+) -> tuple[str, ...]:
+    """Environments named by an option's numbers; raises UserError unless they are distinct and valid."""
+    numbers = getattr(dataset.options, option)
+    names = tuple(f"{number:g}" for number in numbers)
+    if len(set(names)) < max(least, len(names)) or not is_valid:
+        raise UserError(
+            f"'{option}' in the options of {dataset.name} must be at least {least} distinct numbers"
+            f"{where}, not {list(numbers)}"
+        )
+    return names
 
 
 REQUIRED: Mapping[str, tuple[type, str]] = {

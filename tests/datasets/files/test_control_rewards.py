@@ -209,8 +209,8 @@ def test_policies_start_alike_and_predictions_lead(written: Path) -> None:
     [
         ({"task": "walker_wolk"}, "did you mean walker_walk?"),
         ({"spurious": ["velocity.7"]}, "did you mean velocity."),
-        ({"etas": [1]}, "must be at least two distinct numbers other than 0, not [1.0]"),
-        ({"etas": [1, 2, 2]}, "must be at least two distinct numbers other than 0"),
+        ({"etas": [1]}, "must be at least 2 distinct numbers other than 0, not [1.0]"),
+        ({"etas": [1, 2, 2]}, "must be at least 2 distinct numbers other than 0"),
         ({"episodes": 5}, "must be at least 6, two for each environment, not 5"),
         ({"horizon": 0}, "must be between 1 and 100, not 0"),
     ],

@@ -122,7 +122,7 @@ def test_other_files_are_told_by_columns_companies_and_checksum(
     write("2016", whole[:30])
     assert f"{file} has 30 companies, not 44;" in refusal(tmp_path)
     write("2016", whole.assign(EPS="n/k"))
-    assert f"{file} is no table of financial indicators: " in refusal(tmp_path)
+    assert f"{file} is not a table of financial indicators: " in refusal(tmp_path)
     write("2016", whole)
     file.write_text(file.read_text().replace("Energy", "Utility", 1))
     assert f"{file} is damaged (its md5 is not " in refusal(tmp_path)

@@ -174,7 +174,7 @@ def test_features_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unpack to more than the file"):
         make("FrozenFeatures", options)
     file.write_text("no archive")
-    with pytest.raises(UserError, match=r"mine.npz is no file of numpy.savez"):
+    with pytest.raises(UserError, match=r"mine.npz is not a file of numpy.savez"):
         make("FrozenFeatures", options)
 
 

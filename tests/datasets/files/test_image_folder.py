@@ -133,7 +133,7 @@ def test_what_may_be_a_stray_is_said(tmp_path: Path) -> None:
         (tmp_path / "a/cat" / f"x{i}.png").write_bytes((tmp_path / "a/few.png").read_bytes())
     draw(tmp_path / "a", ("dust",), ("x",), count=1)
     with pytest.raises(
-        UserError, match=r"b/dust, but there is \S+a/dust/x/0.* if 'dust' is no class"
+        UserError, match=r"b/dust, but there is \S+a/dust/x/0.* if 'dust' is not a class"
     ):
         folder(tmp_path).listing()
 
@@ -260,7 +260,7 @@ def test_what_holds_nothing_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not there"):
         folder(tmp_path / "nowhere").listing()
     (tmp_path / "pictures.zip").touch()
-    with pytest.raises(UserError, match=r"pictures\.zip is no folder"):
+    with pytest.raises(UserError, match=r"pictures\.zip is not a folder"):
         folder(tmp_path / "pictures.zip").listing()
 
 
@@ -347,7 +347,7 @@ def test_numbers_that_begin_again_in_each_environment_are_no_subjects(tmp_path: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"group": "("}, "`group` is no regular expression"),
+        ({"group": "("}, "`group` is not a regular expression"),
         ({"group": r"Q\d"}, r"`group: Q\\d` is not found in .*P01_0.png"),
         ({"group_across": "drop"}, "needs the option `group`"),
     ],
